@@ -1,0 +1,29 @@
+# Every target sets the project up first: a virtual environment in .venv, pinned by constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test check bench clean
+
+run: .venv/.ok
+	$(BIN)/dtml nightly simulated --nights 6
+
+test: .venv/.ok
+	$(BIN)/python -m pytest
+
+check: .venv/.ok
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.ok
+	$(BIN)/python -m benchmarks
+
+.venv/.ok: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q uv
+	UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info

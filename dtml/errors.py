@@ -1,0 +1,13 @@
+"""What can go wrong, split by who can mend it."""
+
+
+class DtmlError(Exception):
+    """A failure of the night; the message is one line that says what, where and what to do."""
+
+    exit_code = 1
+
+
+class UsageError(DtmlError):
+    """A mistake of the caller: an unknown name, a date that is no session, a file of the wrong shape."""
+
+    exit_code = 2
