@@ -1,1 +1,1 @@
-
+"""Text and tensors; `translation.transformer` is the attention that DTML shares."""

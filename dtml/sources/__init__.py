@@ -1,1 +1,68 @@
+"""Where bars come from: one file for each source, all of one shape."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Literal, Protocol, get_args
+
+import pandas as pd
+
+from dtml.errors import UsageError
+from dtml.markets.definition import Market, SourceName
+
+Status = Literal["ok", "no_data", "rate_limited", "unreachable", "malformed", "not_asked"]
+OUTCOME_COLUMNS = ("symbol", "status", "rows", "detail")
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a source answered, unchecked: the bars that came, and one outcome for each symbol asked for.
+
+    `bars` has `dtml.bars.BAR_COLUMNS`; `outcomes` has `OUTCOME_COLUMNS`: status is one of `Status`, rows the number of
+    bars, detail one line for people (empty when ok).
+    """
+
+    bars: pd.DataFrame
+    outcomes: pd.DataFrame
+
+
+class Source(Protocol):
+    """Anything that can hand over bars."""
+
+    @property
+    def name(self) -> str:
+        """The name that stored bars carry."""
+
+    def symbols(self) -> list[str] | None:
+        """Stocks that the source holds, the index excluded; None when it cannot list them."""
+
+    def last_session(self) -> date | None:
+        """The last session that the source can give whole; None when it grows every day."""
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        """Bars of each symbol of `first`, index included, from its own first session to `last`, both included."""
+
+
+def open_source(name: str, market: Market, *, prices: Path | None = None, index: Path | None = None) -> Source:
+    """Return the source called `name`; `prices` and `index` are the paths that `files` reads.
+
+    Raises UsageError for an unknown name, for `files` without prices and for paths that no other source would read.
+    """
+    if name not in get_args(SourceName):
+        raise UsageError(f"source {name!r} is unknown: choose one of {', '.join(get_args(SourceName))}")
+    if name == "files":
+        if prices is None:
+            raise UsageError("source 'files' needs a file or folder of prices: name it with --prices")
+        from dtml.sources.files import FileSource
+
+        return FileSource(market, prices, index)
+    if prices is not None or index is not None:
+        raise UsageError(f"source {name!r} reads no files: leave out --prices and --index, or use --source files")
+    if name == "yahoo":
+        from dtml.sources.yahoo import YahooSource
+
+        return YahooSource(market)
+    from dtml.sources.simulated import SimulatedSource
+
+    return SimulatedSource(calendar=market.calendar, index_symbol=market.index.symbol)

@@ -1,0 +1,1 @@
+"""Speed and quality, measured: each file prints the figures that the README quotes."""

@@ -1,0 +1,101 @@
+"""Weights on disk: safetensors and JSON, which hold numbers and words and can run no code."""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from dtml.errors import DtmlError
+from dtml.model import ModelConfig
+from dtml.windows import WindowConfig
+
+Weights = dict[str, Tensor]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """A trained model: one set of weights a seed, and what they were trained for.
+
+    `weights` maps each parameter to a tensor with a leading axis of members, in the order of `seeds`.
+    """
+
+    market: str
+    symbols: tuple[str, ...]
+    seeds: tuple[int, ...]
+    model: ModelConfig
+    windows: WindowConfig
+    weights: Weights
+
+    def member(self, position: int) -> Weights:
+        """The weights of one member."""
+        return {name: value[position] for name, value in self.weights.items()}
+
+
+def save_ensemble(ensemble: Ensemble, file: Path) -> str:
+    """Write the checkpoint and return its SHA-256, by which it is known from then on."""
+    card = {
+        "format": FORMAT,
+        "market": ensemble.market,
+        "symbols": list(ensemble.symbols),
+        "seeds": list(ensemble.seeds),
+        "model": asdict(ensemble.model),
+        "windows": asdict(ensemble.windows),
+    }
+    write_tensors(file, ensemble.weights, card)
+    return sha256(file)
+
+
+def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
+    """Read a checkpoint that must be the one recorded (`sha`) and made for this market."""
+    if not file.exists():
+        raise DtmlError(f"checkpoint {file} is not there: restore it, or train anew with `dtml train {market}`")
+    found = sha256(file)
+    if found != sha:
+        raise DtmlError(
+            f"checkpoint {file} has SHA-256 {found[:12]}..., its run recorded {sha[:12]}...: it was changed or damaged; "
+            f"restore it, or train anew with `dtml train {market}`"
+        )
+    weights, card = read_tensors(file)
+    if card["market"] != market:
+        raise DtmlError(f"checkpoint {file} was trained for market {card['market']}, not {market}")
+    return Ensemble(
+        market=market,
+        symbols=tuple(card["symbols"]),
+        seeds=tuple(card["seeds"]),
+        model=ModelConfig(**card["model"]),
+        windows=WindowConfig(**card["windows"]),
+        weights=weights,
+    )
+
+
+def sha256(file: Path) -> str:
+    """Hexadecimal SHA-256 of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_tensors(file: Path, tensors: Weights, card: dict[str, Any]) -> None:
+    """Write tensors and a JSON card into one safetensors file, whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(f".{os.getpid()}.partial")
+    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    partial.write_bytes(save(contiguous, metadata={"card": json.dumps(card, sort_keys=True)}))
+    partial.replace(file)
+
+
+def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
+    """Read what `write_tensors` wrote."""
+    try:
+        with safe_open(file, framework="pt") as stream:
+            card = json.loads((stream.metadata() or {})["card"])
+            return {name: stream.get_tensor(name) for name in stream.keys()}, card  # noqa: SIM118
+    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+        raise DtmlError(f"{file} is no checkpoint of this program: {error}") from error

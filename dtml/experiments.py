@@ -1,0 +1,60 @@
+"""Named runs: how a market's night is trained, and the paper's runs.
+
+An experiment is a value; a variant of it is `dataclasses.replace(experiment, ...)`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from dtml.features import ZClose
+from dtml.model import ModelConfig
+from dtml.training import TrainingConfig
+from dtml.windows import Returns, WindowConfig
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides what a training does, besides the bars and the seeds."""
+
+    windows: WindowConfig = field(default_factory=WindowConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    members: int = 3  # seeds 0, 1, ... of the ensemble
+    train_sessions: int | None = None  # days of the training span; None: all there are
+    validation_sessions: int = 126  # days before `as_of` that choose the epoch
+
+    @property
+    def history(self) -> int | None:
+        """Sessions of bars that a training reads, or None for all there are."""
+        if self.train_sessions is None:
+            return None
+        return self.train_sessions + self.validation_sessions + self.windows.history
+
+
+def nightly() -> Experiment:
+    """A night's training: the paper's network with gains that any universe shares, and a fit that knows when to stop."""
+    return Experiment(
+        model=ModelConfig(normalisation="shared"),
+        training=TrainingConfig(epochs=40, first_kept_epoch=5, patience=10),
+    )
+
+
+def nightly_of(
+    overrides: Mapping[str, Any], *, z_close: ZClose, returns: Returns, max_move: float | None
+) -> Experiment:
+    """A market's night: `nightly` with what the market's file says of bars and under `[model]`."""
+    base = nightly()
+    windows = replace(base.windows, z_close=z_close, returns=returns, max_move=max_move)
+    return vary(replace(base, windows=windows), overrides)
+
+
+def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:
+    """Replace parameters by name, wherever in the experiment they stand."""
+    parts = {}
+    for part in ("windows", "model", "training"):
+        config = getattr(experiment, part)
+        mine = {f.name: overrides[f.name] for f in fields(config) if f.name in overrides}
+        parts[part] = replace(config, **mine)
+    own = {name: overrides[name] for name in ("members", "train_sessions", "validation_sessions") if name in overrides}
+    return replace(experiment, **parts, **own)

@@ -1,0 +1,105 @@
+"""The 11 features of a stock and session (section 4.1 of Yoo et al., KDD 2021, after Feng et al., IJCAI 2019).
+
+All are percentages, and all read the session's own bar and earlier ones only. A stock's bars are counted as they come:
+the bar before a halt precedes the bar after it. What a feature needs and is not there makes it missing (NaN).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+ZClose = Literal["raw", "adjusted"]
+Prices = Float[ndarray, "sessions stocks"]
+
+AVERAGED = (5, 10, 15, 20, 25, 30)
+FEATURES = ("z_open", "z_high", "z_low", "z_close", "z_adj_close", *(f"z_d{k}" for k in AVERAGED))
+HISTORY = max(AVERAGED)  # bars that the longest average needs, the session's own included
+MAX_GAP = 5  # sessions that may be missing inside those bars
+CORPORATE_ACTION = 0.10  # raw and adjusted moves further apart than this have a split or spin-off between them
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Prices of a market on a grid of sessions, in currency units; NaN where there is no bar.
+
+    `adjusted` is the price that moves and averages come from: the adjusted close, or the close where a source has no
+    other.
+    """
+
+    open: Prices
+    high: Prices
+    low: Prices
+    close: Prices
+    adjusted: Prices
+
+
+def moves(panel: Panel, max_move: float = np.inf) -> Prices:
+    """Ratio of each session's adjusted price to the one of the session before on the grid, minus 1.
+
+    Missing where either bar is missing, and where the move exceeds `max_move`: that is no return but a corporate action.
+    """
+    move = np.full_like(panel.adjusted, np.nan)
+    move[1:] = panel.adjusted[1:] / panel.adjusted[:-1] - 1
+    move[np.abs(move) > max_move] = np.nan
+    return move
+
+
+def features(
+    panel: Panel, *, z_close: ZClose, max_move: float = np.inf
+) -> Float[ndarray, "sessions stocks features"]:
+    """Return all features in the order of `FEATURES`, in percent, NaN where history is missing.
+
+    `z_close="raw"` is the paper's, split days included; "adjusted" takes the adjusted move on days where a split or a
+    spin-off lies between two bars. A move beyond `max_move` is taken as a change of the unit of account: no feature
+    reaches across it.
+    """
+    observed = np.isfinite(panel.adjusted)
+    order = np.argsort(~observed, axis=0, kind="stable")  # each stock's bars first, in time
+    bars = Panel(*(np.take_along_axis(field, order, axis=0) for field in vars(panel).values()))
+    found = np.empty((*order.shape, len(FEATURES)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found[..., 0] = bars.open / bars.close - 1
+        found[..., 1] = bars.high / bars.close - 1
+        found[..., 2] = bars.low / bars.close - 1
+        found[..., 3] = found[..., 4] = _from_previous(bars.adjusted)
+        _set_raw_close_move(found, bars, z_close)
+        for i, count in enumerate(AVERAGED, start=5):
+            found[..., i] = _trailing_mean(bars.adjusted, count) / bars.adjusted - 1
+    _erase_what_lacks_history(found, order, bars, max_move)
+    features = np.full_like(found, np.nan)
+    np.put_along_axis(features, order[..., None], found, axis=0)
+    return 100 * features
+
+
+def _set_raw_close_move(found: Float[ndarray, "bars stocks features"], bars: Panel, z_close: ZClose) -> None:
+    raw, adjusted = _from_previous(bars.close), found[..., 4]
+    action = np.abs(raw - adjusted) > CORPORATE_ACTION
+    found[..., 3] = np.where(action, adjusted, raw) if z_close == "adjusted" else raw
+
+
+def _from_previous(price: Float[ndarray, "bars stocks"]) -> Float[ndarray, "bars stocks"]:
+    move = np.full_like(price, np.nan)
+    move[1:] = price[1:] / price[:-1] - 1
+    return move
+
+
+def _trailing_mean(price: Float[ndarray, "bars stocks"], count: int) -> Float[ndarray, "bars stocks"]:
+    mean = np.full_like(price, np.nan)
+    if len(price) >= count:
+        mean[count - 1 :] = np.lib.stride_tricks.sliding_window_view(price, count, axis=0).mean(axis=-1)
+    return mean
+
+
+def _erase_what_lacks_history(
+    found: Float[ndarray, "bars stocks features"], position: Int[ndarray, "bars stocks"], bars: Panel, max_move: float
+) -> None:
+    """Blank each feature whose oldest bar is too far back on the grid, or lies before a change of unit."""
+    era = np.cumsum(np.abs(np.nan_to_num(_from_previous(bars.adjusted))) > max_move, axis=0)
+    for i, count in [(3, 2), (4, 2), *enumerate(AVERAGED, start=5)]:
+        back = count - 1
+        usable: Bool[ndarray, "bars stocks"] = np.zeros_like(position, dtype=bool)
+        usable[back:] = (position[back:] - position[:-back] <= back + MAX_GAP) & (era[back:] == era[:-back])
+        found[~usable, i] = np.nan

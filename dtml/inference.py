@@ -1,0 +1,83 @@
+"""Run a trained ensemble: the probability that each stock rises, and who moved whom."""
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dtml.checkpoints import Ensemble
+from dtml.errors import DtmlError
+from dtml.model import DTML
+from dtml.windows import Windows
+
+BATCH_DAYS = 64
+
+
+def choose_device(name: str) -> torch.device:
+    """The device called `name`: "cpu", "cuda", or "auto", which is CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise DtmlError("device cuda was asked for and this machine has none: use --device auto or cpu")
+    return torch.device(name)
+
+
+def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.DataFrame:
+    """Probability of a rise for every observed stock-day, as rows `as_of, target, symbol, probability, spread`.
+
+    `probability` is the mean over the members, `spread` their standard deviation (0 for a single member), both in [0, 1].
+    """
+    members = member_probabilities(ensemble, windows, device)
+    day, stock = windows.observed.nonzero(as_tuple=True)
+    return pd.DataFrame(
+        {
+            "as_of": windows.as_of[day.numpy()],
+            "target": windows.target[day.numpy()],
+            "symbol": pd.Index(windows.symbols)[stock.numpy()],
+            "probability": members.mean(dim=0)[day, stock].double().numpy(),
+            "spread": members.std(dim=0, correction=0)[day, stock].double().numpy(),
+        }
+    )
+
+
+@torch.no_grad()
+def member_probabilities(
+    ensemble: Ensemble, windows: Windows, device: torch.device
+) -> Float[Tensor, "members days stocks"]:
+    """Probability of a rise from each member; NaN for stocks that are not observed."""
+    days = windows.observed.any(dim=1).nonzero().squeeze(1)
+    found = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
+    for position in range(len(ensemble.seeds)):
+        model = _model(ensemble, position, device)
+        for batch in days.split(BATCH_DAYS):
+            logits, _ = model(*_inputs(windows, batch, device))
+            found[position, batch] = logits.sigmoid().cpu()
+    return found.masked_fill(~windows.observed, torch.nan)
+
+
+@torch.no_grad()
+def attention(
+    ensemble: Ensemble, windows: Windows, device: torch.device
+) -> Float[Tensor, "days stocks stocks"]:
+    """Who moves whom: row u, column v is how much stock u looked at stock v, the mean over members and heads.
+
+    Each row of an observed stock sums to 1. Days without any observed stock are not allowed.
+    """
+    total = torch.zeros(len(windows), len(windows.symbols), len(windows.symbols))
+    every_day = torch.arange(len(windows))
+    for position in range(len(ensemble.seeds)):
+        model = _model(ensemble, position, device)
+        for batch in every_day.split(BATCH_DAYS):
+            _, weights = model(*_inputs(windows, batch, device), need_attention=True)
+            total[batch] += weights.mean(dim=1).cpu()
+    return total / len(ensemble.seeds)
+
+
+def _model(ensemble: Ensemble, position: int, device: torch.device) -> DTML:
+    model = DTML(ensemble.model, len(ensemble.symbols))
+    model.load_state_dict(ensemble.member(position))
+    return model.to(device).eval()
+
+
+def _inputs(windows: Windows, days: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    return windows.stocks[days].to(device), windows.index[days].to(device), windows.observed[days].to(device)

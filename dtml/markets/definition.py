@@ -1,0 +1,154 @@
+"""What a market is: its exchange, its index, its constituents with their dates, its bounds for good bars."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import Literal
+
+from dtml.errors import UsageError
+
+SourceName = Literal["yahoo", "files", "simulated"]
+Returns = Literal["adj_close", "close"]
+ZClose = Literal["raw", "adjusted"]
+Retrain = Literal["never", "missing"] | int
+
+# The codes of exchange_calendars 4.13; listed here because importing that library takes a second.
+CALENDARS = frozenset(
+    re.findall(
+        r"\S+",
+        """
+        AIXK ASEX BVMF CMES IEPA XAMS XASX XBDA XBEL XBKK XBOG XBOM XBRA XBRU XBSE XBUD XBUE XCBF
+        XCSE XCYS XDUB XDUS XEEE XETR XEUR XFRA XHAM XHEL XHKG XICE XIDX XIST XJSE XKAR XKLS XKRX
+        XLIM XLIS XLIT XLJU XLON XLUX XMAD XMEX XMIL XMOS XNAS XNYS XNZE XOSL XPAR XPHS XPRA XRIS
+        XSAU XSES XSGO XSHG XSTO XSTU XSWX XTAE XTAI XTAL XTKS XTSE XWAR XWBO XZAG 24/5 24/7
+        """,
+    )
+)
+
+# What [model] may override. Types only: the ranges belong to the configuration they override.
+MODEL_KEYS: dict[str, type] = {
+    "window": int,
+    "hidden": int,
+    "heads": int,
+    "beta": float,
+    "dropout": float,
+    "normalisation": str,
+    "identity": float,
+    "protocol": str,
+    "penalty": float,
+    "learning_rate": float,
+    "epochs": int,
+    "first_kept_epoch": int,
+    "patience": int,
+    "batch_days": int,
+    "members": int,
+    "train_sessions": int,
+    "validation_sessions": int,
+}
+
+# Letters, digits and the marks Yahoo uses (BRK-B, BT-A.L, M&M.NS, EURUSD=X, ^GSPC): a symbol can be part of a
+# file name or of a table without ever being a path, an option or SQL.
+_SYMBOL = re.compile(r"\^?[A-Za-z0-9]+(?:[.\-&=_][A-Za-z0-9]+)*", re.ASCII)
+_LONGEST_SYMBOL = 24
+
+
+def is_symbol(text: str) -> bool:
+    """Say whether a text may be a symbol: up to 24 letters and digits, single . - & = _ between them."""
+    return len(text) <= _LONGEST_SYMBOL and _SYMBOL.fullmatch(text) is not None
+
+
+@dataclass(frozen=True)
+class Constituent:
+    """A member of the index; `since` is its first day as a member, `until` the first day on which it is none.
+
+    A missing date means that nothing is known on that side.
+    """
+
+    symbol: str
+    source_symbol: str
+    name: str | None = None
+    sector: str | None = None
+    since: date | None = None
+    until: date | None = None
+
+    def is_member_on(self, day: date) -> bool:
+        """Say whether `since` <= day < `until`."""
+        return (self.since is None or self.since <= day) and (self.until is None or day < self.until)
+
+
+@dataclass(frozen=True)
+class Index:
+    """The index of a market: the symbol its bars carry, the symbol its source knows it by, its name."""
+
+    symbol: str
+    source_symbol: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Bounds beyond which bars are refused.
+
+    max_move: largest believable |move| of one session with no split recorded, a ratio (0.35 is 35 %);
+    max_refused: share of the constituents, in [0, 1), that may lack a good bar before the night is refused;
+    stale_share: share of the symbols, in (0, 1], repeating their close at zero volume that makes a stale day.
+    """
+
+    max_move: float = 0.35
+    max_refused: float = 0.2
+    stale_share: float = 0.3
+
+
+@dataclass(frozen=True)
+class Market:
+    """A market as its file describes it.
+
+    calendar is a code of exchange_calendars; no constituents means those found in the prices the user names;
+    returns says which price moves and averages come from; z_close "raw" is the paper's feature, "adjusted"
+    sends a split between two bars through the adjusted close; retrain says when to train: never, if no model
+    is there, or every N sessions; model holds overrides of the model's and the training's configuration.
+    """
+
+    name: str
+    title: str
+    calendar: str
+    timezone: str
+    currency: str
+    index: Index
+    constituents: tuple[Constituent, ...] = ()
+    constituents_as_of: date | None = None
+    constituents_complete: bool = False
+    facts: tuple[str, ...] = ()
+    source: SourceName = "yahoo"
+    checks: Checks = Checks()
+    returns: Returns = "adj_close"
+    z_close: ZClose = "adjusted"
+    retrain: Retrain = 63
+    model: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols of every constituent listed, whatever its dates; the index is not among them."""
+        return tuple(member.symbol for member in self.constituents)
+
+    def constituents_on(self, day: date) -> tuple[Constituent, ...]:
+        """Return those listed that were members on a day, in the order of the list."""
+        return tuple(member for member in self.constituents if member.is_member_on(day))
+
+    def with_symbols(self, symbols: Iterable[str]) -> "Market":
+        """Return the same market over these symbols alone, in order; what the list knows of them is kept.
+
+        The index is left out. Raises UsageError for a symbol that cannot be one or comes twice.
+        """
+        listed = {member.symbol: member for member in self.constituents}
+        wanted = [symbol for symbol in symbols if symbol != self.index.symbol]
+        for symbol, times in Counter(wanted).items():
+            if not is_symbol(symbol):
+                raise UsageError(
+                    f"market {self.name}: {symbol!r} cannot be a symbol; rename it at its source"
+                )
+            if times > 1:
+                raise UsageError(f"market {self.name}: symbol {symbol!r} comes {times} times; name it once")
+        return replace(self, constituents=tuple(listed.get(s, Constituent(s, s)) for s in wanted))

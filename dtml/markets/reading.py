@@ -1,0 +1,283 @@
+"""Read a market from TOML: every key is checked; a mistake is one line that names the file and the key."""
+
+import difflib
+import math
+import re
+import tomllib
+import zoneinfo
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import TypeVar, cast, get_args
+
+from dtml.errors import UsageError
+from dtml.markets.definition import (
+    CALENDARS,
+    MODEL_KEYS,
+    Checks,
+    Constituent,
+    Index,
+    Market,
+    Retrain,
+    Returns,
+    SourceName,
+    ZClose,
+    is_symbol,
+)
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+_WORDS: dict[type, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    date: "a date such as 2026-01-20",
+}
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+
+
+def read_market(path: Path) -> Market:
+    """Read the market a TOML file describes; its name is the file's.
+
+    Raises UsageError, one line with file and key, for whatever is missing, unknown, mistyped or impossible.
+    """
+    if not _NAME.fullmatch(path.stem):
+        raise UsageError(
+            f"{path}: the file names the market: call it by small letters, digits, - and _ alone"
+        )
+    table = _Table(path, "", _parse(path))
+    facts = table.texts("facts")
+    table.allow(*_MARKET_KEYS)
+    constituents, as_of, complete = _constituents(table.subtable("constituents"))
+    index = _index(table.subtable("index"))
+    if index.symbol in {member.symbol for member in constituents}:
+        raise table.error("index.symbol", f"{index.symbol!r} is also a constituent; list it once")
+    return Market(
+        name=path.stem,
+        title=table.required("title", str),
+        calendar=table.choice("calendar", CALENDARS),
+        timezone=_timezone(table),
+        currency=_currency(table),
+        index=index,
+        constituents=constituents,
+        constituents_as_of=as_of,
+        constituents_complete=complete,
+        facts=facts,
+        source=cast(SourceName, table.choice("source", get_args(SourceName), Market.source)),
+        checks=_checks(table.subtable("checks")),
+        returns=cast(Returns, table.choice("returns", get_args(Returns), Market.returns)),
+        z_close=cast(ZClose, table.choice("z_close", get_args(ZClose), Market.z_close)),
+        retrain=_retrain(table),
+        model=_model(table.subtable("model")),
+    )
+
+
+_MARKET_KEYS = (
+    *("title", "calendar", "timezone", "currency", "source", "returns", "z_close", "retrain", "facts"),
+    *("index", "checks", "model", "constituents"),
+)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One TOML table with the file and the key it came from, so that every complaint can name both."""
+
+    path: Path
+    prefix: str
+    values: dict[str, object]
+
+    def error(self, key: str, complaint: str) -> UsageError:
+        # A quoted key may hold anything, line breaks too.
+        shown = key if key.isprintable() else repr(key)
+        return UsageError(f"{self.path}: {self.prefix}{shown}: {complaint}")
+
+    def allow(self, *keys: str) -> None:
+        for key in self.values:
+            if key not in keys:
+                raise self.error(key, f"unknown key{_nearest(key, keys)}; known: {', '.join(keys)}")
+
+    def required(self, key: str, kind: type[T]) -> T:
+        if key not in self.values:
+            raise self.error(key, f"missing; give {_WORDS.get(kind, 'a value')}")
+        return self.typed(key, kind)
+
+    def optional(self, key: str, kind: type[T], default: D) -> T | D:
+        return self.typed(key, kind) if key in self.values else default
+
+    def typed(self, key: str, kind: type[T]) -> T:
+        value = self.values[key]
+        if not _is_a(value, kind):
+            raise self.error(key, f"expected {_WORDS[kind]}, got {_shown(value)}")
+        if isinstance(value, str) and (not value.strip() or not value.isprintable()):
+            raise self.error(key, f"expected a printable text that is not empty, got {_shown(value)}")
+        return cast(T, float(cast(float, value)) if kind is float else value)
+
+    def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
+        if default is not None and key not in self.values:
+            return default
+        value = self.required(key, str)
+        known = sorted(choices)
+        if value not in known:
+            raise self.error(
+                key, f"unknown {_shown(value)}{_nearest(value, known)}; known: {', '.join(known)}"
+            )
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        values = self.values.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise self.error(key, "expected a list of texts")
+        return tuple(values)
+
+    def subtable(self, key: str) -> "_Table":
+        values = self.values.get(key, {})
+        if not isinstance(values, dict):
+            raise self.error(key, f"expected a table [{key}], got {_shown(values)}")
+        return _Table(self.path, f"{self.prefix}{key}.", values)
+
+
+def _parse(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise UsageError(f"{path}: cannot read the market file: {problem.strerror or problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"{path}: the market file is not UTF-8 text: byte {problem.start}") from problem
+    except (ValueError, RecursionError) as problem:  # a number of 5,000 digits and deep nesting come as these
+        raise UsageError(f"{path}: the market file is not TOML: {problem}") from problem
+
+
+def _index(table: _Table) -> Index:
+    table.allow("symbol", "source_symbol", "name")
+    symbol = _symbol(table, "symbol")
+    source_symbol = _symbol(table, "source_symbol") if "source_symbol" in table.values else symbol
+    return Index(symbol, source_symbol, table.required("name", str))
+
+
+def _checks(table: _Table) -> Checks:
+    table.allow("max_move", "max_refused", "stale_share")
+    checks = Checks(
+        max_move=table.optional("max_move", float, Checks.max_move),
+        max_refused=table.optional("max_refused", float, Checks.max_refused),
+        stale_share=table.optional("stale_share", float, Checks.stale_share),
+    )
+    if not 0 < checks.max_move < math.inf:
+        raise table.error("max_move", f"expected a ratio above 0, got {checks.max_move}")
+    if not 0 <= checks.max_refused < 1:
+        raise table.error("max_refused", f"expected a share from 0 to below 1, got {checks.max_refused}")
+    if not 0 < checks.stale_share <= 1:
+        raise table.error("stale_share", f"expected a share above 0, at most 1, got {checks.stale_share}")
+    return checks
+
+
+def _constituents(table: _Table) -> tuple[tuple[Constituent, ...], date | None, bool]:
+    table.allow("as_of", "complete", "count", "suffix", "members")
+    as_of, count = table.optional("as_of", date, None), table.optional("count", int, None)
+    complete = table.optional("complete", bool, default=False)
+    rows = table.values.get("members", [])
+    if not isinstance(rows, list):
+        raise table.error("members", "expected a list of symbols")
+    suffix = table.optional("suffix", str, "")
+    members = tuple(_member(table, position, row, suffix) for position, row in enumerate(rows, start=1))
+    if complete and not members:
+        raise table.error("complete", "a list without members cannot be complete; say false")
+    if members and as_of is None:
+        raise table.error("as_of", "missing; give the date on which the list was true")
+    if count is not None and count != len(members):
+        raise table.error("count", f"says {count}, but {len(members)} members are listed")
+    _refuse_repeats(table, members)
+    return members, as_of, complete
+
+
+def _member(table: _Table, position: int, row: object, suffix: str) -> Constituent:
+    values = row if isinstance(row, dict) else {"symbol": row}
+    member = _Table(table.path, f"{table.prefix}members[{position}].", values)
+    member.allow("symbol", "source_symbol", "name", "sector", "since", "until")
+    symbol = _symbol(member, "symbol")
+    if "source_symbol" in values:
+        source_symbol = _symbol(member, "source_symbol")
+    else:
+        source_symbol = _checked_symbol(table, "suffix", symbol + suffix)
+    since, until = member.optional("since", date, None), member.optional("until", date, None)
+    if since is not None and until is not None and until <= since:
+        raise member.error("until", f"{until} is not after since, {since}")
+    name, sector = member.optional("name", str, None), member.optional("sector", str, None)
+    return Constituent(symbol, source_symbol, name, sector, since, until)
+
+
+def _refuse_repeats(table: _Table, members: tuple[Constituent, ...]) -> None:
+    for key in ("symbol", "source_symbol"):
+        seen: set[str] = set()
+        for member in members:
+            symbol = getattr(member, key)
+            if symbol in seen:
+                raise table.error("members", f"{key} {symbol!r} comes twice; list it once")
+            seen.add(symbol)
+
+
+def _symbol(table: _Table, key: str) -> str:
+    return _checked_symbol(table, key, table.required(key, str))
+
+
+def _checked_symbol(table: _Table, key: str, symbol: str) -> str:
+    if not is_symbol(symbol):
+        raise table.error(
+            key, f"{_shown(symbol)} cannot be a symbol; use letters and digits, single . - & = _"
+        )
+    return symbol
+
+
+def _timezone(table: _Table) -> str:
+    name = table.required("timezone", str)
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as problem:
+        raise table.error("timezone", f"unknown time zone {name!r}; give one such as Asia/Seoul") from problem
+    return name
+
+
+def _currency(table: _Table) -> str:
+    code = table.required("currency", str)
+    if not re.fullmatch("[A-Z]{3}", code):
+        raise table.error("currency", f"expected an ISO 4217 code such as USD, got {code!r}")
+    return code
+
+
+def _retrain(table: _Table) -> Retrain:
+    value = table.values.get("retrain", Market.retrain)
+    if value in ("never", "missing"):
+        return cast(Retrain, value)
+    if _is_a(value, int) and cast(int, value) >= 1:
+        return cast(int, value)
+    raise table.error("retrain", f'expected "never", "missing" or a number of sessions, got {_shown(value)}')
+
+
+def _model(table: _Table) -> dict[str, object]:
+    table.allow(*MODEL_KEYS)
+    if "normalisation" in table.values:
+        table.choice("normalisation", ("per_stock", "shared"))
+    if "protocol" in table.values:
+        table.choice("protocol", ("paper", "all"))
+    return {key: table.typed(key, MODEL_KEYS[key]) for key in table.values}
+
+
+def _is_a(value: object, kind: type) -> bool:
+    """Say whether a TOML value is of a kind; true is no number, a date-time no date, 3 is a number."""
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    if isinstance(value, datetime):
+        return False
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f", perhaps {near[0]}" if near else ""

@@ -1,0 +1,168 @@
+"""Trading sessions of an exchange: which days, when they close, which one was the last to close."""
+
+import warnings
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+import pandas as pd
+
+from dtml.errors import DtmlError, UsageError
+
+if TYPE_CHECKING:
+    from exchange_calendars import ExchangeCalendar
+
+_EARLIEST = "1990-01-01"
+
+# Closures that exchange_calendars 4.13.2 still shows as sessions; its issue threads 574 and 583.
+_CLOSED = {
+    "XKRX": (
+        "2026-06-03",  # local elections, a public holiday: the exchange is shut
+        "2026-07-17",  # Constitution Day, a public holiday again from 2026
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """What is known of an exchange: sessions [n] (naive midnights, ns), closes [n] (UTC, ns), time zone."""
+
+    code: str
+    sessions: pd.DatetimeIndex
+    closes: pd.DatetimeIndex
+    timezone: ZoneInfo
+
+    @property
+    def first(self) -> date:
+        return self.sessions[0].date()
+
+    @property
+    def last(self) -> date:
+        return self.sessions[-1].date()
+
+
+def sessions_between(calendar: str, first: date, last: date) -> pd.DatetimeIndex:
+    """Return the sessions of an exchange from first to last, both included.
+
+    Naive midnights in nanoseconds, ascending; empty when none lies between. Raises UsageError before the
+    calendar begins, DtmlError after it ends.
+    """
+    exchange = _exchange(calendar)
+    if last < first:
+        return exchange.sessions[:0]
+    _require_known(exchange, first)
+    _require_known(exchange, last)
+    return exchange.sessions[_position(exchange, first) : _position(exchange, last + timedelta(days=1))]
+
+
+def is_session(calendar: str, day: date) -> bool:
+    """Say whether the exchange traded on a day; raises where the calendar knows nothing of it."""
+    exchange = _exchange(calendar)
+    _require_known(exchange, day)
+    position = _position(exchange, day)
+    return position < len(exchange.sessions) and exchange.sessions[position].date() == day
+
+
+def next_session(calendar: str, day: date) -> date:
+    """Return the first session strictly after a day; raises DtmlError where the calendar ends."""
+    exchange = _exchange(calendar)
+    _require_known(exchange, day)
+    position = _position(exchange, day + timedelta(days=1))
+    if position == len(exchange.sessions):
+        raise _beyond(exchange, day + timedelta(days=1))
+    return exchange.sessions[position].date()
+
+
+def previous_session(calendar: str, day: date) -> date:
+    """Return the last session strictly before a day; raises UsageError where the calendar begins."""
+    exchange = _exchange(calendar)
+    _require_known(exchange, day)
+    position = _position(exchange, day)
+    if position == 0:
+        raise _before(exchange, day - timedelta(days=1))
+    return exchange.sessions[position - 1].date()
+
+
+def session_close(calendar: str, day: date) -> datetime:
+    """Return when a session closed, in UTC, half days included; UsageError when the day is no session."""
+    require_session(calendar, day)
+    exchange = _exchange(calendar)
+    return exchange.closes[_position(exchange, day)].to_pydatetime().astimezone(UTC)
+
+
+def last_closed_session(calendar: str, now: datetime, grace: timedelta = timedelta(minutes=30)) -> date:
+    """Return the last session whose close lies at least `grace` before now.
+
+    now carries a time zone, any one. The grace is for the closing auction and for the source to publish it.
+    Raises UsageError for a naive now, DtmlError when the calendar ends before now.
+    """
+    if now.tzinfo is None:
+        raise UsageError(f"the time {now} carries no time zone; give one, such as {now}+00:00")
+    exchange = _exchange(calendar)
+    _require_known(exchange, now.astimezone(exchange.timezone).date())
+    position = int(exchange.closes.searchsorted(pd.Timestamp(now.astimezone(UTC) - grace), side="right"))
+    if position == 0:
+        raise _before(exchange, now.date())
+    return exchange.sessions[position - 1].date()
+
+
+def require_session(calendar: str, day: date) -> date:
+    """Return the day if the exchange traded on it; else UsageError names the nearest sessions."""
+    if is_session(calendar, day):
+        return day
+    exchange = _exchange(calendar)
+    position = _position(exchange, day)
+    near = [str(session.date()) for session in exchange.sessions[max(position - 1, 0) : position + 1]]
+    raise UsageError(f"{day} ({day:%A}) is no session of {calendar}; the nearest are {' and '.join(near)}")
+
+
+@cache
+def _exchange(code: str) -> _Exchange:
+    """Build an exchange's sessions, once a process: XKRX alone takes a second or two."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # pandas 3 warns once for every calendar
+        calendar = _calendar(code)
+    sessions = pd.DatetimeIndex(calendar.sessions).as_unit("ns")
+    closes = pd.DatetimeIndex(calendar.closes).as_unit("ns")
+    traded = ~sessions.isin(pd.DatetimeIndex(_CLOSED.get(code, ())))
+    return _Exchange(code, sessions[traded], closes[traded], ZoneInfo(str(calendar.tz)))
+
+
+def _calendar(code: str) -> "ExchangeCalendar":
+    import exchange_calendars
+
+    try:
+        return exchange_calendars.get_calendar(code, start=_EARLIEST)
+    except exchange_calendars.errors.InvalidCalendarName as problem:
+        raise UsageError(f"unknown exchange calendar {code!r}; give one such as XNYS") from problem
+    except ValueError:
+        # It knows no day that early (Tokyo's begins in 1997); one month is quickly built and tells the bound.
+        month = exchange_calendars.get_calendar(code, start="2025-01-02", end="2025-01-31")
+        return exchange_calendars.get_calendar(code, start=month.bound_min())
+
+
+def _position(exchange: _Exchange, day: date) -> int:
+    """Return how many sessions lie before a day."""
+    return int(exchange.sessions.searchsorted(pd.Timestamp(day), side="left"))
+
+
+def _require_known(exchange: _Exchange, day: date) -> None:
+    if day < exchange.first:
+        raise _before(exchange, day)
+    if day > exchange.last:
+        raise _beyond(exchange, day)
+
+
+def _before(exchange: _Exchange, day: date) -> UsageError:
+    return UsageError(
+        f"the calendar {exchange.code} begins on {exchange.first}, after {day}; take a later day"
+    )
+
+
+def _beyond(exchange: _Exchange, day: date) -> DtmlError:
+    return DtmlError(
+        f"the calendar {exchange.code} is known up to {exchange.last}; {day} lies beyond it: "
+        "take an earlier day, or upgrade exchange_calendars if that day is near"
+    )

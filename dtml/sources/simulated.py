@@ -1,0 +1,187 @@
+"""A seeded market whose best possible accuracy is known, on the sessions of a real exchange.
+
+Leaders move on news of their own. Each follower copies its leader's last session with a known correlation and shares
+the rest of its move with the market and its sector. Nothing else can be predicted, so on a follower the best possible
+accuracy is that of the sign of its leader's last move, and on a leader it is one half: only a model that looks across
+stocks can do better than a coin. There are splits, dividends, halts (sessions without a bar) and one late listing.
+Any day's bar depends on the seed and the sessions before it alone, so a longer history never restates a shorter one.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+from numpy import ndarray
+
+from dtml.bars import BAR_COLUMNS
+from dtml.sessions import sessions_between
+from dtml.sources import Fetched
+
+Shocks = Float[ndarray, "sessions stocks"]
+
+DAILY_VOLATILITY = 0.018
+MARKET_SHARE, SECTOR_SHARE = 0.4, 0.2  # of a follower's own variance
+HALT_RATE, SPLIT_RATE, DIVIDEND_RATE = 1 / 2000, 1 / 3000, 1 / 63
+LISTED_LATE, LISTING = "F02B", date(2019, 6, 3)
+
+
+@dataclass(frozen=True)
+class SimulatedMarket:
+    """What the market is made of; `correlation` is that of a follower with its leader's last move."""
+
+    leaders: int = 10
+    followers: int = 2  # of each leader
+    correlation: float = 0.6
+    sectors: int = 5
+    seed: int = 7
+    start: date = date(1995, 1, 3)
+
+    @property
+    def leader_symbols(self) -> tuple[str, ...]:
+        """Names of the leaders: L01, L02, ..."""
+        return tuple(f"L{i + 1:02d}" for i in range(self.leaders))
+
+    @property
+    def follower_symbols(self) -> tuple[str, ...]:
+        """Names of the followers: F01A and F01B follow L01, and so on."""
+        return tuple(f"F{i + 1:02d}{chr(65 + j)}" for i in range(self.leaders) for j in range(self.followers))
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """All stocks, leaders first."""
+        return self.leader_symbols + self.follower_symbols
+
+    @property
+    def best_accuracy(self) -> float:
+        """The accuracy on followers that no model can beat in the long run.
+
+        A follower's move and its leader's last move are jointly normal with this correlation, so their signs agree
+        with probability 1/2 + arcsin(correlation) / pi (Sheppard, 1899).
+        """
+        return 0.5 + math.asin(self.correlation) / math.pi
+
+    def leader_of(self, symbol: str) -> str:
+        """The stock whose last move `symbol` copies; a leader is its own."""
+        return f"L{symbol[1:3]}"
+
+    def sector_of(self, symbol: str) -> str:
+        """Leaders of consecutive numbers share a sector, with their followers."""
+        return f"sector {(int(symbol[1:3]) - 1) * self.sectors // self.leaders + 1}"
+
+    def returns(self, sessions: int) -> Shocks:
+        """Total returns of all stocks as log moves, leaders first."""
+        leading = self._draw("leaders", sessions, self.leaders)
+        copied = np.repeat(np.vstack([np.zeros((1, self.leaders)), leading[:-1]]), self.followers, axis=1)
+        rest = math.sqrt(1 - self.correlation**2)
+        moves = np.hstack([leading, self.correlation * copied + rest * self._common_and_own(sessions)])
+        return DAILY_VOLATILITY * moves
+
+    def _common_and_own(self, sessions: int) -> Shocks:
+        symbols = self.follower_symbols
+        market = self._draw("market", sessions, 1)
+        sectors = self._draw("sectors", sessions, self.sectors)
+        own = self._draw("own", sessions, len(symbols))
+        sector = [int(self.sector_of(symbol).split()[1]) - 1 for symbol in symbols]
+        own_share = 1 - MARKET_SHARE - SECTOR_SHARE
+        common = math.sqrt(MARKET_SHARE) * market + math.sqrt(SECTOR_SHARE) * sectors[:, sector]
+        mixed: Shocks = common + math.sqrt(own_share) * own
+        return mixed
+
+    def _draw(self, stream: str, sessions: int, width: int) -> Shocks:
+        return self._generator(stream).standard_normal((sessions, width))
+
+    def happens(self, stream: str, sessions: int, rate: float) -> Bool[ndarray, "sessions stocks"]:
+        """Rare events, independent of each other and of the moves."""
+        return self._generator(stream).random((sessions, len(self.symbols))) < rate
+
+    def uniform(self, stream: str, sessions: int, width: int) -> Shocks:
+        """Uniform draws in [0, 1)."""
+        return self._generator(stream).random((sessions, width))
+
+    def _generator(self, stream: str) -> np.random.Generator:
+        """Each stream has its own generator, drawn session by session: that is what keeps the past as it was."""
+        return np.random.default_rng([self.seed, *stream.encode()])
+
+
+@dataclass(frozen=True)
+class SimulatedSource:
+    """Bars of a simulated market, on the sessions of `calendar`."""
+
+    calendar: str = "XNYS"
+    index_symbol: str = "SIMX"
+    market: SimulatedMarket = field(default_factory=SimulatedMarket)
+    name: str = "simulated"
+
+    def symbols(self) -> list[str]:
+        """All stocks, leaders first."""
+        return list(self.market.symbols)
+
+    def last_session(self) -> date | None:
+        """None: there is always one more."""
+        return None
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        """Bars of each symbol from its own first session to `last`."""
+        bars = self.bars(last)
+        wanted = bars["symbol"].map({symbol: pd.Timestamp(day) for symbol, day in first.items()})
+        bars = bars[bars["session"] >= wanted].reset_index(drop=True)
+        rows = bars["symbol"].value_counts()
+        outcomes = pd.DataFrame({"symbol": list(first), "rows": [int(rows.get(symbol, 0)) for symbol in first]})
+        outcomes.insert(1, "status", np.where(outcomes["rows"] > 0, "ok", "no_data"))
+        return Fetched(bars=bars, outcomes=outcomes.assign(detail=""))
+
+    def bars(self, last: date) -> pd.DataFrame:
+        """The bars frame of the whole market from its start to `last`."""
+        sessions = sessions_between(self.calendar, self.market.start, last)
+        moves = self.market.returns(len(sessions))
+        index = moves.mean(axis=1, keepdims=True)  # equal weights, rebalanced daily
+        traded = ~self.market.happens("halts", len(sessions), HALT_RATE)
+        if LISTED_LATE in self.market.symbols:
+            traded[sessions < pd.Timestamp(LISTING), self.market.symbols.index(LISTED_LATE)] = False
+        stocks = self._priced(moves, sessions, list(self.market.symbols), traded, actions=True)
+        whole = self._priced(index, sessions, [self.index_symbol], np.ones_like(index, dtype=bool), actions=False)
+        return pd.concat([stocks, whole], ignore_index=True)
+
+    def _priced(
+        self,
+        moves: Shocks,
+        sessions: pd.DatetimeIndex,
+        symbols: list[str],
+        traded: Bool[ndarray, "sessions stocks"],
+        *,
+        actions: bool,
+    ) -> pd.DataFrame:
+        """Turn log moves into bars; the adjusted close carries the total return, the close is what was paid."""
+        adjusted = 100 * np.exp(np.cumsum(moves, axis=0))
+        split, paid = self._actions(len(sessions), len(symbols)) if actions else (np.ones_like(moves), np.zeros_like(moves))
+        close = adjusted / np.cumprod(split / (1 - paid), axis=0)
+        prior = np.vstack([close[:1], close[:-1]]) / split
+        stream = "stock" if actions else "index"
+        opening = prior * np.exp(DAILY_VOLATILITY / 4 * self.market._draw(f"{stream} open", *moves.shape))
+        reach = DAILY_VOLATILITY / 2 * self.market.uniform(f"{stream} range", len(moves), 2 * moves.shape[1])
+        above, below = np.split(reach, 2, axis=1)
+        columns = {
+            "open": opening,
+            "high": np.maximum(opening, close) * (1 + above),
+            "low": np.minimum(opening, close) * (1 - below),
+            "close": close,
+            "adj_close": adjusted,
+            "volume": np.round(1e6 * np.exp(self.market.uniform(f"{stream} volume", *moves.shape))),
+            "dividend": np.where(paid > 0, paid / (1 - paid) * close, np.nan),
+            "split": np.where(split != 1, split, np.nan),
+        }
+        row, column = np.nonzero(traded)
+        frame = {"symbol": np.array(symbols)[column], "session": sessions[row]}
+        return pd.DataFrame(frame | {name: value[row, column] for name, value in columns.items()})[list(BAR_COLUMNS)]
+
+    def _actions(self, sessions: int, stocks: int) -> tuple[Shocks, Shocks]:
+        """Splits as new shares for one old, and dividends as a share of the price before; no two on one day."""
+        splits = self.market.happens("splits", sessions, SPLIT_RATE)
+        dividends = self.market.happens("dividends", sessions, DIVIDEND_RATE) & ~splits
+        large = self.market.uniform("split size", sessions, stocks) < 0.5
+        paid = np.where(dividends, 0.006, 0.0)
+        return np.where(splits, np.where(large, 3.0, 2.0), 1.0), paid

@@ -1,0 +1,192 @@
+"""From bars to windows: what a model may see of each day, and what came of it.
+
+A window for the session `target` holds the rows of the sessions up to `as_of`, the session before it on the exchange.
+Everything later is used for the movement, which is the label, and for nothing else.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from numpy import ndarray
+from torch import Tensor
+
+from dtml.errors import DtmlError, UsageError
+from dtml.features import HISTORY, Panel, ZClose, features, moves
+
+Protocol = Literal["paper", "all"]
+Returns = Literal["adj_close", "close"]
+
+RISE, FALL = 0.0055, -0.005  # the paper's labels: a move from +0.55 % is a rise, one to -0.5 % a fall
+QUORUM = 0.5  # a session with a bar for fewer of the stocks is no session of this market's data
+
+
+@dataclass(frozen=True)
+class WindowConfig:
+    """How bars become windows."""
+
+    window: int = 10  # sessions the model sees
+    z_close: ZClose = "adjusted"
+    returns: Returns = "adj_close"  # the price that moves and averages come from
+    max_move: float | None = None  # a larger adjusted move is no return; None: every move is one
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise UsageError(f"window must be 1 session or more, got {self.window}")
+
+    @property
+    def largest_move(self) -> float:
+        """`max_move` as a number."""
+        return np.inf if self.max_move is None else self.max_move
+
+    @property
+    def history(self) -> int:
+        """Sessions before `as_of` that a full window reads, `as_of` included."""
+        return self.window + HISTORY - 1
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of consecutive days; tensors share their storage, so a slice of days copies nothing.
+
+    `stocks` and `index` hold features in percent, 0 where `observed` is false. `movement` is the adjusted move from
+    `as_of` to `target` as a ratio minus 1, NaN where it is not known. `as_of` and `target` are sessions.
+    """
+
+    stocks: Float[Tensor, "days stocks window features"]
+    index: Float[Tensor, "days window features"]
+    observed: Bool[Tensor, "days stocks"]
+    movement: Float[Tensor, "days stocks"]
+    as_of: pd.DatetimeIndex
+    target: pd.DatetimeIndex
+    symbols: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def between(self, first: pd.Timestamp | None = None, last: pd.Timestamp | None = None) -> "Windows":
+        """The days whose target lies in first .. last, both included."""
+        start = 0 if first is None else int(self.target.searchsorted(first, side="left"))
+        stop = len(self) if last is None else int(self.target.searchsorted(last, side="right"))
+        return self.days(slice(start, stop))
+
+    def days(self, which: slice) -> "Windows":
+        """The days at these positions."""
+        return replace(
+            self,
+            stocks=self.stocks[which],
+            index=self.index[which],
+            observed=self.observed[which],
+            movement=self.movement[which],
+            as_of=self.as_of[which],
+            target=self.target[which],
+        )
+
+    def labelled(self, protocol: Protocol) -> Bool[Tensor, "days stocks"]:
+        """Which stock-days count: observed, with a known movement and, under the paper's rule, a move large enough."""
+        known = self.observed & self.movement.isfinite()
+        if protocol == "all":
+            return known
+        return known & ((self.movement >= RISE) | (self.movement <= FALL))
+
+    def rises(self) -> Bool[Tensor, "days stocks"]:
+        """Whether the move is above zero; a tie is a fall. On the paper's labelled stock-days this is its label."""
+        return self.movement > 0
+
+
+def build_windows(
+    bars: pd.DataFrame,
+    *,
+    sessions: pd.DatetimeIndex,
+    symbols: tuple[str, ...],
+    index_symbol: str,
+    config: WindowConfig,
+) -> Windows:
+    """Build the window of every day that the bars allow, the session after the last bar included.
+
+    `bars` is the long frame of DESIGN's boundary (`symbol, session, open .. adj_close`); `sessions` are the sessions of
+    the exchange from the first bar to at least one after the last. A day needs a whole window of the index; a stock
+    without a whole window of its own is not `observed` that day.
+    """
+    grid = _grid(bars, sessions, symbols, index_symbol)
+    panel = _panel(bars, grid, [*symbols, index_symbol], config)
+    seen = features(panel, z_close=config.z_close, max_move=config.largest_move).astype(np.float32)
+    complete = _complete_windows(np.isfinite(seen).all(axis=-1), config.window)
+    days = np.flatnonzero(complete[:, -1] & complete[:, :-1].any(axis=1))
+    if not len(days):
+        raise DtmlError(_too_short(bars, symbols, index_symbol, config))
+    days = np.arange(days[0], days[-1] + 1)
+    views = torch.from_numpy(np.nan_to_num(seen, nan=0.0)).unfold(0, config.window, 1).permute(0, 1, 3, 2)
+    observed = torch.from_numpy(complete[days, :-1] & complete[days, -1:])
+    inside = slice(int(days[0]) - config.window + 1, int(days[-1]) - config.window + 2)
+    target = sessions[sessions.searchsorted(grid[days], side="right")]
+    return Windows(
+        stocks=views[inside, :-1],
+        index=views[inside, -1],
+        observed=observed,
+        movement=torch.from_numpy(_movement(panel, grid, sessions, config.largest_move)[days, :-1]).float(),
+        as_of=grid[days],
+        target=target,
+        symbols=symbols,
+    )
+
+
+def _grid(
+    bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], index_symbol: str
+) -> pd.DatetimeIndex:
+    """The sessions of the exchange on which the index and a quorum of the stocks have a bar."""
+    stocks = bars.loc[bars["symbol"].isin(symbols)]
+    counts = stocks.groupby("session")["symbol"].count()
+    listed = counts.rolling(HISTORY, min_periods=1).max()
+    index_days = bars.loc[bars["symbol"] == index_symbol, "session"]
+    met = pd.DatetimeIndex(counts.index[counts >= QUORUM * listed])
+    return sessions.intersection(met).intersection(pd.DatetimeIndex(index_days))
+
+
+def _panel(
+    bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: list[str], config: WindowConfig
+) -> Panel:
+    row = grid.get_indexer(pd.DatetimeIndex(bars["session"]))
+    column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
+    placed = (row >= 0) & (column >= 0)
+
+    def pivot(name: str) -> Float[ndarray, "sessions stocks"]:
+        field = np.full((len(grid), len(symbols)), np.nan)
+        field[row[placed], column[placed]] = bars[name].to_numpy(dtype=float)[placed]
+        return field
+
+    close = pivot("close")
+    adjusted = pivot("adj_close") if config.returns == "adj_close" else close
+    return Panel(open=pivot("open"), high=pivot("high"), low=pivot("low"), close=close, adjusted=adjusted)
+
+
+def _complete_windows(complete: Bool[ndarray, "sessions stocks"], window: int) -> Bool[ndarray, "sessions stocks"]:
+    """Whether the last `window` rows, this one included, are all complete."""
+    found = np.zeros_like(complete)
+    if len(complete) >= window:
+        found[window - 1 :] = np.lib.stride_tricks.sliding_window_view(complete, window, axis=0).all(axis=-1)
+    return found
+
+
+def _movement(
+    panel: Panel, grid: pd.DatetimeIndex, sessions: pd.DatetimeIndex, max_move: float
+) -> Float[ndarray, "sessions stocks"]:
+    """The move to the next session of the exchange; missing where that session is not on the grid."""
+    following = np.full_like(panel.adjusted, np.nan)
+    following[:-1] = moves(panel, max_move)[1:]
+    position = sessions.get_indexer(grid)
+    following[:-1][np.diff(position) != 1] = np.nan
+    return following
+
+
+def _too_short(
+    bars: pd.DataFrame, symbols: tuple[str, ...], index_symbol: str, config: WindowConfig
+) -> str:
+    sessions = bars["session"].nunique()
+    return (
+        f"no day has a whole window of {config.window} sessions: {sessions} sessions of bars for {len(symbols)} stocks and "
+        f"{index_symbol}, and the first window needs {config.history} sessions with a bar of the index"
+    )

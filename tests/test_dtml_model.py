@@ -1,0 +1,154 @@
+"""Laws of DTML: what may see what."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dtml.model import DTML, LSTM, ModelConfig, temporal_attention
+
+DAYS, STOCKS, WINDOW, FEATURES, HIDDEN = 5, 7, 3, 11, 26
+CONFIG = ModelConfig(features=FEATURES, hidden=HIDDEN, heads=2, beta=0.3, dropout=0.0)
+
+
+def make(config: ModelConfig = CONFIG, seed: int = 0) -> DTML:
+    torch.manual_seed(seed)
+    model = DTML(config, STOCKS).double().eval()
+    with torch.no_grad():
+        model.normalise.gain.normal_()
+        model.normalise.offset.normal_()
+    return model
+
+
+@pytest.fixture
+def day_inputs() -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(11)
+    stocks = torch.randn(DAYS, STOCKS, WINDOW, FEATURES, dtype=torch.float64)
+    index = torch.randn(DAYS, WINDOW, FEATURES, dtype=torch.float64)
+    return stocks, index, torch.ones(DAYS, STOCKS, dtype=torch.bool)
+
+
+def test_days_do_not_see_each_other(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    stocks, index, observed = day_inputs
+    model = make()
+    before = model(stocks, index, observed)[0]
+    stocks[2] += 1.0
+    index[2] -= 1.0
+    after = model(stocks, index, observed)[0]
+    changed = (before != after).any(dim=1)
+    assert changed.tolist() == [False, False, True, False, False]
+
+
+def test_stocks_of_a_day_see_each_other_only_through_the_data_axis(
+    day_inputs: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    stocks, index, observed = day_inputs
+    model = make()
+    before = model(stocks, index, observed)[0]
+    stocks[1, 4] += 1.0
+    assert (model(stocks, index, observed)[0][1] != before[1]).all()
+
+
+def test_stocks_are_interchangeable_with_their_own_gains(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    stocks, index, observed = day_inputs
+    model, moved = make(), make()
+    order = torch.randperm(STOCKS)
+    with torch.no_grad():
+        moved.normalise.gain.copy_(model.normalise.gain[order])
+        moved.normalise.offset.copy_(model.normalise.offset[order])
+    expected = model(stocks, index, observed)[0][:, order]
+    torch.testing.assert_close(moved(stocks[:, order], index, observed[:, order])[0], expected)
+
+
+def test_shared_gains_serve_a_universe_of_any_size(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    stocks, index, observed = day_inputs
+    torch.manual_seed(0)
+    model = DTML(replace(CONFIG, normalisation="shared"), STOCKS).double().eval()
+    order = torch.randperm(STOCKS)
+    expected = model(stocks, index, observed)[0][:, order]
+    torch.testing.assert_close(model(stocks[:, order], index, observed[:, order])[0], expected)
+    assert model(stocks[:, :5], index, observed[:, :5])[0].shape == (DAYS, 5)
+
+
+def test_beta_zero_removes_the_index(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    stocks, index, observed = day_inputs
+    without, with_index = make(replace(CONFIG, beta=0.0)), make()
+    moved = index + 1
+    assert (without(stocks, index, observed)[0] == without(stocks, moved, observed)[0]).all()
+    assert (with_index(stocks, index, observed)[0] != with_index(stocks, moved, observed)[0]).all()
+
+
+def test_padding_is_inert(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    stocks, index, observed = day_inputs
+    model = make()
+    present = torch.tensor([True, True, False, True, True, True, False])
+    observed &= present
+    before = model(stocks, index, observed)[0][:, present]
+    stocks[:, ~present] = 1e6 * torch.randn_like(stocks[:, ~present])
+    after = model(stocks, index, observed)[0][:, present]
+    assert torch.equal(before, after)
+    smaller = make()
+    for parameter in (smaller.normalise.gain, smaller.normalise.offset):
+        parameter.data = parameter.data[present]
+    alone = smaller(stocks[:, present], index, observed[:, present])[0]
+    torch.testing.assert_close(alone, after)
+
+
+@pytest.mark.parametrize("data_axis", [False, True])
+def test_which_other_stock_moved_is_seen_through_the_data_axis_alone(
+    day_inputs: tuple[Tensor, Tensor, Tensor], data_axis: bool
+) -> None:
+    """Swapping the windows of two stocks keeps the mean and the spread of eq. 3, so without the axis no third can tell."""
+    stocks, index, observed = day_inputs
+    model = make(replace(CONFIG, data_axis=data_axis))
+    swapped = stocks.clone()
+    swapped[:, [2, 5]] = stocks[:, [5, 2]]
+    others = torch.tensor([0, 1, 3, 4, 6])
+    before, after = (model(seen, index, observed)[0][:, others] for seen in (stocks, swapped))
+    assert torch.allclose(before, after, rtol=0, atol=1e-12) is not data_axis
+
+
+def test_attention_is_asymmetric_sums_to_one_and_changes_no_prediction(
+    day_inputs: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    stocks, index, observed = day_inputs
+    observed[:, 3] = False
+    model = make()
+    logits, attention = model(stocks, index, observed, need_attention=True)
+    torch.testing.assert_close(logits[observed], model(stocks, index, observed)[0][observed])
+    assert attention.shape == (DAYS, 2, STOCKS, STOCKS)
+    torch.testing.assert_close(attention.sum(-1), torch.ones(DAYS, 2, STOCKS, dtype=torch.float64))
+    assert (attention[..., 3] == 0).all()
+    assert not torch.allclose(attention, attention.mT)
+
+
+def test_the_data_axis_block_is_equation_8(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    """H_p = tanh(H + H~ + MLP(H + H~)), H~ = softmax(QK^T / sqrt(h)) V, written out with one head."""
+    model = make(replace(CONFIG, heads=1))
+    h = day_inputs[0].new_empty(DAYS, STOCKS, HIDDEN).normal_()
+    query, key, value = model.mix.attention.project_qkv(h).chunk(3, dim=-1)
+    mixed = (query @ key.mT / HIDDEN**0.5).softmax(-1) @ value
+    mlp = nn.Sequential(model.mix.feed_forward.expand, nn.ReLU(), model.mix.feed_forward.contract)
+    expected = (h + mixed + mlp(h + mixed)).tanh()
+    torch.testing.assert_close(model.mix(h)[0].tanh(), expected)
+
+
+def test_our_lstm_equals_torch_lstm_with_copied_weights() -> None:
+    theirs = nn.LSTM(HIDDEN, HIDDEN, batch_first=True).double()
+    ours = LSTM(HIDDEN).double()
+    gates = torch.arange(4 * HIDDEN).view(4, HIDDEN)[[0, 1, 3, 2]].flatten()  # torch keeps the candidate third
+    with torch.no_grad():
+        ours.from_input.weight.copy_(theirs.weight_ih_l0[gates])
+        ours.from_state.weight.copy_(theirs.weight_hh_l0[gates])
+        ours.from_input.bias.copy_((theirs.bias_ih_l0 + theirs.bias_hh_l0)[gates])
+    x = torch.randn(DAYS, WINDOW, HIDDEN, dtype=torch.float64)
+    torch.testing.assert_close(ours(x), theirs(x)[0])
+
+
+def test_temporal_attention_weighs_by_the_product_with_the_last_state() -> None:
+    states = torch.randn(DAYS, WINDOW, HIDDEN, dtype=torch.float64)
+    for day in range(DAYS):
+        weights = torch.softmax(torch.stack([state @ states[day, -1] for state in states[day]]), dim=0)
+        expected = sum(weight * state for weight, state in zip(weights, states[day], strict=True))
+        torch.testing.assert_close(temporal_attention(states)[day], expected)

@@ -1,0 +1,88 @@
+"""The simulated market: what is known of it by construction holds in its bars."""
+
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtml.bars import check
+from dtml.markets import load_market
+from dtml.sessions import sessions_between
+from dtml.sources.simulated import LISTED_LATE, LISTING, SimulatedMarket, SimulatedSource
+
+LAST = date(2024, 6, 28)
+SOURCE = SimulatedSource()
+
+
+@pytest.fixture(scope="module")
+def bars() -> pd.DataFrame:
+    return SOURCE.bars(LAST)
+
+
+def test_a_longer_history_never_restates_a_shorter_one(bars: pd.DataFrame) -> None:
+    earlier = SOURCE.bars(date(2021, 3, 11))
+    same = bars[bars["session"] <= pd.Timestamp(2021, 3, 11)]
+    order = ["symbol", "session"]
+    pd.testing.assert_frame_equal(
+        earlier.sort_values(order, ignore_index=True), same.sort_values(order, ignore_index=True), check_exact=True
+    )
+
+
+def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(bars: pd.DataFrame) -> None:
+    market = SOURCE.market
+    move = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
+    followers = list(market.follower_symbols)
+    leading = move[[market.leader_of(symbol) for symbol in followers]].shift(1).to_numpy()
+    known = np.isfinite(leading) & move[followers].notna().to_numpy()
+    hits = ((leading > 0) == (move[followers].to_numpy() > 0))[known]
+    assert hits.mean() == pytest.approx(market.best_accuracy, abs=3 * 0.5 / np.sqrt(known.sum()))
+    own, before = move.to_numpy(), move.shift(1).to_numpy()
+    both = np.isfinite(own) & np.isfinite(before)
+    assert ((own > 0) == (before > 0))[both].mean() == pytest.approx(0.5, abs=0.005)
+    index = move[SOURCE.index_symbol].to_numpy()
+    assert abs(np.corrcoef(index[2:], index[1:-1])[0, 1]) < 0.03
+
+
+def test_the_best_accuracy_of_uncorrelated_followers_is_one_half() -> None:
+    assert SimulatedMarket(correlation=0.0).best_accuracy == 0.5
+    assert SimulatedMarket(correlation=1.0).best_accuracy == pytest.approx(1.0)
+
+
+def test_it_carries_splits_dividends_halts_and_a_listing_and_every_bar_is_good(bars: pd.DataFrame) -> None:
+    market = load_market("simulated")
+    sessions = sessions_between(SOURCE.calendar, SOURCE.market.start, LAST)
+    checked = check(
+        bars,
+        sessions=sessions,
+        closed_until=LAST,
+        checks=market.checks,
+        index_symbol=SOURCE.index_symbol,
+        returns=market.returns,
+    )
+    assert checked.refused.empty
+    stocks = bars[bars["symbol"] != SOURCE.index_symbol]
+    assert set(stocks["split"].dropna()) == {2.0, 3.0}
+    assert stocks["dividend"].dropna().gt(0).all()
+    assert bars.loc[bars["symbol"] == LISTED_LATE, "session"].min() >= pd.Timestamp(LISTING)
+    halted = len(sessions) - stocks[stocks["symbol"] != LISTED_LATE].groupby("symbol").size()
+    assert 0 < halted.mean() < 0.002 * len(sessions)
+
+
+def test_a_split_halves_the_price_and_leaves_the_adjusted_close(bars: pd.DataFrame) -> None:
+    frame = bars.sort_values(["symbol", "session"])
+    frame["raw"] = frame.groupby("symbol")["close"].pct_change(fill_method=None)
+    frame["adjusted"] = frame.groupby("symbol")["adj_close"].pct_change(fill_method=None)
+    split = frame[frame["split"].notna() & frame["raw"].notna()]
+    assert len(split) > 10
+    np.testing.assert_allclose((1 + split["raw"]) * split["split"], 1 + split["adjusted"], rtol=1e-9)
+
+
+def test_each_symbol_is_given_from_its_own_first_session() -> None:
+    first = {"L01": date(2024, 6, 24), "F03A": date(2024, 6, 27), "SIMX": date(2024, 6, 28), "NONE": date(2024, 6, 3)}
+    fetched = SOURCE.fetch(first, LAST)
+    rows = fetched.bars.groupby("symbol").size().to_dict()
+    assert rows == {"L01": 5, "F03A": 2, "SIMX": 1}
+    assert fetched.outcomes.set_index("symbol")["status"].to_dict() == {
+        "L01": "ok", "F03A": "ok", "SIMX": "ok", "NONE": "no_data",
+    }  # fmt: skip
