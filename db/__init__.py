@@ -1,1 +1,1 @@
-
+"""Rows: tables, engine, every write, every read, the SQL views."""

@@ -57,6 +57,13 @@ def sessions_between(calendar: str, first: date, last: date) -> pd.DatetimeIndex
     return exchange.sessions[_position(exchange, first) : _position(exchange, last + timedelta(days=1))]
 
 
+def sessions_up_to(calendar: str, last: date, count: int | None = None) -> pd.DatetimeIndex:
+    """Return the last `count` sessions up to a day, it included; all since the calendar begins without a count."""
+    exchange = _exchange(calendar)
+    known = sessions_between(calendar, exchange.first, last)
+    return known if count is None else known[-count:]
+
+
 def is_session(calendar: str, day: date) -> bool:
     """Say whether the exchange traded on a day; raises where the calendar knows nothing of it."""
     exchange = _exchange(calendar)

@@ -1,1 +1,1 @@
-
+"""Alembic revisions of the schema, packaged so that an installed dtml can upgrade a store."""

@@ -1,0 +1,132 @@
+"""Many rows at once: the fastest insert of each engine, and one upsert for both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Column, Connection, Date, Table, or_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from db.errors import StoreError
+from db.schema import UtcTimestamp
+
+if TYPE_CHECKING:
+    import psycopg
+
+Rows = Sequence[Mapping[str, object]]
+
+CHUNK = 50_000
+
+
+def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
+    """Insert rows whose keys are new, by executemany or COPY; how many.
+
+    The frame's columns are the table's; NaN and NaT become NULL. Several times faster than `upsert`.
+    """
+    lists = [_driver_values(conn, table.c[str(name)], frame[name]) for name in frame]
+    rows = list(zip(*lists, strict=True))
+    names = ", ".join(f'"{name}"' for name in frame)
+    if conn.dialect.name == "postgresql":
+        cursor = cast("psycopg.Cursor[Any]", conn.connection.cursor())
+        with cursor, cursor.copy(f"copy {table.name} ({names}) from stdin".encode()) as copy:
+            for row in rows:
+                copy.write_row(row)
+        return len(rows)
+    marks = ", ".join("?" * len(lists))
+    for start in range(0, len(rows), CHUNK):
+        sql = f"insert into {table.name} ({names}) values ({marks})"  # noqa: S608  (the schema's own names)
+        conn.exec_driver_sql(sql, rows[start : start + CHUNK])
+    return len(rows)
+
+
+def insert_missing(conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = ()) -> int:
+    """Insert the rows whose key is not stored yet and leave the others; how many were new.
+
+    `key` names the columns of a unique constraint; the primary key when empty.
+    """
+    if not rows:
+        return 0
+    statement = _insert(conn, table).on_conflict_do_nothing(index_elements=_key(table, key))
+    return conn.execute(statement, list(rows), execution_options={"preserve_rowcount": True}).rowcount
+
+
+def upsert(
+    conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = (), stamps: Collection[str] = ()
+) -> int:
+    """Insert rows, or update those whose key is stored with other values; how many were new.
+
+    `stamps` are columns that say when: they change with the others, but alone are no reason to.
+    """
+    new = insert_missing(conn, table, rows, key=key)
+    if new == len(rows):
+        return new
+    statement = _insert(conn, table)
+    updated = [name for name in rows[0] if name not in _key(table, key)]
+    statement = statement.on_conflict_do_update(
+        index_elements=_key(table, key),
+        set_={name: statement.excluded[name] for name in updated},
+        where=or_(
+            *(
+                table.c[name].is_distinct_from(statement.excluded[name])
+                for name in updated
+                if name not in stamps
+            )
+        ),
+    )
+    conn.execute(statement, list(rows))
+    return new
+
+
+def records(table: Table, frame: pd.DataFrame) -> list[dict[str, object]]:
+    """The frame's rows as mappings of plain Python values: None for missing, dates, aware datetimes."""
+    names = [str(name) for name in frame]
+    values = (_python_values(table.c[name], frame[name]) for name in names)
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _insert(conn: Connection, table: Table) -> Any:
+    # Both dialects spell ON CONFLICT alike; SQLAlchemy has no common type for it.
+    return {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[conn.dialect.name](table)
+
+
+def _key(table: Table, key: Sequence[str]) -> list[str]:
+    return list(key) or [column.name for column in table.primary_key]
+
+
+def _python_values(column: Column[Any], values: pd.Series[Any]) -> list[object]:
+    if isinstance(column.type, Date | UtcTimestamp):
+        codes, distinct = _distinct_moments(column, values)
+        return _take(list(distinct), codes)
+    objects = values.astype(object).to_numpy(copy=True)
+    objects[values.isna().to_numpy()] = None
+    return cast("list[object]", objects.tolist())
+
+
+def _driver_values(conn: Connection, column: Column[Any], values: pd.Series[Any]) -> list[object]:
+    """As `_python_values`, but as the driver wants them: SQLite keeps dates and timestamps as text."""
+    if not isinstance(column.type, Date | UtcTimestamp):
+        return _python_values(column, values)
+    codes, distinct = _distinct_moments(column, values)
+    bind = column.type.dialect_impl(conn.dialect).bind_processor(conn.dialect)
+    return _take([bind(moment) if bind else moment for moment in distinct], codes)
+
+
+def _distinct_moments(column: Column[Any], values: pd.Series[Any]) -> tuple[Any, Iterator[object]]:
+    """Codes and the distinct dates or datetimes they stand for: few, so each is converted once."""
+    codes, distinct = pd.factorize(values)
+    moments = pd.DatetimeIndex(pd.to_datetime(distinct))
+    if isinstance(column.type, UtcTimestamp):
+        return codes, iter(moments.to_pydatetime())
+    if moments.tz is not None or not (moments == moments.normalize()).all():
+        raise StoreError(f"{column.table.name}.{column.name} takes dates, got times such as {moments[0]}")
+    return codes, iter(moments.date)
+
+
+def _take(distinct: list[object], codes: Any) -> list[object]:
+    # factorize codes a missing value -1: the last place of the array.
+    places = np.empty(len(distinct) + 1, dtype=object)
+    places[:-1] = distinct
+    return cast("list[object]", places[codes].tolist())

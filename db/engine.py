@@ -1,0 +1,258 @@
+"""From a database URL to a connection: SQLite by default, PostgreSQL when DTML_DATABASE_URL says so.
+
+Reads open `reading(engine)`, writes `transaction(engine)`: writers queue, on both engines, and every
+failure comes out as one line without the password.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
+
+from db.errors import StoreError, StoreUsageError
+from db.schema import REVISION
+
+URL_VARIABLE = "DTML_DATABASE_URL"
+DEFAULT_URL = "sqlite:///data/dtml.sqlite"
+LOCK_WAIT_S = 30
+READ_LIMIT_S = 30
+CONNECT_LIMIT_S = 10
+# Any number would do, as long as every writer of a store asks for the same one.
+WRITER_LOCK = 0x64746D6C
+
+# What a database says, and what its user can do about it.
+REMEDIES = {
+    "database is locked": f"another program held it for {LOCK_WAIT_S} s; let it end and try again",
+    "lock timeout": f"another program held it for {LOCK_WAIT_S} s; let it end and try again",
+    "disk is full": "free some space and try again; nothing was half-written",
+    "unable to open database file": "check that its folder exists and may be written to",
+    "file is not a database": f"set {URL_VARIABLE} to another file",
+    "connection failed": f"start the server or correct {URL_VARIABLE}",
+    "statement timeout": f"a read may take {READ_LIMIT_S} s; ask for less",
+}
+
+
+def database_url() -> URL:
+    """The URL in DTML_DATABASE_URL, else sqlite:///data/dtml.sqlite, with its path made absolute.
+
+    Raises StoreUsageError for a malformed URL, an unknown engine and an SQLite URL without a file.
+    """
+    return _parse(os.environ.get(URL_VARIABLE) or DEFAULT_URL)
+
+
+def open_engine(url: str | None = None, *, read_only: bool = False) -> Engine:
+    """An engine that was reached once; `read_only` refuses every write, even by SQL that a user typed.
+
+    `url` defaults to `database_url()`. Raises StoreUsageError for a bad URL, a missing driver and, read only,
+    a missing file; StoreError when the server, the folder or the file cannot be used.
+    """
+    parsed = database_url() if url is None else _parse(url)
+    opened = _open_sqlite if parsed.get_backend_name() == "sqlite" else _open_postgresql
+    engine = opened(parsed, read_only).execution_options(read_only=read_only)
+    with reading(engine):
+        return engine
+
+
+def is_read_only(engine: Engine) -> bool:
+    """Whether the engine was opened read only."""
+    return bool(engine.get_execution_options().get("read_only", False))
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A connection for reads; raises StoreError, in one line, for whatever goes wrong."""
+    with _one_line(engine), engine.connect() as conn:
+        yield conn
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Connection]:
+    """A connection whose writes all happen or none; another writer waits, up to 30 s, for its turn.
+
+    Raises StoreError, in one line, for whatever the database refuses: disk full, locked, connection lost, a
+    broken constraint.
+    """
+    with _one_line(engine), engine.execution_options(sqlite_begin="immediate").begin() as conn:
+        if conn.dialect.name == "postgresql":
+            conn.execute(text(f"set local lock_timeout = '{LOCK_WAIT_S}s'"))
+            conn.execute(text("select pg_advisory_xact_lock(:lock)"), {"lock": WRITER_LOCK})
+        yield conn
+
+
+def upgrade(engine: Engine) -> bool:
+    """Bring the schema to this code's version, all of it or nothing; whether there was anything to do.
+
+    Raises StoreUsageError for a schema newer than this code and for a database that is not a dtml store.
+    """
+    # Alembic takes a third of a second to import; most commands only check the version.
+    from alembic import command  # noqa: PLC0415
+
+    with transaction(engine) as conn:
+        if _stored_revision(conn) == REVISION:
+            return False
+        config = _alembic_config()
+        config.attributes["connection"] = conn
+        command.upgrade(config, "head")
+    return True
+
+
+def require_current(engine: Engine) -> None:
+    """Raise StoreUsageError, saying what to do, unless the schema is this code's version."""
+    with reading(engine) as conn:
+        stored = _stored_revision(conn)
+    if stored is None:
+        raise StoreUsageError(f"the store at {location(engine)} is empty: run dtml db upgrade or a night")
+    if stored != REVISION:
+        raise StoreUsageError(
+            f"the store at {location(engine)} has schema {stored}, too old for this dtml ({REVISION}):"
+            " run dtml db upgrade"
+        )
+
+
+def prepare(engine: Engine) -> None:
+    """Make the tables in an empty database; any other must be current, else StoreUsageError."""
+    with reading(engine) as conn:
+        empty = _stored_revision(conn) is None
+    if empty:
+        upgrade(engine)
+    require_current(engine)
+
+
+def location(engine: Engine) -> str:
+    """Where the store is, to be shown: the file, or the server's URL without its password."""
+    return _location(engine.url)
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as error:
+        # The text may hold a password where none can be told apart, so it is not shown.
+        raise StoreUsageError(
+            f"malformed database URL: set {URL_VARIABLE} to sqlite:///FILE or postgresql://USER@HOST/NAME"
+        ) from error
+    engine = parsed.get_backend_name()
+    if engine in ("postgresql", "postgres"):
+        secret = parsed.query.get("password")
+        if isinstance(secret, str):  # a place where SQLAlchemy would not hide it
+            parsed = parsed.difference_update_query(["password"]).set(password=secret)
+        return parsed.set(drivername="postgresql+psycopg")
+    if engine != "sqlite":
+        raise StoreUsageError(f"database engine {engine!r} is not supported: use sqlite or postgresql")
+    if not parsed.database or parsed.database == ":memory:":
+        raise StoreUsageError("a store must be a file: write sqlite:///FILE")
+    return parsed.set(drivername="sqlite", database=str(Path(parsed.database).absolute()))
+
+
+def _open_sqlite(url: URL, read_only: bool) -> Engine:
+    path = Path(str(url.database))
+    if read_only:
+        if not path.is_file():
+            raise StoreUsageError(f"no store at {path}: run a night first, or set {URL_VARIABLE}")
+        url = url.set(database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"})
+    else:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot make the folder {path.parent}: {error.strerror}") from error
+    engine = create_engine(url, connect_args={"timeout": LOCK_WAIT_S}, json_serializer=_json)
+    event.listen(engine, "connect", partial(_prepare_sqlite, read_only))
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(read_only: bool, connection: Any, _record: object) -> None:
+    # The driver's own BEGIN would come after the first read, and never before DDL: _begin_sqlite says it.
+    connection.isolation_level = None
+    connection.execute("pragma foreign_keys = on")
+    connection.execute("pragma synchronous = normal")
+    # Switching to WAL needs the file for itself, so it is asked only once.
+    if connection.execute("pragma journal_mode").fetchone() != ("wal",) and not read_only:
+        connection.execute("pragma journal_mode = wal")
+
+
+def _begin_sqlite(conn: Connection) -> None:
+    conn.exec_driver_sql(f"begin {conn.get_execution_options().get('sqlite_begin', 'deferred')}")
+
+
+def _open_postgresql(url: URL, read_only: bool) -> Engine:
+    arguments: dict[str, Any] = {"connect_timeout": CONNECT_LIMIT_S}
+    if read_only:
+        limits = f"-c default_transaction_read_only=on -c statement_timeout={READ_LIMIT_S}s"
+        arguments["options"] = f"{url.query.get('options', '')} {limits}"
+    try:
+        # Hours may pass between two steps of a night: pre_ping replaces a connection the server has dropped.
+        return create_engine(url, connect_args=arguments, json_serializer=_json, pool_pre_ping=True)
+    except ImportError as error:
+        raise StoreUsageError("PostgreSQL needs a driver: pip install 'dtml-nightshift[postgres]'") from error
+
+
+# NaN is not JSON: PostgreSQL refuses it and SQLite would keep it.
+_json = partial(json.dumps, allow_nan=False)
+
+
+@contextmanager
+def _one_line(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
+        cause = error.orig if isinstance(error, StatementError) and error.orig is not None else error
+        if isinstance(cause, StoreError):
+            raise cause from error
+        said = " ".join(str(cause).split())
+        if engine.url.password:
+            for password in (str(engine.url.password), quote(str(engine.url.password))):
+                said = said.replace(password, "***")
+        remedy = next((f" ({what})" for sign, what in REMEDIES.items() if sign in said), "")
+        raise StoreError(f"{location(engine)}: {said}{remedy}") from error
+
+
+def _location(url: URL) -> str:
+    if url.get_backend_name() == "sqlite":
+        return unquote(str(url.database).removeprefix("file:"))
+    shown = {key: value for key, value in url.query.items() if key in ("host", "port")}
+    return url.set(query=shown).render_as_string(hide_password=True)
+
+
+def _alembic_config() -> Any:
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    return config
+
+
+def _stored_revision(conn: Connection) -> str | None:
+    """The revision of a store's schema, known to this code; None for an empty database."""
+    tables = set(inspect(conn).get_table_names())
+    where = _location(conn.engine.url)
+    stored = None
+    if "alembic_version" in tables:
+        stored = conn.execute(text("select version_num from alembic_version")).scalar()
+    if stored is None and tables - {"alembic_version"}:
+        raise StoreUsageError(
+            f"{where} holds tables that are not dtml's: set {URL_VARIABLE} to another database"
+        )
+    if stored not in (None, REVISION):
+        _require_known(str(stored), where)
+    return stored
+
+
+def _require_known(revision: str, where: str) -> None:
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
+    script = ScriptDirectory.from_config(_alembic_config())
+    if revision not in {known.revision for known in script.walk_revisions()}:
+        raise StoreUsageError(
+            f"{where} has schema {revision}, unknown to this dtml ({REVISION}): it is newer, so update dtml,"
+            " or another program's"
+        )

@@ -1,0 +1,299 @@
+"""Every read: DataFrames with documented columns, dates as datetime64[ns], timestamps aware in UTC.
+
+Rows come sorted by what names them. An unknown market has no rows; an unknown symbol or run is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import date, datetime
+from typing import Any, cast
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine
+
+from db import schema
+from db.engine import is_read_only, reading
+from db.errors import StoreUsageError
+from db.frames import BAR_VALUES, bars, frame, row
+from db.views import VIEW_COLUMNS
+
+
+def instruments(conn: Connection, market: str) -> pd.DataFrame:
+    """A market's stocks and its index: symbol, kind, source_symbol, name, sector."""
+    named = schema.instrument
+    columns = (named.c.symbol, named.c.kind, named.c.source_symbol, named.c.name, named.c.sector)
+    return frame(conn, sa.select(*columns).where(named.c.market == market).order_by(named.c.symbol))
+
+
+def memberships(conn: Connection, market: str) -> pd.DataFrame:
+    """Stays in a market: symbol, spell, valid_from (NaT: unknown), valid_to (NaT: it lasts), source."""
+    stay, named = schema.membership, schema.instrument
+    columns = (named.c.symbol, stay.c.spell, stay.c.valid_from, stay.c.valid_to, stay.c.source)
+    statement = sa.select(*columns).join_from(stay, named).where(named.c.market == market)
+    return frame(conn, statement.order_by(named.c.symbol, stay.c.spell))
+
+
+def prices(
+    conn: Connection,
+    market: str,
+    first: date,
+    last: date,
+    *,
+    known_at: datetime | None = None,
+    symbols: Collection[str] | None = None,
+) -> pd.DataFrame:
+    """The bars of first..last, both included, in the newest version known at `known_at` (default: newest).
+
+    Columns: symbol, session, open, high, low, close, adj_close, volume, dividend, split, known_at; missing is
+    NaN. Sorted by symbol and session. `symbols` leaves out the others.
+    """
+    ids = instrument_ids(conn, market)
+    if symbols is not None:
+        ids = ids[ids.index.isin(list(symbols))]
+    price = schema.price
+    columns = [price.c.instrument_id, price.c.session, price.c.known_at, *(price.c[n] for n in BAR_VALUES)]
+    statement = sa.select(*(sa.type_coerce(each, sa.types.NullType()) for each in columns)).where(
+        price.c.instrument_id.in_(ids.tolist()), price.c.session.between(first, last), ~_restated(known_at)
+    )
+    if known_at is not None:
+        statement = statement.where(price.c.known_at <= known_at)
+    return bars(conn.execute(statement), ids)
+
+
+def instrument_ids(conn: Connection, market: str) -> pd.Series[int]:
+    """The store's number of each symbol of a market, index included, by symbol."""
+    named = schema.instrument
+    statement = sa.select(named.c.symbol, named.c.id).where(named.c.market == market).order_by(named.c.symbol)
+    return cast("pd.Series[int]", frame(conn, statement).set_index("symbol")["id"])
+
+
+def last_sessions(conn: Connection, market: str) -> pd.Series[pd.Timestamp]:
+    """The last stored session of each symbol, by symbol; symbols without a bar are left out."""
+    price, named = schema.price, schema.instrument
+    last = (
+        sa.select(sa.func.max(price.c.session)).where(price.c.instrument_id == named.c.id).scalar_subquery()
+    )
+    statement = sa.select(named.c.symbol, last.label("last")).where(named.c.market == market)
+    found = frame(conn, statement.order_by(named.c.symbol)).dropna()
+    return cast("pd.Series[pd.Timestamp]", found.set_index("symbol")["last"])
+
+
+def stored_span(conn: Connection, market: str) -> pd.DataFrame:
+    """What is stored of each symbol: symbol, first and last session, number of sessions."""
+    price, named = schema.price, schema.instrument
+    statement = (
+        sa.select(
+            named.c.symbol,
+            sa.func.min(price.c.session).label("first"),
+            sa.func.max(price.c.session).label("last"),
+            sa.func.count(price.c.session.distinct()).label("sessions"),
+        )
+        .join_from(price, named)
+        .where(named.c.market == market)
+        .group_by(named.c.symbol)
+    )
+    return frame(conn, statement.order_by(named.c.symbol))
+
+
+def watermark(
+    conn: Connection, market: str, first: date, last: date, *, known_at: datetime | None = None
+) -> datetime | None:
+    """The latest known_at of the bars `prices` gives for the same arguments; None when there are none."""
+    price, named = schema.price, schema.instrument
+    statement = sa.select(sa.func.max(price.c.known_at)).join_from(price, named)
+    statement = statement.where(named.c.market == market, price.c.session.between(first, last))
+    if known_at is not None:
+        statement = statement.where(price.c.known_at <= known_at)
+    return conn.execute(statement).scalar()
+
+
+def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
+    """Trained models, oldest first: the columns of run but its losses."""
+    columns = [each for each in schema.run.c if each.name != "losses"]
+    statement = sa.select(*columns).order_by(schema.run.c.created_at, schema.run.c.id)
+    if market is not None:
+        statement = statement.where(schema.run.c.market == market)
+    return frame(conn, statement)
+
+
+def run(conn: Connection, run_id: str) -> dict[str, Any]:
+    """One trained model: every column of run. Raises StoreUsageError when there is none of that name."""
+    found = row(conn, sa.select(schema.run).where(schema.run.c.id == run_id))
+    if found is None:
+        raise StoreUsageError(f"no run {run_id!r} in the store: dtml runs lists them")
+    return found
+
+
+def latest_run(
+    conn: Connection, market: str, *, on_or_before: date | None = None, kind: str = "nightly"
+) -> dict[str, Any] | None:
+    """The model trained on the latest sessions, none after `on_or_before`; None when there is none."""
+    model = schema.run
+    statement = sa.select(model).where(model.c.market == market, model.c.kind == kind)
+    if on_or_before is not None:
+        statement = statement.where(model.c.train_last <= on_or_before)
+    newest = (model.c.train_last.desc(), model.c.created_at.desc(), model.c.id.desc())
+    return row(conn, statement.order_by(*newest).limit(1))
+
+
+def predictions(
+    conn: Connection, market: str, *, target: date | None = None, run_id: str | None = None
+) -> pd.DataFrame:
+    """Predictions: run_id, as_of, target, symbol, probability, spread, known_at, made_at; NaN is missing."""
+    statement = _predictions(market)
+    if target is not None:
+        statement = statement.where(schema.prediction.c.target == target)
+    if run_id is not None:
+        statement = statement.where(schema.prediction.c.run_id == run_id)
+    return frame(conn, statement)
+
+
+def predictions_without_outcome(conn: Connection, market: str) -> pd.DataFrame:
+    """As `predictions`, those whose outcome is not recorded: their session may not have come yet."""
+    made, happened = schema.prediction, schema.outcome
+    known = sa.exists().where(
+        happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target
+    )
+    return frame(conn, _predictions(market).where(~known))
+
+
+def prediction_history(
+    conn: Connection,
+    *,
+    market: str | None = None,
+    symbol: str | None = None,
+    first: date | None = None,
+    last: date | None = None,
+    kind: str = "nightly",
+) -> pd.DataFrame:
+    """The view prediction_history, targets first..last: columns in db.views; `kind` is the model's purpose.
+
+    Raises StoreUsageError for a symbol that is not stored.
+    """
+    view = _view("prediction_history")
+    statement = sa.select(view).where(view.c.kind == kind)
+    if symbol is not None:
+        _require_symbol(conn, symbol, market)
+        statement = statement.where(view.c.symbol == symbol)
+    if market is not None:
+        statement = statement.where(view.c.market == market)
+    if first is not None:
+        statement = statement.where(view.c.target >= first)
+    if last is not None:
+        statement = statement.where(view.c.target <= last)
+    return frame(conn, statement.order_by(view.c.market, view.c.target, view.c.symbol, view.c.made_at))
+
+
+def latest_predictions(conn: Connection, market: str) -> pd.DataFrame:
+    """The view latest_prediction of a market, the most probable rise first."""
+    view = _view("latest_prediction")
+    statement = sa.select(view).where(view.c.market == market)
+    return frame(conn, statement.order_by(view.c.probability.desc(), view.c.symbol))
+
+
+def scores(
+    conn: Connection, market: str, *, last: date | None = None, span: str | None = None
+) -> pd.DataFrame:
+    """Scores of a market up to target `last`: the columns of score; `span` keeps 'night' or 'running' alone."""
+    table = schema.score
+    statement = sa.select(table).where(table.c.market == market)
+    if last is not None:
+        statement = statement.where(table.c.target <= last)
+    if span is not None:
+        statement = statement.where(table.c.span == span)
+    return frame(conn, statement.order_by(table.c.target, table.c.span, table.c.protocol, table.c.predictor))
+
+
+def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
+    """Nights by market and as_of: the columns of night."""
+    statement = sa.select(schema.night).order_by(schema.night.c.market, schema.night.c.as_of)
+    if market is not None:
+        statement = statement.where(schema.night.c.market == market)
+    return frame(conn, statement)
+
+
+def night(conn: Connection, market: str, as_of: date) -> dict[str, Any] | None:
+    """One night, every column of night; None when it was never begun."""
+    return row(
+        conn, sa.select(schema.night).where(schema.night.c.market == market, schema.night.c.as_of == as_of)
+    )
+
+
+def refused_bars(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
+    """The view refused of a market, sessions first..last."""
+    view = _view("refused")
+    statement = sa.select(view).where(view.c.market == market, view.c.session.between(first, last))
+    return frame(conn, statement.order_by(view.c.session, view.c.symbol, view.c.reason))
+
+
+def table_counts(conn: Connection) -> dict[str, int]:
+    """The number of rows of each table, by its name."""
+    return {
+        each.name: conn.execute(sa.select(sa.func.count()).select_from(each)).scalar_one()
+        for each in schema.metadata.sorted_tables
+    }
+
+
+def select(engine: Engine, sql: str) -> pd.DataFrame:
+    """The rows of SQL that a user typed, as the engine gives them: SQLite keeps dates and timestamps as text.
+
+    Raises StoreUsageError, in one line, for SQL that does not run, that writes, that holds more than one
+    statement or gives no rows, and for an engine that was not opened read only.
+    """
+    if not is_read_only(engine):
+        raise StoreUsageError("SQL of a user runs on an engine opened with read_only=True alone")
+    driver = engine.dialect.loaded_dbapi
+    with reading(engine) as conn:
+        # PostgreSQL lets nobody turn a transaction that has read something into one that writes.
+        conn.execute(sa.text("select 1"))
+        cursor: Any = conn.connection.cursor()
+        try:
+            # A prepared statement is one statement: nothing can be hung on behind a semicolon.
+            cursor.execute(sql, **({"prepare": True} if engine.dialect.name == "postgresql" else {}))
+            rows = cursor.fetchall() if cursor.description else None
+        except (driver.Error, driver.Warning) as error:
+            raise StoreUsageError(f"the SQL does not run: {' '.join(str(error).split())}") from error
+    if rows is None:
+        raise StoreUsageError("the SQL gives no rows: write a select")
+    names = [each[0] for each in cursor.description]
+    return pd.DataFrame.from_records(rows, columns=names, coerce_float=True)
+
+
+def _predictions(market: str) -> sa.Select[Any]:
+    made, named = schema.prediction, schema.instrument
+    columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, made.c.probability, made.c.spread)
+    statement = sa.select(*columns, made.c.known_at, made.c.made_at).join_from(made, named)
+    return statement.where(named.c.market == market).order_by(made.c.target, named.c.symbol, made.c.made_at)
+
+
+def _require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
+    named = schema.instrument
+    statement = sa.select(named.c.id).where(named.c.symbol == symbol)
+    if market is not None:
+        statement = statement.where(named.c.market == market)
+    if row(conn, statement) is None:
+        where = f" for market {market}" if market else ""
+        raise StoreUsageError(
+            f"no symbol {symbol!r} in the store{where}: check its spelling, or fetch it first"
+        )
+
+
+def _view(name: str) -> sa.TableClause:
+    """A view whose columns have the types of the tables' columns of the same name."""
+    types = {each.name: each.type for known in schema.metadata.tables.values() for each in known.c}
+    types |= {"hit": sa.Integer(), "running_nights": sa.Integer(), "running_n": sa.Integer()}
+    types |= {"running_acc": schema.REAL, "running_mcc": schema.REAL, "call": sa.String()}
+    return sa.table(name, *(sa.column(each, types[each]) for each in VIEW_COLUMNS[name]))
+
+
+def _restated(known_at: datetime | None) -> sa.Exists:
+    """Whether a later version of the bar was known."""
+    price, later = schema.price, schema.price.alias("later")
+    restated = sa.exists().where(
+        later.c.instrument_id == price.c.instrument_id,
+        later.c.session == price.c.session,
+        later.c.known_at > price.c.known_at,
+    )
+    return restated if known_at is None else restated.where(later.c.known_at <= known_at)

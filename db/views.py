@@ -1,0 +1,229 @@
+"""The documented SQL views: one text for both engines, and what each column means.
+
+A revision of db/migrations holds its own copy of the text, so that an old store can always be upgraded; a
+test holds the newest copy to this one.
+"""
+
+from types import MappingProxyType
+from typing import Final
+
+LATEST_PREDICTION = """
+create view latest_prediction as
+with newest as (
+    select market, max(target) as target
+    from (
+        select r.market, (select max(p.target) from prediction p where p.run_id = r.id) as target
+        from run r
+        where r.kind = 'nightly'
+    ) as by_run
+    group by market
+)
+select
+    i.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.spread,
+    case when p.probability > 0.5 then 'rise' else 'fall' end as call,
+    p.run_id, p.known_at, p.made_at
+from newest n
+join run r on r.market = n.market and r.kind = 'nightly'
+join prediction p on p.run_id = r.id and p.target = n.target
+join instrument i on i.id = p.instrument_id
+where not exists (
+    select 1
+    from prediction later
+    join run lr on lr.id = later.run_id and lr.kind = 'nightly'
+    where later.instrument_id = p.instrument_id and later.target = p.target
+        and (later.made_at > p.made_at or later.made_at = p.made_at and later.run_id > p.run_id)
+)
+"""
+
+PREDICTION_HISTORY = """
+create view prediction_history as
+select
+    i.market, i.symbol, p.as_of, p.target, p.probability, p.spread,
+    case when p.probability > 0.5 then 'rise' else 'fall' end as call,
+    o.move, o.label,
+    case when o.rise is null then null when (p.probability > 0.5) = o.rise then 1 else 0 end as hit,
+    r.kind, p.run_id, p.known_at, p.made_at
+from prediction p
+join instrument i on i.id = p.instrument_id
+join run r on r.id = p.run_id
+left join outcome o on o.instrument_id = p.instrument_id and o.session = p.target
+"""
+
+DAILY_SCORE = """
+create view daily_score as
+select
+    d.market, d.target, d.protocol, d.predictor, d.n, d.rises, d.acc, d.mcc,
+    r.nights as running_nights, r.n as running_n, r.acc as running_acc, r.acc_low as running_acc_low,
+    r.acc_high as running_acc_high, r.mcc as running_mcc, r.mcc_low as running_mcc_low,
+    r.mcc_high as running_mcc_high, d.scored_at
+from score d
+left join score r on r.market = d.market and r.target = d.target and r.span = 'running'
+    and r.protocol = d.protocol and r.predictor = d.predictor
+where d.span = 'night'
+"""
+
+PRICE_LATEST = """
+create view price_latest as
+select
+    i.market, i.symbol, p.session, p.open, p.high, p.low, p.close, p.adj_close, p.volume, p.dividend, p.split,
+    p.source, p.known_at
+from price p
+join instrument i on i.id = p.instrument_id
+where not exists (
+    select 1
+    from price later
+    where later.instrument_id = p.instrument_id and later.session = p.session and later.known_at > p.known_at
+)
+"""
+
+PRICE_RESTATEMENT = """
+create view price_restatement as
+select
+    i.market, i.symbol, p.session, p.close, p.adj_close, p.volume, p.source, p.known_at,
+    b.close as close_before, b.adj_close as adj_close_before, b.volume as volume_before,
+    b.known_at as known_at_before
+from price p
+join instrument i on i.id = p.instrument_id
+join price b on b.instrument_id = p.instrument_id and b.session = p.session and b.known_at = (
+    select max(earlier.known_at)
+    from price earlier
+    where earlier.instrument_id = p.instrument_id and earlier.session = p.session
+        and earlier.known_at < p.known_at
+)
+"""
+
+REFUSED = """
+create view refused as
+select i.market, i.symbol, b.session, b.source, b.reason, b.value, b.first_known_at
+from refused_bar b
+join instrument i on i.id = b.instrument_id
+"""
+
+NIGHT_LOG = """
+create view night_log as
+select
+    market, as_of, target, status, reason, source, fetched, stored, refused, predictions, gaps, run_id,
+    known_at, started_at, finished_at
+from night
+"""
+
+VIEW_SQL: Final = MappingProxyType(
+    {
+        "latest_prediction": LATEST_PREDICTION,
+        "prediction_history": PREDICTION_HISTORY,
+        "daily_score": DAILY_SCORE,
+        "price_latest": PRICE_LATEST,
+        "price_restatement": PRICE_RESTATEMENT,
+        "refused": REFUSED,
+        "night_log": NIGHT_LOG,
+    }
+)
+
+_BAR = {
+    "market": "Name of the market.",
+    "symbol": "The market's own symbol.",
+    "session": "The session the bar belongs to.",
+}
+_PREDICTION = {
+    "as_of": "Last session the model saw; always before target.",
+    "target": "Session predicted.",
+    "probability": "Probability of a rise, 0 to 1; mean of the members.",
+    "spread": "Standard deviation over the members; missing with one.",
+    "call": "'rise' when the probability is above 0.5, else 'fall'.",
+}
+_RECEIPT = {
+    "run_id": "The model that predicted: a row of run.",
+    "known_at": "Latest known_at of the prices it saw, UTC.",
+    "made_at": "When it was computed, UTC.",
+}
+
+VIEW_COLUMNS: Final = MappingProxyType(
+    {
+        "latest_prediction": {
+            "market": "Name of the market.",
+            "symbol": "The market's own symbol.",
+            "name": "Name of the company; missing when unknown.",
+            "sector": "Sector; missing when unknown.",
+            **_PREDICTION,
+            **_RECEIPT,
+        },
+        "prediction_history": {
+            "market": "Name of the market.",
+            "symbol": "The market's own symbol.",
+            **_PREDICTION,
+            "move": "Close over the close before, minus 1; missing until the target's bar is known.",
+            "label": "The paper's label of the move: 1, 0 or -1; missing with the move.",
+            "hit": "1 when the call was right (a rise is a move above 0), else 0; missing with the move.",
+            "kind": "Purpose of the model: 'nightly', 'backtest' or 'paper'.",
+            **_RECEIPT,
+        },
+        "daily_score": {
+            "market": "Name of the market.",
+            "target": "Session predicted.",
+            "protocol": "'paper': labelled stock-days alone; 'all': every one.",
+            "predictor": "'dtml', or the name of a naive rule.",
+            "n": "Stock-days scored that night.",
+            "rises": "Stock-days of them that rose.",
+            "acc": "Share of right calls that night, 0 to 1; missing when n is 0.",
+            "mcc": "Matthews correlation that night, -1 to 1; missing when n is 0.",
+            "running_nights": "Sessions scored up to and with this one.",
+            "running_n": "Stock-days scored up to and with this night.",
+            "running_acc": "Share of right calls over all of them, 0 to 1.",
+            "running_acc_low": "Lower end of its day-resampled 95 % interval; missing below two nights.",
+            "running_acc_high": "Upper end of that interval; missing below two nights.",
+            "running_mcc": "Matthews correlation over all of them pooled, -1 to 1.",
+            "running_mcc_low": "Lower end of its day-resampled 95 % interval; missing below two nights.",
+            "running_mcc_high": "Upper end of that interval; missing below two nights.",
+            "scored_at": "When the night's row was last changed, UTC.",
+        },
+        "price_latest": {
+            **_BAR,
+            "open": "First price, in currency units; missing when not reported.",
+            "high": "Highest price, in currency units; missing when not reported.",
+            "low": "Lowest price, in currency units; missing when not reported.",
+            "close": "Last price, in currency units.",
+            "adj_close": "Close adjusted for splits and dividends; missing when not reported.",
+            "volume": "Shares traded; missing when not reported.",
+            "dividend": "Dividend per share gone ex, in currency units; missing when none.",
+            "split": "New shares per old share on a split's day; missing when none.",
+            "source": "Who reported the bar: yahoo, files, simulated.",
+            "known_at": "When this, the newest version, was fetched, UTC.",
+        },
+        "price_restatement": {
+            **_BAR,
+            "close": "Restated last price, in currency units.",
+            "adj_close": "Restated adjusted close; missing when not reported.",
+            "volume": "Restated volume; missing when not reported.",
+            "source": "Who restated it.",
+            "known_at": "When the restated version was fetched, UTC.",
+            "close_before": "Close of the version before.",
+            "adj_close_before": "Adjusted close of the version before; missing when not reported.",
+            "volume_before": "Volume of the version before; missing when not reported.",
+            "known_at_before": "When the version before was fetched, UTC.",
+        },
+        "refused": {
+            **_BAR,
+            "source": "Who reported the bar.",
+            "reason": "The check it failed, such as high_below_low.",
+            "value": "What was found, in words, such as open=0.0.",
+            "first_known_at": "When it was first fetched and refused, UTC.",
+        },
+        "night_log": {
+            "market": "Name of the market.",
+            "as_of": "Last closed session: the last one seen.",
+            "target": "The session after it: the one predicted.",
+            "status": "'running', 'complete', 'complete_with_gaps' or 'refused'.",
+            "reason": "Why it was refused; missing otherwise.",
+            "source": "Where bars came from: yahoo, files, simulated.",
+            "fetched": "Bars the source returned; missing while running.",
+            "stored": "Bars that were new or restated; missing while running.",
+            "refused": "Bars refused; missing while running.",
+            "predictions": "Stocks predicted; missing while running.",
+            "gaps": "Stocks left out, a JSON list of {symbol, reason}; missing while running.",
+            "run_id": "The model used: a row of run; missing until there is one.",
+            "known_at": "Latest known_at of the prices used, UTC; missing until known.",
+            "started_at": "When the night began, UTC.",
+            "finished_at": "When it ended, UTC; missing while running.",
+        },
+    }
+)

@@ -1,0 +1,283 @@
+"""What a good bar is: each bar is accepted as it came or refused with one reason, and none is repaired.
+
+A bar is one row of the table that sources hand over (`BAR_COLUMNS`): prices in the market's currency, NaN where the
+source has no value, `split` the ratio of a split effective that session (2.0 = two new shares for one) and `dividend`
+the cash paid per share, both NaN on ordinary sessions.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+from dtml.markets.definition import Checks, Returns
+
+BAR_COLUMNS = (
+    "symbol",
+    "session",
+    "open",
+    "high",
+    "low",
+    "close",
+    "adj_close",
+    "volume",
+    "dividend",
+    "split",
+)
+PRICES = ("open", "high", "low", "close")
+REASONS = (  # a bar with several faults is refused for the first of these
+    "future_session",
+    "open_session",
+    "not_a_session",
+    "duplicate_session",
+    "null_price",
+    "non_positive_price",
+    "high_below_low",
+    "outside_range",
+    "stale_day",
+    "unexplained_move",
+)
+ROUNDING = 1e-3  # adjusted prices of real sources leave [low, high] by up to 0.06 % of rounding
+GOOD = -1
+
+Flags = Bool[ndarray, "bars"]
+Values = Float[ndarray, "bars"]
+Positions = Int[ndarray, "bars"]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Bars split in two; every bar checked is in exactly one of them, in the order it came.
+
+    `accepted` has `BAR_COLUMNS`; `refused` has symbol, session, reason (one of `REASONS`) and value, a text that shows
+    what was wrong.
+    """
+
+    accepted: pd.DataFrame
+    refused: pd.DataFrame
+
+
+def bars_frame(table: pd.DataFrame) -> pd.DataFrame:
+    """Bring `table` into the one shape of bars: `BAR_COLUMNS`, str, naive datetime64[ns] and float64.
+
+    Columns that the table lacks become NaN, other columns are left out. A dividend of 0 and a split of 0 or 1 are what
+    some sources write on ordinary sessions: they become NaN.
+    """
+    frame = pd.DataFrame(index=pd.RangeIndex(len(table)))
+    frame["symbol"] = table["symbol"].to_numpy()
+    frame["symbol"] = frame["symbol"].astype(str)
+    frame["session"] = table["session"].to_numpy("datetime64[ns]")
+    for column in BAR_COLUMNS[2:]:
+        frame[column] = table[column].to_numpy(np.float64) if column in table else np.nan
+    frame["dividend"] = frame["dividend"].where(frame["dividend"] != 0)
+    frame["split"] = frame["split"].where(~frame["split"].isin([0, 1]))
+    return frame
+
+
+def check(
+    bars: pd.DataFrame,
+    *,
+    sessions: pd.DatetimeIndex,
+    closed_until: date,
+    checks: Checks,
+    index_symbol: str,
+    returns: Returns,
+    preceding: pd.DataFrame | None = None,
+    market_size: int = 0,
+) -> Checked:
+    """Accept good bars and refuse the others, naming for each the first of `REASONS` that applies.
+
+    `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session. `returns` names the
+    price that moves come from; a symbol without any adjusted close is judged by its close. `preceding` are good bars
+    from before those of `bars`, at least the last one of each symbol: without them a symbol's first bar has nothing to
+    be compared with. `market_size` is the number of stocks a session should have, for a table that holds only some of
+    them: one halted stock on its own is then no stale day. Raises ValueError when columns are not those of bars.
+    """
+    rows, new = _with_preceding(bars, preceding)
+    judged = _Judged.of(rows, returns)
+    faults = _calendar_faults(judged.session, sessions, closed_until)
+    faults["duplicate_session"] = rows.duplicated(["symbol", "session"], keep=False).to_numpy() & ~_first_equal(rows)
+    faults |= _price_faults(rows, judged)
+    unplaced = np.logical_or.reduce([faults[reason] for reason in REASONS[:4]])
+    before = _row_before(judged, ~unplaced & (judged.price > 0) & (judged.close > 0))
+    repeated = _repeats(rows, judged, before) & (judged.symbols != index_symbol)[judged.code]
+    present = ~unplaced & (judged.symbols != index_symbol)[judged.code]
+    share = _share_by_session(repeated, present, judged.session, market_size)
+    faults["stale_day"] = repeated & (share >= checks.stale_share)
+    move = _move(judged.price, before)
+    faults["unexplained_move"] = (np.abs(move) > checks.max_move) & rows["split"].isna().to_numpy()
+    reason = _first_fault(faults)
+    return _split(rows, reason, new, _Evidence(judged, before, move, share))
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The columns that checks share, as arrays; `price` is the one that moves come from, called `priced_by`."""
+
+    code: Positions
+    symbols: ndarray
+    session: ndarray
+    close: Values
+    price: Values
+    by_adjusted: Flags
+
+    @staticmethod
+    def of(rows: pd.DataFrame, returns: Returns) -> "_Judged":
+        code, symbols = pd.factorize(rows["symbol"])
+        close, adjusted = rows["close"].to_numpy(), rows["adj_close"].to_numpy()
+        by_adjusted = np.zeros(len(rows), dtype=bool)
+        if returns == "adj_close":
+            by_adjusted = np.isin(code, np.unique(code[np.isfinite(adjusted)]))
+        price = np.where(by_adjusted, adjusted, close)
+        session = rows["session"].to_numpy("datetime64[ns]")
+        return _Judged(code, np.asarray(symbols, dtype=object), session, close, price, by_adjusted)
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """What the checks across rows saw, for the texts of refused bars."""
+
+    judged: _Judged
+    before: Positions
+    move: Values
+    stale_share: Values
+
+
+def _with_preceding(bars: pd.DataFrame, preceding: pd.DataFrame | None) -> tuple[pd.DataFrame, Flags]:
+    """Put earlier bars before the new ones; what they know of sessions that the new bars cover again is left out."""
+    for table in (bars,) if preceding is None else (bars, preceding):
+        if tuple(table.columns) != BAR_COLUMNS:
+            raise ValueError(f"bars: expected columns {', '.join(BAR_COLUMNS)}; got {', '.join(map(str, table.columns))}")
+    if preceding is None or preceding.empty:
+        return bars.reset_index(drop=True), np.ones(len(bars), dtype=bool)
+    first = preceding["symbol"].map(bars.groupby("symbol")["session"].min())
+    rows = pd.concat([preceding[preceding["session"] < first], bars], ignore_index=True)
+    return rows, np.arange(len(rows)) >= len(rows) - len(bars)
+
+
+def _calendar_faults(session: ndarray, sessions: pd.DatetimeIndex, closed_until: date) -> dict[str, Flags]:
+    """A bar after the last closed session belongs to the session under way, or else to the future."""
+    known = sessions.to_numpy("datetime64[ns]")
+    closed = np.datetime64(closed_until, "ns")
+    under_way = known[known > closed][:1]
+    is_open = np.isin(session, under_way)
+    return {
+        "future_session": (session > closed) & ~is_open,
+        "open_session": is_open,
+        "not_a_session": ~np.isin(session, known),
+    }
+
+
+def _first_equal(rows: pd.DataFrame) -> Flags:
+    """Mark the first of rows that repeat each other in every column: it is good, its repeats are not.
+
+    Where rows of one symbol and session differ nobody knows which one is right, and none is marked.
+    """
+    together = rows.duplicated(["symbol", "session"], keep=False).to_numpy()
+    marked = np.zeros(len(rows), dtype=bool)
+    if not together.any():
+        return marked
+    repeated = rows[together]
+    versions = repeated.drop_duplicates().groupby(["symbol", "session"])["symbol"].transform("size")
+    marked[versions.index[versions == 1]] = True
+    return marked
+
+
+def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
+    """Faults that one row shows by itself."""
+    opening, high, low, close = (rows[column].to_numpy() for column in PRICES)
+    needed = (opening, high, low, close, judged.price)
+    floor, ceiling = low * (1 - ROUNDING), high * (1 + ROUNDING)
+    return {
+        "null_price": np.logical_or.reduce([~np.isfinite(price) for price in needed]),
+        "non_positive_price": np.logical_or.reduce([price <= 0 for price in needed]),
+        "high_below_low": high < low,
+        "outside_range": (opening < floor) | (opening > ceiling) | (close < floor) | (close > ceiling),
+    }
+
+
+def _row_before(judged: _Judged, usable: Flags) -> Positions:
+    """Position of the same symbol's last usable row before each row; -1 where there is none.
+
+    A row refused for its open, high or low is still usable: its close is what the next session is compared with.
+    """
+    order = np.lexsort((judged.session, judged.code))
+    place = np.arange(len(order))
+    last_usable = np.maximum.accumulate(np.where(usable[order], place, -1))
+    prior = np.concatenate([[-1], last_usable[:-1]])[: len(order)]
+    code = judged.code[order]
+    starts = np.concatenate([[True], code[1:] != code[:-1]])[: len(order)]
+    prior[prior < np.maximum.accumulate(np.where(starts, place, 0))] = -1
+    before = np.full(len(order), -1)
+    before[order] = np.where(prior >= 0, order[prior], -1)
+    return before
+
+
+def _repeats(rows: pd.DataFrame, judged: _Judged, before: Positions) -> Flags:
+    """Rows without volume that repeat the close before; a volume that is not known does not count as none."""
+    same_close = judged.close == judged.close[before]
+    repeats: Flags = (before >= 0) & same_close & (rows["volume"].to_numpy() == 0)
+    return repeats
+
+
+def _share_by_session(repeated: Flags, present: Flags, session: ndarray, market_size: int) -> Values:
+    """Share of the stocks of each row's session that repeat the close before."""
+    _, day = np.unique(session, return_inverse=True)
+    stocks = np.maximum(np.bincount(day, weights=present), max(market_size, 1))
+    share: Values = (np.bincount(day, weights=repeated & present) / stocks)[day]
+    return share
+
+
+def _move(price: Values, before: Positions) -> Values:
+    """Change of the price since the row before, as a fraction; NaN where there is none."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        move: Values = np.where(before >= 0, price / price[before] - 1, np.nan)
+    return move
+
+
+def _first_fault(faults: dict[str, Flags]) -> Positions:
+    """Position in `REASONS` of the first fault of each row; GOOD where it has none."""
+    table = np.stack([faults[reason] for reason in REASONS])
+    return np.where(table.any(axis=0), table.argmax(axis=0), GOOD)
+
+
+def _split(rows: pd.DataFrame, reason: Positions, new: Flags, evidence: _Evidence) -> Checked:
+    accepted = rows[new & (reason == GOOD)].reset_index(drop=True)
+    bad = np.flatnonzero(new & (reason != GOOD))
+    refused = rows.loc[bad, ["symbol", "session"]].reset_index(drop=True)
+    refused["reason"] = pd.Series([REASONS[i] for i in reason[bad]], dtype=str)
+    refused["value"] = pd.Series(list(_values(rows, refused["reason"], bad, evidence)), dtype=str)
+    return Checked(accepted=accepted, refused=refused)
+
+
+def _values(rows: pd.DataFrame, reasons: pd.Series, bad: Positions, evidence: _Evidence) -> Iterator[str]:
+    """Yield what was wrong with each refused row, as text."""
+    judged = evidence.judged
+    records = rows.loc[bad].itertuples(index=False)
+    for position, reason, row in zip(bad, reasons, records, strict=True):
+        prices = {column: getattr(row, column) for column in PRICES}
+        match reason:
+            case "null_price" | "non_positive_price":
+                prices |= {"adj_close": row.adj_close} if judged.by_adjusted[position] else {}
+                yield _show({name: p for name, p in prices.items() if not (np.isfinite(p) and p > 0)})
+            case "high_below_low":
+                yield _show({"high": row.high, "low": row.low})
+            case "outside_range" | "duplicate_session":
+                yield _show(prices)
+            case "stale_day":
+                share = evidence.stale_share[position]
+                yield f"{_show({'close': row.close, 'volume': row.volume})} like {share:.1%} of the market"
+            case "unexplained_move":
+                column = "adj_close" if judged.by_adjusted[position] else "close"
+                last = judged.price[evidence.before[position]]
+                yield f"{_show({column: judged.price[position]})} after {last:.10g} ({evidence.move[position]:+.1%})"
+            case _:
+                yield f"session={row.session:%Y-%m-%d}"
+
+
+def _show(values: dict[str, float]) -> str:
+    return " ".join(f"{name}={value:.10g}" for name, value in values.items())

@@ -1,0 +1,217 @@
+"""Bars from Yahoo Finance through the unmodified yfinance client, one request for each symbol.
+
+Yahoo's prices are split-adjusted already, its adjusted close takes dividends out too, and both are restated over the
+whole past after every such event. yfinance hides failures as empty tables unless told otherwise; here every symbol has
+an outcome, and whatever arrived before a failure is handed over.
+"""
+
+import atexit
+import logging
+import shutil
+import tempfile
+import threading
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dtml.bars import PRICES, bars_frame
+from dtml.errors import UsageError
+from dtml.markets import Market
+from dtml.sources import OUTCOME_COLUMNS, Fetched, Status
+
+MAX_THREADS = 4  # more of them bring on the rate limit
+OUTAGE = 5  # symbols in a row without a usable answer: the service or the network is down
+NO_DATA = ("no price data found", "no data found", "data doesn't exist")  # how Yahoo says that a symbol or a span of dates has no prices
+RESTATED = 1e-6  # relative; restated prices move by far more, prices as sent twice by none
+COLUMNS = {
+    "Open": "open",
+    "High": "high",
+    "Low": "low",
+    "Close": "close",
+    "Adj Close": "adj_close",
+    "Volume": "volume",
+    "Dividends": "dividend",
+    "Stock Splits": "split",
+}
+
+
+class YahooSource:
+    """Daily bars of `market` from Yahoo; `threads` requests at a time, each given up after `timeout` seconds.
+
+    Raises UsageError when `threads` is not 1 to 4.
+    """
+
+    name = "yahoo"
+
+    def __init__(self, market: Market, *, threads: int = MAX_THREADS, timeout: float = 10.0) -> None:
+        if not 1 <= threads <= MAX_THREADS:
+            raise UsageError(f"yahoo: {threads} threads: choose 1 to {MAX_THREADS}, Yahoo limits those who ask faster")
+        self._market = market
+        self._threads = threads
+        self._timeout = timeout
+
+    def symbols(self) -> list[str] | None:
+        """None: Yahoo lists no market; the constituents are in the market's own file."""
+        return None
+
+    def last_session(self) -> date | None:
+        """None: Yahoo grows every day."""
+        return None
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        """Bars of each symbol from its own first session to `last`, as Yahoo adjusts them today.
+
+        A session under way may be among them. At the first rate limit, or after `OUTAGE` symbols in a row without a
+        usable answer, the symbols left are `not_asked`. Raises UsageError for a symbol that the market does not list.
+        """
+        names = {each.symbol: each.source_symbol for each in (*self._market.constituents, self._market.index)}
+        unlisted = [symbol for symbol in first if symbol not in names]
+        if unlisted:
+            raise UsageError(f"market {self._market.name} does not list {', '.join(unlisted)}: Yahoo's name is not known")
+        sources = [names[symbol] for symbol in first]
+        batch = _Batch(_client(sources, self._market.timezone), last, self._timeout)
+        with ThreadPoolExecutor(self._threads) as pool:
+            answers = list(pool.map(batch.ask, first, sources, first.values()))
+        outcomes = [(each.symbol, each.status, len(each.bars), each.detail) for each in answers]
+        return Fetched(
+            bars=pd.concat([_no_bars(), *(each.bars for each in answers)], ignore_index=True),
+            outcomes=pd.DataFrame(outcomes, columns=list(OUTCOME_COLUMNS)),
+        )
+
+
+def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
+    """Symbols whose past Yahoo has restated since `stored` was fetched, sorted: their whole history is due again.
+
+    Both are bars frames; only sessions in both can tell, so a fetch should reach back over some that are stored. A
+    dividend moves adj_close / close on every earlier session; a split scales close itself, which shows on the oldest
+    common session (a correction of the last close does not reach that far).
+    """
+    both = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh")).sort_values(["symbol", "session"])
+    factor = both["adj_close"] / both["close"]
+    fresh_factor = both["adj_close_fresh"] / both["close_fresh"]
+    adjusted_anew = _differs(factor, fresh_factor)
+    scaled = _differs(both["close"], both["close_fresh"]) & ~both.duplicated("symbol")
+    return sorted(both.loc[adjusted_anew | scaled, "symbol"].unique())
+
+
+def _differs(old: pd.Series, new: pd.Series) -> pd.Series:
+    """Where two values are further apart than rounding; a value missing on one side alone differs."""
+    return ~(((new / old - 1).abs() <= RESTATED) | (old.isna() & new.isna()))
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What came back for one symbol: its bars, or the reason why there are none."""
+
+    symbol: str
+    status: Status
+    detail: str
+    bars: pd.DataFrame
+
+
+class _Batch:
+    """The symbols of one fetch, asked for from several threads until Yahoo stops answering."""
+
+    def __init__(self, client: Any, last: date, timeout: float) -> None:
+        self._client = client
+        self._last = last
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._unanswered = 0
+        self._stopped = ""
+
+    def ask(self, symbol: str, source_symbol: str, first: date) -> _Answer:
+        """Ask for one symbol, unless an answer before it said to stop."""
+        if self._stopped:
+            return _Answer(symbol, "not_asked", self._stopped, _no_bars())
+        status, detail, table = self._request(source_symbol, first)
+        bars = _no_bars() if table is None else _bars(table, symbol, first, self._last)
+        if status == "ok" and bars.empty:
+            status, detail = "no_data", f"{source_symbol}: no row from {first} to {self._last}"
+        self._note(status)
+        return _Answer(symbol, status, " ".join(detail.split())[:200], bars)
+
+    def _request(self, source_symbol: str, first: date) -> tuple[Status, str, pd.DataFrame | None]:
+        """Classify what yfinance returns or raises; its own names of the failures say too little."""
+        errors = self._client.exceptions
+        try:
+            return "ok", "", self._history(source_symbol, first)
+        except errors.YFRateLimitError as error:
+            return "rate_limited", f"{source_symbol}: {error}", None
+        except errors.YFTickerMissingError as error:
+            reason = getattr(error, "yahoo_reason", None) or "no price data found"
+            known = any(phrase in reason.lower() for phrase in NO_DATA)
+            return ("no_data" if known else "malformed"), f"{source_symbol}: {reason}", None
+        except errors.YFDataException as error:
+            return "unreachable", f"{source_symbol}: {error}", None
+        except (errors.YFException, ValueError, LookupError, TypeError, AttributeError) as error:
+            return "malformed", f"{source_symbol}: the answer is no price table ({type(error).__name__}: {error})", None
+        except OSError as error:  # time-outs, refused and broken connections of curl_cffi
+            return "unreachable", f"{source_symbol}: {type(error).__name__}: {error}", None
+
+    def _history(self, source_symbol: str, first: date) -> pd.DataFrame:
+        table: pd.DataFrame = self._client.Ticker(source_symbol).history(
+            start=first,
+            end=self._last + timedelta(days=1),  # Yahoo's end is exclusive
+            interval="1d",
+            auto_adjust=False,
+            actions=True,
+            keepna=True,  # a bar without prices is refused with its reason, not lost
+            timeout=self._timeout,
+        )
+        return table
+
+    def _note(self, status: Status) -> None:
+        with self._lock:
+            self._unanswered = self._unanswered + 1 if status in ("unreachable", "malformed") else 0
+            if status == "rate_limited":
+                self._stopped = "Yahoo's rate limit was reached"
+            elif self._unanswered >= OUTAGE and not self._stopped:
+                self._stopped = f"{self._unanswered} symbols in a row had no usable answer"
+
+
+def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataFrame:
+    """The bars frame of one answer; its index is midnight in the exchange's time zone."""
+    renamed = table.rename(columns=COLUMNS)[list(COLUMNS.values())].astype(np.float64)
+    without_price = renamed[list(PRICES)].isna().all(axis=1)
+    renamed["volume"] = renamed["volume"].mask(without_price)  # yfinance writes 0 for a volume that is not there
+    session = pd.DatetimeIndex(table.index).tz_localize(None).normalize()
+    bars = bars_frame(renamed.assign(symbol=symbol, session=session))
+    return bars[bars["session"].between(pd.Timestamp(first), pd.Timestamp(last))].reset_index(drop=True)
+
+
+def _no_bars() -> pd.DataFrame:
+    return bars_frame(pd.DataFrame({"symbol": [], "session": []}))
+
+
+def _client(source_symbols: list[str], timezone: str) -> Any:
+    """Return yfinance, ready to ask for these symbols anew with one request each."""
+    client = _quiet_client()
+    # Responses of past spans, errors included, are kept for the life of the process otherwise.
+    client.data.YfData.cache_get.cache_clear()
+    zones = client.cache.get_tz_cache()
+    for source_symbol in source_symbols:  # knowing the time zone saves one request in two
+        zones.store(source_symbol.upper(), timezone)
+    return client
+
+
+@cache
+def _quiet_client() -> Any:
+    """Import yfinance and set it up once: failures raised, warnings and logs off, caches in a folder of our own."""
+    import yfinance
+
+    warnings.filterwarnings("ignore", module=r"yfinance(\..*)?")  # it turns its own warnings on when imported
+    logging.getLogger("yfinance").setLevel(logging.CRITICAL)  # outcomes say what its log would
+    yfinance.config.debug.hide_exceptions = False
+    yfinance.config.network.retries = 1  # of time-outs and broken connections, after a second
+    folder = tempfile.mkdtemp(prefix="dtml-yfinance-")  # a shared one gets locked, and holds pickled cookies
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    yfinance.set_tz_cache_location(folder)
+    return yfinance

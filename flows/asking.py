@@ -1,0 +1,81 @@
+"""The commands that only read, and the upgrade of the store; none of them needs Prefect or torch."""
+
+import sys
+
+from sqlalchemy import Engine
+
+from db import queries
+from db.engine import location, open_engine, reading, require_current
+from db.engine import upgrade as upgrade_engine
+from dtml.markets import load_market, market_names
+from flows.console import out, print_frame, print_json
+
+
+def _open() -> Engine:
+    engine = open_engine(read_only=True)
+    require_current(engine)
+    return engine
+
+
+def show_history(symbol: str, market: str | None, limit: int, *, as_json: bool) -> None:
+    """Print what was predicted of a stock and what happened, the newest last."""
+    with reading(_open()) as conn:
+        rows = queries.prediction_history(conn, market=market, symbol=symbol).tail(limit)
+    if as_json:
+        return print_json(rows)
+    shown = rows[["market", "as_of", "target", "probability", "spread", "call", "move", "hit", "run_id"]]
+    print_frame(shown, symbol, formats={"probability": ".3f", "spread": ".3f", "move": "+.4f"})
+    return None
+
+
+def show_runs(market: str | None, *, as_json: bool) -> None:
+    """Print the trained models, newest last."""
+    with reading(_open()) as conn:
+        rows = queries.runs(conn, market)
+    if as_json:
+        return print_json(rows)
+    print_frame(rows[["id", "train_first", "train_last", "seeds", "code_version", "checkpoint_hash", "created_at"]])
+    return None
+
+
+def show_markets(*, as_json: bool) -> None:
+    """Print the markets that can be named."""
+    rows = []
+    for name in market_names():
+        market = load_market(name)
+        listed = f"{len(market.constituents)} of {market.constituents_as_of}" if market.constituents else "from a file"
+        rows.append(
+            {
+                "market": name,
+                "title": market.title,
+                "index": market.index.symbol,
+                "calendar": market.calendar,
+                "source": market.source,
+                "constituents": listed,
+                "retrain": str(market.retrain),
+            }
+        )
+    import pandas as pd
+
+    if as_json:
+        return print_json(rows)
+    print_frame(pd.DataFrame(rows))
+    return None
+
+
+def answer(sql: str, *, as_json: bool, as_csv: bool) -> None:
+    """Print the answer to one SQL statement, run where nothing can be written."""
+    rows = queries.select(_open(), sql)
+    if as_json:
+        print_json(rows)
+    elif as_csv:
+        rows.to_csv(sys.stdout, index=False)
+    else:
+        print_frame(rows)
+
+
+def upgrade_store() -> None:
+    """Bring the schema up to date."""
+    engine = open_engine()
+    upgrade_engine(engine)
+    out.print(f"{location(engine)} has the schema of this program")

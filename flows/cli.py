@@ -1,0 +1,261 @@
+"""The `dtml` command: one command a verb. What only reads bypasses Prefect."""
+
+import logging
+import os
+import sys
+from datetime import date, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from flows.settings import prepare_prefect
+
+app = typer.Typer(
+    name="dtml",
+    help="Nightly stock movement predictions with DTML, scored honestly and kept in SQL.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+db_app = typer.Typer(help="Look after the database.", no_args_is_help=True)
+app.add_typer(db_app, name="db")
+
+Universe = Literal["list", "source"]
+OptionalMarket = Annotated[str | None, typer.Argument(help="A market that `dtml markets` lists.", metavar="[MARKET]")]
+MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as a TOML file.")]
+SourceOption = Annotated[str | None, typer.Option(help="yahoo, files or simulated; by default the market's own.")]
+PricesOption = Annotated[Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")]
+IndexOption = Annotated[Path | None, typer.Option(help="The index for --source files, if not among the prices.")]
+UniverseOption = Annotated[
+    Universe | None,
+    typer.Option(
+        help="Stocks of the market's list or of the source; by default the list, unless the source lacks much of it."
+    ),
+]
+AsOf = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last session seen; by default the last closed.")]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Members = Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@app.callback()
+def common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and every log line.")] = False,
+) -> None:
+    """Set up what all commands share."""
+    os.environ["DTML_DEBUG"] = "1" if debug else ""
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.INFO if sys.stderr.isatty() else logging.WARNING,
+        format="%(message)s",
+    )
+    prepare_prefect(quiet=not debug)
+
+
+@app.command()
+def nightly(
+    market: OptionalMarket = None,
+    market_file: MarketFile = None,
+    source: SourceOption = None,
+    prices: PricesOption = None,
+    index: IndexOption = None,
+    universe: UniverseOption = None,
+    as_of: AsOf = None,
+    nights: Annotated[int, typer.Option(min=1, help="Run this many nights in order, the last one at --as-of.")] = 1,
+    members: Members = None,
+    epochs: Epochs = None,
+    device: DeviceOption = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Run a night: fetch, check, store, train if due, predict, score, report.
+
+    Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
+    """
+    from flows.commands import run_nights
+
+    order = _order(market, market_file, source, prices, index, universe, members, epochs, device)
+    run_nights(order, _day(as_of), nights, as_json=as_json)
+
+
+@app.command()
+def fetch(
+    market: OptionalMarket = None,
+    market_file: MarketFile = None,
+    source: SourceOption = None,
+    prices: PricesOption = None,
+    index: IndexOption = None,
+    universe: UniverseOption = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch what the store lacks, check it, and keep it.
+
+    Example: dtml fetch ndx100
+    """
+    from flows.commands import fetch_market
+
+    fetch_market(_order(market, market_file, source, prices, index, universe), _day(as_of), as_json=as_json)
+
+
+@app.command()
+def train(
+    market: OptionalMarket = None,
+    market_file: MarketFile = None,
+    source: SourceOption = None,
+    prices: PricesOption = None,
+    index: IndexOption = None,
+    universe: UniverseOption = None,
+    as_of: AsOf = None,
+    members: Members = None,
+    epochs: Epochs = None,
+    device: DeviceOption = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Train the market's model on what is stored; interrupted, it continues when called again.
+
+    Example: dtml train simulated --members 3
+    """
+    from flows.commands import train_market
+
+    order = _order(market, market_file, source, prices, index, universe, members, epochs, device)
+    train_market(order, _day(as_of), as_json=as_json)
+
+
+@app.command()
+def predict(
+    market: OptionalMarket = None,
+    market_file: MarketFile = None,
+    source: SourceOption = None,
+    prices: PricesOption = None,
+    index: IndexOption = None,
+    universe: UniverseOption = None,
+    as_of: AsOf = None,
+    device: DeviceOption = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Predict the next session from what is stored, with the latest model; nothing is fetched or trained.
+
+    Example: dtml predict simulated
+    """
+    from flows.commands import predict_market
+
+    order = _order(market, market_file, source, prices, index, universe, device=device)
+    predict_market(order, _day(as_of), as_json=as_json)
+
+
+@app.command()
+def score(
+    market: OptionalMarket = None,
+    market_file: MarketFile = None,
+    source: SourceOption = None,
+    prices: PricesOption = None,
+    index: IndexOption = None,
+    universe: UniverseOption = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score every past prediction whose outcome is stored, and print the scores beside the naive rules.
+
+    Example: dtml score simulated
+    """
+    from flows.commands import score_predictions
+
+    score_predictions(_order(market, market_file, source, prices, index, universe), _day(as_of), as_json=as_json)
+
+
+@app.command()
+def history(
+    symbol: Annotated[str, typer.Argument(help="A stock, as the market spells it.")],
+    market: Annotated[str | None, typer.Option(help="Only this market's predictions.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Newest rows shown.")] = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Show what was predicted of a stock and what happened.
+
+    Example: dtml history L01
+    """
+    from flows.asking import show_history
+
+    show_history(symbol, market, limit, as_json=as_json)
+
+
+@app.command()
+def runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
+    """List the trained models and what they were trained on.
+
+    Example: dtml runs simulated
+    """
+    from flows.asking import show_runs
+
+    show_runs(market, as_json=as_json)
+
+
+@app.command()
+def markets(as_json: AsJson = False) -> None:
+    """List the markets this program knows.
+
+    Example: dtml markets
+    """
+    from flows.asking import show_markets
+
+    show_markets(as_json=as_json)
+
+
+@app.command()
+def query(
+    sql: Annotated[str, typer.Argument(help="One SQL statement; the database is opened read-only.")],
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+) -> None:
+    """Ask the database.
+
+    Example: dtml query "select * from latest_prediction order by probability desc limit 5"
+    """
+    from flows.asking import answer
+
+    answer(sql, as_json=as_json, as_csv=as_csv)
+
+
+@db_app.command()
+def upgrade() -> None:
+    """Bring the database to this program's schema; nothing is lost.
+
+    Example: dtml db upgrade
+    """
+    from flows.asking import upgrade_store
+
+    upgrade_store()
+
+
+def main() -> None:
+    """Run a command; every failure is one line on standard error, 2 for the user's mistakes and 1 for the rest."""
+    from flows.failures import run_command
+
+    sys.exit(run_command(app))
+
+
+def _day(moment: datetime | None) -> date | None:
+    return None if moment is None else moment.date()
+
+
+def _order(
+    market: str | None,
+    market_file: Path | None,
+    source: str | None,
+    prices: Path | None,
+    index: Path | None,
+    universe: Universe | None,
+    members: int | None = None,
+    epochs: int | None = None,
+    device: str = "auto",
+) -> Any:
+    from dtml.errors import UsageError
+    from flows.desk import Order
+
+    if (market is None) == (market_file is None):
+        raise UsageError("name one market, such as `simulated`, or a file of your own with --market-file")
+    asked = {"members": members, "epochs": epochs}
+    overrides = {name: value for name, value in asked.items() if value is not None}
+    name = market or str(market_file)
+    return Order(name, market_file, source, prices, index, universe, overrides, device)

@@ -1,0 +1,138 @@
+"""The commands that change something: they run as flows, or as plain calls where a flow would add nothing."""
+
+from dataclasses import asdict
+from datetime import date
+
+import pandas as pd
+
+from db import queries
+from db.engine import location, reading
+from dtml.errors import UsageError
+from dtml.sessions import sessions_up_to
+from flows.console import err, night_summary, out, print_frame, print_json, print_night, print_scores
+from flows.desk import Desk, Order, choose_as_of, open_desk
+from flows.fetch import fetch_bars
+from flows.night import Night, finished_night, run_night
+from flows.score import score_market
+from flows.train import MINIMUM_DAYS
+
+
+def run_nights(order: Order, asked: date | None, nights: int, *, as_json: bool) -> None:
+    """Run the last `nights` nights up to a session, in order, and print the last one."""
+    desk = open_desk(order)
+    last = choose_as_of(desk, asked)
+    days = [day.date() for day in sessions_up_to(desk.market.calendar, last, nights)]
+    _announce(desk)
+    night: Night | None = None
+    for day in days:
+        night = _night(desk, order, day)
+    assert night is not None
+    _show_night(desk, night, as_json=as_json)
+
+
+def _night(desk: Desk, order: Order, day: date) -> Night:
+    """A night as a flow; one that is complete already needs none."""
+    if finished_night(desk, day) is not None:
+        return run_night(desk, day)
+    from flows.nightly import nightly
+
+    with err.status(f"night of {day}"):
+        night: Night = nightly(order, day)
+    return night
+
+
+def predict_market(order: Order, asked: date | None, *, as_json: bool) -> None:
+    """Predict from what is stored and print the night."""
+    desk = open_desk(order)
+    _show_night(desk, run_night(desk, choose_as_of(desk, asked), only_stored=True), as_json=as_json)
+
+
+def fetch_market(order: Order, asked: date | None, *, as_json: bool) -> None:
+    """Fetch and print what came; a source that failed for some symbol is named."""
+    desk = open_desk(order)
+    as_of = choose_as_of(desk, asked)
+    _announce(desk)
+    with err.status(f"fetching {desk.name} up to {as_of}"):
+        catch = fetch_bars(desk, as_of)
+    if as_json:
+        return print_json({"as_of": as_of} | asdict(catch) | {"outcomes": catch.failures})
+    out.print(
+        f"{desk.name} up to {as_of}: {catch.asked} symbols asked for, {catch.fetched} bars fetched, "
+        f"{catch.stored} new or restated, {len(catch.refused)} refused"
+    )
+    if catch.restated:
+        out.print(f"restated, fetched anew: {', '.join(catch.restated)}")
+    if len(catch.failures):
+        print_frame(catch.failures, "not answered")
+    if len(catch.refused):
+        print_frame(catch.refused["reason"].value_counts().rename("bars").reset_index(), "refused")
+    return None
+
+
+def train_market(order: Order, asked: date | None, *, as_json: bool) -> None:
+    """Train as a flow and print the run."""
+    desk = open_desk(order)
+    as_of = choose_as_of(desk, asked)
+    _require_stored(desk, as_of)
+    from flows.nightly import train
+
+    model = train(order, as_of)
+    with reading(desk.engine) as conn:
+        run = queries.run(conn, model.run_id)
+    if as_json:
+        return print_json(run)
+    out.print(f"{run['id']}: trained on {run['train_first']} .. {run['train_last']}, SHA-256 {run['checkpoint_hash']}")
+    members = [
+        {"seed": member["seed"], "best epoch": member["best_epoch"]} | member["epochs"][member["best_epoch"] - 1]
+        for member in run["losses"]
+    ]
+    print_frame(
+        pd.DataFrame(members).drop(columns="number"),
+        formats={"loss": ".4f", "validation_loss": ".4f", "validation_acc": ".4f"},
+    )
+    return None
+
+
+def score_predictions(order: Order, asked: date | None, *, as_json: bool) -> None:
+    """Score what can be scored and print the scores."""
+    desk = open_desk(order)
+    as_of = choose_as_of(desk, asked)
+    scored = score_market(desk, as_of)
+    with reading(desk.engine) as conn:
+        scores = queries.scores(conn, desk.name, last=as_of)
+    if as_json:
+        return print_json({"new_outcomes": scored.outcomes, "nights": scored.nights, "scores": scores})
+    out.print(f"{desk.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights scored anew")
+    if scores.empty:
+        out.print("no prediction of this market has an outcome yet")
+    else:
+        running = scores[(scores["span"] == "running") & (scores["target"] == scores["target"].max())]
+        print_scores(pd.concat([scores[(scores["span"] == "night")].tail(10 * running["predictor"].nunique()), running]))
+    return None
+
+
+def _require_stored(desk: Desk, as_of: date) -> None:
+    with reading(desk.engine) as conn:
+        stored = queries.last_sessions(conn, desk.name)
+    if desk.market.index.symbol not in stored:
+        raise UsageError(
+            f"nothing of {desk.name} is stored: run `dtml fetch {desk.name}` first, with at least "
+            f"{MINIMUM_DAYS} sessions of history before {as_of}"
+        )
+
+
+def _announce(desk: Desk) -> None:
+    if desk.notice:
+        err.print(f"note: {desk.notice}")
+
+
+def _show_night(desk: Desk, night: Night, *, as_json: bool) -> None:
+    row = night.row
+    with reading(desk.engine) as conn:
+        predictions = queries.predictions(conn, desk.name, target=row["target"], run_id=row["run_id"])
+        scores = queries.scores(conn, desk.name, last=row["as_of"], span="running")
+    latest = scores[scores["target"] == scores["target"].max()]
+    if as_json:
+        print_json(night_summary(night, predictions, latest))
+    else:
+        print_night(night, predictions, latest, location(desk.engine))

@@ -1,0 +1,129 @@
+"""What a command prints: Rich tables for people, JSON for programs."""
+
+import json
+import math
+from datetime import date, datetime
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from flows.night import Night
+
+SHOWN = 12  # rows of the most and the least probable risers
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def print_json(value: object) -> None:
+    """Print plain values, frames and rows as one JSON document; missing numbers are null, times are ISO 8601."""
+    print(json.dumps(plain(value), ensure_ascii=False, indent=2, allow_nan=False))  # noqa: T201 - not for people
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's terms."""
+    if isinstance(value, pd.DataFrame):
+        return [plain(row) for row in value.to_dict("records")]
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if value is None or value is pd.NaT or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if isinstance(value, pd.Timestamp) and value.tzinfo is None:
+        return value.date().isoformat()
+    if isinstance(value, (date, datetime)):
+        return value.isoformat()
+    return value.item() if hasattr(value, "item") else value
+
+
+def print_frame(frame: pd.DataFrame, title: str | None = None, *, formats: dict[str, str] | None = None) -> None:
+    """Print a frame as a table; `formats` maps a column to a format of its numbers, such as "+.3f"."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in frame.columns:
+        numeric = pd.api.types.is_numeric_dtype(frame[column]) and not pd.api.types.is_bool_dtype(frame[column])
+        table.add_column(str(column), justify="right" if numeric else "left", overflow="fold")
+    for row in frame.itertuples(index=False):
+        cells = zip(frame.columns, row, strict=True)
+        table.add_row(*(_cell(value, (formats or {}).get(name, "")) for name, value in cells))
+    out.print(table)
+
+
+def _cell(value: Any, spec: str) -> str:
+    value = plain(value)
+    if value is None:
+        return "-"
+    return format(value, spec) if isinstance(value, float) else str(value)
+
+
+def night_summary(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame) -> dict[str, Any]:
+    """A night as one JSON document."""
+    return {
+        "night": night.row,
+        "new": not night.was_done_before,
+        "predictions": predictions,
+        "scores": scores,
+        "report": str(night.report),
+    }
+
+
+def print_predictions(predictions: pd.DataFrame) -> None:
+    """The most and the least probable risers of a night."""
+    ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
+    shown = ordered[["symbol", "probability", "spread"]]
+    shown = shown.assign(call=["rise" if p > 0.5 else "fall" for p in shown["probability"]])
+    if len(shown) > 2 * SHOWN:
+        left = len(shown) - 2 * SHOWN
+        print_frame(shown.head(SHOWN), "most probable risers", formats={"probability": ".3f", "spread": ".3f"})
+        out.print(f"... {left} more, in the report and in the store")
+        shown = shown.tail(SHOWN)
+    print_frame(shown, formats={"probability": ".3f", "spread": ".3f"})
+
+
+def print_scores(scores: pd.DataFrame) -> None:
+    """Scores of predictor beside naive rules, with their day-resampled intervals."""
+    interval = [
+        f"{row.acc_low:.3f} .. {row.acc_high:.3f}" if pd.notna(row.acc_low) else "-" for row in scores.itertuples()
+    ]
+    correlation = [
+        f"{row.mcc_low:+.3f} .. {row.mcc_high:+.3f}" if pd.notna(row.mcc_low) else "-" for row in scores.itertuples()
+    ]
+    table = scores[["span", "protocol", "predictor", "nights", "n", "acc", "mcc"]].rename(columns={"n": "calls"})
+    table.insert(6, "ACC 95 %", interval)
+    table["MCC 95 %"] = correlation
+    print_frame(table.rename(columns={"acc": "ACC", "mcc": "MCC"}), formats={"ACC": ".3f", "MCC": "+.3f"})
+
+
+def print_night(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, store: str) -> None:
+    """All that a night has to say."""
+    row = night.row
+    out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
+    print_predictions(predictions)
+    out.print(_what_was_done(night))
+    for gap in row["gaps"][:SHOWN]:
+        out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
+    if night.catch is not None and len(night.catch.refused):
+        print_frame(night.catch.refused.head(SHOWN), "bars refused tonight")
+    if scores.empty:
+        out.print("No prediction of this market has an outcome yet: the next night scores this one.")
+    else:
+        out.print(f"\n[bold]Scores up to {scores['target'].max()}[/bold] (intervals resample days)")
+        print_scores(scores)
+    out.print(f"\nreport    {night.report}\ndatabase  {store}")
+    out.print(
+        "ask more  dtml query \"select * from prediction_history "
+        f"where market = '{row['market']}' order by target desc limit 20\"",
+        soft_wrap=True,
+    )
+
+
+def _what_was_done(night: Night) -> str:
+    if night.was_done_before:
+        return "This night was complete before: no row was added."
+    row = night.row
+    return (
+        f"{row['fetched']} bars fetched, {row['stored']} new, {row['refused']} refused; "
+        f"{row['predictions']} stocks predicted by {row['run_id']}, {len(row['gaps'])} left out"
+    )

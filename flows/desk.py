@@ -1,0 +1,98 @@
+"""What a night works with: a market, where its prices come from, the store, and the experiment it trains."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import Engine
+
+from db.engine import open_engine, prepare
+from dtml.errors import UsageError
+from dtml.experiments import Experiment, nightly_of, vary
+from dtml.markets import Market, load_market, load_market_file
+from dtml.sessions import last_closed_session, require_session
+from dtml.sources import Source, open_source
+
+Universe = Literal["list", "source"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the user asked for, in plain values, so that it can be a flow's parameters."""
+
+    market: str
+    market_file: Path | None = None
+    source: str | None = None  # None: the market's own
+    prices: Path | None = None
+    index: Path | None = None
+    universe: Universe | None = None  # None: the list, unless the source holds too little of it
+    overrides: Mapping[str, Any] | None = None  # of the experiment, by name
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class Desk:
+    """An order with everything opened."""
+
+    market: Market
+    source: Source
+    engine: Engine
+    experiment: Experiment
+    device: str
+    notice: str | None  # what the user should know of the universe
+
+    @property
+    def name(self) -> str:
+        """The market's name."""
+        return self.market.name
+
+
+def read_market(name: str, market_file: Path | None = None) -> Market:
+    """The market called `name`, or the one that a user's file describes."""
+    return load_market(name) if market_file is None else load_market_file(market_file)
+
+
+def open_desk(order: Order) -> Desk:
+    """Open everything that an order names; an empty database gets its tables."""
+    market = read_market(order.market, order.market_file)
+    source = open_source(order.source or market.source, market, prices=order.prices, index=order.index)
+    market, notice = _universe(market, source, order.universe)
+    experiment = nightly_of(
+        market.model, z_close=market.z_close, returns=market.returns, max_move=market.checks.max_move
+    )
+    engine = open_engine()
+    prepare(engine)
+    return Desk(market, source, engine, vary(experiment, order.overrides or {}), order.device, notice)
+
+
+def _universe(market: Market, source: Source, universe: Universe | None) -> tuple[Market, str | None]:
+    """The market's own list, or the stocks of the source where there is no list or it is of another time."""
+    held = source.symbols()
+    if held is None or universe == "list":
+        if market.constituents:
+            return market, None
+        raise UsageError(
+            f"market {market.name} lists no constituents: take them from a file with --source files --prices FILE, "
+            "or list them in a market file"
+        )
+    if not market.constituents or universe == "source":
+        return market.with_symbols(held), None
+    found = len(set(held) & set(market.symbols))
+    if found >= (1 - market.checks.max_refused) * len(market.symbols):
+        return market, None
+    notice = (
+        f"{found} of the {len(market.symbols)} constituents of {market.name} are in the prices: "
+        f"the {len(held)} stocks of the prices are used instead (--universe list keeps the list)"
+    )
+    return market.with_symbols(held), notice
+
+
+def choose_as_of(desk: Desk, asked: date | None, now: datetime | None = None) -> date:
+    """The session a night stands on: the one asked for, else the last one closed that the source can know."""
+    if asked is not None:
+        return require_session(desk.market.calendar, asked)
+    closed = last_closed_session(desk.market.calendar, now or datetime.now(UTC))
+    known = desk.source.last_session()
+    return closed if known is None else min(closed, known)

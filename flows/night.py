@@ -1,0 +1,186 @@
+"""One night of one market, from the last closed session to stored, scored predictions of the next."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from db import queries, repositories
+from db.engine import reading, transaction
+from db.errors import StoreError
+from dtml.errors import DtmlError
+from dtml.sessions import next_session
+from flows.desk import Desk
+from flows.fetch import Catch, fetch_bars, nothing_fetched
+from flows.predict import Forecast, forecast
+from flows.progress import training_progress
+from flows.publish import publish_night
+from flows.score import score_market
+from flows.train import Model, load_model, train_model, why_due
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Stage = Callable[[str, Callable[[], Any]], Any]
+
+
+class NightRefusedError(DtmlError):
+    """The night ended without predictions; its row says why, and nothing is half-written."""
+
+
+@dataclass(frozen=True)
+class Night:
+    """How a night ended. `row` is the night's row in the store; `catch` is missing when nothing had to be done."""
+
+    row: dict[str, Any]
+    report: Path
+    catch: Catch | None = None
+
+    @property
+    def was_done_before(self) -> bool:
+        """Whether the night had been completed by an earlier run."""
+        return self.catch is None
+
+
+def directly(_name: str, work: Callable[[], T]) -> T:
+    """Run a stage as a plain call."""
+    return work()
+
+
+def finished_night(desk: Desk, as_of: date) -> dict[str, Any] | None:
+    """The row of a night that is complete, or None when there is something to do."""
+    with reading(desk.engine) as conn:
+        row = queries.night(conn, desk.name, as_of)
+    return row if row is not None and row["status"].startswith("complete") else None
+
+
+def run_night(desk: Desk, as_of: date, *, stage: Stage = directly, only_stored: bool = False) -> Night:
+    """Fetch, check, store, train if due, predict, store, score, report.
+
+    With `only_stored` the source is not asked and nothing is trained: the latest model predicts from the stored bars.
+
+    A night that is complete is left as it is. An interrupted or refused one is run again from what is stored. Raises
+    NightRefusedError, after recording the reason, when the bars do not allow predictions.
+    """
+    if (done := finished_night(desk, as_of)) is not None:
+        score_market(desk, as_of)  # nothing, unless the run that completed the night ended before its scores
+        return Night(done, publish_night(desk, as_of))
+    begun = datetime.now(UTC)
+    target = next_session(desk.market.calendar, as_of)
+    with transaction(desk.engine) as conn:
+        repositories.start_night(
+            conn, desk.name, as_of, target=target, source=desk.source.name, started_at=begun
+        )
+    catch = None
+    try:
+        catch = nothing_fetched() if only_stored else stage("fetch", lambda: fetch_bars(desk, as_of, begun))
+        _require_enough(desk, as_of, catch)
+        model = stage("model", lambda: load_model(desk, as_of) if only_stored else _model(desk, as_of))
+        made = stage("predict", lambda: forecast(desk, model, as_of))
+        _require_predictions(desk, made, as_of)
+        stage("store", lambda: _store(desk, as_of, catch, model, made))
+        stage("score", lambda: score_market(desk, as_of))
+    except (DtmlError, StoreError) as error:
+        _refuse(desk, as_of, str(error), catch)
+        raise NightRefusedError(f"night {as_of} of {desk.name} refused: {error}") from error
+    finished = finished_night(desk, as_of)
+    assert finished is not None
+    return Night(finished, stage("report", lambda: publish_night(desk, as_of)), catch)
+
+
+def _require_enough(desk: Desk, as_of: date, catch: Catch) -> None:
+    """Refuse a night without its index, or with too many stocks missing."""
+    with reading(desk.engine) as conn:
+        today = queries.prices(conn, desk.name, as_of, as_of)
+    present = set(today["symbol"])
+    index = desk.market.index.symbol
+    if index not in present:
+        raise DtmlError(f"no good bar of the index {index} on {as_of}: {_cause(catch, {index})}")
+    missing = set(desk.market.symbols) - present
+    allowed = desk.market.checks.max_refused
+    if len(missing) > allowed * len(desk.market.symbols):
+        raise DtmlError(
+            f"{len(missing)} of {len(desk.market.symbols)} constituents have no good bar on {as_of}, more than the "
+            f"{allowed:.0%} allowed: {_cause(catch, missing)}"
+        )
+
+
+def _cause(catch: Catch, symbols: set[str]) -> str:
+    """The most common reason why these symbols have no bar, and what to do."""
+    failed = catch.failures[catch.failures["symbol"].isin(symbols)]
+    refused = catch.refused[catch.refused["symbol"].isin(symbols)]
+    if not failed.empty:
+        status = failed["status"].mode().iloc[0]
+        detail = failed.loc[failed["status"] == status, "detail"].iloc[0]
+        return f"{len(failed)} {status} ({detail}); what came is stored, run the night again to go on"
+    if not refused.empty:
+        return f"{len(refused)} bars refused, mostly {refused['reason'].mode().iloc[0]}: see `select * from refused`"
+    return "the source has none for that session"
+
+
+def _model(desk: Desk, as_of: date) -> Model:
+    reason = why_due(desk, as_of)
+    if reason is None:
+        return load_model(desk, as_of)
+    log.info("training %s: %s", desk.name, reason)
+    with training_progress(desk.experiment) as on_epoch:
+        return train_model(desk, as_of, on_epoch)
+
+
+def _require_predictions(desk: Desk, made: Forecast, as_of: date) -> None:
+    short = len(made.gaps)
+    if short > desk.market.checks.max_refused * len(desk.market.symbols):
+        reason = pd.Series(made.gaps).mode().iloc[0]
+        raise DtmlError(
+            f"{short} of {len(desk.market.symbols)} constituents cannot be predicted from {as_of}, mostly: {reason}"
+        )
+
+
+def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) -> None:
+    """Write the predictions and the night's end in one transaction: a night is whole or not there."""
+    now = datetime.now(UTC)
+    with transaction(desk.engine) as conn:
+        repositories.save_predictions(
+            conn, desk.name, made.predictions.assign(run_id=model.run_id), known_at=made.known_at, made_at=now
+        )
+        repositories.finish_night(
+            conn,
+            desk.name,
+            as_of,
+            status="complete_with_gaps" if made.gaps else "complete",
+            finished_at=now,
+            counts=_counts(catch, len(made.predictions)),
+            gaps=[{"symbol": symbol, "reason": reason} for symbol, reason in made.gaps.items()],
+            run_id=model.run_id,
+            known_at=made.known_at,
+        )
+
+
+def _counts(catch: Catch | None, predictions: int) -> dict[str, int]:
+    """The counts of a night's row; a night refused before its fetch ended has none."""
+    if catch is None:
+        return {"fetched": 0, "stored": 0, "refused": 0, "predictions": predictions}
+    return {
+        "fetched": catch.fetched,
+        "stored": catch.stored,
+        "refused": len(catch.refused),
+        "predictions": predictions,
+    }
+
+
+def _refuse(desk: Desk, as_of: date, reason: str, catch: Catch | None) -> None:
+    with transaction(desk.engine) as conn:
+        repositories.finish_night(
+            conn,
+            desk.name,
+            as_of,
+            status="refused",
+            reason=reason,
+            finished_at=datetime.now(UTC),
+            counts=_counts(catch, 0),
+            gaps=[],
+        )

@@ -1,0 +1,34 @@
+"""What Prefect must find in the environment before it is imported, and where a night keeps its files."""
+
+import os
+from pathlib import Path
+
+PREFECT_DEFAULTS = {
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # a first start migrates a database: over the default 20 s
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    # Written one by one, the records of task runs keep Prefect's SQLite busy until flows stall.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "dtml,flows,db",
+}
+
+
+def data_folder() -> Path:
+    """Where models and, by default, the database lie: `DTML_DATA`, or `data` below the current folder."""
+    return Path(os.environ.get("DTML_DATA", "data")).absolute()
+
+
+def reports_folder() -> Path:
+    """Where the HTML reports lie: `DTML_REPORTS`, or `reports` below the current folder."""
+    return Path(os.environ.get("DTML_REPORTS", "reports")).absolute()
+
+
+def prepare_prefect(*, quiet: bool) -> None:
+    """Set what Prefect needs, leaving what the user has set; call it before the first import of prefect."""
+    defaults = PREFECT_DEFAULTS | {"PREFECT_HOME": str(data_folder() / "prefect")}
+    if quiet:
+        defaults |= {"PREFECT_LOGGING_LEVEL": "WARNING", "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL"}
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,221 @@
+"""Train a market's model when it is due, and keep what it takes to train it again."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from db import queries, repositories
+from db.engine import reading, transaction
+from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
+from dtml.errors import DtmlError
+from dtml.experiments import Experiment
+from dtml.inference import choose_device
+from dtml.sessions import next_session, sessions_between
+from dtml.training import Epoch, Fit, fit_ensemble, stack_members
+from dtml.windows import WindowConfig, Windows, build_windows
+from flows.desk import Desk
+from flows.fetch import history_start
+from flows.settings import data_folder
+
+log = logging.getLogger(__name__)
+
+EpochReport = Callable[[int, Epoch], None]
+MINIMUM_DAYS = 64  # of training; below that there is nothing to learn from
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained ensemble and the run that made it."""
+
+    run_id: str
+    ensemble: Ensemble
+
+
+def why_due(desk: Desk, as_of: date) -> str | None:
+    """Why the market's policy wants a training at `as_of`, or None when the latest model serves.
+
+    Only models trained on sessions up to `as_of` count: a past night never uses a later model.
+    """
+    policy = desk.market.retrain
+    with reading(desk.engine) as conn:
+        latest = queries.latest_run(conn, desk.name, on_or_before=as_of)
+    if latest is None:
+        return None if policy == "never" else "there is no model yet"
+    if policy == "never":
+        return None
+    if latest["config"] != _config(desk):
+        return f"the configuration is not the one of {latest['id']}"
+    if policy == "missing":
+        return None
+    age = len(sessions_between(desk.market.calendar, latest["train_last"], as_of)) - 1
+    return f"{latest['id']} is {age} sessions old" if age >= policy else None
+
+
+def load_model(desk: Desk, as_of: date) -> Model:
+    """The latest model trained on sessions up to `as_of`, its weights checked against its run."""
+    with reading(desk.engine) as conn:
+        run = queries.latest_run(conn, desk.name, on_or_before=as_of)
+    if run is None:
+        raise DtmlError(
+            f"market {desk.name} has no model trained up to {as_of} and its policy is not to train: "
+            f"run `dtml train {desk.name} --as-of {as_of}`"
+        )
+    return _load(desk, run)
+
+
+def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = lambda _seed, _epoch: None) -> Model:
+    """Train on what is stored up to `as_of` and record the run; the same data, settings and seeds give the same run.
+
+    Interrupted, it continues from the last epoch when it is called again.
+    """
+    bars, watermark = stored_bars(desk, history_start(desk, as_of), as_of)
+    config = window_config(desk, bars)
+    windows = windows_of(desk, bars, config, desk.market.symbols)
+    train, validation = _spans(desk.experiment, windows, as_of)
+    run_id = _run_id(desk, as_of, bars)
+    if (known := _known(desk, run_id)) is not None:
+        return known
+    folder = data_folder() / "training" / run_id
+    log.info("training %s on %d days, %d for validation", run_id, len(train), len(validation))
+    fits = fit_ensemble(
+        train,
+        validation,
+        model_config=desk.experiment.model,
+        config=desk.experiment.training,
+        seeds=tuple(range(desk.experiment.members)),
+        device=choose_device(desk.device),
+        state_folder=folder,
+        on_epoch=on_epoch,
+    )
+    ensemble = Ensemble(
+        market=desk.name,
+        symbols=windows.symbols,
+        seeds=tuple(fit.seed for fit in fits),
+        model=desk.experiment.model,
+        windows=config,
+        weights=stack_members(fits),
+    )
+    _record(desk, run_id, ensemble, fits, (train, validation), watermark)
+    _forget_states(folder)
+    return Model(run_id, ensemble)
+
+
+def stored_bars(
+    desk: Desk, first: date, last: date, known_at: datetime | None = None
+) -> tuple[pd.DataFrame, datetime]:
+    """Bars of first .. last as known at a moment, and their watermark: when the newest of them was fetched."""
+    with reading(desk.engine) as conn:
+        bars = queries.prices(conn, desk.name, first, last, known_at=known_at)
+    if bars.empty:
+        raise DtmlError(f"the store holds no bars of {desk.name} from {first} to {last}: run `dtml fetch {desk.name}`")
+    return bars.drop(columns="known_at"), bars["known_at"].max().to_pydatetime()
+
+
+def window_config(desk: Desk, bars: pd.DataFrame) -> WindowConfig:
+    """The experiment's windows; where the source has no adjusted close at all, moves come from the close."""
+    config = desk.experiment.windows
+    if config.returns == "adj_close" and bars["adj_close"].isna().all():
+        log.warning("%s: the source has no adjusted close, moves and averages come from the close", desk.name)
+        return replace(config, returns="close")
+    return config
+
+
+def windows_of(desk: Desk, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]) -> Windows:
+    """Windows of a market's bars, up to the session after the last of them."""
+    last = bars["session"].max().date()
+    return build_windows(
+        bars,
+        sessions=sessions_between(
+            desk.market.calendar, bars["session"].min().date(), next_session(desk.market.calendar, last)
+        ),
+        symbols=symbols,
+        index_symbol=desk.market.index.symbol,
+        config=config,
+    )
+
+
+def _spans(experiment: Experiment, windows: Windows, as_of: date) -> tuple[Windows, Windows]:
+    """Training days, then the validation days that choose the epoch; no target lies after `as_of`."""
+    known = windows.between(last=pd.Timestamp(as_of))
+    cut = len(known) - experiment.validation_sessions
+    first = 0 if experiment.train_sessions is None else max(0, cut - experiment.train_sessions)
+    if cut - first < MINIMUM_DAYS:
+        raise DtmlError(
+            f"{len(known)} days up to {as_of} have a whole window; training needs at least {MINIMUM_DAYS} before the "
+            f"{experiment.validation_sessions} of validation: fetch a longer history"
+        )
+    return known.days(slice(first, cut)), known.days(slice(cut, len(known)))
+
+
+def _config(desk: Desk) -> dict[str, Any]:
+    """The experiment as JSON gives it back."""
+    config: dict[str, Any] = json.loads(json.dumps(asdict(desk.experiment)))
+    return config
+
+
+def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame) -> str:
+    """A name that says market and date, and ends in a digest of all that decides the weights."""
+    digest = hashlib.sha256(json.dumps([_config(desk), desk.market.symbols, version("torch")]).encode())
+    digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
+    return f"{desk.name}-{as_of}-{digest.hexdigest()[:8]}"
+
+
+def _known(desk: Desk, run_id: str) -> Model | None:
+    with reading(desk.engine) as conn:
+        if run_id not in set(queries.runs(conn, desk.name)["id"]):
+            return None
+        return _load(desk, queries.run(conn, run_id))
+
+
+def _load(desk: Desk, run: Mapping[str, Any]) -> Model:
+    file = data_folder() / run["checkpoint_path"]
+    return Model(run["id"], load_ensemble(file, market=desk.name, sha=run["checkpoint_hash"]))
+
+
+def _record(
+    desk: Desk,
+    run_id: str,
+    ensemble: Ensemble,
+    fits: list[Fit],
+    spans: tuple[Windows, Windows],
+    watermark: datetime,
+) -> None:
+    path = Path("models") / f"{run_id}.safetensors"
+    sha = save_ensemble(ensemble, data_folder() / path)
+    train, validation = spans
+    losses = [
+        {"seed": fit.seed, "best_epoch": fit.best_epoch, "epochs": [asdict(epoch) for epoch in fit.epochs]}
+        for fit in fits
+    ]
+    row = {
+        "id": run_id,
+        "market": desk.name,
+        "kind": "nightly",
+        "config": _config(desk),
+        "seeds": list(ensemble.seeds),
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": watermark,
+        "checkpoint_path": str(path),
+        "checkpoint_hash": sha,
+        "losses": losses,
+        "train_first": train.target[0].date(),
+        "train_last": validation.target[-1].date(),
+        "created_at": datetime.now(UTC),
+    }
+    with transaction(desk.engine) as conn:
+        repositories.save_run(conn, row)
+
+
+def _forget_states(folder: Path) -> None:
+    for file in folder.glob("member-*.safetensors"):
+        file.unlink()
+    if folder.exists():
+        folder.rmdir()
