@@ -1,14 +1,14 @@
 """What a good bar is: each bar is accepted as it came or refused with one reason, and none is repaired.
 
-A bar is one row of the table that sources hand over (`BAR_COLUMNS`): prices in the market's currency, NaN where the
-source has no value, `split` the ratio of a split effective that session (2.0 = two new shares for one) and `dividend`
-the cash paid per share, both NaN on ordinary sessions.
+A bar is one row of the table that sources hand over (`BAR_COLUMNS`): prices in the market's currency, NaN
+where the source has no value, `split` the ratio of a split effective that session (2.0 = two new shares for
+one) and `dividend` the cash paid per share, both NaN on ordinary sessions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-
+from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
@@ -53,8 +53,8 @@ Positions = Int[ndarray, "bars"]
 class Checked:
     """Bars split in two; every bar checked is in exactly one of them, in the order it came.
 
-    `accepted` has `BAR_COLUMNS`; `refused` has symbol, session, reason (one of `REASONS`) and value, a text that shows
-    what was wrong.
+    `accepted` has `BAR_COLUMNS`; `refused` has symbol, session, reason (one of `REASONS`) and value, a text
+    that shows what was wrong.
     """
 
     accepted: pd.DataFrame
@@ -64,8 +64,8 @@ class Checked:
 def bars_frame(table: pd.DataFrame) -> pd.DataFrame:
     """Bring `table` into the one shape of bars: `BAR_COLUMNS`, str, naive datetime64[ns] and float64.
 
-    Columns that the table lacks become NaN, other columns are left out. A dividend of 0 and a split of 0 or 1 are what
-    some sources write on ordinary sessions: they become NaN.
+    Columns that the table lacks become NaN, other columns are left out. A dividend of 0 and a split of 0 or 1
+    are what some sources write on ordinary sessions: they become NaN.
     """
     frame = pd.DataFrame(index=pd.RangeIndex(len(table)))
     frame["symbol"] = table["symbol"].to_numpy()
@@ -91,16 +91,17 @@ def check(
 ) -> Checked:
     """Accept good bars and refuse the others, naming for each the first of `REASONS` that applies.
 
-    `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session. `returns` names the
-    price that moves come from; a symbol without any adjusted close is judged by its close. `preceding` are good bars
-    from before those of `bars`, at least the last one of each symbol: without them a symbol's first bar has nothing to
-    be compared with. `market_size` is the number of stocks a session should have, for a table that holds only some of
-    them: one halted stock on its own is then no stale day. Raises ValueError when columns are not those of bars.
+    `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session. `returns`
+    names the price that moves come from; a symbol without any adjusted close is judged by its close.
+    `preceding` are good bars from before those of `bars`, at least the last one of each symbol: without them
+    a symbol's first bar has nothing to be compared with. `market_size` is the number of stocks a session
+    should have, for a table that holds only some of them: one halted stock on its own is then no stale day.
+    Raises ValueError when columns are not those of bars.
     """
     rows, new = _with_preceding(bars, preceding)
     judged = _Judged.of(rows, returns)
     faults = _calendar_faults(judged.session, sessions, closed_until)
-    faults["duplicate_session"] = rows.duplicated(["symbol", "session"], keep=False).to_numpy() & ~_first_equal(rows)
+    faults["duplicate_session"] = _duplicates(rows)
     faults |= _price_faults(rows, judged)
     unplaced = np.logical_or.reduce([faults[reason] for reason in REASONS[:4]])
     before = _row_before(judged, ~unplaced & (judged.price > 0) & (judged.close > 0))
@@ -151,7 +152,9 @@ def _with_preceding(bars: pd.DataFrame, preceding: pd.DataFrame | None) -> tuple
     """Put earlier bars before the new ones; what they know of sessions that the new bars cover again is left out."""
     for table in (bars,) if preceding is None else (bars, preceding):
         if tuple(table.columns) != BAR_COLUMNS:
-            raise ValueError(f"bars: expected columns {', '.join(BAR_COLUMNS)}; got {', '.join(map(str, table.columns))}")
+            raise ValueError(
+                f"bars: expected columns {', '.join(BAR_COLUMNS)}; got {', '.join(map(str, table.columns))}"
+            )
     if preceding is None or preceding.empty:
         return bars.reset_index(drop=True), np.ones(len(bars), dtype=bool)
     first = preceding["symbol"].map(bars.groupby("symbol")["session"].min())
@@ -172,19 +175,18 @@ def _calendar_faults(session: ndarray, sessions: pd.DatetimeIndex, closed_until:
     }
 
 
-def _first_equal(rows: pd.DataFrame) -> Flags:
-    """Mark the first of rows that repeat each other in every column: it is good, its repeats are not.
+def _duplicates(rows: pd.DataFrame) -> Flags:
+    """Rows that share symbol and session: all of them where they differ, for nobody knows which one is right.
 
-    Where rows of one symbol and session differ nobody knows which one is right, and none is marked.
+    Where they are equal in every column the first is a good bar, and only its repeats are marked.
     """
     together = rows.duplicated(["symbol", "session"], keep=False).to_numpy()
-    marked = np.zeros(len(rows), dtype=bool)
     if not together.any():
-        return marked
-    repeated = rows[together]
-    versions = repeated.drop_duplicates().groupby(["symbol", "session"])["symbol"].transform("size")
-    marked[versions.index[versions == 1]] = True
-    return marked
+        return together
+    repeated = rows[together].drop_duplicates()
+    alone = ~repeated.duplicated(["symbol", "session"], keep=False)
+    duplicates: Flags = together & ~rows.index.isin(repeated.index[alone])
+    return duplicates
 
 
 def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
@@ -203,7 +205,8 @@ def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
 def _row_before(judged: _Judged, usable: Flags) -> Positions:
     """Position of the same symbol's last usable row before each row; -1 where there is none.
 
-    A row refused for its open, high or low is still usable: its close is what the next session is compared with.
+    A row refused for its open, high or low is still usable: its close is what the next session is compared
+    with.
     """
     order = np.lexsort((judged.session, judged.code))
     place = np.arange(len(order))
@@ -257,27 +260,24 @@ def _split(rows: pd.DataFrame, reason: Positions, new: Flags, evidence: _Evidenc
 def _values(rows: pd.DataFrame, reasons: pd.Series, bad: Positions, evidence: _Evidence) -> Iterator[str]:
     """Yield what was wrong with each refused row, as text."""
     judged = evidence.judged
-    records = rows.loc[bad].itertuples(index=False)
-    for position, reason, row in zip(bad, reasons, records, strict=True):
-        prices = {column: getattr(row, column) for column in PRICES}
+    for position, reason, row in zip(bad, reasons, rows.iloc[bad].to_dict("records"), strict=True):
+        moving = "adj_close" if judged.by_adjusted[position] else "close"
         match reason:
             case "null_price" | "non_positive_price":
-                prices |= {"adj_close": row.adj_close} if judged.by_adjusted[position] else {}
-                yield _show({name: p for name, p in prices.items() if not (np.isfinite(p) and p > 0)})
+                yield _show(row, [name for name in (*PRICES, moving) if not 0 < row[name] < np.inf])
             case "high_below_low":
-                yield _show({"high": row.high, "low": row.low})
+                yield _show(row, ["high", "low"])
             case "outside_range" | "duplicate_session":
-                yield _show(prices)
+                yield _show(row, PRICES)
             case "stale_day":
                 share = evidence.stale_share[position]
-                yield f"{_show({'close': row.close, 'volume': row.volume})} like {share:.1%} of the market"
+                yield f"{_show(row, ['close', 'volume'])}, as in {share:.1%} of the market"
             case "unexplained_move":
-                column = "adj_close" if judged.by_adjusted[position] else "close"
                 last = judged.price[evidence.before[position]]
-                yield f"{_show({column: judged.price[position]})} after {last:.10g} ({evidence.move[position]:+.1%})"
+                yield f"{_show(row, [moving])} after {last:.10g} ({evidence.move[position]:+.1%})"
             case _:
-                yield f"session={row.session:%Y-%m-%d}"
+                yield f"session={row['session']:%Y-%m-%d}"
 
 
-def _show(values: dict[str, float]) -> str:
-    return " ".join(f"{name}={value:.10g}" for name, value in values.items())
+def _show(row: Mapping[Hashable, Any], columns: Iterable[str]) -> str:
+    return " ".join(f"{name}={row[name]:.10g}" for name in dict.fromkeys(columns))

@@ -20,7 +20,7 @@ class Experiment:
     windows: WindowConfig = field(default_factory=WindowConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    members: int = 3  # seeds 0, 1, ... of the ensemble
+    members: int = 2  # seeds 0, 1, ... of the ensemble
     train_sessions: int | None = None  # days of the training span; None: all there are
     validation_sessions: int = 126  # days before `as_of` that choose the epoch
 
@@ -36,7 +36,7 @@ def nightly() -> Experiment:
     """A night's training: the paper's network with gains that any universe shares, and a fit that knows when to stop."""
     return Experiment(
         model=ModelConfig(normalisation="shared"),
-        training=TrainingConfig(epochs=40, first_kept_epoch=5, patience=10),
+        training=TrainingConfig(epochs=15, first_kept_epoch=3, patience=5),
     )
 
 

@@ -38,7 +38,7 @@ def night_report(
         night=night,
         predictions=ordered.to_dict("records"),
         scores=latest.sort_values(["protocol", "predictor"]).to_dict("records"),
-        scored_until=scores["target"].max() if len(scores) else None,
+        scored_until=f"{scores['target'].max():%Y-%m-%d}" if len(scores) else None,
         rules=NAIVE_RULES,
         chart=running_chart(scores[scores["protocol"] == "all"], "acc", "running ACC, all stock-days"),
         refused=refused.to_dict("records"),
@@ -77,13 +77,13 @@ def running_chart(scores: pd.DataFrame, column: str, title: str) -> Markup:
     )
 
 
-def _axis(bottom: float, top: float, nights: list[object]) -> str:
+def _axis(bottom: float, top: float, nights: list[pd.Timestamp]) -> str:
     floor = HEIGHT - MARGIN
     return (
         f'<line x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{floor}" y2="{floor}" stroke="currentColor" stroke-opacity="0.4"/>'
         f'<text x="2" y="{floor}">{bottom:.2f}</text><text x="2" y="{MARGIN}">{top:.2f}</text>'
-        f'<text x="{MARGIN}" y="{HEIGHT - 12}">{escape(nights[0])}</text>'
-        f'<text x="{WIDTH - MARGIN}" y="{HEIGHT - 12}" text-anchor="end">{escape(nights[-1])}</text>'
+        f'<text x="{MARGIN}" y="{HEIGHT - 12}">{nights[0]:%Y-%m-%d}</text>'
+        f'<text x="{WIDTH - MARGIN}" y="{HEIGHT - 12}" text-anchor="end">{nights[-1]:%Y-%m-%d}</text>'
     )
 
 

@@ -102,10 +102,6 @@ def fetch(
 def train(
     market: OptionalMarket = None,
     market_file: MarketFile = None,
-    source: SourceOption = None,
-    prices: PricesOption = None,
-    index: IndexOption = None,
-    universe: UniverseOption = None,
     as_of: AsOf = None,
     members: Members = None,
     epochs: Epochs = None,
@@ -118,7 +114,7 @@ def train(
     """
     from flows.commands import train_market
 
-    order = _order(market, market_file, source, prices, index, universe, members, epochs, device)
+    order = _order(market, market_file, members=members, epochs=epochs, device=device)
     train_market(order, _day(as_of), as_json=as_json)
 
 
@@ -126,10 +122,6 @@ def train(
 def predict(
     market: OptionalMarket = None,
     market_file: MarketFile = None,
-    source: SourceOption = None,
-    prices: PricesOption = None,
-    index: IndexOption = None,
-    universe: UniverseOption = None,
     as_of: AsOf = None,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
@@ -140,7 +132,7 @@ def predict(
     """
     from flows.commands import predict_market
 
-    order = _order(market, market_file, source, prices, index, universe, device=device)
+    order = _order(market, market_file, device=device)
     predict_market(order, _day(as_of), as_json=as_json)
 
 
@@ -148,10 +140,6 @@ def predict(
 def score(
     market: OptionalMarket = None,
     market_file: MarketFile = None,
-    source: SourceOption = None,
-    prices: PricesOption = None,
-    index: IndexOption = None,
-    universe: UniverseOption = None,
     as_of: AsOf = None,
     as_json: AsJson = False,
 ) -> None:
@@ -161,7 +149,7 @@ def score(
     """
     from flows.commands import score_predictions
 
-    score_predictions(_order(market, market_file, source, prices, index, universe), _day(as_of), as_json=as_json)
+    score_predictions(_order(market, market_file), _day(as_of), as_json=as_json)
 
 
 @app.command()
@@ -242,10 +230,10 @@ def _day(moment: datetime | None) -> date | None:
 def _order(
     market: str | None,
     market_file: Path | None,
-    source: str | None,
-    prices: Path | None,
-    index: Path | None,
-    universe: Universe | None,
+    source: str | None = None,
+    prices: Path | None = None,
+    index: Path | None = None,
+    universe: Universe | None = None,
     members: int | None = None,
     epochs: int | None = None,
     device: str = "auto",

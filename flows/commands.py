@@ -7,14 +7,12 @@ import pandas as pd
 
 from db import queries
 from db.engine import location, reading
-from dtml.errors import UsageError
 from dtml.sessions import sessions_up_to
 from flows.console import err, night_summary, out, print_frame, print_json, print_night, print_scores
-from flows.desk import Desk, Order, choose_as_of, open_desk
+from flows.desk import Desk, Order, choose_as_of, open_desk, open_stored_desk
 from flows.fetch import fetch_bars
 from flows.night import Night, finished_night, run_night
 from flows.score import score_market
-from flows.train import MINIMUM_DAYS
 
 
 def run_nights(order: Order, asked: date | None, nights: int, *, as_json: bool) -> None:
@@ -43,7 +41,7 @@ def _night(desk: Desk, order: Order, day: date) -> Night:
 
 def predict_market(order: Order, asked: date | None, *, as_json: bool) -> None:
     """Predict from what is stored and print the night."""
-    desk = open_desk(order)
+    desk = open_stored_desk(order)
     _show_night(desk, run_night(desk, choose_as_of(desk, asked), only_stored=True), as_json=as_json)
 
 
@@ -71,9 +69,8 @@ def fetch_market(order: Order, asked: date | None, *, as_json: bool) -> None:
 
 def train_market(order: Order, asked: date | None, *, as_json: bool) -> None:
     """Train as a flow and print the run."""
-    desk = open_desk(order)
+    desk = open_stored_desk(order)
     as_of = choose_as_of(desk, asked)
-    _require_stored(desk, as_of)
     from flows.nightly import train
 
     model = train(order, as_of)
@@ -95,7 +92,7 @@ def train_market(order: Order, asked: date | None, *, as_json: bool) -> None:
 
 def score_predictions(order: Order, asked: date | None, *, as_json: bool) -> None:
     """Score what can be scored and print the scores."""
-    desk = open_desk(order)
+    desk = open_stored_desk(order)
     as_of = choose_as_of(desk, asked)
     scored = score_market(desk, as_of)
     with reading(desk.engine) as conn:
@@ -106,19 +103,8 @@ def score_predictions(order: Order, asked: date | None, *, as_json: bool) -> Non
     if scores.empty:
         out.print("no prediction of this market has an outcome yet")
     else:
-        running = scores[(scores["span"] == "running") & (scores["target"] == scores["target"].max())]
-        print_scores(pd.concat([scores[(scores["span"] == "night")].tail(10 * running["predictor"].nunique()), running]))
+        print_scores(scores[(scores["span"] == "running") & (scores["target"] == scores["target"].max())])
     return None
-
-
-def _require_stored(desk: Desk, as_of: date) -> None:
-    with reading(desk.engine) as conn:
-        stored = queries.last_sessions(conn, desk.name)
-    if desk.market.index.symbol not in stored:
-        raise UsageError(
-            f"nothing of {desk.name} is stored: run `dtml fetch {desk.name}` first, with at least "
-            f"{MINIMUM_DAYS} sessions of history before {as_of}"
-        )
 
 
 def _announce(desk: Desk) -> None:

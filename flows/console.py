@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from datetime import date, datetime
 from typing import Any
 
@@ -11,9 +12,12 @@ from rich.table import Table
 
 from flows.night import Night
 
+FEW_NIGHTS = 20
 SHOWN = 12  # rows of the most and the least probable risers
 
-out = Console(highlight=False)
+WIDTH = 160  # of what is piped or logged: a terminal has its own
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 err = Console(stderr=True, highlight=False)
 
 
@@ -83,17 +87,22 @@ def print_predictions(predictions: pd.DataFrame) -> None:
 
 
 def print_scores(scores: pd.DataFrame) -> None:
-    """Scores of predictor beside naive rules, with their day-resampled intervals."""
-    interval = [
-        f"{row.acc_low:.3f} .. {row.acc_high:.3f}" if pd.notna(row.acc_low) else "-" for row in scores.itertuples()
-    ]
-    correlation = [
-        f"{row.mcc_low:+.3f} .. {row.mcc_high:+.3f}" if pd.notna(row.mcc_low) else "-" for row in scores.itertuples()
-    ]
-    table = scores[["span", "protocol", "predictor", "nights", "n", "acc", "mcc"]].rename(columns={"n": "calls"})
-    table.insert(6, "ACC 95 %", interval)
-    table["MCC 95 %"] = correlation
-    print_frame(table.rename(columns={"acc": "ACC", "mcc": "MCC"}), formats={"ACC": ".3f", "MCC": "+.3f"})
+    """Scores of the predictor beside the naive rules, a table a protocol, with day-resampled intervals."""
+    titles = {"all": "all stock-days", "paper": "the paper's labels: moves from +0.55 % and to -0.5 %"}
+    for protocol, title in titles.items():
+        rows = scores[scores["protocol"] == protocol]
+        table = rows[["predictor", "nights", "n", "acc", "mcc"]].assign(
+            acc=[_with_interval(each, ".3f") for each in rows[["acc", "acc_low", "acc_high"]].to_numpy()],
+            mcc=[_with_interval(each, "+.3f") for each in rows[["mcc", "mcc_low", "mcc_high"]].to_numpy()],
+        )
+        names = {"n": "calls", "acc": "ACC", "mcc": "MCC"}
+        print_frame(table.rename(columns=names), title)
+
+
+def _with_interval(estimate: Any, spec: str) -> str:
+    """A value and its interval; one night has none."""
+    value, low, high = (format(float(number), spec) for number in estimate)
+    return value if low == format(math.nan, spec) else f"{value} [{low}, {high}]"
 
 
 def print_night(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, store: str) -> None:
@@ -109,8 +118,11 @@ def print_night(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, s
     if scores.empty:
         out.print("No prediction of this market has an outcome yet: the next night scores this one.")
     else:
-        out.print(f"\n[bold]Scores up to {scores['target'].max()}[/bold] (intervals resample days)")
+        last = scores["target"].max().date()
+        out.print(f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that resample days")
         print_scores(scores)
+        if scores["nights"].max() < FEW_NIGHTS:
+            out.print(f"Fewer than {FEW_NIGHTS} nights: resampling so few makes intervals too narrow.")
     out.print(f"\nreport    {night.report}\ndatabase  {store}")
     out.print(
         "ask more  dtml query \"select * from prediction_history "

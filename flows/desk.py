@@ -1,19 +1,22 @@
 """What a night works with: a market, where its prices come from, the store, and the experiment it trains."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import pandas as pd
 from sqlalchemy import Engine
 
-from db.engine import open_engine, prepare
+from db import queries
+from db.engine import open_engine, prepare, reading
+from dtml.bars import BAR_COLUMNS
 from dtml.errors import UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.markets import Market, load_market, load_market_file
 from dtml.sessions import last_closed_session, require_session
-from dtml.sources import Source, open_source
+from dtml.sources import Fetched, Source, open_source
 
 Universe = Literal["list", "source"]
 
@@ -58,13 +61,61 @@ def open_desk(order: Order) -> Desk:
     """Open everything that an order names; an empty database gets its tables."""
     market = read_market(order.market, order.market_file)
     source = open_source(order.source or market.source, market, prices=order.prices, index=order.index)
-    market, notice = _universe(market, source, order.universe)
+    return _desk(order, market, source, open_store())
+
+
+def open_stored_desk(order: Order) -> Desk:
+    """Open a desk that works with what the store holds and asks no source."""
+    market = read_market(order.market, order.market_file)
+    engine = open_store()
+    return _desk(replace(order, universe="source"), market, StoredSource(engine, market), engine)
+
+
+def open_store() -> Engine:
+    """The store, with its tables; one of another schema than this program's is an error."""
+    engine = open_engine()
+    prepare(engine)
+    return engine
+
+
+def _desk(order: Order, market: Market, source: Source, engine: Engine) -> Desk:
     experiment = nightly_of(
         market.model, z_close=market.z_close, returns=market.returns, max_move=market.checks.max_move
     )
-    engine = open_engine()
-    prepare(engine)
-    return Desk(market, source, engine, vary(experiment, order.overrides or {}), order.device, notice)
+    universe, notice = _universe(market, source, order.universe)
+    ordered = universe.with_symbols(sorted(universe.symbols))  # one order, whatever named the stocks
+    return Desk(ordered, source, engine, vary(experiment, order.overrides or {}), order.device, notice)
+
+
+@dataclass(frozen=True)
+class StoredSource:
+    """The store seen as a source that never has anything new."""
+
+    engine: Engine
+    market: Market
+    name: str = "store"
+
+    def symbols(self) -> list[str]:
+        """The stocks of the market's last night or fetch."""
+        with reading(self.engine) as conn:
+            stored = queries.memberships(conn, self.market.name)
+        if stored.empty:
+            raise UsageError(f"nothing of {self.market.name} is stored: run `dtml fetch {self.market.name}` first")
+        return [str(symbol) for symbol in stored["symbol"]]
+
+    def last_session(self) -> date | None:
+        """The last session with a bar of the index."""
+        with reading(self.engine) as conn:
+            stored = queries.last_sessions(conn, self.market.name)
+        index = self.market.index.symbol
+        if index not in stored.index:
+            raise UsageError(f"no bar of the index {index} is stored: run `dtml fetch {self.market.name}` first")
+        return stored[index].date()
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:  # noqa: ARG002 - a source has both
+        """Nothing, for any symbol."""
+        outcomes = pd.DataFrame({"symbol": list(first), "status": "not_asked", "rows": 0, "detail": "only the store"})
+        return Fetched(pd.DataFrame(columns=list(BAR_COLUMNS)), outcomes)
 
 
 def _universe(market: Market, source: Source, universe: Universe | None) -> tuple[Market, str | None]:

@@ -7,7 +7,7 @@ from typing import Any
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
-from flows.desk import Order, open_desk
+from flows.desk import Order, open_desk, open_stored_desk
 from flows.night import Night, run_night
 from flows.progress import training_progress
 from flows.train import Model, train_model
@@ -26,8 +26,8 @@ def nightly(order: Order, as_of: date) -> Night:
 
 @flow(name="train", flow_run_name="{order.market} {as_of}", persist_result=False)
 def train(order: Order, as_of: date) -> Model:
-    """One training of one market's model; see `flows.train.train_model`."""
-    desk = open_desk(order)
+    """One training of one market's model on what is stored; see `flows.train.train_model`."""
+    desk = open_stored_desk(order)
 
     def work() -> Model:
         with training_progress(desk.experiment) as on_epoch:

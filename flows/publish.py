@@ -4,6 +4,8 @@ from datetime import date
 from pathlib import Path
 
 
+import pandas as pd
+
 from db import queries
 from db.engine import reading
 from dtml.report import night_report
@@ -13,6 +15,11 @@ from flows.settings import reports_folder
 
 REFUSED_SESSIONS = 30
 RECEIPT = ("id", "created_at", "train_first", "train_last", "seeds", "code_version", "data_watermark", "checkpoint_hash")
+
+
+def _dated(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with their sessions as plain dates."""
+    return rows.assign(session=rows["session"].dt.date)
 
 
 def publish_night(desk: Desk, as_of: date) -> Path:
@@ -27,7 +34,7 @@ def publish_night(desk: Desk, as_of: date) -> Path:
             night=night,
             predictions=queries.predictions(conn, desk.name, target=night["target"], run_id=night["run_id"]),
             scores=queries.scores(conn, desk.name, last=as_of, span="running"),
-            refused=queries.refused_bars(conn, desk.name, since, as_of),
+            refused=_dated(queries.refused_bars(conn, desk.name, since, as_of)),
             refused_sessions=REFUSED_SESSIONS,
             receipt={name: run[name] for name in RECEIPT} | {"inputs known at": night["known_at"], "config": run["config"]},
         )

@@ -1,14 +1,15 @@
 """A stand-in for Yahoo Finance on this machine, for the unmodified yfinance client in another process.
 
-It is a CONNECT proxy that ends TLS itself, with a certificate of its own authority, and answers for every host: cookie,
-crumb and chart JSON. A client needs nothing but two environment variables:
+It is a CONNECT proxy that ends TLS itself, with a certificate of its own authority, and answers for every
+host: cookie, crumb and chart JSON. A client needs nothing but two environment variables:
 
     with FakeYahoo({"AAA": bars}) as yahoo:
         subprocess.run([...], env=yahoo.environment())
     assert yahoo.requests == {"AAA": 1}
 
-`bars` are bars frames (or parts: session, open, high, low, close are needed), as Yahoo would hold them today. `prices`,
-`faults` and `rate_limit_after` may be changed while it runs; a symbol that has no prices is answered as delisted.
+`bars` are bars frames (or parts: session, open, high, low, close are needed), as Yahoo would hold them today.
+`prices`, `faults` and `rate_limit_after` may be changed while it runs; a symbol that has no prices is
+answered as delisted.
 """
 
 import json
@@ -49,7 +50,7 @@ class FakeYahoo:
     ) -> None:
         self.prices = dict(prices)
         self.faults: dict[str, Fault] = dict(faults or {})
-        self.rate_limit_after = rate_limit_after  # that many symbols are served, every other one is told to wait
+        self.rate_limit_after = rate_limit_after  # so many symbols are served, the others told to wait
         self.timezone = timezone
         self.slowness = slowness  # seconds before a slow answer
         self.requests: Counter[str] = Counter()
@@ -66,7 +67,7 @@ class FakeYahoo:
         authority.issue_cert(*HOSTS).configure_cert(context)
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.yahoo, self._server.tls = self, context
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(
@@ -90,8 +91,8 @@ class FakeYahoo:
             return 404, "<html></html>"
         symbol = unquote(path.rsplit("/", 1)[1])
         with self._lock:
-            known = symbol in self.requests
-            limited = self.rate_limit_after is not None and not known and len(self.requests) >= self.rate_limit_after
+            full = self.rate_limit_after is not None and len(self.requests) >= self.rate_limit_after
+            limited = full and symbol not in self.requests
             (self.refused if limited else self.requests)[symbol] += 1
         return (429, "Too Many Requests") if limited else self._chart(symbol, query)
 
@@ -118,7 +119,7 @@ class FakeYahoo:
         """The chart of the days asked for: those from period1 to before period2, or the last one."""
         bars = self.prices[symbol].sort_values("session", kind="stable", ignore_index=True)
         instants = bars["session"].dt.tz_localize(self.timezone) + OPENING
-        seconds = (instants.dt.tz_convert("UTC").dt.tz_localize(None) - pd.Timestamp(0)) // pd.Timedelta(seconds=1)
+        seconds = (instants - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(seconds=1)
         if "period1" in query:
             start, end = int(query["period1"][0]), int(query["period2"][0])
             asked = (seconds >= start) & (seconds < end)
@@ -126,13 +127,16 @@ class FakeYahoo:
                 self.spans.append((symbol, self._day(start), self._day(end - 1)))
         else:
             asked = pd.Series(range(len(bars))) == len(bars) - 1
-        return _chart_result(symbol, self.timezone, bars[asked], seconds[asked], self.faults.get(symbol) == "nan_last")
+        nan_last = self.faults.get(symbol) == "nan_last"
+        return _chart_result(symbol, self.timezone, bars[asked], seconds[asked], nan_last=nan_last)
 
     def _day(self, second: int) -> str:
         return str(pd.Timestamp(second, unit="s", tz="UTC").tz_convert(self.timezone).date())
 
 
-def _chart_result(symbol: str, timezone: str, bars: pd.DataFrame, seconds: pd.Series, nan_last: bool) -> dict[str, Any]:
+def _chart_result(
+    symbol: str, timezone: str, bars: pd.DataFrame, seconds: pd.Series, *, nan_last: bool
+) -> dict[str, Any]:
     period = {"timezone": "X", "start": 0, "end": 0, "gmtoffset": 0}
     meta = {
         "symbol": symbol,
@@ -173,11 +177,10 @@ def _events(bars: pd.DataFrame, seconds: pd.Series) -> dict[str, Any]:
     for second, bar in zip(seconds, bars.itertuples(index=False), strict=True):
         dividend, split = getattr(bar, "dividend", math.nan), getattr(bar, "split", math.nan)
         if math.isfinite(dividend):
-            event = {"amount": dividend, "date": int(second)}
-            events.setdefault("dividends", {})[str(second)] = event
+            events.setdefault("dividends", {})[str(second)] = {"date": int(second), "amount": dividend}
         if math.isfinite(split):
-            event = {"date": int(second), "numerator": split, "denominator": 1.0, "splitRatio": f"{split:g}:1"}
-            events.setdefault("splits", {})[str(second)] = event
+            ratio = {"numerator": split, "denominator": 1.0, "splitRatio": f"{split:g}:1"}
+            events.setdefault("splits", {})[str(second)] = {"date": int(second), **ratio}
     return events
 
 

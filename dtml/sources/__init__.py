@@ -19,8 +19,8 @@ OUTCOME_COLUMNS = ("symbol", "status", "rows", "detail")
 class Fetched:
     """What a source answered, unchecked: the bars that came, and one outcome for each symbol asked for.
 
-    `bars` has `dtml.bars.BAR_COLUMNS`; `outcomes` has `OUTCOME_COLUMNS`: status is one of `Status`, rows the number of
-    bars, detail one line for people (empty when ok).
+    `bars` has `dtml.bars.BAR_COLUMNS`; `outcomes` has `OUTCOME_COLUMNS`: status is one of `Status`, rows the
+    number of bars, detail one line for people (empty when ok).
     """
 
     bars: pd.DataFrame
@@ -47,7 +47,8 @@ class Source(Protocol):
 def open_source(name: str, market: Market, *, prices: Path | None = None, index: Path | None = None) -> Source:
     """Return the source called `name`; `prices` and `index` are the paths that `files` reads.
 
-    Raises UsageError for an unknown name, for `files` without prices and for paths that no other source would read.
+    Raises UsageError for an unknown name, for `files` without prices and for paths that no other source would
+    read.
     """
     if name not in get_args(SourceName):
         raise UsageError(f"source {name!r} is unknown: choose one of {', '.join(get_args(SourceName))}")
@@ -58,7 +59,7 @@ def open_source(name: str, market: Market, *, prices: Path | None = None, index:
 
         return FileSource(market, prices, index)
     if prices is not None or index is not None:
-        raise UsageError(f"source {name!r} reads no files: leave out --prices and --index, or use --source files")
+        raise UsageError(f"source {name!r} reads no files; leave out --prices and --index, or use --source files")
     if name == "yahoo":
         from dtml.sources.yahoo import YahooSource
 

@@ -1,8 +1,9 @@
-"""Bars from files: parquet or CSV, plain or gzipped; one long table, or a folder with one file for each symbol.
+"""Bars from files: parquet or CSV, plain or gzipped; one long table, or a folder with one file for each
+symbol.
 
-Column names are those of `dtml.bars.BAR_COLUMNS` in any case, or the other names in `dtml.sources.tables.NAMES`. A file
-can be wrong but it cannot run code: parquet and CSV hold values only, and a symbol is looked up among the files of a
-folder, never made into a path.
+Column names are those of `dtml.bars.BAR_COLUMNS` in any case, or the other names in
+`dtml.sources.tables.NAMES`. A file can be wrong but it cannot run code: parquet and CSV hold values only, and
+a symbol is looked up among the files of a folder, never made into a path.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from datetime import date
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from dtml.bars import bars_frame
@@ -22,9 +24,9 @@ from dtml.sources.tables import SUFFIXES, TableFile, stem_of
 class FileSource:
     """The bars of `market` in `prices`, a file or a folder, and of its index in `index`.
 
-    Without `index` the index is looked for among the prices. An index file that holds a single symbol is the market's
-    index, whatever it is called there. Files may use the market's symbols or Yahoo's; bars carry the market's.
-    Raises UsageError when a path is not there or has an ending that is not one of `SUFFIXES`.
+    Without `index` the index is looked for among the prices. An index file that holds a single symbol is the
+    market's index, whatever it is called there. Files may use the market's symbols or Yahoo's; bars carry the
+    market's. Raises UsageError when a path is not there or has an ending that is not one of `SUFFIXES`.
     """
 
     name = "files"
@@ -50,8 +52,8 @@ class FileSource:
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Bars of each symbol from its own first session to `last`; a symbol without one is `no_data`.
 
-        Raises UsageError for a file that cannot be read, lacks a required column or holds something that is no date,
-        symbol or number where one is due.
+        Raises UsageError for a file that cannot be read, lacks a required column or holds something that is
+        no date, symbol or number where one is due.
         """
         earliest = min(first.values(), default=last)
         index = self._market.index.symbol
@@ -89,19 +91,19 @@ class FileSource:
         return bars_frame(rows.assign(symbol=index.symbol))
 
     def _outcomes(self, bars: pd.DataFrame, first: Mapping[str, date], last: date) -> pd.DataFrame:
-        rows = bars["symbol"].value_counts().reindex(list(first), fill_value=0)
-        outcomes = [
-            (symbol, "ok", int(count), "")
-            if count
-            else (symbol, "no_data", 0, f"no row from {first[symbol]} to {last} in {self._place(symbol)}")
-            for symbol, count in rows.items()
-        ]
-        return pd.DataFrame(outcomes, columns=list(OUTCOME_COLUMNS))
+        rows = bars["symbol"].value_counts()
+        outcomes = pd.DataFrame({"symbol": list(first), "rows": [int(rows.get(symbol, 0)) for symbol in first]})
+        found = outcomes["rows"] > 0
+        missing = [f"no row from {day} to {last} in {self._place(symbol)}" for symbol, day in first.items()]
+        outcomes["status"] = np.where(found, "ok", "no_data")
+        outcomes["detail"] = np.where(found, "", missing)
+        return outcomes[list(OUTCOME_COLUMNS)]
 
     def _place(self, symbol: str) -> Path:
         """The file or folder that should have held a symbol."""
-        is_index = symbol == self._market.index.symbol and self._index is not None
-        return self._index.path if is_index and self._index is not None else self._prices
+        if self._index is not None and symbol == self._market.index.symbol:
+            return self._index.path
+        return self._prices
 
     def _own(self, symbol: str) -> str:
         return self._own_symbols.get(symbol, symbol)
@@ -109,9 +111,9 @@ class FileSource:
     @cached_property
     def _own_symbols(self) -> dict[str, str]:
         """The market's symbols by Yahoo's; a name that is both stays itself."""
-        listed = [*self._market.constituents, self._market.index]
-        own = {instrument.source_symbol: instrument.symbol for instrument in listed}
-        return own | {instrument.symbol: instrument.symbol for instrument in listed}
+        index, members = self._market.index, self._market.constituents
+        pairs = [(index.source_symbol, index.symbol), *((each.source_symbol, each.symbol) for each in members)]
+        return dict(pairs) | {symbol: symbol for _, symbol in pairs}
 
 
 def _file(path: Path, timezone: str) -> TableFile:
@@ -129,7 +131,8 @@ def _folder(folder: Path, timezone: str) -> dict[str, TableFile]:
         if not path.name.lower().endswith(SUFFIXES):
             continue
         if stem_of(path) in files:
-            raise UsageError(f"{folder}: {files[stem_of(path)].path.name} and {path.name} are of one symbol: keep one")
+            other = files[stem_of(path)].path.name
+            raise UsageError(f"{folder}: {other} and {path.name} are of one symbol; keep one")
         files[stem_of(path)] = TableFile(path, timezone)
     if not files:
         raise UsageError(f"{folder}: the folder holds no file that ends in {', '.join(SUFFIXES)}")

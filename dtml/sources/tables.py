@@ -1,7 +1,7 @@
 """One file of bars as a table: whatever its format, its column names and the type of its dates.
 
-Reading is strict and says where it stopped: every failure is a UsageError that names the file and, for a value, its
-row (the first row below the header is row 1).
+Reading is strict and says where it stopped: every failure is a UsageError that names the file and, for a
+value, its row (the first row below the header is row 1).
 """
 
 import csv
@@ -55,8 +55,9 @@ class TableFile:
     def rows(self, first: date, last: date, *, with_symbol: bool) -> pd.DataFrame:
         """Rows of `first` to `last`, both included, in the order of the file.
 
-        Columns are those of `BAR_COLUMNS` that the file has, under these names: session datetime64[ns], numbers
-        float64 with NaN where the file has none. `with_symbol` says whether the column symbol is required and read.
+        Columns are those of `BAR_COLUMNS` that the file has, under these names: session datetime64[ns],
+        numbers float64 with NaN where the file has none. `with_symbol` says whether the column symbol is
+        required and read.
         """
         self._require("session", "close", *(["symbol"] if with_symbol else []))
         sessions = self._sessions
@@ -66,7 +67,10 @@ class TableFile:
         frame = pd.DataFrame({"session": sessions[inside]})
         for name in table.column_names:
             values = table[name].take(pa.array(inside))
-            frame[name] = self._symbols(values, inside) if name == "symbol" else self._numbers(name, values, inside)
+            if name == "symbol":
+                frame[name] = self._symbols(values, inside)
+            else:
+                frame[name] = self._numbers(name, values, inside)
         return frame
 
     def symbols(self) -> list[str]:
@@ -89,7 +93,8 @@ class TableFile:
         for found in self._header:
             name = NAMES.get(found.strip().lower().replace(" ", "_"))
             if name in columns:
-                raise UsageError(f"{self.path}: columns {columns[name]!r} and {found!r} are both {name}: keep one")
+                other = columns[name]
+                raise UsageError(f"{self.path}: columns {other!r} and {found!r} are both {name}; keep one")
             if name is not None:
                 columns[name] = found
         return columns
@@ -97,7 +102,8 @@ class TableFile:
     def _require(self, *names: str) -> None:
         missing = [name for name in names if name not in self._columns]
         if missing:
-            raise UsageError(f"{self.path}: missing column {', '.join(missing)}; found {', '.join(self._header)}")
+            found = ", ".join(self._header)
+            raise UsageError(f"{self.path}: missing column {', '.join(missing)}; found {found}")
 
     @cached_property
     def _header(self) -> list[str]:
@@ -123,11 +129,9 @@ class TableFile:
             if self.path.name.lower().endswith(".gz"):
                 content = gzip.decompress(content)
             header = next(csv.reader([content.split(b"\n", 1)[0].decode("utf-8-sig")]), [])
-            return pyarrow.csv.read_csv(
-                pa.BufferReader(content),
-                read_options=pyarrow.csv.ReadOptions(use_threads=False),  # only then do its errors name the row
-                convert_options=pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string())),
-            )
+            one_by_one = pyarrow.csv.ReadOptions(use_threads=False)  # only then do its errors name the row
+            text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()))
+            return pyarrow.csv.read_csv(pa.BufferReader(content), read_options=one_by_one, convert_options=text)
 
     def _read(self, names: Sequence[str]) -> pa.Table:
         """Columns by their names in bars."""
@@ -158,7 +162,7 @@ class TableFile:
     def _symbols(self, column: pa.ChunkedArray, row: ndarray) -> pd.Series:
         """Symbols as text; a number would have lost its leading zeros already."""
         if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
-            raise UsageError(f"{self.path}: column {self._columns['symbol']!r} holds {column.type}, symbols are text")
+            raise UsageError(f"{self.path}: symbols are text, but column {self._columns['symbol']!r} is {column.type}")
         symbols = pd.Series(column.to_pandas(), dtype=str).str.strip()
         bad = np.flatnonzero(symbols.isna() | (symbols == ""))
         if len(bad):
@@ -167,16 +171,16 @@ class TableFile:
 
     def _numbers(self, name: str, column: pa.ChunkedArray, row: ndarray) -> pd.Series:
         """Numbers as float64; text is read as a number, blanks as NaN."""
-        numeric = pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)
-        if numeric or pa.types.is_decimal(column.type):
+        kind = pa.types
+        if any(is_kind(column.type) for is_kind in (kind.is_integer, kind.is_floating, kind.is_decimal, kind.is_null)):
             return pd.Series(column.cast(pa.float64(), safe=False).to_numpy())
         values = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str).str.strip()
         values = values.where(~values.str.lower().isin(BLANK))
         numbers = pd.to_numeric(values, errors="coerce")
         bad = np.flatnonzero(numbers.isna() & values.notna())
         if len(bad):
-            found = self._columns[name]
-            raise UsageError(f"{self.path}: row {row[bad[0]] + 1}: {found} {values.iloc[bad[0]]!r} is no number")
+            where = f"{self.path}: row {row[bad[0]] + 1}: {self._columns[name]}"
+            raise UsageError(f"{where} {values.iloc[bad[0]]!r} is no number")
         return numbers.astype(np.float64)
 
 

@@ -1,8 +1,8 @@
 """Bars from Yahoo Finance through the unmodified yfinance client, one request for each symbol.
 
-Yahoo's prices are split-adjusted already, its adjusted close takes dividends out too, and both are restated over the
-whole past after every such event. yfinance hides failures as empty tables unless told otherwise; here every symbol has
-an outcome, and whatever arrived before a failure is handed over.
+Yahoo's prices are split-adjusted already, its adjusted close takes dividends out too, and both are restated
+over the whole past after every such event. yfinance hides failures as empty tables unless told otherwise;
+here every symbol has an outcome, and whatever arrived before a failure is handed over.
 """
 
 import atexit
@@ -28,7 +28,7 @@ from dtml.sources import OUTCOME_COLUMNS, Fetched, Status
 
 MAX_THREADS = 4  # more of them bring on the rate limit
 OUTAGE = 5  # symbols in a row without a usable answer: the service or the network is down
-NO_DATA = ("no price data found", "no data found", "data doesn't exist")  # how Yahoo says that a symbol or a span of dates has no prices
+NO_DATA = ("no price data found", "no data found", "data doesn't exist")  # of a symbol, or of these dates
 RESTATED = 1e-6  # relative; restated prices move by far more, prices as sent twice by none
 COLUMNS = {
     "Open": "open",
@@ -52,7 +52,7 @@ class YahooSource:
 
     def __init__(self, market: Market, *, threads: int = MAX_THREADS, timeout: float = 10.0) -> None:
         if not 1 <= threads <= MAX_THREADS:
-            raise UsageError(f"yahoo: {threads} threads: choose 1 to {MAX_THREADS}, Yahoo limits those who ask faster")
+            raise UsageError(f"yahoo: {threads} threads; choose 1 to {MAX_THREADS}, Yahoo limits more of them")
         self._market = market
         self._threads = threads
         self._timeout = timeout
@@ -68,13 +68,15 @@ class YahooSource:
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Bars of each symbol from its own first session to `last`, as Yahoo adjusts them today.
 
-        A session under way may be among them. At the first rate limit, or after `OUTAGE` symbols in a row without a
-        usable answer, the symbols left are `not_asked`. Raises UsageError for a symbol that the market does not list.
+        A session under way may be among them. At the first rate limit, or after `OUTAGE` symbols in a row
+        without a usable answer, the symbols left are `not_asked`. Raises UsageError for a symbol that the
+        market does not list.
         """
-        names = {each.symbol: each.source_symbol for each in (*self._market.constituents, self._market.index)}
+        names = {member.symbol: member.source_symbol for member in self._market.constituents}
+        names[self._market.index.symbol] = self._market.index.source_symbol
         unlisted = [symbol for symbol in first if symbol not in names]
         if unlisted:
-            raise UsageError(f"market {self._market.name} does not list {', '.join(unlisted)}: Yahoo's name is not known")
+            raise UsageError(f"market {self._market.name} does not list {', '.join(unlisted)}; list it there")
         sources = [names[symbol] for symbol in first]
         batch = _Batch(_client(sources, self._market.timezone), last, self._timeout)
         with ThreadPoolExecutor(self._threads) as pool:
@@ -87,13 +89,15 @@ class YahooSource:
 
 
 def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
-    """Symbols whose past Yahoo has restated since `stored` was fetched, sorted: their whole history is due again.
+    """Symbols whose past Yahoo has restated since `stored` was fetched, sorted: their whole history is due
+    again.
 
-    Both are bars frames; only sessions in both can tell, so a fetch should reach back over some that are stored. A
-    dividend moves adj_close / close on every earlier session; a split scales close itself, which shows on the oldest
-    common session (a correction of the last close does not reach that far).
+    Both are bars frames; only sessions in both can tell, so a fetch should reach back over some that are
+    stored. A dividend moves adj_close / close on every earlier session; a split scales close itself, which
+    shows on the oldest common session (a correction of the last close does not reach that far).
     """
-    both = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh")).sort_values(["symbol", "session"])
+    both = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
+    both = both.sort_values(["symbol", "session"])
     factor = both["adj_close"] / both["close"]
     fresh_factor = both["adj_close_fresh"] / both["close_fresh"]
     adjusted_anew = _differs(factor, fresh_factor)
@@ -152,7 +156,7 @@ class _Batch:
         except errors.YFDataException as error:
             return "unreachable", f"{source_symbol}: {error}", None
         except (errors.YFException, ValueError, LookupError, TypeError, AttributeError) as error:
-            return "malformed", f"{source_symbol}: the answer is no price table ({type(error).__name__}: {error})", None
+            return "malformed", f"{source_symbol}: no price table: {type(error).__name__}: {error}", None
         except OSError as error:  # time-outs, refused and broken connections of curl_cffi
             return "unreachable", f"{source_symbol}: {type(error).__name__}: {error}", None
 
@@ -181,7 +185,7 @@ def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataF
     """The bars frame of one answer; its index is midnight in the exchange's time zone."""
     renamed = table.rename(columns=COLUMNS)[list(COLUMNS.values())].astype(np.float64)
     without_price = renamed[list(PRICES)].isna().all(axis=1)
-    renamed["volume"] = renamed["volume"].mask(without_price)  # yfinance writes 0 for a volume that is not there
+    renamed["volume"] = renamed["volume"].mask(without_price)  # yfinance writes 0 for a missing volume
     session = pd.DatetimeIndex(table.index).tz_localize(None).normalize()
     bars = bars_frame(renamed.assign(symbol=symbol, session=session))
     return bars[bars["session"].between(pd.Timestamp(first), pd.Timestamp(last))].reset_index(drop=True)
