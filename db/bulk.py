@@ -53,9 +53,7 @@ def insert_missing(conn: Connection, table: Table, rows: Rows, *, key: Sequence[
     return conn.execute(statement, list(rows), execution_options={"preserve_rowcount": True}).rowcount
 
 
-def upsert(
-    conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = (), stamps: Collection[str] = ()
-) -> int:
+def upsert(conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = (), stamps: Collection[str] = ()) -> int:
     """Insert rows, or update those whose key is stored with other values; how many were new.
 
     `stamps` are columns that say when: they change with the others, but alone are no reason to.
@@ -69,11 +67,7 @@ def upsert(
         index_elements=_key(table, key),
         set_={name: statement.excluded[name] for name in updated},
         where=or_(
-            *(
-                table.c[name].is_distinct_from(statement.excluded[name])
-                for name in updated
-                if name not in stamps
-            )
+            *(table.c[name].is_distinct_from(statement.excluded[name]) for name in updated if name not in stamps)
         ),
     )
     conn.execute(statement, list(rows))

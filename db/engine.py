@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -94,7 +95,7 @@ def upgrade(engine: Engine) -> bool:
     Raises StoreUsageError for a schema newer than this code and for a database that is not a dtml store.
     """
     # Alembic takes a third of a second to import; most commands only check the version.
-    from alembic import command  # noqa: PLC0415
+    from alembic import command
 
     with transaction(engine) as conn:
         if _stored_revision(conn) == REVISION:
@@ -170,9 +171,11 @@ def _open_sqlite(url: URL, read_only: bool) -> Engine:
     return engine
 
 
-def _prepare_sqlite(read_only: bool, connection: Any, _record: object) -> None:
+def _prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: object) -> None:
     # The driver's own BEGIN would come after the first read, and never before DDL: _begin_sqlite says it.
     connection.isolation_level = None
+    if read_only:  # mode=ro binds the store's file alone: an attached one could be made and written
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.execute("pragma foreign_keys = on")
     connection.execute("pragma synchronous = normal")
     # Switching to WAL needs the file for itself, so it is asked only once.
@@ -224,7 +227,7 @@ def _location(url: URL) -> str:
 
 
 def _alembic_config() -> Any:
-    from alembic.config import Config  # noqa: PLC0415
+    from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
@@ -239,16 +242,14 @@ def _stored_revision(conn: Connection) -> str | None:
     if "alembic_version" in tables:
         stored = conn.execute(text("select version_num from alembic_version")).scalar()
     if stored is None and tables - {"alembic_version"}:
-        raise StoreUsageError(
-            f"{where} holds tables that are not dtml's: set {URL_VARIABLE} to another database"
-        )
+        raise StoreUsageError(f"{where} holds tables that are not dtml's: set {URL_VARIABLE} to another database")
     if stored not in (None, REVISION):
         _require_known(str(stored), where)
     return stored
 
 
 def _require_known(revision: str, where: str) -> None:
-    from alembic.script import ScriptDirectory  # noqa: PLC0415
+    from alembic.script import ScriptDirectory
 
     script = ScriptDirectory.from_config(_alembic_config())
     if revision not in {known.revision for known in script.walk_revisions()}:

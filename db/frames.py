@@ -66,7 +66,7 @@ def _bar_part(rows: Sequence[Row[Any]]) -> pd.DataFrame:
 
 def _each_distinct(moments: Any, *, utc: bool) -> pd.DatetimeIndex:
     codes, distinct = pd.factorize(moments)
-    return pd.DatetimeIndex(pd.to_datetime(distinct, utc=utc)).take(codes)
+    return pd.to_datetime(pd.Index(distinct), utc=utc).take(codes)
 
 
 def _typed(kind: TypeEngine[Any], values: Sequence[object]) -> pd.Series[Any]:

@@ -72,9 +72,7 @@ def instrument_ids(conn: Connection, market: str) -> pd.Series[int]:
 def last_sessions(conn: Connection, market: str) -> pd.Series[pd.Timestamp]:
     """The last stored session of each symbol, by symbol; symbols without a bar are left out."""
     price, named = schema.price, schema.instrument
-    last = (
-        sa.select(sa.func.max(price.c.session)).where(price.c.instrument_id == named.c.id).scalar_subquery()
-    )
+    last = sa.select(sa.func.max(price.c.session)).where(price.c.instrument_id == named.c.id).scalar_subquery()
     statement = sa.select(named.c.symbol, last.label("last")).where(named.c.market == market)
     found = frame(conn, statement.order_by(named.c.symbol)).dropna()
     return cast("pd.Series[pd.Timestamp]", found.set_index("symbol")["last"])
@@ -153,9 +151,7 @@ def predictions(
 def predictions_without_outcome(conn: Connection, market: str) -> pd.DataFrame:
     """As `predictions`, those whose outcome is not recorded: their session may not have come yet."""
     made, happened = schema.prediction, schema.outcome
-    known = sa.exists().where(
-        happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target
-    )
+    known = sa.exists().where(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target)
     return frame(conn, _predictions(market).where(~known))
 
 
@@ -193,9 +189,7 @@ def latest_predictions(conn: Connection, market: str) -> pd.DataFrame:
     return frame(conn, statement.order_by(view.c.probability.desc(), view.c.symbol))
 
 
-def scores(
-    conn: Connection, market: str, *, last: date | None = None, span: str | None = None
-) -> pd.DataFrame:
+def scores(conn: Connection, market: str, *, last: date | None = None, span: str | None = None) -> pd.DataFrame:
     """Scores of a market up to target `last`: the columns of score; `span` keeps 'night' or 'running' alone."""
     table = schema.score
     statement = sa.select(table).where(table.c.market == market)
@@ -216,9 +210,7 @@ def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
 
 def night(conn: Connection, market: str, as_of: date) -> dict[str, Any] | None:
     """One night, every column of night; None when it was never begun."""
-    return row(
-        conn, sa.select(schema.night).where(schema.night.c.market == market, schema.night.c.as_of == as_of)
-    )
+    return row(conn, sa.select(schema.night).where(schema.night.c.market == market, schema.night.c.as_of == as_of))
 
 
 def refused_bars(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
@@ -252,12 +244,12 @@ def select(engine: Engine, sql: str) -> pd.DataFrame:
         try:
             # A prepared statement is one statement: nothing can be hung on behind a semicolon.
             cursor.execute(sql, **({"prepare": True} if engine.dialect.name == "postgresql" else {}))
-            rows = cursor.fetchall() if cursor.description else None
+            names = [each[0] for each in cursor.description or ()]
+            rows = cursor.fetchall() if names else []
         except (driver.Error, driver.Warning) as error:
             raise StoreUsageError(f"the SQL does not run: {' '.join(str(error).split())}") from error
-    if rows is None:
+    if not names:
         raise StoreUsageError("the SQL gives no rows: write a select")
-    names = [each[0] for each in cursor.description]
     return pd.DataFrame.from_records(rows, columns=names, coerce_float=True)
 
 
@@ -275,16 +267,13 @@ def _require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
         statement = statement.where(named.c.market == market)
     if row(conn, statement) is None:
         where = f" for market {market}" if market else ""
-        raise StoreUsageError(
-            f"no symbol {symbol!r} in the store{where}: check its spelling, or fetch it first"
-        )
+        raise StoreUsageError(f"no symbol {symbol!r} in the store{where}: check its spelling, or fetch it first")
 
 
 def _view(name: str) -> sa.TableClause:
     """A view whose columns have the types of the tables' columns of the same name."""
     types = {each.name: each.type for known in schema.metadata.tables.values() for each in known.c}
-    types |= {"hit": sa.Integer(), "running_nights": sa.Integer(), "running_n": sa.Integer()}
-    types |= {"running_acc": schema.REAL, "running_mcc": schema.REAL, "call": sa.String()}
+    types |= {"hit": sa.Integer(), "call": sa.String()}
     return sa.table(name, *(sa.column(each, types[each]) for each in VIEW_COLUMNS[name]))
 
 

@@ -44,18 +44,14 @@ def save_memberships(conn: Connection, market: str, memberships: pd.DataFrame) -
     rows = records(schema.membership, stays[["instrument_id", "spell", "valid_from", "valid_to", "source"]])
     listed = {(each["instrument_id"], each["spell"]) for each in rows}
     table, ids = schema.membership, queries.instrument_ids(conn, market).tolist()
-    stored = conn.execute(
-        sa.select(table.c.instrument_id, table.c.spell).where(table.c.instrument_id.in_(ids))
-    )
+    stored = conn.execute(sa.select(table.c.instrument_id, table.c.spell).where(table.c.instrument_id.in_(ids)))
     for instrument_id, spell in {tuple(each) for each in stored} - listed:
         gone = (table.c.instrument_id == instrument_id, table.c.spell == spell)
         conn.execute(sa.delete(table).where(*gone))
     return upsert(conn, table, rows)
 
 
-def append_prices(
-    conn: Connection, market: str, bars: pd.DataFrame, *, source: str, known_at: datetime
-) -> int:
+def append_prices(conn: Connection, market: str, bars: pd.DataFrame, *, source: str, known_at: datetime) -> int:
     """Store the bars that differ from the version in force at `known_at`, as versions known since then.
 
     `bars` is the bars frame: one row per symbol and session; missing is NaN, close is not. Prices within 1e-9
@@ -77,9 +73,7 @@ def append_prices(
     return insert_frame(conn, schema.price, versions.assign(known_at=known_at, source=source))
 
 
-def record_refused(
-    conn: Connection, market: str, refused: pd.DataFrame, *, source: str, known_at: datetime
-) -> int:
+def record_refused(conn: Connection, market: str, refused: pd.DataFrame, *, source: str, known_at: datetime) -> int:
     """Store refused bars: symbol, session, reason, value in words. The first finding stands."""
     rows = _identified(conn, market, refused)[["instrument_id", "session", "reason", "value"]]
     rows = rows.assign(source=source, first_known_at=known_at)
@@ -108,9 +102,7 @@ def save_predictions(
         return 0
     key = ["run_id", "target", "symbol"]
     _require_distinct(predictions, key)
-    rows = _identified(conn, market, predictions).sort_values(
-        ["run_id", "target", "instrument_id"], ignore_index=True
-    )
+    rows = _identified(conn, market, predictions).sort_values(["run_id", "target", "instrument_id"], ignore_index=True)
     before = _alongside(rows, _stored_predictions(conn, market, rows), key)
     differing = rows[_differ(rows, before, ("probability", "spread"), PROBABILITY_TOLERANCE)]
     if len(differing):
@@ -140,9 +132,7 @@ def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_a
     return upsert(conn, schema.score, rows, stamps=("scored_at",))
 
 
-def start_night(
-    conn: Connection, market: str, as_of: date, *, target: date, source: str, started_at: datetime
-) -> int:
+def start_night(conn: Connection, market: str, as_of: date, *, target: date, source: str, started_at: datetime) -> int:
     """Open a night: status running. One that is already complete, with gaps or without, stays as it is."""
     begun = {"target": target, "source": source, "started_at": started_at, "status": "running"}
     table = schema.night
@@ -211,9 +201,7 @@ def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_
     """The stored bars of each symbol from its first to its last new one; few spans differ."""
     spans = bars.groupby("symbol")["session"].agg(["min", "max"])
     parts = [
-        queries.prices(
-            conn, market, same["min"].iloc[0], same["max"].iloc[0], known_at=known_at, symbols=same.index
-        )
+        queries.prices(conn, market, same["min"].iloc[0], same["max"].iloc[0], known_at=known_at, symbols=same.index)
         for _, same in spans.groupby(["min", "max"])
     ]
     return pd.concat(parts, ignore_index=True)
@@ -235,9 +223,7 @@ def _stored(before: pd.DataFrame) -> NDArray[np.bool_]:
     return (before["_merge"] == "both").to_numpy()
 
 
-def _differ(
-    rows: pd.DataFrame, before: pd.DataFrame, values: Sequence[str], tolerance: float
-) -> NDArray[np.bool_]:
+def _differ(rows: pd.DataFrame, before: pd.DataFrame, values: Sequence[str], tolerance: float) -> NDArray[np.bool_]:
     """Which rows are stored with a value beyond the relative tolerance; NaN equals NaN."""
     names = list(values)
     equal = np.isclose(before[names], rows[names], rtol=tolerance, atol=0, equal_nan=True).all(axis=1)

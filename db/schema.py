@@ -120,9 +120,7 @@ price = Table(
         REAL,
         comment="Close adjusted for splits and dividends, above 0; missing when not reported.",
     ),
-    Column(
-        "volume", REAL, comment="Shares traded, 0 or more, split-adjusted or not; missing when not reported."
-    ),
+    Column("volume", REAL, comment="Shares traded, 0 or more, split-adjusted or not; missing when not reported."),
     Column("dividend", REAL, comment="Dividend per share gone ex, in currency units; missing when none."),
     Column("split", REAL, comment="New shares per old share on a split's day, above 0; missing when none."),
     Column("source", String, nullable=False, comment="Who reported the bar: yahoo, files, simulated."),
@@ -154,9 +152,7 @@ run = Table(
     Column("config", JSON, nullable=False, comment="Every setting of features, model and training."),
     Column("seeds", JSON, nullable=False, comment="List of seeds, one per member of the ensemble."),
     Column("code_version", String, nullable=False, comment="Version of the code that trained."),
-    Column(
-        "data_watermark", UtcTimestamp, nullable=False, comment="Latest known_at of the prices trained on."
-    ),
+    Column("data_watermark", UtcTimestamp, nullable=False, comment="Latest known_at of the prices trained on."),
     Column("checkpoint_path", String, nullable=False, comment="Folder of the weights."),
     Column("checkpoint_hash", String, nullable=False, comment="SHA-256 of the checkpoint."),
     Column("losses", JSON, nullable=False, comment="Training history, per member and epoch."),
@@ -176,9 +172,7 @@ prediction = Table(
     Column("target", Date, primary_key=True, comment="Session predicted."),
     _instrument(),
     Column("as_of", Date, nullable=False, comment="Last session the model saw; always before target."),
-    Column(
-        "probability", REAL, nullable=False, comment="Probability of a rise, 0 to 1; mean of the members."
-    ),
+    Column("probability", REAL, nullable=False, comment="Probability of a rise, 0 to 1; mean of the members."),
     Column("spread", REAL, comment="Standard deviation over the members; missing with one."),
     Column("known_at", UtcTimestamp, nullable=False, comment="Latest known_at of the prices it saw."),
     Column("made_at", UtcTimestamp, nullable=False, comment="When it was computed."),
@@ -218,9 +212,7 @@ score = Table(
     Column("market", String, primary_key=True, comment="Name of the market."),
     Column("target", Date, primary_key=True, comment="Session predicted; the last one of a running score."),
     Column("span", String, primary_key=True, comment="'night' for that session, 'running' for all up to it."),
-    Column(
-        "protocol", String, primary_key=True, comment="'paper': labelled stock-days alone; 'all': every one."
-    ),
+    Column("protocol", String, primary_key=True, comment="'paper': labelled stock-days alone; 'all': every one."),
     Column("predictor", String, primary_key=True, comment="'dtml', or the name of a naive rule."),
     Column("n", Integer, nullable=False, comment="Stock-days scored."),
     Column("nights", Integer, nullable=False, comment="Sessions scored."),
@@ -246,9 +238,7 @@ night = Table(
     Column("market", String, primary_key=True, comment="Name of the market."),
     Column("as_of", Date, primary_key=True, comment="Last closed session: the last one seen."),
     Column("target", Date, nullable=False, comment="The session after it: the one predicted."),
-    Column(
-        "status", String, nullable=False, comment="'running', 'complete', 'complete_with_gaps' or 'refused'."
-    ),
+    Column("status", String, nullable=False, comment="'running', 'complete', 'complete_with_gaps' or 'refused'."),
     Column("reason", String, comment="Why it was refused; missing otherwise."),
     Column("run_id", ForeignKey("run.id"), comment="The model used; missing until there is one."),
     Column("source", String, nullable=False, comment="Where bars came from: yahoo, files, simulated."),

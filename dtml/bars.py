@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
@@ -29,11 +30,9 @@ BAR_COLUMNS = (
     "split",
 )
 PRICES = ("open", "high", "low", "close")
+MISPLACED = ("future_session", "open_session", "not_a_session", "duplicate_session")
 REASONS = (  # a bar with several faults is refused for the first of these
-    "future_session",
-    "open_session",
-    "not_a_session",
-    "duplicate_session",
+    *MISPLACED,
     "null_price",
     "non_positive_price",
     "high_below_low",
@@ -103,10 +102,10 @@ def check(
     faults = _calendar_faults(judged.session, sessions, closed_until)
     faults["duplicate_session"] = _duplicates(rows)
     faults |= _price_faults(rows, judged)
-    unplaced = np.logical_or.reduce([faults[reason] for reason in REASONS[:4]])
-    before = _row_before(judged, ~unplaced & (judged.price > 0) & (judged.close > 0))
+    misplaced = np.logical_or.reduce([faults[reason] for reason in MISPLACED])
+    before = _row_before(judged, ~misplaced & (judged.price > 0) & (judged.close > 0))
     repeated = _repeats(rows, judged, before) & (judged.symbols != index_symbol)[judged.code]
-    present = ~unplaced & (judged.symbols != index_symbol)[judged.code]
+    present = ~misplaced & (judged.symbols != index_symbol)[judged.code]
     share = _share_by_session(repeated, present, judged.session, market_size)
     faults["stale_day"] = repeated & (share >= checks.stale_share)
     move = _move(judged.price, before)
@@ -117,7 +116,7 @@ def check(
 
 @dataclass(frozen=True)
 class _Judged:
-    """The columns that checks share, as arrays; `price` is the one that moves come from, called `priced_by`."""
+    """The columns that checks share; `price` is what moves come from, the adjusted close where `by_adjusted`."""
 
     code: Positions
     symbols: ndarray
@@ -149,7 +148,7 @@ class _Evidence:
 
 
 def _with_preceding(bars: pd.DataFrame, preceding: pd.DataFrame | None) -> tuple[pd.DataFrame, Flags]:
-    """Put earlier bars before the new ones; what they know of sessions that the new bars cover again is left out."""
+    """Put earlier bars before the new ones, except those of sessions that the new ones cover again."""
     for table in (bars,) if preceding is None else (bars, preceding):
         if tuple(table.columns) != BAR_COLUMNS:
             raise ValueError(
@@ -274,10 +273,10 @@ def _values(rows: pd.DataFrame, reasons: pd.Series, bad: Positions, evidence: _E
                 yield f"{_show(row, ['close', 'volume'])}, as in {share:.1%} of the market"
             case "unexplained_move":
                 last = judged.price[evidence.before[position]]
-                yield f"{_show(row, [moving])} after {last:.10g} ({evidence.move[position]:+.1%})"
+                yield f"{_show(row, [moving])} after {last:.7g} ({evidence.move[position]:+.1%})"
             case _:
                 yield f"session={row['session']:%Y-%m-%d}"
 
 
 def _show(row: Mapping[Hashable, Any], columns: Iterable[str]) -> str:
-    return " ".join(f"{name}={row[name]:.10g}" for name in dict.fromkeys(columns))
+    return " ".join(f"{name}={row[name]:.7g}" for name in dict.fromkeys(columns))

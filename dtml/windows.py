@@ -134,6 +134,17 @@ def build_windows(
     )
 
 
+def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
+    """The price that moves come from, row by row of a bars frame: the adjusted close, if that is what is asked for.
+
+    A symbol without any adjusted close has its moves taken from the close.
+    """
+    if returns == "close":
+        return bars["close"]
+    has_adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).transform("any")
+    return bars["adj_close"].where(has_adjusted, bars["close"])
+
+
 def _grid(
     bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], index_symbol: str
 ) -> pd.DatetimeIndex:
@@ -158,9 +169,8 @@ def _panel(
         field[row[placed], column[placed]] = bars[name].to_numpy(dtype=float)[placed]
         return field
 
-    close = pivot("close")
-    adjusted = pivot("adj_close") if config.returns == "adj_close" else close
-    return Panel(open=pivot("open"), high=pivot("high"), low=pivot("low"), close=close, adjusted=adjusted)
+    bars = bars.assign(adjusted=adjusted_price(bars, config.returns))
+    return Panel(*(pivot(name) for name in ("open", "high", "low", "close", "adjusted")))
 
 
 def _complete_windows(complete: Bool[ndarray, "sessions stocks"], window: int) -> Bool[ndarray, "sessions stocks"]:

@@ -34,7 +34,12 @@ def show_runs(market: str | None, *, as_json: bool) -> None:
         rows = queries.runs(conn, market)
     if as_json:
         return print_json(rows)
-    print_frame(rows[["id", "train_first", "train_last", "seeds", "code_version", "checkpoint_hash", "created_at"]])
+    shown = rows[["id", "train_first", "train_last", "seeds", "code_version", "checkpoint_hash", "created_at"]]
+    shown = shown.assign(
+        checkpoint_hash=shown["checkpoint_hash"].str.slice(0, 12),
+        created_at=shown["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
+    )
+    print_frame(shown)
     return None
 
 

@@ -1,6 +1,5 @@
 """The `dtml` command: one command a verb. What only reads bypasses Prefect."""
 
-import logging
 import os
 import sys
 from datetime import date, datetime
@@ -9,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flows.settings import prepare_prefect
+from flows.settings import prepare_prefect, set_up_logging
 
 app = typer.Typer(
     name="dtml",
@@ -46,10 +45,7 @@ def common(
 ) -> None:
     """Set up what all commands share."""
     os.environ["DTML_DEBUG"] = "1" if debug else ""
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.INFO if sys.stderr.isatty() else logging.WARNING,
-        format="%(message)s",
-    )
+    set_up_logging(debug=debug)
     prepare_prefect(quiet=not debug)
 
 

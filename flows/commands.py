@@ -8,7 +8,7 @@ import pandas as pd
 from db import queries
 from db.engine import location, reading
 from dtml.sessions import sessions_up_to
-from flows.console import err, night_summary, out, print_frame, print_json, print_night, print_scores
+from flows.console import err, night_summary, out, print_frame, print_json, print_night, print_scores, without_adjusted
 from flows.desk import Desk, Order, choose_as_of, open_desk, open_stored_desk
 from flows.fetch import fetch_bars
 from flows.night import Night, finished_night, run_night
@@ -56,7 +56,7 @@ def fetch_market(order: Order, asked: date | None, *, as_json: bool) -> None:
         return print_json({"as_of": as_of} | asdict(catch) | {"outcomes": catch.failures})
     out.print(
         f"{desk.name} up to {as_of}: {catch.asked} symbols asked for, {catch.fetched} bars fetched, "
-        f"{catch.stored} new or restated, {len(catch.refused)} refused"
+        f"{catch.stored} new or restated, {len(catch.refused)} refused{without_adjusted(catch)}"
     )
     if catch.restated:
         out.print(f"restated, fetched anew: {', '.join(catch.restated)}")

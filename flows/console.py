@@ -10,6 +10,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from flows.fetch import Catch
 from flows.night import Night
 
 FEW_NIGHTS = 20
@@ -34,7 +35,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    if value is None or value is pd.NaT or (isinstance(value, float) and not math.isfinite(value)):
+    if value is None or value is pd.NaT or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, pd.Timestamp) and value.tzinfo is None:
         return value.date().isoformat()
@@ -132,10 +133,17 @@ def print_night(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, s
 
 
 def _what_was_done(night: Night) -> str:
-    if night.was_done_before:
-        return "This night was complete before: no row was added."
     row = night.row
-    return (
+    if night.catch is None:
+        return "This night was complete before: no row was added."
+    said = (
         f"{row['fetched']} bars fetched, {row['stored']} new, {row['refused']} refused; "
         f"{row['predictions']} stocks predicted by {row['run_id']}, {len(row['gaps'])} left out"
     )
+    return said + without_adjusted(night.catch)
+
+
+def without_adjusted(catch: Catch) -> str:
+    """A line on the stocks whose moves are those of the close, or nothing."""
+    count = len(catch.unadjusted)
+    return f"\nnote: {count} symbols have no adjusted close; their moves come from the close" if count else ""

@@ -22,7 +22,11 @@ OVERLAP = 10  # stored sessions asked for again: they show restatements, and are
 
 @dataclass(frozen=True)
 class Catch:
-    """What a fetch brought: counts of bars, and one row a symbol of how the source answered."""
+    """What a fetch brought: counts of bars, and one row a symbol of how the source answered.
+
+    `unadjusted` are the stocks that came without any adjusted close where the market's moves are those of that price:
+    theirs are the close's.
+    """
 
     asked: int
     fetched: int
@@ -30,6 +34,7 @@ class Catch:
     refused: pd.DataFrame
     outcomes: pd.DataFrame
     restated: list[str]
+    unadjusted: list[str]
 
     @property
     def failures(self) -> pd.DataFrame:
@@ -40,7 +45,7 @@ class Catch:
 def nothing_fetched() -> Catch:
     """The catch of a night that did not ask its source."""
     refused = pd.DataFrame(columns=["symbol", "session", "reason", "value"])
-    return Catch(0, 0, 0, refused, pd.DataFrame(columns=list(OUTCOME_COLUMNS)), [])
+    return Catch(0, 0, 0, refused, pd.DataFrame(columns=list(OUTCOME_COLUMNS)), [], [])
 
 
 def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None) -> Catch:
@@ -52,6 +57,8 @@ def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None) -> Cat
     with transaction(desk.engine) as conn:
         save_universe(conn, desk)
     first = _wanted(desk, as_of)
+    if not first:
+        return nothing_fetched()
     brought = desk.source.fetch(first, as_of)
     brought, restated = _with_restated_histories(desk, brought, as_of)
     checked = _check(desk, brought.bars, as_of)
@@ -63,7 +70,15 @@ def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None) -> Cat
             conn, desk.name, checked.refused, source=desk.source.name, known_at=known_at
         )
     log.info("%s: %d bars fetched, %d new, %d refused", desk.name, len(brought.bars), stored, len(checked.refused))
-    return Catch(len(first), len(brought.bars), stored, checked.refused, brought.outcomes, restated)
+    unadjusted = _unadjusted(desk, checked.accepted)
+    return Catch(len(first), len(brought.bars), stored, checked.refused, brought.outcomes, restated, unadjusted)
+
+
+def _unadjusted(desk: Desk, bars: pd.DataFrame) -> list[str]:
+    if desk.market.returns == "close":
+        return []
+    adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).any()
+    return sorted(adjusted.index[~adjusted])
 
 
 def history_start(desk: Desk, as_of: date) -> date:

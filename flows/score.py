@@ -11,7 +11,7 @@ from db.engine import reading, transaction
 from dtml.baselines import RULE_HISTORY, naive_calls
 from dtml.metrics import Score, score
 from dtml.sessions import sessions_up_to
-from dtml.windows import FALL, RISE
+from dtml.windows import FALL, RISE, adjusted_price
 from flows.desk import Desk
 
 PROTOCOLS = ("paper", "all")
@@ -51,8 +51,8 @@ def _new_outcomes(desk: Desk, as_of: date) -> tuple[pd.DataFrame, datetime]:
         if waiting.empty:
             return waiting, datetime.now(UTC)
         bars = queries.prices(conn, desk.name, waiting["as_of"].min().date(), as_of)
-    price = "adj_close" if desk.market.returns == "adj_close" and bars["adj_close"].notna().any() else "close"
-    closes = bars.set_index(["symbol", "session"])[price]
+    bars["price"] = adjusted_price(bars, desk.market.returns)
+    closes = bars.set_index(["symbol", "session"])["price"]
     before, after = (
         closes.reindex(pd.MultiIndex.from_frame(waiting[["symbol", day]])).to_numpy() for day in ("as_of", "target")
     )

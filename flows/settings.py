@@ -1,7 +1,11 @@
 """What Prefect must find in the environment before it is imported, and where a night keeps its files."""
 
+import logging
 import os
+import sys
 from pathlib import Path
+
+OWN_LOGGERS = ("dtml", "flows", "db", "translation")
 
 PREFECT_DEFAULTS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # a first start migrates a database: over the default 20 s
@@ -11,7 +15,7 @@ PREFECT_DEFAULTS = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-    "PREFECT_LOGGING_EXTRA_LOGGERS": "dtml,flows,db",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(OWN_LOGGERS),
 }
 
 
@@ -29,6 +33,24 @@ def prepare_prefect(*, quiet: bool) -> None:
     """Set what Prefect needs, leaving what the user has set; call it before the first import of prefect."""
     defaults = PREFECT_DEFAULTS | {"PREFECT_HOME": str(data_folder() / "prefect")}
     if quiet:
-        defaults |= {"PREFECT_LOGGING_LEVEL": "WARNING", "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL"}
+        # Prefect keeps every line; the console shows what the command itself has to say.
+        defaults |= {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL", "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL"}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+def set_up_logging(*, debug: bool) -> None:
+    """Send our own lines to standard error: all of them to a terminal, warnings alone into a pipe or a cron mail.
+
+    Prefect's own lines go to its server; they are shown with `debug`.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    if debug:
+        handler.setLevel(logging.DEBUG)
+    else:
+        handler.setLevel(logging.INFO if sys.stderr.isatty() else logging.WARNING)
+        handler.addFilter(lambda record: record.name.split(".")[0] in OWN_LOGGERS)
+    logging.getLogger().addHandler(handler)
+    for name in OWN_LOGGERS:
+        logging.getLogger(name).setLevel(logging.INFO)

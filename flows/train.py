@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -77,8 +77,7 @@ def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = lambda _seed, _
     Interrupted, it continues from the last epoch when it is called again.
     """
     bars, watermark = stored_bars(desk, history_start(desk, as_of), as_of)
-    config = window_config(desk, bars)
-    windows = windows_of(desk, bars, config, desk.market.symbols)
+    windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
     train, validation = _spans(desk.experiment, windows, as_of)
     run_id = _run_id(desk, as_of, bars)
     if (known := _known(desk, run_id)) is not None:
@@ -100,7 +99,7 @@ def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = lambda _seed, _
         symbols=windows.symbols,
         seeds=tuple(fit.seed for fit in fits),
         model=desk.experiment.model,
-        windows=config,
+        windows=desk.experiment.windows,
         weights=stack_members(fits),
     )
     _record(desk, run_id, ensemble, fits, (train, validation), watermark)
@@ -117,15 +116,6 @@ def stored_bars(
     if bars.empty:
         raise DtmlError(f"the store holds no bars of {desk.name} from {first} to {last}: run `dtml fetch {desk.name}`")
     return bars.drop(columns="known_at"), bars["known_at"].max().to_pydatetime()
-
-
-def window_config(desk: Desk, bars: pd.DataFrame) -> WindowConfig:
-    """The experiment's windows; where the source has no adjusted close at all, moves come from the close."""
-    config = desk.experiment.windows
-    if config.returns == "adj_close" and bars["adj_close"].isna().all():
-        log.warning("%s: the source has no adjusted close, moves and averages come from the close", desk.name)
-        return replace(config, returns="close")
-    return config
 
 
 def windows_of(desk: Desk, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]) -> Windows:

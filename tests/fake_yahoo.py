@@ -36,8 +36,22 @@ HOSTS = ("*.yahoo.com", "*.finance.yahoo.com", "yahoo.com", "localhost")
 OPENING = pd.Timedelta(hours=9, minutes=30)
 
 
+def _failure(code: str, description: str) -> str:
+    return json.dumps({"chart": {"result": None, "error": {"code": code, "description": description}}})
+
+
+ANSWERS = {  # status and body of the faults that need no prices
+    "rate_limit": (429, "Too Many Requests"),
+    "500": (500, "<html>Internal Server Error</html>"),
+    "html": (200, "<html>Please log in to this network</html>"),
+    "empty": (200, json.dumps({"chart": {"result": [], "error": None}})),
+    "delisted": (404, _failure("Not Found", "No data found, symbol may be delisted")),
+    "internal_error": (500, _failure("Internal Server Error", "Something went wrong")),
+}
+
+
 class FakeYahoo:
-    """Serve `prices`; `requests` counts the chart requests of each symbol, `refused` those past the rate limit."""
+    """Serve `prices`; count each symbol's chart requests in `requests`, in `refused` past the rate limit."""
 
     def __init__(
         self,
@@ -97,22 +111,11 @@ class FakeYahoo:
         return (429, "Too Many Requests") if limited else self._chart(symbol, query)
 
     def _chart(self, symbol: str, query: Mapping[str, list[str]]) -> tuple[int, str]:
-        fault = self.faults.get(symbol)
-        match fault:
-            case "rate_limit":
-                return 429, "Too Many Requests"
-            case "500":
-                return 500, "<html>Internal Server Error</html>"
-            case "html":
-                return 200, "<html>Please log in to this network</html>"
-            case "internal_error":
-                return 500, _failure("Internal Server Error", "Something went wrong")
-            case "slow":
-                time.sleep(self.slowness)
-        if fault == "delisted" or symbol not in self.prices:
-            return 404, _failure("Not Found", "No data found, symbol may be delisted")
-        if fault == "empty":
-            return 200, json.dumps({"chart": {"result": [], "error": None}})
+        fault = self.faults.get(symbol, "delisted" if symbol not in self.prices else None)
+        if fault in ANSWERS:
+            return ANSWERS[fault]
+        if fault == "slow":
+            time.sleep(self.slowness)
         return 200, json.dumps({"chart": {"result": [self._result(symbol, query)], "error": None}})
 
     def _result(self, symbol: str, query: Mapping[str, list[str]]) -> dict[str, Any]:
@@ -184,10 +187,6 @@ def _events(bars: pd.DataFrame, seconds: pd.Series) -> dict[str, Any]:
     return events
 
 
-def _failure(code: str, description: str) -> str:
-    return json.dumps({"chart": {"result": None, "error": {"code": code, "description": description}}})
-
-
 class _Server(ThreadingHTTPServer):
     yahoo: FakeYahoo
     tls: ssl.SSLContext
@@ -222,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    do_POST = do_GET
+    do_POST = do_GET  # noqa: N815 - the base class looks for this name
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Say nothing: a test's output is for failures."""

@@ -173,6 +173,15 @@ def test_a_split_goes_through_the_adjusted_close_where_asked(z_close: str, seen:
     assert (found[29:35, 0] == 0).all()
 
 
+def test_a_stock_without_any_adjusted_close_has_its_moves_from_the_close() -> None:
+    bars = made_bars()
+    bars.loc[bars["symbol"] == "AAA", "adj_close"] = np.nan
+    assert torch.equal(build(bars).stocks, build(made_bars()).stocks)
+    bars.loc[bars["symbol"] == "BBB", "adj_close"] *= 2.0
+    by_close = build(bars, WindowConfig(window=WINDOW, returns="close"))
+    assert torch.equal(by_close.stocks, build(made_bars()).stocks)
+
+
 def test_labels_follow_the_papers_thresholds_and_a_tie_is_a_fall() -> None:
     windows = build(made_bars()).days(slice(0, 1))
     moves = torch.tensor([[0.0055, 0.0054, 0.0, -0.0049, -0.0050, torch.nan, 0.02]], dtype=torch.float64)

@@ -41,7 +41,7 @@ class Source(Protocol):
         """The last session that the source can give whole; None when it grows every day."""
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Bars of each symbol of `first`, index included, from its own first session to `last`, both included."""
+        """Bars of each symbol of `first`, the index too, from its first session to `last`, both included."""
 
 
 def open_source(name: str, market: Market, *, prices: Path | None = None, index: Path | None = None) -> Source:

@@ -67,7 +67,7 @@ class FileSource:
         return Fetched(bars=bars, outcomes=self._outcomes(bars, first, last))
 
     def _price_tables(self, first: Mapping[str, date], earliest: date, last: date) -> list[pd.DataFrame]:
-        """Bars of the prices under the market's symbols; of a folder, only the files that were asked for are read."""
+        """Bars of the prices under the market's symbols; of a folder, only the files asked for are read."""
         if self._long is not None:
             rows = self._long.rows(earliest, last, with_symbol=True)
             own = {symbol: self._own(symbol) for symbol in rows["symbol"].unique()}

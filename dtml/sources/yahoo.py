@@ -208,7 +208,7 @@ def _client(source_symbols: list[str], timezone: str) -> Any:
 
 @cache
 def _quiet_client() -> Any:
-    """Import yfinance and set it up once: failures raised, warnings and logs off, caches in a folder of our own."""
+    """Import yfinance and set it up once: failures raised, warnings and logs off, its caches apart."""
     import yfinance
 
     warnings.filterwarnings("ignore", module=r"yfinance(\..*)?")  # it turns its own warnings on when imported

@@ -23,9 +23,7 @@ def upgrade() -> None:
         sa.Column("market", TEXT, nullable=False, comment="Name of the market, such as sp500."),
         sa.Column("symbol", TEXT, nullable=False, comment="The market's own symbol."),
         sa.Column("kind", TEXT, nullable=False, comment="'stock', or 'index' for the market's index."),
-        sa.Column(
-            "source_symbol", TEXT, nullable=False, comment="Symbol at the price source (Yahoo's spelling)."
-        ),
+        sa.Column("source_symbol", TEXT, nullable=False, comment="Symbol at the price source (Yahoo's spelling)."),
         sa.Column("name", TEXT, comment="Name of the company or index; missing when unknown."),
         sa.Column("sector", TEXT, comment="Sector; missing when unknown and for an index."),
         sa.CheckConstraint("kind in ('stock', 'index')", name=op.f("ck_instrument_kind")),
@@ -39,9 +37,7 @@ def upgrade() -> None:
         sa.Column("spell", sa.Integer, autoincrement=False, nullable=False, comment="1 for the first stay."),
         sa.Column("valid_from", sa.Date, comment="First session of the stay; missing when not known."),
         sa.Column("valid_to", sa.Date, comment="Last session of the stay; missing while it lasts."),
-        sa.Column(
-            "source", TEXT, nullable=False, comment="Where the list of constituents comes from, in words."
-        ),
+        sa.Column("source", TEXT, nullable=False, comment="Where the list of constituents comes from, in words."),
         sa.CheckConstraint("spell >= 1", name=op.f("ck_membership_spell")),
         sa.CheckConstraint("valid_from <= valid_to", name=op.f("ck_membership_span")),
         sa.ForeignKeyConstraint(
@@ -56,15 +52,9 @@ def upgrade() -> None:
         sa.Column("instrument_id", sa.Integer, nullable=False, comment="The instrument."),
         sa.Column("session", sa.Date, nullable=False, comment="The session the bar belongs to."),
         sa.Column("known_at", MOMENT, nullable=False, comment="When this version was fetched."),
-        sa.Column(
-            "open", REAL, comment="First price, in currency units, above 0; missing when not reported."
-        ),
-        sa.Column(
-            "high", REAL, comment="Highest price, in currency units, above 0; missing when not reported."
-        ),
-        sa.Column(
-            "low", REAL, comment="Lowest price, in currency units, above 0; missing when not reported."
-        ),
+        sa.Column("open", REAL, comment="First price, in currency units, above 0; missing when not reported."),
+        sa.Column("high", REAL, comment="Highest price, in currency units, above 0; missing when not reported."),
+        sa.Column("low", REAL, comment="Lowest price, in currency units, above 0; missing when not reported."),
         sa.Column("close", REAL, nullable=False, comment="Last price, in currency units, above 0."),
         sa.Column(
             "adj_close",
@@ -76,20 +66,14 @@ def upgrade() -> None:
             REAL,
             comment="Shares traded, 0 or more, split-adjusted or not; missing when not reported.",
         ),
-        sa.Column(
-            "dividend", REAL, comment="Dividend per share gone ex, in currency units; missing when none."
-        ),
-        sa.Column(
-            "split", REAL, comment="New shares per old share on a split's day, above 0; missing when none."
-        ),
+        sa.Column("dividend", REAL, comment="Dividend per share gone ex, in currency units; missing when none."),
+        sa.Column("split", REAL, comment="New shares per old share on a split's day, above 0; missing when none."),
         sa.Column("source", TEXT, nullable=False, comment="Who reported the bar: yahoo, files, simulated."),
         sa.CheckConstraint(
             "open > 0 and high > 0 and low > 0 and close > 0 and adj_close > 0", name=op.f("ck_price_prices")
         ),
         sa.CheckConstraint("volume >= 0 and dividend >= 0 and split > 0", name=op.f("ck_price_amounts")),
-        sa.ForeignKeyConstraint(
-            ["instrument_id"], ["instrument.id"], name=op.f("fk_price_instrument_id_instrument")
-        ),
+        sa.ForeignKeyConstraint(["instrument_id"], ["instrument.id"], name=op.f("fk_price_instrument_id_instrument")),
         sa.PrimaryKeyConstraint("instrument_id", "session", "known_at", name=op.f("pk_price")),
         comment="Daily bars that passed the checks; a restated bar is a new row with a later known_at.",
         sqlite_with_rowid=False,

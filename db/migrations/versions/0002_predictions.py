@@ -22,14 +22,10 @@ def upgrade() -> None:
         sa.Column("id", TEXT, nullable=False, comment="Name of the run."),
         sa.Column("market", TEXT, nullable=False, comment="Name of the market."),
         sa.Column("kind", TEXT, nullable=False, comment="Its purpose: 'nightly', 'backtest' or 'paper'."),
-        sa.Column(
-            "config", sa.JSON, nullable=False, comment="Every setting of features, model and training."
-        ),
+        sa.Column("config", sa.JSON, nullable=False, comment="Every setting of features, model and training."),
         sa.Column("seeds", sa.JSON, nullable=False, comment="List of seeds, one per member of the ensemble."),
         sa.Column("code_version", TEXT, nullable=False, comment="Version of the code that trained."),
-        sa.Column(
-            "data_watermark", MOMENT, nullable=False, comment="Latest known_at of the prices trained on."
-        ),
+        sa.Column("data_watermark", MOMENT, nullable=False, comment="Latest known_at of the prices trained on."),
         sa.Column("checkpoint_path", TEXT, nullable=False, comment="Folder of the weights."),
         sa.Column("checkpoint_hash", TEXT, nullable=False, comment="SHA-256 of the checkpoint."),
         sa.Column("losses", sa.JSON, nullable=False, comment="Training history, per member and epoch."),
@@ -47,12 +43,8 @@ def upgrade() -> None:
         sa.Column("run_id", TEXT, nullable=False, comment="The model that predicted."),
         sa.Column("target", sa.Date, nullable=False, comment="Session predicted."),
         sa.Column("instrument_id", sa.Integer, nullable=False, comment="The instrument."),
-        sa.Column(
-            "as_of", sa.Date, nullable=False, comment="Last session the model saw; always before target."
-        ),
-        sa.Column(
-            "probability", REAL, nullable=False, comment="Probability of a rise, 0 to 1; mean of the members."
-        ),
+        sa.Column("as_of", sa.Date, nullable=False, comment="Last session the model saw; always before target."),
+        sa.Column("probability", REAL, nullable=False, comment="Probability of a rise, 0 to 1; mean of the members."),
         sa.Column("spread", REAL, comment="Standard deviation over the members; missing with one."),
         sa.Column("known_at", MOMENT, nullable=False, comment="Latest known_at of the prices it saw."),
         sa.Column("made_at", MOMENT, nullable=False, comment="When it was computed."),
@@ -85,9 +77,7 @@ def upgrade() -> None:
         sa.Column("recorded_at", MOMENT, nullable=False, comment="When the row was last changed."),
         sa.CheckConstraint("label in (-1, 0, 1)", name=op.f("ck_outcome_label")),
         sa.CheckConstraint("move > -1", name=op.f("ck_outcome_move")),
-        sa.ForeignKeyConstraint(
-            ["instrument_id"], ["instrument.id"], name=op.f("fk_outcome_instrument_id_instrument")
-        ),
+        sa.ForeignKeyConstraint(["instrument_id"], ["instrument.id"], name=op.f("fk_outcome_instrument_id_instrument")),
         sa.PrimaryKeyConstraint("instrument_id", "session", name=op.f("pk_outcome")),
         comment="What happened to each predicted stock and session.",
         sqlite_with_rowid=False,
@@ -95,15 +85,9 @@ def upgrade() -> None:
     op.create_table(
         "score",
         sa.Column("market", TEXT, nullable=False, comment="Name of the market."),
-        sa.Column(
-            "target", sa.Date, nullable=False, comment="Session predicted; the last one of a running score."
-        ),
-        sa.Column(
-            "span", TEXT, nullable=False, comment="'night' for that session, 'running' for all up to it."
-        ),
-        sa.Column(
-            "protocol", TEXT, nullable=False, comment="'paper': labelled stock-days alone; 'all': every one."
-        ),
+        sa.Column("target", sa.Date, nullable=False, comment="Session predicted; the last one of a running score."),
+        sa.Column("span", TEXT, nullable=False, comment="'night' for that session, 'running' for all up to it."),
+        sa.Column("protocol", TEXT, nullable=False, comment="'paper': labelled stock-days alone; 'all': every one."),
         sa.Column("predictor", TEXT, nullable=False, comment="'dtml', or the name of a naive rule."),
         sa.Column("n", sa.Integer, nullable=False, comment="Stock-days scored."),
         sa.Column("nights", sa.Integer, nullable=False, comment="Sessions scored."),
@@ -142,9 +126,7 @@ def upgrade() -> None:
         sa.Column("stored", sa.Integer, comment="Bars that were new or restated; missing while running."),
         sa.Column("refused", sa.Integer, comment="Bars refused; missing while running."),
         sa.Column("predictions", sa.Integer, comment="Stocks predicted; missing while running."),
-        sa.Column(
-            "gaps", sa.JSON, comment="Stocks left out, a list of {symbol, reason}; missing while running."
-        ),
+        sa.Column("gaps", sa.JSON, comment="Stocks left out, a list of {symbol, reason}; missing while running."),
         sa.Column("started_at", MOMENT, nullable=False, comment="When the night began."),
         sa.Column("finished_at", MOMENT, comment="When it ended; missing while running."),
         sa.CheckConstraint(

@@ -1,0 +1,60 @@
+"""A night of 483 stocks with a trained model, whole process, against a process that runs an empty Prefect flow.
+
+The nights after the first train nothing: what they take beyond Prefect's own start is the pipeline's.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.panel import SHARED
+
+FIRST, NIGHTS = "2022-06-01", ("2022-06-02", "2022-06-03", "2022-06-06", "2022-06-07", "2022-06-08")
+EMPTY_FLOW = """
+from flows.settings import prepare_prefect
+prepare_prefect(quiet=True)
+from prefect import flow
+@flow
+def nothing():
+    return 1
+nothing()
+"""
+
+
+def seconds_of(command: list[str], folder: Path) -> float:
+    """Wall time of a process that must succeed."""
+    environment = os.environ | {"DTML_DATABASE_URL": f"sqlite:///{folder}/store.sqlite", "DTML_DATA": str(folder)}
+    begun = time.perf_counter()
+    subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begun
+
+
+def night_command(as_of: str) -> list[str]:
+    """The command of one night; a single epoch trains the model of the first."""
+    prices, index = SHARED / "prices" / "sp500.parquet", SHARED / "index" / "GSPC.parquet"
+    program = str(Path(sys.executable).with_name("dtml"))
+    files = ["--source", "files", "--prices", str(prices), "--index", str(index), "--universe", "source"]
+    return [program, "nightly", "sp500", *files, "--as-of", as_of, "--epochs", "1", "--members", "1"]
+
+
+def main() -> None:
+    """Print medians of whole processes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        first = seconds_of(night_command(FIRST), folder)
+        print(f"first night, history stored and one epoch trained: {first:.1f} s")
+        pairs = [
+            (seconds_of([sys.executable, "-c", EMPTY_FLOW], folder), seconds_of(night_command(day), folder))
+            for day in NIGHTS
+        ]
+    empty, night = (statistics.median(column) for column in zip(*pairs, strict=True))
+    beyond = statistics.median(whole - start for start, whole in pairs)
+    print(f"an empty Prefect flow: {empty:.1f} s; a night of 483 stocks: {night:.1f} s; beyond Prefect: {beyond:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""What a good bar is: each fault is refused with its reason, and everything else is accepted as it came."""
+
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dtml.bars import BAR_COLUMNS, REASONS, Checked, bars_frame, check
+from dtml.markets import Checks
+
+SESSIONS = pd.bdate_range("2024-01-01", periods=17)
+CLOSED = SESSIONS[12]
+STOCKS = ("AAA", "BBB", "CCC", "DDD", "EEE", "FFF", "GGG")
+INDEX = "IDX"
+NO_PRICES = pd.DataFrame({"symbol": [], "session": []})
+
+
+def market(symbols: tuple[str, ...] = (*STOCKS, INDEX), sessions: int = 13) -> pd.DataFrame:
+    """Good bars, session by session as real files have them: every close differs from the one before."""
+    tables = []
+    for place, symbol in enumerate(symbols):
+        close = 20 + 10 * place + np.arange(sessions) / 8
+        prices = {"open": close - 0.25, "high": close + 1, "low": close - 1, "close": close}
+        table = pd.DataFrame({"symbol": symbol, "session": SESSIONS[:sessions], **prices})
+        tables.append(table.assign(adj_close=close / 2, volume=100.0 + place))
+    return bars_frame(pd.concat(tables).sort_values(["session", "symbol"]))
+
+
+def judge(bars: pd.DataFrame, **changed: object) -> Checked:
+    settings = {
+        "sessions": SESSIONS,
+        "closed_until": CLOSED.date(),
+        "checks": Checks(max_move=0.35, max_refused=0.2, stale_share=0.5),
+        "index_symbol": INDEX,
+        "returns": "adj_close",
+    }
+    return check(bars, **(settings | changed))  # type: ignore[arg-type]
+
+
+def row_of(bars: pd.DataFrame, symbol: str, session: int) -> pd.Series:
+    return (bars["symbol"] == symbol) & (bars["session"] == SESSIONS[session])
+
+
+def spoilt(symbol: str, session: int, **values: float) -> pd.DataFrame:
+    bars = market()
+    for column, value in values.items():
+        bars.loc[row_of(bars, symbol, session), column] = value
+    return bars
+
+
+def reasons(checked: Checked) -> list[tuple[str, pd.Timestamp, str]]:
+    columns = (checked.refused[name] for name in ("symbol", "session", "reason"))
+    return list(zip(*columns, strict=True))
+
+
+def test_good_bars_are_accepted_as_they_came() -> None:
+    bars = market()
+    checked = judge(bars)
+    pd.testing.assert_frame_equal(checked.accepted, bars)
+    assert list(checked.refused.columns) == ["symbol", "session", "reason", "value"]
+    assert checked.refused.empty
+
+
+def test_no_bars_are_no_refusals() -> None:
+    checked = judge(bars_frame(NO_PRICES))
+    assert checked.accepted.empty
+    assert checked.refused.empty
+    assert tuple(checked.accepted.columns) == BAR_COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("values", "reason", "value"),
+    [
+        ({"open": np.nan}, "null_price", "open=nan"),
+        ({"close": np.inf}, "null_price", "close=inf"),
+        ({"adj_close": np.nan}, "null_price", "adj_close=nan"),
+        ({"open": 0.0}, "non_positive_price", "open=0"),
+        ({"low": -1.5}, "non_positive_price", "low=-1.5"),
+        ({"adj_close": 0.0}, "non_positive_price", "adj_close=0"),
+        ({"high": 25.0, "low": 27.0}, "high_below_low", "high=25 low=27"),
+        ({"close": 35.0}, "outside_range", "open=30.375 high=31.625 low=29.625 close=35"),
+        ({"open": 29.5}, "outside_range", "open=29.5 high=31.625 low=29.625 close=30.625"),
+        ({"adj_close": 30.625}, "unexplained_move", "adj_close=30.625 after 15.25 (+100.8%)"),
+    ],
+)
+def test_a_bad_price_is_refused_with_its_reason_and_value(values: dict[str, float], reason: str, value: str) -> None:
+    checked = judge(spoilt("BBB", 5, **values))
+    later = [("BBB", SESSIONS[6], "unexplained_move")] if reason == "unexplained_move" else []  # the way back
+    assert reasons(checked) == [("BBB", SESSIONS[5], reason), *later]
+    assert checked.refused["value"].iloc[0] == value
+    assert len(checked.accepted) == 8 * 13 - 1 - len(later)
+
+
+def test_a_price_outside_the_range_by_rounding_is_accepted() -> None:
+    assert judge(spoilt("BBB", 5, close=31.625 * 1.0006)).refused.empty
+    assert reasons(judge(spoilt("BBB", 5, close=31.625 * 1.0011))) == [("BBB", SESSIONS[5], "outside_range")]
+
+
+def test_a_bar_without_volume_is_accepted() -> None:
+    assert judge(market().assign(volume=np.nan)).refused.empty
+
+
+def test_a_bar_after_the_last_closed_session_is_open_and_one_later_is_future() -> None:
+    bars = market(sessions=15)
+    assert set(reasons(judge(bars))) == {
+        *((symbol, SESSIONS[13], "open_session") for symbol in (*STOCKS, INDEX)),
+        *((symbol, SESSIONS[14], "future_session") for symbol in (*STOCKS, INDEX)),
+    }
+
+
+def test_a_bar_after_the_sessions_known_is_future() -> None:
+    checked = judge(market(sessions=14), sessions=SESSIONS[:13])
+    assert set(checked.refused["reason"]) == {"future_session"}
+    assert set(checked.refused["value"]) == {f"session={SESSIONS[13]:%Y-%m-%d}"}
+
+
+def test_a_bar_of_a_day_that_is_no_session_is_refused_and_compared_with_nothing() -> None:
+    bars = spoilt("BBB", 5, adj_close=90.0)
+    checked = judge(bars, sessions=SESSIONS.delete(5))
+    assert set(reasons(checked)) == {(symbol, SESSIONS[5], "not_a_session") for symbol in (*STOCKS, INDEX)}
+
+
+def test_differing_bars_of_one_session_are_all_refused_and_equal_ones_but_for_one() -> None:
+    bars = market()
+    equal = bars[row_of(bars, "AAA", 3)]
+    differing = bars[row_of(bars, "BBB", 4)].assign(close=30.375)
+    checked = judge(pd.concat([bars, equal, equal, differing], ignore_index=True))
+    refused = reasons(checked)
+    assert refused.count(("AAA", SESSIONS[3], "duplicate_session")) == 2
+    assert refused.count(("BBB", SESSIONS[4], "duplicate_session")) == 2
+    assert len(refused) == 4
+    assert row_of(checked.accepted, "AAA", 3).sum() == 1
+    assert row_of(checked.accepted, "BBB", 4).sum() == 0
+
+
+def test_a_session_on_which_half_the_stocks_repeat_without_volume_is_stale_for_them() -> None:
+    bars = market()
+    for symbol in (*STOCKS[:4], INDEX):
+        bars.loc[row_of(bars, symbol, 5), ["open", "close", "volume"]] = [
+            *bars.loc[row_of(bars, symbol, 4), ["open", "close"]].iloc[0],
+            0,
+        ]
+    checked = judge(bars)
+    assert set(reasons(checked)) == {(symbol, SESSIONS[5], "stale_day") for symbol in STOCKS[:4]}
+    assert checked.refused["value"].iloc[0] == "close=20.5 volume=0, as in 57.1% of the market"
+
+
+@pytest.mark.parametrize("volume", [0.0, np.nan, 3.0])
+def test_a_halted_stock_is_no_stale_day(volume: float) -> None:
+    assert judge(spoilt("BBB", 5, close=30.5, volume=volume)).refused.empty
+
+
+def test_a_stock_fetched_alone_is_held_against_the_size_of_its_market() -> None:
+    alone = spoilt("BBB", 5, close=30.5, volume=0)
+    alone = alone[alone["symbol"] == "BBB"].reset_index(drop=True)
+    assert reasons(judge(alone)) == [("BBB", SESSIONS[5], "stale_day")]
+    assert judge(alone, market_size=7).refused.empty
+
+
+def test_only_the_bar_that_jumps_is_refused() -> None:
+    bars = market()
+    later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
+    bars.loc[later, ["open", "high", "low", "close", "adj_close"]] *= 0.5
+    assert reasons(judge(bars)) == [("BBB", SESSIONS[5], "unexplained_move")]
+
+
+def test_a_split_recorded_that_day_explains_the_move() -> None:
+    bars = market()
+    later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
+    bars.loc[later, ["open", "high", "low", "close", "adj_close"]] *= 0.5
+    bars.loc[row_of(bars, "BBB", 5), "split"] = 2.0
+    assert judge(bars).refused.empty
+
+
+def test_moves_come_from_the_price_that_the_market_names() -> None:
+    bars = market()
+    later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
+    bars.loc[later, ["open", "high", "low", "close"]] *= 0.5  # a split, which the adjusted close does not show
+    assert judge(bars).refused.empty
+    assert reasons(judge(bars, returns="close")) == [("BBB", SESSIONS[5], "unexplained_move")]
+
+
+def test_a_symbol_without_adjusted_close_is_judged_by_its_close() -> None:
+    bars = market()
+    bars.loc[bars["symbol"] == "BBB", "adj_close"] = np.nan
+    later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
+    bars.loc[later, ["open", "high", "low", "close"]] *= 0.5
+    assert reasons(judge(bars)) == [("BBB", SESSIONS[5], "unexplained_move")]
+
+
+def test_a_bar_refused_for_its_open_is_still_what_the_next_one_is_compared_with() -> None:
+    bars = spoilt("BBB", 5, open=0.0, adj_close=20.0)  # +31 % on this session, and -23 % on the next
+    bars.loc[row_of(bars, "BBB", 6), "adj_close"] = 12.5
+    assert reasons(judge(bars)) == [
+        ("BBB", SESSIONS[5], "non_positive_price"),
+        ("BBB", SESSIONS[6], "unexplained_move"),
+    ]
+
+
+def test_a_first_bar_is_compared_with_the_preceding_one_where_it_is_given() -> None:
+    bars = market()
+    fresh = bars[bars["session"] == SESSIONS[12]].reset_index(drop=True)
+    fresh.loc[row_of(fresh, "BBB", 12), "adj_close"] = 29.0
+    assert judge(fresh).refused.empty
+    checked = judge(fresh, preceding=bars)  # whose own bars of that session give way
+    assert reasons(checked) == [("BBB", SESSIONS[12], "unexplained_move")]
+    assert len(checked.accepted) == 7
+
+
+def test_columns_that_are_not_those_of_bars_are_a_mistake() -> None:
+    with pytest.raises(ValueError, match=r"expected columns symbol, session.*; got symbol, session"):
+        judge(market().drop(columns="split"))
+
+
+def test_a_ratio_of_one_is_no_split_and_nothing_paid_is_no_dividend() -> None:
+    table = market().assign(split=[0.0, 1.0, 2.0, 0.5] * 26, dividend=[0.0, 0.25] * 52)
+    bars = bars_frame(table)
+    assert bars["split"].iloc[:4].tolist()[2:] == [2.0, 0.5]
+    assert bars["split"].isna().sum() == 52
+    assert bars["dividend"].isna().sum() == 52
+
+
+BROKEN = st.sampled_from([np.nan, 0.0, -3.0, 1e6, 30.0])
+
+
+@given(
+    cells=st.lists(st.tuples(st.integers(0, 103), st.sampled_from(BAR_COLUMNS[2:]), BROKEN), min_size=1, max_size=11),
+    copies=st.lists(st.integers(0, 103), max_size=3),
+    closed=st.integers(0, 16),
+)
+def test_every_bar_is_either_accepted_unchanged_or_refused_once(
+    cells: list[tuple[int, str, float]], copies: list[int], closed: int
+) -> None:
+    bars = market()
+    for row, column, value in cells:
+        bars.loc[row, column] = value
+    bars = pd.concat([bars, bars.loc[copies]], ignore_index=True)
+    checked = judge(bars, closed_until=SESSIONS[closed].date())
+    assert len(checked.accepted) + len(checked.refused) == len(bars)
+    assert set(checked.refused["reason"]) <= set(REASONS)
+    accepted = checked.accepted.merge(bars.drop_duplicates(), how="left", on=list(BAR_COLUMNS), indicator=True)
+    assert (accepted["_merge"] == "both").all()
+    assert not checked.accepted.duplicated(["symbol", "session"]).any()
+
+
+@given(order=st.permutations(range(26)))
+def test_the_order_of_the_bars_changes_no_verdict(order: list[int]) -> None:
+    bars = spoilt("AAA", 5, adj_close=90.0, volume=0)
+    bars = bars[bars["symbol"].isin(["AAA", "BBB"])].reset_index(drop=True)
+    assert sorted(reasons(judge(bars.loc[order].reset_index(drop=True)))) == sorted(reasons(judge(bars)))
+
+
+def test_dates_before_1970_are_sessions_too() -> None:
+    sessions = pd.bdate_range("1965-01-04", periods=3)
+    table = pd.DataFrame({"symbol": "AAA", "session": sessions, "open": 3.0, "high": 5.0, "low": 2.0, "close": 3.0})
+    assert judge(bars_frame(table), sessions=sessions, closed_until=date(1965, 1, 6)).refused.empty

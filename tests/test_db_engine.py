@@ -1,0 +1,275 @@
+"""Opening a store: every mistake is one line, a reader cannot write, two writers wait for each other."""
+
+import multiprocessing
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Engine, make_url
+
+from db import queries, schema
+from db.engine import (
+    database_url,
+    is_read_only,
+    location,
+    open_engine,
+    prepare,
+    reading,
+    require_current,
+    transaction,
+    upgrade,
+)
+from db.errors import StoreError, StoreUsageError
+
+WRITERS, ROUNDS = 3, 7
+
+
+def stock(symbol: str) -> dict[str, str]:
+    return {"market": "toy", "symbol": symbol, "kind": "stock", "source_symbol": symbol}
+
+
+def count(engine: Engine) -> int:
+    with reading(engine) as conn:
+        return queries.table_counts(conn)["instrument"]
+
+
+def test_the_default_store_is_a_file_below_the_current_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DTML_DATABASE_URL", raising=False)
+    assert database_url().database == str(tmp_path / "data" / "dtml.sqlite")
+
+
+def test_the_environment_names_the_store_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", "postgresql://quant@db.example/prices")
+    assert database_url().drivername == "postgresql+psycopg"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("no url at all", "malformed"),
+        ("postgresql://quant:secret@host:port/x", "malformed"),
+        ("mysql://quant:secret@host/x", "'mysql' is not supported"),
+        ("sqlite://", "must be a file"),
+        ("sqlite:///:memory:", "must be a file"),
+    ],
+)
+def test_a_bad_url_is_one_line_without_its_password(url: str, said: str) -> None:
+    with pytest.raises(StoreUsageError, match=said) as caught:
+        open_engine(url)
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://quant:s3cr%40et@127.0.0.1:1/x",
+        "postgresql://quant@127.0.0.1:1/x?password=s3cr%40et",
+        "postgresql://quant:s3cr%40et@127.0.0.1:1/x?options=-c%20no_such_setting%3Ds3cr%40et",
+    ],
+)
+def test_a_server_that_cannot_be_reached_is_one_line_without_its_password(url: str) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(StoreError, match=r"127\.0\.0\.1.*start the server or correct") as caught:
+        open_engine(url)
+    assert "s3cr" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
+    with pytest.raises(StoreUsageError, match=r"pip install 'dtml-nightshift\[postgres\]'"):
+        open_engine("postgresql://quant@127.0.0.1:1/x")
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot make the folder"):
+        open_engine(f"sqlite:///{tmp_path}/file/folder/store.sqlite")
+
+
+def test_a_folder_in_the_place_of_the_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"unable to open database file .check that its folder"):
+        open_engine(f"sqlite:///{tmp_path}")
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("buy low, sell high\n" * 97)
+    with pytest.raises(StoreError, match=r"notes.txt: file is not a database"):
+        open_engine(f"sqlite:///{text}")
+    assert text.read_text().startswith("buy low")
+
+
+def test_a_store_that_is_not_there_is_not_made_by_reading(tmp_path: Path) -> None:
+    with pytest.raises(StoreUsageError, match="no store at"):
+        open_engine(f"sqlite:///{tmp_path}/store.sqlite", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_may_lie_in_a_folder_with_an_odd_name(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/50 % of #1/store.sqlite"
+    prepare(open_engine(url))
+    reader = open_engine(url, read_only=True)
+    require_current(reader)
+    assert location(reader) == f"{tmp_path}/50 % of #1/store.sqlite"
+
+
+def test_a_reader_cannot_write(engine: Engine, reader: Engine) -> None:
+    assert is_read_only(reader)
+    assert not is_read_only(engine)
+    with pytest.raises(StoreError, match=r"(?i)read-?only"), transaction(reader) as conn:
+        conn.execute(sa.insert(schema.instrument), [stock("A")])
+    assert count(engine) == 0
+
+
+def test_a_reader_sees_what_was_written_after_it_opened(engine: Engine, reader: Engine) -> None:
+    assert count(reader) == 0
+    with transaction(engine) as conn:
+        conn.execute(sa.insert(schema.instrument), [stock("A")])
+    assert count(reader) == 1
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "delete from instrument",
+        "drop view night_log",
+        "select 1; delete from instrument",
+        "create table mine (x int)",
+        "with gone as (delete from instrument returning 1) select * from gone",
+    ],
+)
+def test_sql_of_a_user_writes_nothing(engine: Engine, reader: Engine, sql: str) -> None:
+    with transaction(engine) as conn:
+        conn.execute(sa.insert(schema.instrument), [stock("A")])
+    with pytest.raises(StoreUsageError):
+        queries.select(reader, sql)
+    assert count(engine) == 1
+    assert len(queries.select(reader, "select * from night_log")) == 0
+
+
+@pytest.mark.parametrize(
+    "lifted",
+    [
+        "do $$ begin perform set_config('transaction_read_only', 'off', true); delete from instrument; end $$",
+        "set transaction read write",
+        "commit; delete from instrument",
+    ],
+)
+def test_a_user_cannot_lift_the_ban_on_writing(engine: Engine, reader: Engine, lifted: str) -> None:
+    with transaction(engine) as conn:
+        conn.execute(sa.insert(schema.instrument), [stock("A")])
+    with pytest.raises(StoreUsageError):
+        queries.select(reader, lifted)
+    assert count(engine) == 1
+
+
+def test_a_user_cannot_write_to_another_file(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.sqlite"
+    prepare(open_engine(url))
+    for aim in (tmp_path / "new.sqlite", f"file:{tmp_path}/new.sqlite?mode=rwc"):
+        with pytest.raises(StoreUsageError, match="attached"):
+            queries.select(open_engine(url, read_only=True), f"attach database '{aim}' as other")
+    assert not (tmp_path / "new.sqlite").exists()
+
+
+def test_sql_that_does_not_run_is_one_line(reader: Engine) -> None:
+    with pytest.raises(StoreUsageError, match="no_such_table") as caught:
+        queries.select(reader, "select *\nfrom no_such_table")
+    assert "\n" not in str(caught.value)
+
+
+def test_sql_of_a_user_needs_a_reader(engine: Engine) -> None:
+    with pytest.raises(StoreUsageError, match="read_only"):
+        queries.select(engine, "select 1 as one")
+
+
+def test_sql_of_a_user_gives_numbers_and_keeps_percent_signs(reader: Engine) -> None:
+    rows = queries.select(reader, "select avg(x) as mean, '100%s' as sign from (select 1 as x union select 2) as t")
+    assert rows.to_dict("records") == [{"mean": 1.5, "sign": "100%s"}]
+
+
+def test_a_failed_transaction_leaves_nothing_behind(engine: Engine) -> None:
+    def write_twice() -> None:
+        with transaction(engine) as conn:
+            conn.execute(sa.insert(schema.instrument), [stock("A")])
+            conn.execute(sa.insert(schema.instrument), [stock("A")])
+
+    with pytest.raises(StoreError, match=r"(?i)unique"):
+        write_twice()
+    assert count(engine) == 0
+
+
+def test_two_writers_lose_nothing(engine: Engine) -> None:
+    """Each reads, then writes what it read plus one: a lost update would show in the sum."""
+
+    def write() -> None:
+        for _ in range(ROUNDS):
+            with transaction(engine) as conn:
+                stored = queries.table_counts(conn)["instrument"]
+                conn.execute(sa.insert(schema.instrument), [stock(f"S{stored}")])
+
+    writers = [threading.Thread(target=write) for _ in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert count(engine) == WRITERS * ROUNDS
+
+
+def make_store(url: str) -> None:
+    engine = open_engine(url)
+    prepare(engine)
+    with transaction(engine) as conn:
+        conn.execute(sa.insert(schema.instrument), [stock(f"S{os.getpid()}")])
+
+
+def test_processes_that_make_the_same_store_at_once_all_succeed(store_url: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=make_store, args=(store_url,)) for _ in range(WRITERS)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * WRITERS
+    assert count(open_engine(store_url)) == WRITERS
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_half_written(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path}/store.sqlite")
+    prepare(engine)
+
+    def limit(connection: sqlite3.Connection, _record: object) -> None:
+        pages = connection.execute("pragma page_count").fetchone()[0]
+        connection.execute(f"pragma max_page_count = {pages + 3}")
+
+    engine.dispose()
+    sa.event.listen(engine, "connect", limit)
+    with pytest.raises(StoreError, match=r"disk is full .free some space"), transaction(engine) as conn:
+        conn.execute(sa.insert(schema.instrument), [stock(f"S{each}" * 97) for each in range(997)])
+    assert count(engine) == 0
+
+
+def test_a_connection_that_the_server_dropped_is_one_line_and_then_replaced(engine: Engine, store_url: str) -> None:
+    if make_url(store_url).get_backend_name() == "sqlite":
+        pytest.skip("a file has no connection to lose")
+    kill = "select pg_terminate_backend(pg_backend_pid())"
+    with pytest.raises(StoreError, match="terminat") as caught, transaction(engine) as conn:
+        conn.execute(sa.text(kill))
+    assert "\n" not in str(caught.value)
+    assert count(engine) == 0
+
+
+def test_an_upgrade_is_needed_once(store_url: str) -> None:
+    engine = open_engine(store_url)
+    with pytest.raises(StoreUsageError, match="is empty"):
+        require_current(engine)
+    assert upgrade(engine)
+    assert not upgrade(engine)
+    require_current(engine)

@@ -1,0 +1,270 @@
+"""Prices: stored only when they change, read as they were known, never repaired."""
+
+from datetime import UTC, date, datetime, timedelta, timezone
+
+import numpy as np
+import pandas as pd
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Engine
+
+from db import queries, repositories, schema
+from db.engine import reading, transaction
+from db.errors import StoreError, StoreUsageError
+
+SYMBOLS = ("A", "B", "^TOY")
+SESSIONS = pd.bdate_range("2024-01-01", periods=5, unit="ns").rename("session")
+FIRST, LAST = SESSIONS[0].date(), SESSIONS[-1].date()
+MONDAY, TUESDAY = datetime(2024, 1, 8, 22, tzinfo=UTC), datetime(2024, 1, 9, 22, tzinfo=UTC)
+BAR = ["symbol", "session", "open", "high", "low", "close", "adj_close", "volume", "dividend", "split"]
+
+
+def bars(symbols: tuple[str, ...] = SYMBOLS, sessions: pd.DatetimeIndex = SESSIONS) -> pd.DataFrame:
+    """Bars in the order of a file, by session: prices of 100 and up, no open on the first, one split."""
+    frame = pd.MultiIndex.from_product([sessions, symbols], names=["session", "symbol"]).to_frame(index=False)
+    frame["close"] = 100 + np.arange(len(frame)) / 7
+    frame["open"] = (frame["close"] - 0.5).where(frame["session"] > sessions[0])
+    frame["high"], frame["low"] = frame["close"] + 1, frame["close"] - 1
+    frame["adj_close"] = frame["close"] / 2
+    frame["volume"] = 1000.0 * np.arange(len(frame))
+    frame["dividend"] = np.nan
+    frame["split"] = pd.Series(4.0, index=frame.index[:1]).reindex(frame.index)
+    return frame[BAR]
+
+
+@pytest.fixture
+def store(engine: Engine) -> Engine:
+    instruments = pd.DataFrame(
+        {
+            "symbol": SYMBOLS,
+            "kind": ["stock", "stock", "index"],
+            "source_symbol": [symbol + ".X" for symbol in SYMBOLS],
+            "name": ["Alpha", None, "Toy index"],
+            "sector": ["Energy", None, None],
+        }
+    )
+    with transaction(engine) as conn:
+        assert repositories.save_instruments(conn, "toy", instruments) == len(SYMBOLS)
+    return engine
+
+
+def append(store: Engine, frame: pd.DataFrame, known_at: datetime = MONDAY) -> int:
+    with transaction(store) as conn:
+        return repositories.append_prices(conn, "toy", frame, source="files", known_at=known_at)
+
+
+def read(store: Engine, known_at: datetime | None = None) -> pd.DataFrame:
+    with reading(store) as conn:
+        return queries.prices(conn, "toy", FIRST, LAST, known_at=known_at)
+
+
+def test_bars_come_back_as_they_went_in_sorted_by_symbol(store: Engine) -> None:
+    assert append(store, bars()) == len(SYMBOLS) * len(SESSIONS)
+    expected = bars().sort_values(["symbol", "session"], ignore_index=True)
+    stored = read(store)
+    pd.testing.assert_frame_equal(stored[BAR], expected)
+    assert stored["known_at"].dtype == "datetime64[ns, UTC]"
+    assert set(stored["known_at"]) == {pd.Timestamp(MONDAY)}
+
+
+def test_a_rerun_adds_no_row(store: Engine) -> None:
+    append(store, bars())
+    assert append(store, bars()) == 0
+    assert append(store, bars(), TUESDAY) == 0
+
+
+def test_rounding_noise_is_no_restatement_and_a_missing_value_equals_itself(store: Engine) -> None:
+    append(store, bars())
+    noisy = bars()
+    noisy["close"] *= 1 + 5e-10
+    assert append(store, noisy, TUESDAY) == 0
+    noisy["close"] *= 1 + 5e-9
+    assert append(store, noisy, TUESDAY) == len(noisy)
+
+
+@pytest.mark.parametrize("column", BAR[2:])
+def test_a_value_that_appears_or_goes_is_a_restatement(store: Engine, column: str) -> None:
+    append(store, bars())
+    changed = bars()
+    place = 7
+    value = changed.loc[place, column]
+    changed.loc[place, column] = 99.75 if column == "close" or np.isnan(value) else np.nan
+    assert append(store, changed, TUESDAY) == 1
+    assert append(store, bars(), TUESDAY + timedelta(days=1)) == 1
+
+
+def test_a_restated_bar_is_read_as_it_was_known_then(store: Engine) -> None:
+    append(store, bars())
+    restated = bars()
+    restated.loc[restated["symbol"] == "B", "adj_close"] /= 3
+    assert append(store, restated, TUESDAY) == len(SESSIONS)
+    pd.testing.assert_frame_equal(
+        read(store, MONDAY)[BAR], bars().sort_values(["symbol", "session"], ignore_index=True)
+    )
+    pd.testing.assert_frame_equal(read(store)[BAR], restated.sort_values(["symbol", "session"], ignore_index=True))
+    assert read(store, MONDAY - timedelta(seconds=1)).empty
+    with reading(store) as conn:
+        marks = [queries.watermark(conn, "toy", FIRST, LAST, known_at=each) for each in (None, MONDAY)]
+        assert queries.watermark(conn, "toy", date(1999, 1, 1), date(1999, 12, 31)) is None
+    assert marks == [TUESDAY, MONDAY]
+
+
+def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(store: Engine) -> None:
+    append(store, bars(), TUESDAY)
+    older = bars()
+    older["close"] += 1
+    assert append(store, older, MONDAY) == len(older)
+    assert (read(store)["close"] == bars().sort_values(["symbol", "session"])["close"].to_numpy()).all()
+    assert append(store, older, MONDAY) == 0
+
+
+def test_two_versions_of_one_moment_are_refused(store: Engine) -> None:
+    append(store, bars())
+    changed = bars()
+    changed.loc[changed["symbol"] == "B", "close"] += 1
+    with pytest.raises(StoreError, match="B 2024-01-01: two versions fetched at 2024-01-08T22"):
+        append(store, changed)
+
+
+def test_symbols_fetched_over_different_spans_are_compared_each_over_its_own(store: Engine) -> None:
+    append(store, bars())
+    tail = bars()
+    tail = tail[(tail["symbol"] == "A") | (tail["session"] >= SESSIONS[3])].copy()
+    tail.loc[tail["session"] == SESSIONS[3], "volume"] += 1
+    assert append(store, tail, TUESDAY) == len(SYMBOLS)
+
+
+def test_no_bars_are_no_rows(store: Engine) -> None:
+    assert append(store, bars().iloc[:0]) == 0
+    empty = read(store)
+    assert empty.empty
+    assert list(empty) == [*BAR, "known_at"]
+    assert empty["session"].dtype == "datetime64[ns]"
+    with reading(store) as conn:
+        assert queries.last_sessions(conn, "toy").empty
+        assert queries.prices(conn, "no such market", FIRST, LAST).empty
+
+
+@pytest.mark.parametrize(("column", "value"), [("close", np.nan), ("close", 0.0), ("open", 0.0), ("adj_close", -1.0)])
+def test_a_bad_price_names_its_symbol_and_session(store: Engine, column: str, value: float) -> None:
+    bad = bars()
+    bad.loc[4, column] = value
+    with pytest.raises(StoreError, match=r"B 2024-01-02: a price is missing or not above 0"):
+        append(store, bad)
+    assert read(store).empty
+
+
+def test_the_tables_themselves_refuse_a_bad_price(store: Engine) -> None:
+    row = {"instrument_id": 1, "session": FIRST, "known_at": MONDAY, "source": "files", "close": 0.0}
+    for close in (0.0, None, float("nan")):
+        with pytest.raises(StoreError, match=r"(?i)check|null"), transaction(store) as conn:
+            conn.execute(sa.insert(schema.price), [row | {"close": close, "volume": -1.0}])
+
+
+def test_a_bar_given_twice_is_refused(store: Engine) -> None:
+    with pytest.raises(StoreError, match="A 2024-01-01 is given twice"):
+        append(store, pd.concat([bars(), bars().head(1)]))
+
+
+def test_a_symbol_that_was_never_stored_is_named(store: Engine) -> None:
+    with pytest.raises(StoreUsageError, match="symbols not stored for market toy: NVDA, ZM"):
+        append(store, bars(("ZM", "A", "NVDA")))
+
+
+def test_a_bar_needs_an_instrument(store: Engine) -> None:
+    row = {"instrument_id": 97, "session": FIRST, "known_at": MONDAY, "close": 1.0, "source": "files"}
+    with pytest.raises(StoreError, match=r"(?i)foreign key"), transaction(store) as conn:
+        conn.execute(sa.insert(schema.price), [row])
+
+
+def test_a_session_with_a_time_of_day_is_refused(store: Engine) -> None:
+    late = bars().assign(session=bars()["session"] + pd.Timedelta(hours=16))
+    with pytest.raises(StoreError, match=r"price.session takes dates, got times such as 2024-01-01 16:00"):
+        append(store, late)
+
+
+def test_naive_timestamps_are_refused_and_others_come_back_in_utc(store: Engine) -> None:
+    with pytest.raises(StoreError, match="naive timestamp 2024-01-08T22:00:00: give it a time zone"):
+        append(store, bars(), datetime(2024, 1, 8, 22))  # noqa: DTZ001
+    seoul = timezone(timedelta(hours=9))
+    append(store, bars(), datetime(2024, 1, 9, 7, tzinfo=seoul))
+    assert set(read(store)["known_at"]) == {pd.Timestamp(MONDAY)}
+
+
+def test_what_is_stored_of_each_symbol_is_known(store: Engine) -> None:
+    append(store, bars(("A",)))
+    append(store, bars(("B",), SESSIONS[:3]))
+    append(store, bars(("B",), SESSIONS[:3]).assign(close=50.0), TUESDAY)
+    with reading(store) as conn:
+        last = queries.last_sessions(conn, "toy")
+        span = queries.stored_span(conn, "toy")
+    assert last.to_dict() == {"A": SESSIONS[4], "B": SESSIONS[2]}
+    assert span.to_dict("list") == {
+        "symbol": ["A", "B"],
+        "first": [SESSIONS[0], SESSIONS[0]],
+        "last": [SESSIONS[4], SESSIONS[2]],
+        "sessions": [5, 3],
+    }
+
+
+def test_chosen_symbols_and_sessions_alone_are_read(store: Engine) -> None:
+    append(store, bars())
+    with reading(store) as conn:
+        some = queries.prices(conn, "toy", SESSIONS[1].date(), SESSIONS[2].date(), symbols=["B", "not there"])
+    assert list(zip(some["symbol"], some["session"], strict=True)) == [("B", SESSIONS[1]), ("B", SESSIONS[2])]
+
+
+def test_two_markets_may_share_a_symbol(store: Engine) -> None:
+    append(store, bars())
+    with transaction(store) as conn:
+        other = queries.instruments(conn, "toy")
+        assert repositories.save_instruments(conn, "other", other) == len(SYMBOLS)
+        assert queries.prices(conn, "other", FIRST, LAST).empty
+
+
+def test_instruments_are_stored_once_and_kept_up_to_date(store: Engine) -> None:
+    with transaction(store) as conn:
+        before = queries.instruments(conn, "toy")
+        assert repositories.save_instruments(conn, "toy", before) == 0
+        renamed = before.assign(name=["Alphabet", None, "Toy index"])
+        assert repositories.save_instruments(conn, "toy", renamed) == 0
+        after = queries.instruments(conn, "toy")
+    assert after["name"].fillna("").tolist() == ["Alphabet", "", "Toy index"]
+    assert after["symbol"].tolist() == list(SYMBOLS)
+
+
+def test_memberships_are_what_the_list_says_now(store: Engine) -> None:
+    day = pd.Timestamp
+    listed = pd.DataFrame(
+        {
+            "symbol": ["A", "A", "B"],
+            "valid_from": [day("2020-05-01"), pd.NaT, pd.NaT],
+            "valid_to": [pd.NaT, day("2019-12-31"), pd.NaT],
+            "source": "the exchange",
+        }
+    )
+    with transaction(store) as conn:
+        assert repositories.save_memberships(conn, "toy", listed) == 3
+        assert repositories.save_memberships(conn, "toy", listed) == 0
+        stays = queries.memberships(conn, "toy")
+        assert stays["spell"].tolist() == [1, 2, 1]
+        assert stays["valid_to"].tolist() == [day("2019-12-31"), pd.NaT, pd.NaT]
+        assert repositories.save_memberships(conn, "toy", listed.iloc[:1]) == 0
+        assert queries.memberships(conn, "toy")["valid_from"].tolist() == [day("2020-05-01")]
+
+
+def test_a_refused_bar_is_recorded_once_for_each_reason(store: Engine) -> None:
+    refused = pd.DataFrame(
+        {
+            "symbol": ["A", "A", "B"],
+            "session": SESSIONS[[1, 1, 2]],
+            "reason": ["null_price", "stale_day", "null_price"],
+            "value": ["close=nan", "volume=0.0", "close=nan"],
+        }
+    )
+    with transaction(store) as conn:
+        for known_at, new in ((MONDAY, 3), (TUESDAY, 0)):
+            assert repositories.record_refused(conn, "toy", refused, source="files", known_at=known_at) == new
+        stored = queries.refused_bars(conn, "toy", FIRST, LAST)
+    pd.testing.assert_frame_equal(stored[list(refused)], refused)
+    assert set(stored["first_known_at"]) == {pd.Timestamp(MONDAY)}
