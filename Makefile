@@ -22,7 +22,7 @@ bench: .venv/.ok
 .venv/.ok: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q uv
-	UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[dev]'
+	UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[dev]'
 	touch $@
 
 clean:

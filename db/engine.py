@@ -199,8 +199,12 @@ def _open_postgresql(url: URL, read_only: bool) -> Engine:
         raise StoreUsageError("PostgreSQL needs a driver: pip install 'dtml-nightshift[postgres]'") from error
 
 
-# NaN is not JSON: PostgreSQL refuses it and SQLite would keep it.
-_json = partial(json.dumps, allow_nan=False)
+def _json(value: object) -> str:
+    try:
+        # NaN is not JSON: PostgreSQL refuses it and SQLite would keep it.
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"a value cannot be kept as JSON: {error}") from error
 
 
 @contextmanager

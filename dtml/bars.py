@@ -128,7 +128,7 @@ class _Judged:
     @staticmethod
     def of(rows: pd.DataFrame, returns: Returns) -> "_Judged":
         code, symbols = pd.factorize(rows["symbol"])
-        close, adjusted = rows["close"].to_numpy(), rows["adj_close"].to_numpy()
+        close, adjusted = (rows[name].to_numpy(np.float64) for name in ("close", "adj_close"))
         by_adjusted = np.zeros(len(rows), dtype=bool)
         if returns == "adj_close":
             by_adjusted = np.isin(code, np.unique(code[np.isfinite(adjusted)]))
@@ -190,7 +190,7 @@ def _duplicates(rows: pd.DataFrame) -> Flags:
 
 def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
     """Faults that one row shows by itself."""
-    opening, high, low, close = (rows[column].to_numpy() for column in PRICES)
+    opening, high, low, close = (rows[column].to_numpy(np.float64) for column in PRICES)
     needed = (opening, high, low, close, judged.price)
     floor, ceiling = low * (1 - ROUNDING), high * (1 + ROUNDING)
     return {

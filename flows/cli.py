@@ -23,7 +23,10 @@ app.add_typer(db_app, name="db")
 Universe = Literal["list", "source"]
 OptionalMarket = Annotated[str | None, typer.Argument(help="A market that `dtml markets` lists.", metavar="[MARKET]")]
 MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as a TOML file.")]
-SourceOption = Annotated[str | None, typer.Option(help="yahoo, files or simulated; by default the market's own.")]
+SourceOption = Annotated[
+    Literal["yahoo", "files", "simulated"] | None,
+    typer.Option(help="Where prices come from; by default the market's own source, or files where --prices is given."),
+]
 PricesOption = Annotated[Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")]
 IndexOption = Annotated[Path | None, typer.Option(help="The index for --source files, if not among the prices.")]
 UniverseOption = Annotated[
@@ -33,7 +36,7 @@ UniverseOption = Annotated[
     ),
 ]
 AsOf = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last session seen; by default the last closed.")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+DeviceOption = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto: CUDA if there.")]
 Members = Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]

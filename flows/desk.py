@@ -60,7 +60,7 @@ def read_market(name: str, market_file: Path | None = None) -> Market:
 def open_desk(order: Order) -> Desk:
     """Open everything that an order names; an empty database gets its tables."""
     market = read_market(order.market, order.market_file)
-    source = open_source(order.source or market.source, market, prices=order.prices, index=order.index)
+    source = open_source(order.source or ("files" if order.prices else market.source), market, prices=order.prices, index=order.index)
     return _desk(order, market, source, open_store())
 
 
@@ -142,8 +142,10 @@ def _universe(market: Market, source: Source, universe: Universe | None) -> tupl
 
 def choose_as_of(desk: Desk, asked: date | None, now: datetime | None = None) -> date:
     """The session a night stands on: the one asked for, else the last one closed that the source can know."""
+    closed = last_closed_session(desk.market.calendar, now or datetime.now(UTC))
+    if asked is not None and asked > closed:
+        raise UsageError(f"--as-of {asked} has not closed yet: the last closed session of {desk.name} is {closed}")
     if asked is not None:
         return require_session(desk.market.calendar, asked)
-    closed = last_closed_session(desk.market.calendar, now or datetime.now(UTC))
     known = desk.source.last_session()
     return closed if known is None else min(closed, known)

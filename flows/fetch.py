@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from db import queries, repositories
 from db.engine import reading, transaction
 from dtml.bars import Checked, check
-from dtml.sessions import sessions_between, sessions_up_to
+from dtml.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources import OUTCOME_COLUMNS, Fetched
 from dtml.sources.yahoo import restated_symbols
 from flows.desk import Desk
@@ -139,7 +139,7 @@ def _check(desk: Desk, bars: pd.DataFrame, as_of: date) -> Checked:
     first = as_of if bars.empty else bars["session"].min().date()
     return check(
         bars,
-        sessions=sessions_between(desk.market.calendar, min(first, as_of), as_of),
+        sessions=sessions_between(desk.market.calendar, first, next_session(desk.market.calendar, as_of)),
         closed_until=as_of,
         checks=desk.market.checks,
         index_symbol=desk.market.index.symbol,

@@ -31,6 +31,10 @@ Stage = Callable[[str, Callable[[], Any]], Any]
 class NightRefusedError(DtmlError):
     """The night ended without predictions; its row says why, and nothing is half-written."""
 
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
 
 @dataclass(frozen=True)
 class Night:
@@ -86,7 +90,7 @@ def run_night(desk: Desk, as_of: date, *, stage: Stage = directly, only_stored: 
         stage("score", lambda: score_market(desk, as_of))
     except (DtmlError, StoreError) as error:
         _refuse(desk, as_of, str(error), catch)
-        raise NightRefusedError(f"night {as_of} of {desk.name} refused: {error}") from error
+        raise NightRefusedError(f"night {as_of} of {desk.name} refused: {error}", error.exit_code) from error
     finished = finished_night(desk, as_of)
     assert finished is not None
     return Night(finished, stage("report", lambda: publish_night(desk, as_of)), catch)

@@ -64,8 +64,9 @@ def test_good_bars_are_accepted_as_they_came() -> None:
     assert checked.refused.empty
 
 
-def test_no_bars_are_no_refusals() -> None:
-    checked = judge(bars_frame(NO_PRICES))
+@pytest.mark.parametrize("empty", [bars_frame(NO_PRICES), pd.DataFrame(columns=list(BAR_COLUMNS))])
+def test_no_bars_are_no_refusals(empty: pd.DataFrame) -> None:
+    checked = judge(empty)
     assert checked.accepted.empty
     assert checked.refused.empty
     assert tuple(checked.accepted.columns) == BAR_COLUMNS

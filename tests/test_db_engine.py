@@ -3,12 +3,13 @@
 import multiprocessing
 import os
 import sqlite3
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine, make_url
+from sqlalchemy import Engine
 
 from db import queries, schema
 from db.engine import (
@@ -82,7 +83,7 @@ def test_a_server_that_cannot_be_reached_is_one_line_without_its_password(url: s
 
 
 def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StoreUsageError, match=r"pip install 'dtml-nightshift\[postgres\]'"):
         open_engine("postgresql://quant@127.0.0.1:1/x")
 
@@ -256,12 +257,11 @@ def test_a_full_disk_is_one_line_and_nothing_is_half_written(tmp_path: Path) -> 
     assert count(engine) == 0
 
 
-def test_a_connection_that_the_server_dropped_is_one_line_and_then_replaced(engine: Engine, store_url: str) -> None:
-    if make_url(store_url).get_backend_name() == "sqlite":
-        pytest.skip("a file has no connection to lose")
-    kill = "select pg_terminate_backend(pg_backend_pid())"
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)  # a file has no connection to lose
+def test_a_connection_that_the_server_dropped_is_one_line_and_then_replaced(engine: Engine) -> None:
+    kill = sa.text("select pg_terminate_backend(pg_backend_pid())")
     with pytest.raises(StoreError, match="terminat") as caught, transaction(engine) as conn:
-        conn.execute(sa.text(kill))
+        conn.execute(kill)
     assert "\n" not in str(caught.value)
     assert count(engine) == 0
 

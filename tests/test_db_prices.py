@@ -13,7 +13,7 @@ from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
 
 SYMBOLS = ("A", "B", "^TOY")
-SESSIONS = pd.bdate_range("2024-01-01", periods=5, unit="ns").rename("session")
+SESSIONS = pd.bdate_range("2024-01-01", periods=5).as_unit("ns")
 FIRST, LAST = SESSIONS[0].date(), SESSIONS[-1].date()
 MONDAY, TUESDAY = datetime(2024, 1, 8, 22, tzinfo=UTC), datetime(2024, 1, 9, 22, tzinfo=UTC)
 BAR = ["symbol", "session", "open", "high", "low", "close", "adj_close", "volume", "dividend", "split"]
@@ -85,10 +85,9 @@ def test_rounding_noise_is_no_restatement_and_a_missing_value_equals_itself(stor
 @pytest.mark.parametrize("column", BAR[2:])
 def test_a_value_that_appears_or_goes_is_a_restatement(store: Engine, column: str) -> None:
     append(store, bars())
-    changed = bars()
-    place = 7
-    value = changed.loc[place, column]
-    changed.loc[place, column] = 99.75 if column == "close" or np.isnan(value) else np.nan
+    values = bars()[column].to_numpy(copy=True)
+    values[7] = 99.75 if column == "close" or np.isnan(values[7]) else np.nan
+    changed = bars().assign(**{column: values})
     assert append(store, changed, TUESDAY) == 1
     assert append(store, bars(), TUESDAY + timedelta(days=1)) == 1
 
@@ -226,7 +225,7 @@ def test_instruments_are_stored_once_and_kept_up_to_date(store: Engine) -> None:
     with transaction(store) as conn:
         before = queries.instruments(conn, "toy")
         assert repositories.save_instruments(conn, "toy", before) == 0
-        renamed = before.assign(name=["Alphabet", None, "Toy index"])
+        renamed = before.assign(name=before["name"].replace("Alpha", "Alphabet"))
         assert repositories.save_instruments(conn, "toy", renamed) == 0
         after = queries.instruments(conn, "toy")
     assert after["name"].fillna("").tolist() == ["Alphabet", "", "Toy index"]

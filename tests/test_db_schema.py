@@ -69,7 +69,7 @@ def test_the_schema_goes_up_down_and_up_again(engine: Engine) -> None:
 def test_a_store_between_two_versions_asks_for_an_upgrade_and_gets_it(engine: Engine) -> None:
     with transaction(engine) as conn:
         command.downgrade(alembic(conn), "0001")
-    with pytest.raises(StoreUsageError, match="has schema 0001, too old .*: run dtml db upgrade"):
+    with pytest.raises(StoreUsageError, match=r"has schema 0001, too old .*: run dtml db upgrade"):
         require_current(engine)
     with pytest.raises(StoreUsageError, match="too old"):
         prepare(engine)
@@ -97,14 +97,19 @@ def test_a_database_of_another_program_is_left_alone(store_url: str) -> None:
 
 def test_an_upgrade_that_fails_half_way_changes_nothing(store_url: str) -> None:
     engine = open_engine(store_url)
-    with pytest.raises(ZeroDivisionError), transaction(engine) as conn:
-        command.upgrade(alembic(conn), f"{1 // 0 if command.upgrade(alembic(conn), '0002') is None else ''}")
+
+    def break_off() -> None:
+        with transaction(engine) as conn:
+            command.upgrade(alembic(conn), "0002")
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        break_off()
     assert tables_and_views(engine) == (set(), set())
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # PostgreSQL rewrites the text of a view
 def test_the_newest_migration_holds_the_documented_views(engine: Engine) -> None:
-    if engine.dialect.name != "sqlite":
-        pytest.skip("PostgreSQL rewrites the text of a view")
     with reading(engine) as conn:
         made = dict(conn.execute(sa.text("select name, sql from sqlite_master where type = 'view'")).tuples().all())
     assert {name: sql.casefold() for name, sql in made.items()} == {
@@ -125,10 +130,3 @@ def test_every_table_and_column_says_what_it_means() -> None:
         for column in table.c:
             assert str(column.comment).endswith("."), column
             assert not column.nullable or "missing" in str(column.comment), column
-
-
-def test_postgresql_keeps_the_meanings(engine: Engine) -> None:
-    if engine.dialect.name != "postgresql":
-        pytest.skip("SQLite keeps no comments")
-    for column in sa.inspect(engine).get_columns("price"):
-        assert column["comment"] == schema.price.c[column["name"]].comment

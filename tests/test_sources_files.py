@@ -1,55 +1,20 @@
-"""Bars from files: what is there arrives whole, and what is wrong is said with file and row."""
+"""Bars from files arrive whole, whatever the format, the names of the columns and the way of writing dates."""
 
-import gzip
-import pickle
 import time
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from price_files import FIRST, LAST, MARKET, Writer, long, write_csv, write_parquet
 
 from dtml.bars import BAR_COLUMNS
 from dtml.errors import UsageError
-from dtml.markets import Constituent, Index, Market
 from dtml.sources import OUTCOME_COLUMNS, open_source
 from dtml.sources.files import FileSource
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-FIRST, LAST = date(2024, 3, 4), date(2024, 3, 20)
-MARKET = Market(
-    name="small",
-    title="Small",
-    calendar="XNYS",
-    timezone="America/New_York",
-    currency="USD",
-    index=Index("INDEX", "^IDX", "The index"),
-    constituents=(Constituent("BRKB", "BRK-B"), Constituent("005930", "005930.KS")),
-)
-Writer = Callable[[pd.DataFrame, Path], None]
-
-
-def long(symbols: tuple[str, ...] = ("AAA", "BRK-B", "005930"), sessions: int = 13) -> pd.DataFrame:
-    """A table of prices as people have them: date first, sorted by date, no dividends and no splits."""
-    days = pd.bdate_range(FIRST, periods=sessions)
-    tables = []
-    for place, symbol in enumerate(symbols):
-        close = 50 + 10.5 * place + np.arange(sessions) / 8
-        table = pd.DataFrame({"date": days, "symbol": symbol, "open": close - 0.5, "high": close + 1})
-        tables.append(table.assign(low=close - 1, close=close, adj_close=close / 2, volume=1000 + place))
-    return pd.concat(tables).sort_values(["date", "symbol"], ignore_index=True)
-
-
-def write_parquet(table: pd.DataFrame, path: Path) -> None:
-    table.to_parquet(path)
-
-
-def write_csv(table: pd.DataFrame, path: Path) -> None:
-    table.to_csv(path, index=False)
-
-
 FORMATS = pytest.mark.parametrize(
     ("ending", "write"), [(".parquet", write_parquet), (".csv", write_csv), (".csv.gz", write_csv)]
 )
@@ -217,105 +182,6 @@ def test_an_index_among_the_prices_is_found_there_and_an_index_file_goes_before_
     apart = fetch_all(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.csv"))
     assert among.loc[among["symbol"] == "INDEX", "close"].iloc[0] == 60.5
     assert apart.loc[apart["symbol"] == "INDEX", "close"].iloc[0] == 50.0
-
-
-# what is wrong
-
-
-def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
-    return "\n".join([header, *rows, ""]).encode()
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("p.csv", csv_of("2024-03-04,1,5", header="day,open,Close"), "missing column session, symbol; found day, open, Close"),
-        ("p.csv", csv_of("2024-03-04;AAA;1;2", header="date;symbol;open;close"), "found date;symbol;open;close"),
-        ("p.csv", csv_of("2024-03-04,AAA,1,2,3", header="date,symbol,open,close,Date"), "'date' and 'Date' are both session"),
-        ("p.csv", csv_of("2024-03-04,AAA,1,2", "3/5/2024,AAA,1,2"), "row 2: '3/5/2024' is no date; write YYYY-MM-DD"),
-        ("p.csv", csv_of("2024-03-04,AAA,1,2", ",AAA,1,2"), "row 2: '' is no date"),
-        ("p.csv", csv_of("2024-02-30,AAA,1,2"), "row 1: '2024-02-30' is no date"),
-        ("p.csv", csv_of("0024-03-04,AAA,1,2"), "row 1: '0024-03-04' is no date"),
-        ("p.csv", csv_of("2024-03-04,AAA,1,2", "2024-03-05,AAA,1,2", "2024-03-06,AAA,1,two"), "row 3: close 'two' is no number"),
-        ("p.csv", csv_of('2024-03-04,AAA,"1,234.5",2'), "row 1: open '1,234.5' is no number"),
-        ("p.csv", csv_of("2024-03-04,AAA,1,2", "2024-03-05,,1,2"), "row 2 has no symbol"),
-        ("p.csv", csv_of("2024-03-04,AAA,1"), "Expected 4 columns, got 3"),
-        ("p.csv", csv_of(), "the file holds no row"),
-        ("p.csv", b"", "cannot be read as .csv"),
-        ("p.csv", b"date,symbol,close\n2024-03-04,A\xff\xfe,3\n", "cannot be read as .csv"),
-        ("p.csv.gz", b"not gzip at all", "cannot be read as .csv.gz: Not a gzipped file"),
-        ("p.csv.gz", gzip.compress(csv_of("2024-03-04,AAA,1,2"))[:-9], "cannot be read as .csv.gz"),
-        ("p.parquet", b"", "cannot be read as .parquet"),
-        ("p.parquet", b"PAR1 and nothing more PAR1", "cannot be read as .parquet"),
-        ("p.parquet", pickle.dumps({"close": [1.0]}), "cannot be read as .parquet"),
-        ("p.xlsx", b"", "the ending is none of .parquet, .csv, .csv.gz"),
-    ],
-)  # fmt: skip
-def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
-    tmp_path: Path, name: str, content: bytes, said: str
-) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UsageError) as caught:
-        FileSource(MARKET, tmp_path / name).fetch({"AAA": FIRST}, LAST)
-    assert str(caught.value).startswith(f"{tmp_path / name}: ")
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        (long(("AAA",)).assign(symbol=5930), "symbols are text, but column 'symbol' is int64"),
-        (long(("AAA",)).assign(close="3.5"), None),
-        (long(("AAA",)).assign(close=[*["3.5"] * 6, "x", *["3.5"] * 6]), "row 7: close 'x' is no number"),
-        (long(("AAA",)).assign(date=[*long(("AAA",))["date"][:4], *[pd.NaT] * 9]), "row 5: None is no date"),
-        (long(("AAA",)).assign(date=20240304.5), "row 1: 20240304.5 is no date"),
-        (long(("AAA",)).drop(columns="close"), "missing column close; found date, symbol, open, high, low, adj_close"),
-        (long(("AAA",)).iloc[:0], "the file holds no row"),
-    ],
-)
-def test_a_parquet_file_of_other_types_is_read_or_said_to_be_wrong(
-    tmp_path: Path, table: pd.DataFrame, said: str | None
-) -> None:
-    write_parquet(table, tmp_path / "p.parquet")
-    source = FileSource(MARKET, tmp_path / "p.parquet")
-    if said is None:
-        assert source.fetch({"AAA": FIRST}, LAST).bars["close"].tolist() == [3.5] * 13
-        return
-    with pytest.raises(UsageError) as caught:
-        source.fetch({"AAA": FIRST}, LAST)
-    assert str(caught.value).startswith(f"{tmp_path / 'p.parquet'}: {said}")
-
-
-def test_a_damaged_parquet_file_is_never_more_than_a_mistake(tmp_path: Path) -> None:
-    write_parquet(long(), tmp_path / "p.parquet")
-    good = (tmp_path / "p.parquet").read_bytes()
-    random = np.random.default_rng(7)
-    mistakes = 0
-    for _ in range(101):
-        damaged = bytearray(good[: random.integers(len(good) // 2, len(good) + 1)])
-        for place in random.integers(0, len(damaged), 5):
-            damaged[place] ^= int(random.integers(1, 256))
-        (tmp_path / "p.parquet").write_bytes(damaged)
-        try:
-            FileSource(MARKET, tmp_path / "p.parquet").fetch({"AAA": FIRST}, LAST)
-        except UsageError:
-            mistakes += 1
-    assert mistakes > 50
-
-
-def test_paths_that_are_not_there_and_folders_without_prices_are_named(tmp_path: Path) -> None:
-    write_csv(long(("AAA",)), tmp_path / "AAA.csv")
-    with pytest.raises(UsageError, match=r"none\.csv: there is no such file"):
-        FileSource(MARKET, tmp_path / "none.csv")
-    with pytest.raises(UsageError, match=r"none\.csv: there is no such file"):
-        FileSource(MARKET, tmp_path / "AAA.csv", tmp_path / "none.csv")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"empty: the folder holds no file that ends in \.parquet, \.csv, \.csv\.gz"):
-        FileSource(MARKET, tmp_path / "empty")
-    write_parquet(long(("AAA",)), tmp_path / "AAA.parquet")
-    with pytest.raises(UsageError, match=r"AAA\.csv and AAA\.parquet are of one symbol; keep one"):
-        FileSource(MARKET, tmp_path)
 
 
 # the real sets, and the choice of a source

@@ -62,7 +62,7 @@ class FileSource:
             tables = [table[table["symbol"] != index] for table in tables]
             tables.append(self._index_table(self._index, earliest, last))
         bars = pd.concat(tables, ignore_index=True)
-        starts = bars["symbol"].map(pd.Series(dict(first), dtype="datetime64[ns]"))
+        starts = pd.to_datetime(bars["symbol"].map(dict(first)))
         bars = bars[bars["session"] >= starts].reset_index(drop=True)
         return Fetched(bars=bars, outcomes=self._outcomes(bars, first, last))
 

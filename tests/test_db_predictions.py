@@ -1,0 +1,317 @@
+"""Predictions are never rewritten; runs, outcomes, scores and nights are stored once, on both engines."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import Engine
+
+from db import queries, repositories, schema
+from db.engine import reading, transaction
+from db.errors import StoreError, StoreUsageError
+
+STOCKS = ["A", "B", "C"]
+AS_OF, TARGET, NEXT = pd.Timestamp("2024-01-04"), pd.Timestamp("2024-01-05"), pd.Timestamp("2024-01-08")
+NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
+LATER = NOW + timedelta(hours=23)
+
+
+def run(name: str = "first", **changed: object) -> dict[str, object]:
+    return {
+        "id": name,
+        "market": "toy",
+        "kind": "nightly",
+        "config": {"window": 3, "betas": [0.1, 0.01]},
+        "seeds": [2, 3, 5],
+        "code_version": "0.1.0",
+        "data_watermark": NOW,
+        "checkpoint_path": f"data/{name}",
+        "checkpoint_hash": f"hash of {name}",
+        "losses": [{"seed": 2, "loss": [0.7, 0.6]}],
+        "train_first": date(2023, 1, 3),
+        "train_last": date(2024, 1, 4),
+        "created_at": NOW,
+    } | changed
+
+
+def predictions(run_id: str = "first", target: pd.Timestamp = TARGET) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "run_id": run_id,
+            "as_of": AS_OF if target == TARGET else TARGET,
+            "target": target,
+            "symbol": STOCKS,
+            "probability": [0.25, 0.5, 0.75],
+            "spread": [0.125, np.nan, 0.0],
+        }
+    )
+
+
+@pytest.fixture
+def store(engine: Engine) -> Engine:
+    stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": "Tin"})
+    with transaction(engine) as conn:
+        repositories.save_instruments(conn, "toy", stocks)
+        assert repositories.save_run(conn, run()) == 1
+    return engine
+
+
+def save(store: Engine, frame: pd.DataFrame, made_at: datetime = NOW) -> int:
+    with transaction(store) as conn:
+        return repositories.save_predictions(conn, "toy", frame, known_at=NOW, made_at=made_at)
+
+
+def save_outcomes(store: Engine, moves: tuple[float, ...] = (-0.01, 0.0, 0.02), at: datetime = LATER) -> int:
+    happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "move": moves})
+    happened = happened.assign(rise=happened["move"] > 0, label=np.sign(happened["move"]).astype(int))
+    with transaction(store) as conn:
+        return repositories.save_outcomes(conn, "toy", happened, known_at=at, recorded_at=at)
+
+
+def test_a_run_comes_back_as_it_went_in(store: Engine) -> None:
+    with reading(store) as conn:
+        assert queries.run(conn, "first") == run()
+        assert queries.latest_run(conn, "toy") == run()
+        assert queries.runs(conn, "toy")["seeds"].tolist() == [[2, 3, 5]]
+        assert queries.runs(conn, "other").empty
+
+
+def test_a_run_is_stored_once_and_never_replaced(store: Engine) -> None:
+    with transaction(store) as conn:
+        assert repositories.save_run(conn, run(created_at=LATER)) == 0
+        assert queries.run(conn, "first")["created_at"] == NOW
+    with pytest.raises(StoreError, match="run first is stored with another checkpoint"), transaction(store) as conn:
+        repositories.save_run(conn, run(checkpoint_hash="other"))
+
+
+def test_the_latest_run_saw_nothing_after_the_day_it_serves(store: Engine) -> None:
+    with transaction(store) as conn:
+        repositories.save_run(conn, run("second", train_last=date(2024, 3, 1)))
+        repositories.save_run(conn, run("fold", train_last=date(2024, 2, 1), kind="backtest"))
+        latest = {
+            day: queries.latest_run(conn, "toy", on_or_before=day)
+            for day in (date(2024, 1, 3), date(2024, 1, 4), date(2024, 2, 29), date(2024, 3, 1))
+        }
+    assert [each and each["id"] for each in latest.values()] == [None, "first", "first", "second"]
+
+
+def test_an_unknown_run_is_named(store: Engine) -> None:
+    with pytest.raises(StoreUsageError, match="no run 'nothing'"), reading(store) as conn:
+        queries.run(conn, "nothing")
+
+
+@pytest.mark.parametrize("changed", [{"losses": [float("nan")]}, {"kind": "guess"}, {"train_last": date(2001, 1, 1)}])
+def test_a_run_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, object]) -> None:
+    with pytest.raises(StoreError), transaction(store) as conn:
+        repositories.save_run(conn, run("second", **changed))
+
+
+def test_predictions_come_back_as_they_went_in(store: Engine) -> None:
+    assert save(store, predictions()) == len(STOCKS)
+    with reading(store) as conn:
+        stored = queries.predictions(conn, "toy")
+    pd.testing.assert_frame_equal(stored[list(predictions())], predictions(), check_dtype=False)
+    assert stored["target"].dtype == stored["as_of"].dtype == "datetime64[ns]"
+    assert set(stored["made_at"]) == set(stored["known_at"]) == {pd.Timestamp(NOW)}
+
+
+def test_a_rerun_adds_no_prediction_and_the_first_stands(store: Engine) -> None:
+    save(store, predictions())
+    assert save(store, predictions(), LATER) == 0
+    with reading(store) as conn:
+        assert set(queries.predictions(conn, "toy")["made_at"]) == {pd.Timestamp(NOW)}
+
+
+def test_a_rerun_adds_the_predictions_that_were_missing(store: Engine) -> None:
+    save(store, predictions().head(1))
+    assert save(store, predictions()) == len(STOCKS) - 1
+    assert save(store, predictions().iloc[:0]) == 0
+
+
+@pytest.mark.parametrize(("column", "value"), [("probability", 0.51), ("spread", 0.01)])
+def test_a_past_prediction_is_never_rewritten(store: Engine, column: str, value: float) -> None:
+    save(store, predictions())
+    other = predictions()
+    other.loc[1, column] = value
+    with pytest.raises(StoreError, match="first 2024-01-05 B is stored with another"):
+        save(store, other)
+    with reading(store) as conn:
+        assert queries.predictions(conn, "toy")["probability"].tolist() == [0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -0.01, 1.01])
+def test_a_probability_lies_between_0_and_1(store: Engine, value: float) -> None:
+    with pytest.raises(StoreError, match=r"(?i)prediction.probability|ck_prediction_probability|null"):
+        save(store, predictions().assign(probability=value))
+
+
+def test_a_target_that_was_already_seen_is_refused(store: Engine) -> None:
+    with pytest.raises(StoreError, match="ck_prediction_dates"):
+        save(store, predictions().assign(as_of=TARGET))
+
+
+def test_a_prediction_needs_its_run(store: Engine) -> None:
+    with pytest.raises(StoreError, match=r"(?i)foreign key"):
+        save(store, predictions("nothing"))
+
+
+def test_predictions_wait_for_their_outcome(store: Engine) -> None:
+    save(store, predictions())
+    save(store, predictions(target=NEXT))
+    assert save_outcomes(store) == len(STOCKS)
+    with reading(store) as conn:
+        waiting = queries.predictions_without_outcome(conn, "toy")
+    assert set(waiting["target"]) == {NEXT}
+    assert len(waiting) == len(STOCKS)
+
+
+def test_an_outcome_is_stored_once_and_corrected_when_it_changes(store: Engine) -> None:
+    def stored() -> tuple[list[float], list[datetime]]:
+        with reading(store) as conn:
+            rows = conn.execute(sa.select(schema.outcome.c.move, schema.outcome.c.recorded_at)).all()
+        return [each[0] for each in rows], [each[1] for each in rows]
+
+    save_outcomes(store)
+    assert save_outcomes(store, at=LATER + timedelta(days=1)) == 0
+    assert stored() == ([-0.01, 0.0, 0.02], [LATER] * 3)
+    assert save_outcomes(store, at=LATER + timedelta(days=1), moves=(-0.01, 0.0, 0.03)) == 0
+    assert sorted(stored()[1]) == [LATER, LATER, LATER + timedelta(days=1)]
+
+
+def test_the_history_of_a_symbol_tells_calls_from_hits(store: Engine) -> None:
+    save(store, predictions())
+    save(store, predictions(target=NEXT))
+    save_outcomes(store)
+    with reading(store) as conn:
+        night = queries.prediction_history(conn, market="toy", last=TARGET.date())
+        one = queries.prediction_history(conn, symbol="C")
+    assert night["symbol"].tolist() == STOCKS
+    assert night["call"].tolist() == ["fall", "fall", "rise"]
+    assert night["hit"].tolist() == [1, 1, 1]
+    assert night["label"].tolist() == [-1, 0, 1]
+    assert one["target"].tolist() == [TARGET, NEXT]
+    assert one["hit"].isna().tolist() == [False, True]
+
+
+def test_a_wrong_call_is_no_hit(store: Engine) -> None:
+    save(store, predictions())
+    save_outcomes(store, (0.01, 0.001, -0.02))
+    with reading(store) as conn:
+        assert queries.prediction_history(conn, market="toy")["hit"].tolist() == [0, 0, 0]
+
+
+def test_the_history_of_an_unknown_symbol_is_an_error(store: Engine) -> None:
+    for market, where in ((None, "in the store:"), ("toy", "in the store for market toy:")):
+        with pytest.raises(StoreUsageError, match=f"no symbol 'Z' {where}"), reading(store) as conn:
+            queries.prediction_history(conn, symbol="Z", market=market)
+
+
+def test_the_latest_predictions_are_the_newest_models_for_the_newest_session(store: Engine) -> None:
+    with transaction(store) as conn:
+        repositories.save_run(conn, run("second"))
+        repositories.save_run(conn, run("fold", kind="backtest"))
+    save(store, predictions())
+    save(store, predictions(target=NEXT))
+    save(store, predictions("second", NEXT).assign(probability=[0.9, 0.1, 0.3]), LATER)
+    save(store, predictions("fold", NEXT + pd.Timedelta(days=1)), LATER)
+    with reading(store) as conn:
+        latest = queries.latest_predictions(conn, "toy")
+    assert latest["symbol"].tolist() == ["A", "C", "B"]
+    assert set(latest["target"]) == {NEXT}
+    assert set(latest["run_id"]) == {"second"}
+    assert set(latest["sector"]) == {"Tin"}
+
+
+def scores(acc: float = 0.5) -> pd.DataFrame:
+    frame = pd.DataFrame({"span": ["night", "running"], "n": [3, 97], "nights": [1, 31], "rises": [2, 53]})
+    frame["acc"] = [acc, 0.6]
+    for each in ("acc_low", "acc_high", "mcc", "mcc_low", "mcc_high"):
+        frame[each] = [np.nan, 0.25]
+    return frame.assign(target=TARGET, protocol="all", predictor="dtml")
+
+
+def test_scores_are_stored_once_and_updated(store: Engine) -> None:
+    with transaction(store) as conn:
+        for saved, at, new in ((scores(), NOW, 2), (scores(), LATER, 0), (scores(1.0), LATER, 0)):
+            assert repositories.save_scores(conn, "toy", saved, scored_at=at) == new
+        stored = queries.scores(conn, "toy")
+        assert queries.scores(conn, "toy", span="running")["n"].tolist() == [97]
+        assert queries.scores(conn, "toy", last=AS_OF.date()).empty
+    assert stored["acc"].tolist() == [1.0, 0.6]
+    assert stored["mcc"].isna().tolist() == [True, False]
+    assert stored["scored_at"].tolist() == [pd.Timestamp(LATER), pd.Timestamp(NOW)]
+
+
+def test_the_daily_score_stands_beside_the_running_one(store: Engine, reader: Engine) -> None:
+    with transaction(store) as conn:
+        repositories.save_scores(conn, "toy", scores(), scored_at=NOW)
+    daily = queries.select(reader, "select n, acc, running_n, running_nights, running_mcc from daily_score")
+    assert daily.to_dict("records") == [
+        {"n": 3, "acc": 0.5, "running_n": 97, "running_nights": 31, "running_mcc": 0.25}
+    ]
+
+
+def start(store: Engine, started_at: datetime = NOW) -> int:
+    with transaction(store) as conn:
+        return repositories.start_night(
+            conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=started_at
+        )
+
+
+def finish(store: Engine, status: str, reason: str | None = None) -> None:
+    with transaction(store) as conn:
+        repositories.finish_night(
+            conn,
+            "toy",
+            AS_OF.date(),
+            status=status,
+            reason=reason,
+            finished_at=LATER,
+            counts={"fetched": 7, "stored": 5, "refused": 2, "predictions": 3},
+            gaps=[{"symbol": "B", "reason": "no bar"}],
+            run_id="first",
+            known_at=NOW,
+        )
+
+
+def night(store: Engine) -> dict[str, object]:
+    with reading(store) as conn:
+        found = queries.night(conn, "toy", AS_OF.date())
+        assert found is not None
+        assert len(queries.nights(conn)) == 1
+    return found
+
+
+def test_a_night_runs_and_then_ends(store: Engine) -> None:
+    assert start(store) == 1
+    assert night(store)["status"] == "running"
+    assert night(store)["fetched"] is None
+    finish(store, "complete_with_gaps")
+    done = night(store)
+    assert (done["status"], done["gaps"]) == ("complete_with_gaps", [{"symbol": "B", "reason": "no bar"}])
+    assert (done["stored"], done["run_id"], done["finished_at"]) == (5, "first", LATER)
+
+
+def test_a_complete_night_stays_as_it_is_and_a_refused_one_begins_again(store: Engine) -> None:
+    start(store)
+    finish(store, "refused", "no index bar")
+    assert start(store, LATER) == 0
+    begun = night(store)
+    assert (begun["status"], begun["reason"], begun["started_at"]) == ("running", None, LATER)
+    finish(store, "complete")
+    assert start(store, NOW) == 0
+    assert (night(store)["status"], night(store)["started_at"]) == ("complete", LATER)
+
+
+def test_a_night_that_never_began_cannot_end(store: Engine) -> None:
+    with pytest.raises(StoreError, match="night toy 2024-01-04 was never started"):
+        finish(store, "complete")
+
+
+def test_a_night_ends_in_a_known_way(store: Engine) -> None:
+    start(store)
+    with pytest.raises(StoreError, match="ck_night_status"):
+        finish(store, "perhaps")
+    assert night(store)["status"] == "running"

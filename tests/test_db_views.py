@@ -1,0 +1,76 @@
+"""The documented views answer the same on both engines, and quickly enough to browse."""
+
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+import pytest
+from sqlalchemy import Engine
+
+from db import queries, repositories
+from db.engine import transaction
+from db.frames import BAR_VALUES
+
+MONDAY = datetime(2024, 1, 8, 22, tzinfo=UTC)
+SESSION = pd.Timestamp("2024-01-05")
+
+
+@pytest.fixture
+def store(engine: Engine) -> Engine:
+    """One bar of A in three versions, one of B in one."""
+    stocks = pd.DataFrame({"symbol": ["A", "B"], "kind": "stock", "source_symbol": ["A", "B"]})
+    with transaction(engine) as conn:
+        repositories.save_instruments(conn, "toy", stocks.assign(name=None, sector=None))
+        for day, closes in enumerate(([10.0, 20.0], [11.0, 20.0], [12.0, 20.0])):
+            bars = pd.DataFrame({"symbol": ["A", "B"], "session": SESSION, "close": closes})
+            bars = bars.reindex(columns=["symbol", "session", *BAR_VALUES])
+            known_at = MONDAY + timedelta(days=day)
+            repositories.append_prices(conn, "toy", bars, source="files", known_at=known_at)
+    return engine
+
+
+def test_price_latest_has_one_version_of_each_bar(store: Engine, reader: Engine) -> None:
+    rows = queries.select(reader, "select symbol, close from price_latest order by symbol")
+    assert rows.to_dict("list") == {"symbol": ["A", "B"], "close": [12.0, 20.0]}
+
+
+def test_price_restatement_has_every_version_after_the_first_beside_the_one_before(
+    store: Engine, reader: Engine
+) -> None:
+    rows = queries.select(
+        reader,
+        "select symbol, close, close_before from price_restatement where known_at > known_at_before order by close",
+    )
+    assert rows.to_dict("list") == {"symbol": ["A", "A"], "close": [11.0, 12.0], "close_before": [10.0, 11.0]}
+
+
+def test_a_refused_bar_and_a_night_can_be_asked_for_in_sql(store: Engine, reader: Engine) -> None:
+    refused = pd.DataFrame({"symbol": ["B"], "session": [SESSION], "reason": ["null_price"], "value": ["close=nan"]})
+    with transaction(store) as conn:
+        repositories.record_refused(conn, "toy", refused, source="files", known_at=MONDAY)
+        repositories.start_night(conn, "toy", SESSION.date(), target=MONDAY.date(), source="files", started_at=MONDAY)
+    rows = queries.select(reader, "select symbol, reason, value from refused where session = '2024-01-05'")
+    assert rows.to_dict("records") == [{"symbol": "B", "reason": "null_price", "value": "close=nan"}]
+    assert queries.select(reader, "select market, status from night_log").to_dict("records") == [
+        {"market": "toy", "status": "running"}
+    ]
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("view", "asked"),
+    [
+        ("prediction_history", "market = 'toy' and symbol = 'A'"),
+        ("prediction_history", "market = 'toy' and target = '2024-01-05'"),
+        ("latest_prediction", "market = 'toy'"),
+        ("price_latest", "market = 'toy' and symbol = 'A'"),
+        ("price_restatement", "market = 'toy' and symbol = 'A'"),
+        ("daily_score", "market = 'toy' and target = '2024-01-05'"),
+        ("night_log", "market = 'toy' and as_of = '2024-01-05'"),
+    ],
+)
+def test_asking_for_one_symbol_or_one_night_reads_no_whole_fact_table(
+    store: Engine, reader: Engine, view: str, asked: str
+) -> None:
+    plan = queries.select(reader, f"explain query plan select * from {view} where {asked}")["detail"]
+    scanned = {step.split()[1] for step in plan if step.startswith("SCAN")}
+    assert scanned.isdisjoint({"p", "o", "later", "b", "earlier", "d", "night", "price", "prediction"})

@@ -1,0 +1,260 @@
+"""The command as its user meets it: through Prefect and yfinance where it counts, one line for every mistake."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from fake_yahoo import FakeYahoo
+
+from db.engine import open_engine, reading
+from db.queries import table_counts
+from dtml.sources.simulated import SimulatedMarket, SimulatedSource
+from flows.cli import app
+from flows.failures import run_command
+
+DTML = Path(sys.executable).with_name("dtml")
+AS_OF = "2024-07-02"
+SMALL_MARKET = """
+title = "A small market"
+calendar = "XNYS"
+timezone = "America/New_York"
+currency = "USD"
+source = "{source}"
+retrain = "missing"
+[index]
+symbol = "SIMX"
+name = "An index"
+[model]
+window = 3
+hidden = 8
+heads = 2
+epochs = 2
+first_kept_epoch = 1
+members = 2
+train_sessions = 90
+validation_sessions = 19
+{constituents}
+"""
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that is the current one, with nothing of the machine's environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("DTML_DATABASE_URL", "DTML_DATA", "DTML_REPORTS"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "small.toml").write_text(SMALL_MARKET.format(source="simulated", constituents=""))
+    return tmp_path
+
+
+@pytest.fixture
+def dtml(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command in this process: exit code, standard output, standard error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dtml", *arguments])
+        code = run_command(app)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def run_process(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [DTML, *arguments], env=environment, capture_output=True, text=True, timeout=170, check=False
+    )
+
+
+def nights_of(dtml: Command) -> list[dict[str, Any]]:
+    return json.loads(dtml("query", "select * from night order by as_of", "--json")[1])
+
+
+def rows(url: str | None = None) -> dict[str, int]:
+    with reading(open_engine(url, read_only=True)) as conn:
+        return table_counts(conn)
+
+
+def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtml: Command) -> None:
+    command = ("nightly", "--market-file", "small.toml", "--as-of", AS_OF, "--nights", "2")
+    first = run_process(*command, "--json")
+    assert first.returncode == 0, first.stderr
+    document = json.loads(first.stdout)
+    assert document["new"]
+    assert document["night"]["status"] == "complete"
+    assert {row["target"] for row in document["predictions"]} == {"2024-07-03"}
+    assert {row["predictor"] for row in document["scores"]} >= {"dtml", "always_up"}
+    assert Path(document["report"]).read_text().startswith("<!doctype html>")
+    before = rows()
+    second = run_process(*command)
+    assert second.returncode == 0, second.stderr
+    assert "This night was complete before: no row was added." in second.stdout
+    assert rows() == before
+
+    code, said, _ = dtml("history", "L01", "--json")
+    assert code == 0
+    assert [row["target"] for row in json.loads(said)] == ["2024-07-02", "2024-07-03"]
+    code, said, _ = dtml("runs", "small", "--json")
+    assert json.loads(said)[0]["seeds"] == [0, 1]
+    code, said, _ = dtml("score", "--market-file", "small.toml", "--as-of", AS_OF)
+    assert (code, "always_up" in said) == (0, True)
+    code, said, _ = dtml("query", "select count(*) as n from latest_prediction", "--csv")
+    assert said == "n\n30\n"
+    code, _, said = dtml("query", "delete from prediction")
+    assert code == 2
+    assert rows() == before
+
+
+def test_each_step_is_a_command_and_together_they_are_a_night(dtml: Command) -> None:
+    market = ("--market-file", "small.toml", "--as-of", AS_OF)
+    code, said, _ = dtml("fetch", *market, "--json")
+    assert (code, json.loads(said)["asked"]) == (0, 31)
+    code, said, _ = dtml("fetch", *market, "--json")
+    assert (code, json.loads(said)["asked"]) == (0, 0)
+    assert run_process("train", *market).returncode == 0
+    code, said, _ = dtml("predict", *market, "--json")
+    assert (code, len(json.loads(said)["predictions"])) == (0, 30)
+    assert [night["status"] for night in nights_of(dtml)] == ["complete"]
+
+
+def yahoo_market(home: Path, stocks: list[str]) -> Path:
+    listed = json.dumps(stocks)
+    text = f'[constituents]\nas_of = 2024-01-02\nmembers = {listed}\n[checks]\nmax_refused = 0.3'
+    file = home / "yahooed.toml"
+    file.write_text(SMALL_MARKET.format(source="yahoo", constituents=text))
+    return file
+
+
+def test_a_night_through_the_real_yfinance_client_resumes_after_a_rate_limit(dtml: Command, home: Path) -> None:
+    bars = SimulatedSource(market=SimulatedMarket(start=date(2023, 6, 1))).bars(date(2024, 7, 2))
+    stocks = [f"L{i:02d}" for i in range(1, 11)]
+    prices = {symbol: bars[bars["symbol"] == symbol] for symbol in (*stocks, "SIMX")}
+    command = ("nightly", "--market-file", str(yahoo_market(home, stocks)), "--as-of", AS_OF, "--json")
+    with FakeYahoo(prices, rate_limit_after=4) as yahoo:
+        limited = run_process(*command, environment=yahoo.environment())
+        assert limited.returncode == 1
+        assert "rate_limited" in limited.stderr
+        assert "run the night again" in limited.stderr
+        assert "Traceback" not in limited.stderr
+        served = set(yahoo.requests)
+        yahoo.rate_limit_after = None
+        yahoo.requests.clear()
+        resumed = run_process(*command, environment=yahoo.environment())
+        assert resumed.returncode == 0, resumed.stderr
+        assert served.isdisjoint(yahoo.requests)
+        assert served | set(yahoo.requests) == set(prices)
+    document = json.loads(resumed.stdout)
+    assert document["night"]["status"] == "complete"
+    assert len(document["predictions"]) == 10
+    assert [night["status"] for night in nights_of(dtml)] == ["complete"]
+
+
+def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(dtml: Command, home: Path) -> None:
+    file = yahoo_market(home, ["L01", "L02"])
+    nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
+    closed = os.environ | nowhere
+    ended = run_process("nightly", "--market-file", str(file), "--as-of", AS_OF, environment=closed)
+    assert ended.returncode == 1
+    assert "unreachable" in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+    (night,) = nights_of(dtml)
+    assert night["status"] == "refused"
+    assert "SIMX" in night["reason"]
+
+
+MISTAKES = {
+    "unknown market": (("nightly", "nasdaq"), "unknown market 'nasdaq'"),
+    "no market": (("nightly",), "name one market"),
+    "two markets": (("nightly", "kdd17", "--market-file", "small.toml"), "name one market"),
+    "day that is no session": (("nightly", "simulated", "--as-of", "2024-07-04"), "is no session of XNYS"),
+    "day that is no date": (("nightly", "simulated", "--as-of", "July"), "July"),
+    "future day": (("nightly", "simulated", "--as-of", "2030-01-02"), "2030-01-02"),
+    "unknown source": (("nightly", "simulated", "--source", "bloomberg"), "bloomberg"),
+    "files without prices": (("nightly", "kdd17"), "--prices"),
+    "missing file": (("nightly", "kdd17", "--prices", "none.parquet"), "none.parquet"),
+    "file that is no parquet": (("nightly", "kdd17", "--prices", "torn.parquet"), "torn.parquet"),
+    "csv without closes": (("nightly", "kdd17", "--prices", "no_close.csv"), "close"),
+    "broken market file": (("nightly", "--market-file", "broken.toml"), "broken.toml"),
+    "unknown device": (("predict", "simulated", "--device", "tpu"), "tpu"),
+    "unknown symbol": (("history", "NVDA"), "NVDA"),
+    "sql that does not run": (("query", "selec 1"), "selec"),
+    "nothing stored": (("score", "simulated"), "dtml fetch simulated"),
+    "impossible configuration": (("nightly", "--market-file", "odd.toml"), "multiple of heads"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(mistake: str, dtml: Command, home: Path) -> None:
+    open_engine().dispose()
+    assert dtml("db", "upgrade")[0] == 0
+    (home / "torn.parquet").write_bytes(b"PAR1 and then nothing")
+    (home / "no_close.csv").write_text("symbol,date,open\nA,2024-07-01,1\n")
+    (home / "broken.toml").write_text("title = ")
+    (home / "odd.toml").write_text(SMALL_MARKET.format(source="simulated", constituents="").replace("= 8", "= 9"))
+    arguments, words = MISTAKES[mistake]
+    code, said, complaint = dtml(*arguments)
+    assert code == 2, complaint
+    assert words in complaint
+    assert "Traceback" not in complaint
+    assert said == ""
+    if complaint.startswith("error"):
+        assert len(complaint.strip().splitlines()) == 1
+
+
+def test_a_database_that_cannot_be_reached_is_one_line_without_its_password(
+    dtml: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", "postgresql://quant:s3cret-w0rd@127.0.0.1:9/prices")
+    code, _, complaint = dtml("nightly", "simulated")
+    assert code == 1
+    assert "127.0.0.1" in complaint
+    assert "s3cret" not in complaint
+    assert len(complaint.strip().splitlines()) == 1
+
+
+def test_a_store_of_another_schema_is_refused_with_what_to_do(dtml: Command) -> None:
+    dtml("db", "upgrade")
+    engine = open_engine()
+    with engine.begin() as conn:
+        conn.exec_driver_sql("update alembic_version set version_num = '0001'")
+    code, _, complaint = dtml("nightly", "simulated")
+    assert code == 2
+    assert "dtml db upgrade" in complaint
+
+
+def test_a_damaged_checkpoint_refuses_the_night_and_says_how_to_go_on(dtml: Command, home: Path) -> None:
+    market = ("--market-file", "small.toml")
+    assert dtml("fetch", *market, "--as-of", AS_OF)[0] == 0
+    assert run_process("train", *market, "--as-of", AS_OF).returncode == 0
+    (checkpoint,) = (home / "data" / "models").glob("*.safetensors")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1] + b"\0")
+    code, _, complaint = dtml("predict", *market, "--as-of", AS_OF)
+    assert code == 1
+    assert "was changed or damaged" in complaint
+    assert nights_of(dtml)[0]["status"] == "refused"
+
+
+def test_a_file_night_without_as_of_stands_on_the_last_session_of_the_file(dtml: Command, home: Path) -> None:
+    bars = SimulatedSource().bars(date(2024, 7, 2))
+    bars = bars[bars["session"] >= pd.Timestamp(2023, 6, 1)].rename(columns={"session": "Date"})
+    bars.drop(columns=["split", "dividend"]).to_csv(home / "prices.csv", index=False)
+    code, said, complaint = dtml(
+        "fetch", "--market-file", "small.toml", "--source", "files", "--prices", "prices.csv", "--json"
+    )
+    assert code == 0, complaint
+    assert json.loads(said)["as_of"] == AS_OF
+
+
+def test_help_answers_without_importing_anything_heavy() -> None:
+    code = "import sys, flows.cli; print(sorted({'torch','prefect','pandas','sqlalchemy','yfinance'} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
