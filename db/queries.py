@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 
 from db import schema
 from db.engine import is_read_only, reading
-from db.errors import StoreUsageError
+from db.errors import StoreError, StoreUsageError
 from db.frames import BAR_VALUES, bars, frame, row
 from db.views import VIEW_COLUMNS
 
@@ -236,18 +236,18 @@ def select(engine: Engine, sql: str) -> pd.DataFrame:
     """
     if not is_read_only(engine):
         raise StoreUsageError("SQL of a user runs on an engine opened with read_only=True alone")
-    driver = engine.dialect.loaded_dbapi
-    with reading(engine) as conn:
-        # PostgreSQL lets nobody turn a transaction that has read something into one that writes.
-        conn.execute(sa.text("select 1"))
-        cursor: Any = conn.connection.cursor()
-        try:
-            # A prepared statement is one statement: nothing can be hung on behind a semicolon.
-            cursor.execute(sql, **({"prepare": True} if engine.dialect.name == "postgresql" else {}))
+    # A prepared statement is one statement: nothing can be hung on behind a semicolon.
+    prepared = {"prepare": True} if engine.dialect.name == "postgresql" else {}
+    try:
+        with reading(engine) as conn:
+            # PostgreSQL lets nobody turn a transaction that has read something into one that writes.
+            conn.execute(sa.text("select 1"))
+            cursor: Any = conn.connection.cursor()
+            cursor.execute(sql, **prepared)
             names = [each[0] for each in cursor.description or ()]
             rows = cursor.fetchall() if names else []
-        except (driver.Error, driver.Warning) as error:
-            raise StoreUsageError(f"the SQL does not run: {' '.join(str(error).split())}") from error
+    except StoreError as error:
+        raise StoreUsageError(f"the SQL does not run: {error}") from error
     if not names:
         raise StoreUsageError("the SQL gives no rows: write a select")
     return pd.DataFrame.from_records(rows, columns=names, coerce_float=True)

@@ -139,7 +139,8 @@ def start_night(conn: Connection, market: str, as_of: date, *, target: date, sou
     new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **begun}])
     again = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
     again = again.where(table.c.status.in_(["running", "refused"]))
-    conn.execute(again.values(**begun, reason=None, finished_at=None))
+    forgotten = {each.name: sa.null() for each in table.c if each.nullable}
+    conn.execute(again.values(**begun, **forgotten))
     return new
 
 

@@ -60,8 +60,8 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     found = sha256(file)
     if found != sha:
         raise DtmlError(
-            f"checkpoint {file} has SHA-256 {found[:12]}..., its run recorded {sha[:12]}...: it was changed or damaged; "
-            f"restore it, or train anew with `dtml train {market}`"
+            f"checkpoint {file} has SHA-256 {found[:12]}..., its run recorded {sha[:12]}...: "
+            f"it was changed or damaged; restore it, or train anew with `dtml train {market}`"
         )
     weights, card = read_tensors(file)
     if card["market"] != market:

@@ -33,7 +33,7 @@ class Experiment:
 
 
 def nightly() -> Experiment:
-    """A night's training: the paper's network with gains that any universe shares, and a fit that knows when to stop."""
+    """A night's training: the paper's network with gains that any universe shares, and a fit that stops in time."""
     return Experiment(
         model=ModelConfig(normalisation="shared"),
         training=TrainingConfig(epochs=15, first_kept_epoch=3, patience=5),

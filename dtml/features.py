@@ -39,7 +39,7 @@ class Panel:
 def moves(panel: Panel, max_move: float = np.inf) -> Prices:
     """Ratio of each session's adjusted price to the one of the session before on the grid, minus 1.
 
-    Missing where either bar is missing, and where the move exceeds `max_move`: that is no return but a corporate action.
+    Missing where either bar is missing, and where the move exceeds `max_move`: a corporate action, no return.
     """
     move = np.full_like(panel.adjusted, np.nan)
     move[1:] = panel.adjusted[1:] / panel.adjusted[:-1] - 1
@@ -47,9 +47,7 @@ def moves(panel: Panel, max_move: float = np.inf) -> Prices:
     return move
 
 
-def features(
-    panel: Panel, *, z_close: ZClose, max_move: float = np.inf
-) -> Float[ndarray, "sessions stocks features"]:
+def features(panel: Panel, *, z_close: ZClose, max_move: float = np.inf) -> Float[ndarray, "sessions stocks features"]:
     """Return all features in the order of `FEATURES`, in percent, NaN where history is missing.
 
     `z_close="raw"` is the paper's, split days included; "adjusted" takes the adjusted move on days where a split or a

@@ -25,7 +25,7 @@ def choose_device(name: str) -> torch.device:
 def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.DataFrame:
     """Probability of a rise for every observed stock-day, as rows `as_of, target, symbol, probability, spread`.
 
-    `probability` is the mean over the members, `spread` their standard deviation (0 for a single member), both in [0, 1].
+    `probability`, in [0, 1], is the mean over the members, `spread` their standard deviation (0 for a single one).
     """
     members = member_probabilities(ensemble, windows, device)
     day, stock = windows.observed.nonzero(as_tuple=True)
@@ -56,9 +56,7 @@ def member_probabilities(
 
 
 @torch.no_grad()
-def attention(
-    ensemble: Ensemble, windows: Windows, device: torch.device
-) -> Float[Tensor, "days stocks stocks"]:
+def attention(ensemble: Ensemble, windows: Windows, device: torch.device) -> Float[Tensor, "days stocks stocks"]:
     """Who moves whom: row u, column v is how much stock u looked at stock v, the mean over members and heads.
 
     Each row of an observed stock sums to 1. Days without any observed stock are not allowed.

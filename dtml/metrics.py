@@ -10,7 +10,8 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-Counts = Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]  # true rises, false rises, false falls, true falls
+Counts = Int[ndarray, "*batch 4"]  # true rises, false rises, false falls, true falls
+Scores = Float[ndarray, "*batch"] | float  # a float for a single row of counts
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,19 @@ def confusion_by_day(calls: pd.DataFrame) -> Int[ndarray, "days 4"]:
     return np.bincount(4 * day + cell, minlength=4 * (day.max() + 1)).reshape(-1, 4)
 
 
-def accuracy(counts: Counts) -> Float[ndarray, "*batch"]:
+def accuracy(counts: Counts) -> Scores:
     """Share of right calls of each row of counts."""
-    return (counts[..., 0] + counts[..., 3]) / counts.sum(axis=-1)
+    shares: Scores = (counts[..., 0] + counts[..., 3]) / counts.sum(axis=-1)
+    return shares
 
 
-def mcc(counts: Counts) -> Float[ndarray, "*batch"]:
+def mcc(counts: Counts) -> Scores:
     """Matthews correlation of each row of counts; 0 when one class is never called or never happens."""
     rises, false_rises, false_falls, falls = np.moveaxis(counts.astype(float), -1, 0)
     product = (rises + false_rises) * (rises + false_falls) * (falls + false_rises) * (falls + false_falls)
     covariance = rises * falls - false_rises * false_falls
-    return np.divide(covariance, np.sqrt(product), out=np.zeros_like(covariance), where=product > 0)
+    found: Scores = np.divide(covariance, np.sqrt(product), out=np.zeros_like(covariance), where=product > 0)
+    return found
 
 
 def resample_days(
@@ -83,10 +86,11 @@ def resample_days(
     drawn = (np.take_along_axis(starts, begun, axis=1) + np.arange(days) - begun) % days
     times = np.zeros((resamples, days), dtype=np.int64)
     np.add.at(times, (np.arange(resamples)[:, None], drawn), 1)
-    return times @ counts
+    sums: Int[ndarray, "resamples 4"] = times @ counts
+    return sums
 
 
-def _interval(drawn: Float[ndarray, " resamples"], days: int) -> tuple[float, float]:
+def _interval(drawn: Scores, days: int) -> tuple[float, float]:
     if days < 2:
         return float("nan"), float("nan")
     low, high = np.quantile(drawn, [0.025, 0.975])

@@ -32,10 +32,13 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if self.hidden < 1 or self.heads < 1 or self.hidden % self.heads:
-            raise UsageError(f"hidden must be a positive multiple of heads, got hidden {self.hidden}, heads {self.heads}")
+            raise UsageError(
+                f"hidden must be a positive multiple of heads, got hidden {self.hidden}, heads {self.heads}"
+            )
         if not 0 <= self.dropout < 1 or self.beta < 0 or self.identity < 0:
             raise UsageError(
-                f"dropout lies in [0, 1), beta and identity are 0 or more; got {self.dropout}, {self.beta}, {self.identity}"
+                "dropout lies in [0, 1), beta and identity are 0 or more; "
+                f"got {self.dropout}, {self.beta}, {self.identity}"
             )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
@@ -54,7 +55,7 @@ def running_chart(scores: pd.DataFrame, column: str, title: str) -> Markup:
         return Markup()
     spots = {night: MARGIN + (WIDTH - 2 * MARGIN) * i / (len(nights) - 1) for i, night in enumerate(nights)}
     shown = scores[[column, f"{column}_low", f"{column}_high"]]
-    bottom, top = float(shown.min(axis=None)), float(shown.max(axis=None))
+    bottom, top = float(np.nanmin(shown.to_numpy())), float(np.nanmax(shown.to_numpy()))
     scale = (HEIGHT - 2 * MARGIN) / max(top - bottom, 1e-9)
 
     def path(rows: pd.DataFrame, name: str) -> str:
@@ -80,7 +81,7 @@ def running_chart(scores: pd.DataFrame, column: str, title: str) -> Markup:
 def _axis(bottom: float, top: float, nights: list[pd.Timestamp]) -> str:
     floor = HEIGHT - MARGIN
     return (
-        f'<line x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{floor}" y2="{floor}" stroke="currentColor" stroke-opacity="0.4"/>'
+        f'<line x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{floor}" y2="{floor}" stroke="currentColor"/>'
         f'<text x="2" y="{floor}">{bottom:.2f}</text><text x="2" y="{MARGIN}">{top:.2f}</text>'
         f'<text x="{MARGIN}" y="{HEIGHT - 12}">{nights[0]:%Y-%m-%d}</text>'
         f'<text x="{WIDTH - MARGIN}" y="{HEIGHT - 12}" text-anchor="end">{nights[-1]:%Y-%m-%d}</text>'

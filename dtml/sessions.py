@@ -163,9 +163,7 @@ def _require_known(exchange: _Exchange, day: date) -> None:
 
 
 def _before(exchange: _Exchange, day: date) -> UsageError:
-    return UsageError(
-        f"the calendar {exchange.code} begins on {exchange.first}, after {day}; take a later day"
-    )
+    return UsageError(f"the calendar {exchange.code} begins on {exchange.first}, after {day}; take a later day")
 
 
 def _beyond(exchange: _Exchange, day: date) -> DtmlError:

@@ -137,9 +137,7 @@ def selective_penalty(model: DTML) -> Float[Tensor, ""]:
     return model.predict.weight.square().sum() + model.predict.bias.square().sum()
 
 
-def _start(
-    model_config: ModelConfig, stocks: int, config: TrainingConfig, seed: int, device: torch.device
-) -> Fit:
+def _start(model_config: ModelConfig, stocks: int, config: TrainingConfig, seed: int, device: torch.device) -> Fit:
     first, order, dropout = (int(state) for state in np.random.SeedSequence(seed).generate_state(3))
     model = DTML(model_config, stocks)
     initialise(model, model_config.identity, torch.Generator().manual_seed(first))
@@ -169,7 +167,9 @@ def _train_epoch(fit: Fit, train: Windows, config: TrainingConfig, device: torch
         losses.append(loss.detach())
     mean = float(torch.stack(losses).mean())
     if not np.isfinite(mean):
-        raise DtmlError(f"the loss of seed {fit.seed} is {mean} in epoch {len(fit.epochs) + 1}: lower the learning rate")
+        raise DtmlError(
+            f"the loss of seed {fit.seed} is {mean} in epoch {len(fit.epochs) + 1}: lower the learning rate"
+        )
     return mean
 
 
@@ -179,14 +179,12 @@ def _forward(
     """Logits in float32; on CUDA the products are taken in bfloat16."""
     inputs = (windows.stocks[days], windows.index[days], windows.observed[days])
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-        logits, _ = model(*(value.to(device) for value in inputs))
+        logits: Tensor = model(*(value.to(device) for value in inputs))[0]
     return logits.float()
 
 
 @torch.no_grad()
-def _validate(
-    model: DTML, windows: Windows, config: TrainingConfig, device: torch.device
-) -> tuple[float, float]:
+def _validate(model: DTML, windows: Windows, config: TrainingConfig, device: torch.device) -> tuple[float, float]:
     """Loss and accuracy over the counted stock-days of the validation span."""
     model.eval()
     days = _counted_days(windows, config.protocol)

@@ -107,14 +107,15 @@ def build_windows(
 ) -> Windows:
     """Build the window of every day that the bars allow, the session after the last bar included.
 
-    `bars` is the long frame of DESIGN's boundary (`symbol, session, open .. adj_close`); `sessions` are the sessions of
+    `bars` is the long frame `symbol, session, open, high, low, close, adj_close`; `sessions` are the sessions of
     the exchange from the first bar to at least one after the last. A day needs a whole window of the index; a stock
     without a whole window of its own is not `observed` that day.
     """
     grid = _grid(bars, sessions, symbols, index_symbol)
     panel = _panel(bars, grid, [*symbols, index_symbol], config)
     seen = features(panel, z_close=config.z_close, max_move=config.largest_move).astype(np.float32)
-    complete = _complete_windows(np.isfinite(seen).all(axis=-1), config.window)
+    present = np.asarray(np.isfinite(seen).all(axis=-1))
+    complete = _complete_windows(present, config.window)
     days = np.flatnonzero(complete[:, -1] & complete[:, :-1].any(axis=1))
     if not len(days):
         raise DtmlError(_too_short(bars, symbols, index_symbol, config))
@@ -157,9 +158,7 @@ def _grid(
     return sessions.intersection(met).intersection(pd.DatetimeIndex(index_days))
 
 
-def _panel(
-    bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: list[str], config: WindowConfig
-) -> Panel:
+def _panel(bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: list[str], config: WindowConfig) -> Panel:
     row = grid.get_indexer(pd.DatetimeIndex(bars["session"]))
     column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
     placed = (row >= 0) & (column >= 0)
@@ -192,11 +191,9 @@ def _movement(
     return following
 
 
-def _too_short(
-    bars: pd.DataFrame, symbols: tuple[str, ...], index_symbol: str, config: WindowConfig
-) -> str:
+def _too_short(bars: pd.DataFrame, symbols: tuple[str, ...], index_symbol: str, config: WindowConfig) -> str:
     sessions = bars["session"].nunique()
     return (
-        f"no day has a whole window of {config.window} sessions: {sessions} sessions of bars for {len(symbols)} stocks and "
-        f"{index_symbol}, and the first window needs {config.history} sessions with a bar of the index"
+        f"no day has a whole window of {config.window} sessions: {sessions} sessions of bars for {len(symbols)} stocks "
+        f"and {index_symbol}, and the first window needs {config.history} sessions with a bar of the index"
     )

@@ -35,7 +35,9 @@ UniverseOption = Annotated[
         help="Stocks of the market's list or of the source; by default the list, unless the source lacks much of it."
     ),
 ]
-AsOf = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last session seen; by default the last closed.")]
+AsOf = Annotated[
+    datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last session seen; by default the last closed.")
+]
 DeviceOption = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto: CUDA if there.")]
 Members = Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")]

@@ -14,6 +14,7 @@ from flows.fetch import Catch
 from flows.night import Night
 
 FEW_NIGHTS = 20
+ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
 SHOWN = 12  # rows of the most and the least probable risers
 
 WIDTH = 160  # of what is piped or logged: a terminal has its own
@@ -35,6 +36,10 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
+    return _plain_scalar(value)
+
+
+def _plain_scalar(value: Any) -> Any:
     if value is None or value is pd.NaT or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, pd.Timestamp) and value.tzinfo is None:
@@ -125,11 +130,7 @@ def print_night(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, s
         if scores["nights"].max() < FEW_NIGHTS:
             out.print(f"Fewer than {FEW_NIGHTS} nights: resampling so few makes intervals too narrow.")
     out.print(f"\nreport    {night.report}\ndatabase  {store}")
-    out.print(
-        "ask more  dtml query \"select * from prediction_history "
-        f"where market = '{row['market']}' order by target desc limit 20\"",
-        soft_wrap=True,
-    )
+    out.print(ASK_MORE.format(market=row["market"]), soft_wrap=True)
 
 
 def _what_was_done(night: Night) -> str:

@@ -60,7 +60,9 @@ def read_market(name: str, market_file: Path | None = None) -> Market:
 def open_desk(order: Order) -> Desk:
     """Open everything that an order names; an empty database gets its tables."""
     market = read_market(order.market, order.market_file)
-    source = open_source(order.source or ("files" if order.prices else market.source), market, prices=order.prices, index=order.index)
+    source = open_source(
+        order.source or ("files" if order.prices else market.source), market, prices=order.prices, index=order.index
+    )
     return _desk(order, market, source, open_store())
 
 

@@ -66,9 +66,7 @@ def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None) -> Cat
         stored = repositories.append_prices(
             conn, desk.name, checked.accepted, source=desk.source.name, known_at=known_at
         )
-        repositories.record_refused(
-            conn, desk.name, checked.refused, source=desk.source.name, known_at=known_at
-        )
+        repositories.record_refused(conn, desk.name, checked.refused, source=desk.source.name, known_at=known_at)
     log.info("%s: %d bars fetched, %d new, %d refused", desk.name, len(brought.bars), stored, len(checked.refused))
     unadjusted = _unadjusted(desk, checked.accepted)
     return Catch(len(first), len(brought.bars), stored, checked.refused, brought.outcomes, restated, unadjusted)
@@ -89,18 +87,16 @@ def history_start(desk: Desk, as_of: date) -> date:
 def save_universe(conn: Connection, desk: Desk) -> None:
     """Record the market's index and stocks, and when each was a member."""
     market = desk.market
-    rows = [{"symbol": market.index.symbol, "kind": "index", "source_symbol": market.index.source_symbol}]
-    rows[0] |= {"name": market.index.name, "sector": None}
-    rows += [
-        {"symbol": c.symbol, "kind": "stock", "source_symbol": c.source_symbol, "name": c.name, "sector": c.sector}
-        for c in market.constituents
-    ]
-    repositories.save_instruments(conn, market.name, pd.DataFrame(rows))
+    columns = ["symbol", "source_symbol", "name", "sector", "valid_from", "valid_to"]
+    stocks = pd.DataFrame(
+        [(c.symbol, c.source_symbol, c.name, c.sector, c.since, c.until) for c in market.constituents], columns=columns
+    )
+    index = pd.DataFrame([(market.index.symbol, market.index.source_symbol, market.index.name)], columns=columns[:3])
+    named = pd.concat([stocks.assign(kind="stock"), index.assign(kind="index", sector=None)], ignore_index=True)
+    repositories.save_instruments(conn, market.name, named)
     listed = market.facts[0] if market.facts else f"the file of market {market.name}"
-    stays = [
-        {"symbol": c.symbol, "valid_from": c.since, "valid_to": c.until, "source": listed} for c in market.constituents
-    ]
-    repositories.save_memberships(conn, market.name, pd.DataFrame(stays).astype({"valid_from": "datetime64[ns]", "valid_to": "datetime64[ns]"}))
+    stays = stocks.assign(source=listed).astype({"valid_from": "datetime64[ns]", "valid_to": "datetime64[ns]"})
+    repositories.save_memberships(conn, market.name, stays)
 
 
 def _wanted(desk: Desk, as_of: date) -> dict[str, date]:

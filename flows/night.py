@@ -76,9 +76,7 @@ def run_night(desk: Desk, as_of: date, *, stage: Stage = directly, only_stored: 
     begun = datetime.now(UTC)
     target = next_session(desk.market.calendar, as_of)
     with transaction(desk.engine) as conn:
-        repositories.start_night(
-            conn, desk.name, as_of, target=target, source=desk.source.name, started_at=begun
-        )
+        repositories.start_night(conn, desk.name, as_of, target=target, source=desk.source.name, started_at=begun)
     catch = None
     try:
         catch = nothing_fetched() if only_stored else stage("fetch", lambda: fetch_bars(desk, as_of, begun))
@@ -122,7 +120,7 @@ def _cause(catch: Catch, symbols: set[str]) -> str:
         detail = failed.loc[failed["status"] == status, "detail"].iloc[0]
         return f"{len(failed)} {status} ({detail}); what came is stored, run the night again to go on"
     if not refused.empty:
-        return f"{len(refused)} bars refused, mostly {refused['reason'].mode().iloc[0]}: see `select * from refused`"
+        return f"{len(refused)} bars refused, mostly {refused['reason'].mode().iloc[0]}: ask the view `refused`"
     return "the source has none for that session"
 
 

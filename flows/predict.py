@@ -29,7 +29,10 @@ class Forecast:
 
 
 def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = None) -> Forecast:
-    """Predict the session after `as_of` from bars as known at a moment (None: now), reading no more than windows need."""
+    """Predict the session after `as_of` from bars as known at a moment (None: now).
+
+    No more sessions are read than a window needs.
+    """
     config = model.ensemble.windows
     bars, watermark = stored_bars(desk, _first_needed(desk, config, as_of), as_of, known_at)
     symbols = model.ensemble.symbols if model.ensemble.model.normalisation == "per_stock" else desk.market.symbols
@@ -50,9 +53,7 @@ def _first_needed(desk: Desk, config: WindowConfig, as_of: date) -> date:
     return sessions_up_to(desk.market.calendar, as_of, config.history + 2 * MAX_GAP)[0].date()
 
 
-def _gaps(
-    desk: Desk, made: pd.DataFrame, bars: pd.DataFrame, windows: Windows, as_of: date
-) -> dict[str, str]:
+def _gaps(desk: Desk, made: pd.DataFrame, bars: pd.DataFrame, windows: Windows, as_of: date) -> dict[str, str]:
     with reading(desk.engine) as conn:
         refused = queries.refused_bars(conn, desk.name, as_of, as_of)
     reasons = dict(zip(refused["symbol"], refused["reason"], strict=True))

@@ -3,7 +3,6 @@
 from datetime import date
 from pathlib import Path
 
-
 import pandas as pd
 
 from db import queries
@@ -14,7 +13,16 @@ from flows.desk import Desk
 from flows.settings import reports_folder
 
 REFUSED_SESSIONS = 30
-RECEIPT = ("id", "created_at", "train_first", "train_last", "seeds", "code_version", "data_watermark", "checkpoint_hash")
+RECEIPT = (
+    "id",
+    "created_at",
+    "train_first",
+    "train_last",
+    "seeds",
+    "code_version",
+    "data_watermark",
+    "checkpoint_hash",
+)
 
 
 def _dated(rows: pd.DataFrame) -> pd.DataFrame:
@@ -36,7 +44,8 @@ def publish_night(desk: Desk, as_of: date) -> Path:
             scores=queries.scores(conn, desk.name, last=as_of, span="running"),
             refused=_dated(queries.refused_bars(conn, desk.name, since, as_of)),
             refused_sessions=REFUSED_SESSIONS,
-            receipt={name: run[name] for name in RECEIPT} | {"inputs known at": night["known_at"], "config": run["config"]},
+            receipt={name: run[name] for name in RECEIPT}
+            | {"inputs known at": night["known_at"], "config": run["config"]},
         )
     file = reports_folder() / desk.name / f"{as_of}.html"
     file.parent.mkdir(parents=True, exist_ok=True)

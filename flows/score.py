@@ -8,7 +8,7 @@ import pandas as pd
 
 from db import queries, repositories
 from db.engine import reading, transaction
-from dtml.baselines import RULE_HISTORY, naive_calls
+from dtml.baselines import NAIVE_RULES, RULE_HISTORY, naive_calls
 from dtml.metrics import Score, score
 from dtml.sessions import sessions_up_to
 from dtml.windows import FALL, RISE, adjusted_price
@@ -59,7 +59,9 @@ def _new_outcomes(desk: Desk, as_of: date) -> tuple[pd.DataFrame, datetime]:
     moves = waiting.rename(columns={"target": "session"}).assign(move=after / before - 1)
     moves = moves[moves["move"].abs() <= desk.market.checks.max_move]
     label = np.select([moves["move"] >= RISE, moves["move"] <= FALL], [1, -1], default=0)
-    return moves.assign(rise=moves["move"] > 0, label=label).drop(columns="as_of"), bars["known_at"].max().to_pydatetime()
+    return moves.assign(rise=moves["move"] > 0, label=label).drop(columns="as_of"), bars[
+        "known_at"
+    ].max().to_pydatetime()
 
 
 def _scores(desk: Desk, nights: list[date]) -> pd.DataFrame:
@@ -97,19 +99,24 @@ def scored_calls(desk: Desk, last: date) -> pd.DataFrame:
         first = sessions_up_to(desk.market.calendar, known["as_of"].min().date(), 2 * RULE_HISTORY)[0]
         index = queries.prices(conn, desk.name, first.date(), last, symbols=[desk.market.index.symbol])
     rules = naive_calls(index.set_index("session")["close"])
-    model = known.assign(predictor="dtml", called=known["probability"] > 0.5)
-    parts = [model]
-    for rule in rules:
+    known = known.rename(columns={"target": "session"}).assign(rose=known["move"] > 0)
+    parts = [known.assign(predictor="dtml", called=known["probability"] > 0.5)]
+    for rule in NAIVE_RULES:
         call = known["as_of"].map(rules[rule])
         parts.append(known.assign(predictor=rule, called=call == 1)[call.notna()])
-    calls = pd.concat(parts, ignore_index=True).rename(columns={"target": "session"}).assign(rose=lambda rows: rows["move"] > 0)
+    calls = pd.concat(parts, ignore_index=True)
     return calls[["session", "symbol", "predictor", "called", "rose", "label"]]
 
 
 def _columns(calls: pd.DataFrame) -> dict[str, float | int | None]:
     """The score as the table has it; nothing counted gives missing scores."""
     if calls.empty:
-        return {"n": 0, "nights": 0, "rises": 0, **dict.fromkeys(("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high"))}
+        return {
+            "n": 0,
+            "nights": 0,
+            "rises": 0,
+            **dict.fromkeys(("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")),
+        }
     found: Score = score(calls)
     return {
         "n": found.calls,

@@ -8,7 +8,7 @@ from pathlib import Path
 OWN_LOGGERS = ("dtml", "flows", "db", "translation")
 
 PREFECT_DEFAULTS = {
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # a first start migrates a database: over the default 20 s
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # a first start migrates: over 20 s
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     # Written one by one, the records of task runs keep Prefect's SQLite busy until flows stall.

@@ -107,9 +107,7 @@ def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = lambda _seed, _
     return Model(run_id, ensemble)
 
 
-def stored_bars(
-    desk: Desk, first: date, last: date, known_at: datetime | None = None
-) -> tuple[pd.DataFrame, datetime]:
+def stored_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> tuple[pd.DataFrame, datetime]:
     """Bars of first .. last as known at a moment, and their watermark: when the newest of them was fetched."""
     with reading(desk.engine) as conn:
         bars = queries.prices(conn, desk.name, first, last, known_at=known_at)

@@ -224,6 +224,17 @@ def test_two_writers_lose_nothing(engine: Engine) -> None:
     assert count(engine) == WRITERS * ROUNDS
 
 
+def test_a_writer_that_waits_too_long_is_told_why(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("db.engine.LOCK_WAIT_S", 1)
+    first, second = open_engine(store_url), open_engine(store_url)
+    with (
+        transaction(first),
+        pytest.raises(StoreError, match=r"another program held it for .*; let it end"),
+        transaction(second),
+    ):
+        pytest.fail("two writers at once")
+
+
 def make_store(url: str) -> None:
     engine = open_engine(url)
     prepare(engine)

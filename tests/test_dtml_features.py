@@ -12,9 +12,7 @@ from dtml.features import FEATURES, HISTORY, MAX_GAP, Panel, features
 from dtml.windows import WindowConfig, Windows, build_windows
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-needs_shared = pytest.mark.skipif(
-    not (SHARED / "reference").is_dir(), reason="shared data is not beside this clone"
-)
+needs_shared = pytest.mark.skipif(not (SHARED / "reference").is_dir(), reason="shared data is not beside this clone")
 
 STOCKS = ("AAA", "BBB", "CCC", "DDD", "EEE", "FFF", "GGG")
 INDEX = "IDX"

@@ -99,7 +99,7 @@ def test_padding_is_inert(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
 def test_which_other_stock_moved_is_seen_through_the_data_axis_alone(
     day_inputs: tuple[Tensor, Tensor, Tensor], data_axis: bool
 ) -> None:
-    """Swapping the windows of two stocks keeps the mean and the spread of eq. 3, so without the axis no third can tell."""
+    """Swapping two stocks' windows keeps the mean and the spread of eq. 3: without the axis no third can tell."""
     stocks, index, observed = day_inputs
     model = make(replace(CONFIG, data_axis=data_axis))
     swapped = stocks.clone()

@@ -65,9 +65,7 @@ def test_same_seed_same_weights_whatever_the_global_generator_does() -> None:
 
 
 def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
-    together = fit_ensemble(
-        TRAIN, VALIDATION, model_config=MODEL, config=RECIPE, seeds=(0, 1, 2), device=CPU
-    )
+    together = fit_ensemble(TRAIN, VALIDATION, model_config=MODEL, config=RECIPE, seeds=(0, 1, 2), device=CPU)
     torch.set_num_threads(1)
     for seed in (0, 1, 2):
         assert_same_weights(together[seed].best, fit(seed).best)
@@ -121,7 +119,7 @@ def test_the_penalty_shrinks_the_last_layer_and_no_other() -> None:
 
 
 def test_a_loss_that_is_no_number_stops_the_training_with_advice() -> None:
-    with pytest.raises(DtmlError, match="seed 0 is nan.*lower the learning rate"):
+    with pytest.raises(DtmlError, match=r"seed 0 is nan.*lower the learning rate"):
         fit(config=replace(RECIPE, learning_rate=1e30))
 
 

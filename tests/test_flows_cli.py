@@ -70,9 +70,7 @@ def dtml(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 
 def run_process(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [DTML, *arguments], env=environment, capture_output=True, text=True, timeout=170, check=False
-    )
+    return subprocess.run([DTML, *arguments], env=environment, capture_output=True, text=True, timeout=170, check=False)
 
 
 def nights_of(dtml: Command) -> list[dict[str, Any]]:
@@ -128,7 +126,7 @@ def test_each_step_is_a_command_and_together_they_are_a_night(dtml: Command) -> 
 
 def yahoo_market(home: Path, stocks: list[str]) -> Path:
     listed = json.dumps(stocks)
-    text = f'[constituents]\nas_of = 2024-01-02\nmembers = {listed}\n[checks]\nmax_refused = 0.3'
+    text = f"[constituents]\nas_of = 2024-01-02\nmembers = {listed}\n[checks]\nmax_refused = 0.3"
     file = home / "yahooed.toml"
     file.write_text(SMALL_MARKET.format(source="yahoo", constituents=text))
     return file
@@ -255,6 +253,8 @@ def test_a_file_night_without_as_of_stands_on_the_last_session_of_the_file(dtml:
 
 
 def test_help_answers_without_importing_anything_heavy() -> None:
-    code = "import sys, flows.cli; print(sorted({'torch','prefect','pandas','sqlalchemy','yfinance'} & set(sys.modules)))"
+    code = (
+        "import sys, flows.cli; print(sorted({'torch','prefect','pandas','sqlalchemy','yfinance'} & set(sys.modules)))"
+    )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"

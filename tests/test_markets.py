@@ -15,9 +15,7 @@ from dtml.markets import Constituent, Market, is_symbol, load_market, load_marke
 from dtml.markets.definition import CALENDARS
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-beside_shared_data = pytest.mark.skipif(
-    not (SHARED / "prices").is_dir(), reason="shared data is not beside this clone"
-)
+beside_shared_data = pytest.mark.skipif(not (SHARED / "prices").is_dir(), reason="shared data is not beside this clone")
 EVERY_MARKET = pytest.mark.parametrize("name", market_names())
 
 ZONES = {
@@ -98,9 +96,7 @@ def test_shanghai_numbers_begin_with_six_and_shenzhen_numbers_do_not() -> None:
     ("name", "window", "hidden", "beta"),
     [("acl18", 10, 64, 0.1), ("kdd17", 15, 64, 0.01), ("ndx100", 15, 128, 0.01), ("csi300", 15, 64, 1.0)],
 )
-def test_the_papers_choices_stand_in_the_papers_markets(
-    name: str, window: int, hidden: int, beta: float
-) -> None:
+def test_the_papers_choices_stand_in_the_papers_markets(name: str, window: int, hidden: int, beta: float) -> None:
     model = load_market(name).model
     assert (model["window"], model["hidden"], model["beta"]) == (window, hidden, beta)
 
@@ -159,9 +155,7 @@ def test_kospi_200_has_the_members_and_the_korean_names_of_its_record() -> None:
 
 @beside_shared_data
 def test_london_symbols_are_those_of_the_open_prices_of_london() -> None:
-    prices = set(
-        pd.read_parquet(SHARED / "prices" / "ftse30.parquet", columns=["symbol"])["symbol"].astype(str)
-    )
+    prices = set(pd.read_parquet(SHARED / "prices" / "ftse30.parquet", columns=["symbol"])["symbol"].astype(str))
     listed = set(load_market("ftse100").symbols)
     # Renamed, bought up or out of the index between 2017 and 2025.
     left = {"BLT.L", "ITV.L", "MRW.L", "OML.L", "RBS.L", "RDSB.L", "SKY.L", "TW.L"}
@@ -208,9 +202,7 @@ def test_a_market_over_other_symbols_keeps_what_its_list_knows_and_leaves_the_in
     assert market.constituents == (Constituent("C", "C"), known)
 
 
-@pytest.mark.parametrize(
-    "symbols", [["A", "A"], ["../A"], ["A/B"], [""], ["a b"], ["A'--"], ["-A"], ["A.."], ["Ä"]]
-)
+@pytest.mark.parametrize("symbols", [["A", "A"], ["../A"], ["A/B"], [""], ["a b"], ["A'--"], ["-A"], ["A.."], ["Ä"]])
 def test_symbols_found_in_prices_are_refused_when_repeated_or_no_symbols(symbols: list[str]) -> None:
     with pytest.raises(UsageError, match="market mine: "):
         _market_with().with_symbols(symbols)

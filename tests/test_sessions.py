@@ -146,9 +146,7 @@ def test_without_grace_a_session_counts_at_its_close_and_with_more_it_waits() ->
     close = session_close("XNYS", date(2024, 3, 8))
     assert last_closed_session("XNYS", close, grace=timedelta(0)) == date(2024, 3, 8)
     assert last_closed_session("XNYS", close - timedelta(seconds=1), grace=timedelta(0)) == date(2024, 3, 7)
-    assert last_closed_session("XNYS", close + timedelta(minutes=59), grace=timedelta(hours=1)) == date(
-        2024, 3, 7
-    )
+    assert last_closed_session("XNYS", close + timedelta(minutes=59), grace=timedelta(hours=1)) == date(2024, 3, 7)
 
 
 def test_all_weekend_and_on_monday_morning_friday_was_last() -> None:

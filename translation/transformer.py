@@ -50,8 +50,8 @@ def attend(
     """Scaled dot-product attention, softmax(QK^T / sqrt(d_k)) V (eq. 1 of Vaswani et al.).
 
     `query` is `[..., queries, d_k]`, `key` `[..., keys, d_k]`, `value` `[..., keys, d_v]`; `mask` broadcasts to
-    `[..., queries, keys]`. Returns the values `[..., queries, d_v]` and, on request, the weights `[..., queries, keys]`,
-    whose rows sum to 1. Every query needs at least one key that it may attend to.
+    `[..., queries, keys]`. Returns the values `[..., queries, d_v]` and, on request, the weights
+    `[..., queries, keys]`, whose rows sum to 1. Every query needs at least one key that it may attend to.
     """
     if not need_weights:
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask), None
@@ -137,7 +137,7 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Map `x` `[..., positions, d_model]` to the same shape; weights on request are `[..., heads, queries, keys]`."""
+        """Map `x` `[..., positions, d_model]` to its shape; weights on request are `[..., heads, queries, keys]`."""
         entered = self.attention_norm(x) if self.norm == "pre" else x
         attended, weights = self.attention(entered, mask, need_weights=need_weights)
         x = x + self.dropout(attended)

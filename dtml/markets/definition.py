@@ -146,9 +146,7 @@ class Market:
         wanted = [symbol for symbol in symbols if symbol != self.index.symbol]
         for symbol, times in Counter(wanted).items():
             if not is_symbol(symbol):
-                raise UsageError(
-                    f"market {self.name}: {symbol!r} cannot be a symbol; rename it at its source"
-                )
+                raise UsageError(f"market {self.name}: {symbol!r} cannot be a symbol; rename it at its source")
             if times > 1:
                 raise UsageError(f"market {self.name}: symbol {symbol!r} comes {times} times; name it once")
         return replace(self, constituents=tuple(listed.get(s, Constituent(s, s)) for s in wanted))

@@ -45,9 +45,7 @@ def read_market(path: Path) -> Market:
     Raises UsageError, one line with file and key, for whatever is missing, unknown, mistyped or impossible.
     """
     if not _NAME.fullmatch(path.stem):
-        raise UsageError(
-            f"{path}: the file names the market: call it by small letters, digits, - and _ alone"
-        )
+        raise UsageError(f"{path}: the file names the market: call it by small letters, digits, - and _ alone")
     table = _Table(path, "", _parse(path))
     facts = table.texts("facts")
     table.allow(*_MARKET_KEYS)
@@ -121,9 +119,7 @@ class _Table:
         value = self.required(key, str)
         known = sorted(choices)
         if value not in known:
-            raise self.error(
-                key, f"unknown {_shown(value)}{_nearest(value, known)}; known: {', '.join(known)}"
-            )
+            raise self.error(key, f"unknown {_shown(value)}{_nearest(value, known)}; known: {', '.join(known)}")
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -224,9 +220,7 @@ def _symbol(table: _Table, key: str) -> str:
 
 def _checked_symbol(table: _Table, key: str, symbol: str) -> str:
     if not is_symbol(symbol):
-        raise table.error(
-            key, f"{_shown(symbol)} cannot be a symbol; use letters and digits, single . - & = _"
-        )
+        raise table.error(key, f"{_shown(symbol)} cannot be a symbol; use letters and digits, single . - & = _")
     return symbol
 
 

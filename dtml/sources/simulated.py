@@ -157,7 +157,9 @@ class SimulatedSource:
     ) -> pd.DataFrame:
         """Turn log moves into bars; the adjusted close carries the total return, the close is what was paid."""
         adjusted = 100 * np.exp(np.cumsum(moves, axis=0))
-        split, paid = self._actions(len(sessions), len(symbols)) if actions else (np.ones_like(moves), np.zeros_like(moves))
+        split, paid = (
+            self._actions(len(sessions), len(symbols)) if actions else (np.ones_like(moves), np.zeros_like(moves))
+        )
         close = adjusted / np.cumprod(split / (1 - paid), axis=0)
         prior = np.vstack([close[:1], close[:-1]]) / split
         stream = "stock" if actions else "index"
