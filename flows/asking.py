@@ -1,12 +1,14 @@
 """The commands that only read, and the upgrade of the store; none of them needs Prefect or torch."""
 
 import sys
+from collections.abc import Mapping
 
 from sqlalchemy import Engine
 
-from db import queries
+from db import queries, schema
 from db.engine import location, open_engine, reading, require_current
 from db.engine import upgrade as upgrade_engine
+from db.views import VIEW_COLUMNS
 from dtml.markets import load_market, market_names
 from flows.console import out, print_frame, print_json
 
@@ -77,6 +79,21 @@ def answer(sql: str, *, as_json: bool, as_csv: bool) -> None:
         rows.to_csv(sys.stdout, index=False)
     else:
         print_frame(rows)
+
+
+def data_dictionary() -> str:
+    """Every view and table with the meaning of each column, as Markdown."""
+    parts = []
+    for view, columns in VIEW_COLUMNS.items():
+        parts += [f"**`{view}`** (view)", "", *_meanings(columns), ""]
+    for table in schema.metadata.sorted_tables:
+        columns = {column.name: column.comment or "" for column in table.columns}
+        parts += [f"**`{table.name}`** (table): {table.comment}", "", *_meanings(columns), ""]
+    return "\n".join(parts)
+
+
+def _meanings(columns: Mapping[str, str]) -> list[str]:
+    return ["| column | meaning |", "| --- | --- |", *(f"| `{name}` | {said} |" for name, said in columns.items())]
 
 
 def upgrade_store() -> None:

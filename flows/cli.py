@@ -217,6 +217,17 @@ def upgrade() -> None:
     upgrade_store()
 
 
+@db_app.command()
+def dictionary() -> None:
+    """Print the meaning of every view, table and column, as Markdown.
+
+    Example: dtml db dictionary
+    """
+    from flows.asking import data_dictionary
+
+    print(data_dictionary())  # noqa: T201 - Markdown is for a file as much as for a person
+
+
 def main() -> None:
     """Run a command; every failure is one line on standard error, 2 for the user's mistakes and 1 for the rest."""
     from flows.failures import run_command

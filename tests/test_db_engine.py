@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine
+from sqlalchemy import Engine, make_url
 
 from db import queries, schema
 from db.engine import (
@@ -80,6 +80,14 @@ def test_a_server_that_cannot_be_reached_is_one_line_without_its_password(url: s
     assert "s3cr" not in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_a_server_that_repeats_the_password_is_not_quoted(store_url: str) -> None:
+    url = make_url(store_url).set(password="s3cr@et").render_as_string(hide_password=False)
+    with pytest.raises(StoreUsageError, match=r"invalid input .*\*\*\*") as caught:
+        queries.select(open_engine(url, read_only=True), "select 's3cr@et'::int")
+    assert "s3cr" not in str(caught.value)
 
 
 def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +167,9 @@ def test_sql_of_a_user_writes_nothing(engine: Engine, reader: Engine, sql: str) 
     "lifted",
     [
         "do $$ begin perform set_config('transaction_read_only', 'off', true); delete from instrument; end $$",
+        "do $$ begin set transaction read write; delete from instrument; end $$",
         "set transaction read write",
-        "commit; delete from instrument",
+        "rollback; begin read write; delete from instrument; commit",
     ],
 )
 def test_a_user_cannot_lift_the_ban_on_writing(engine: Engine, reader: Engine, lifted: str) -> None:

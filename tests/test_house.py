@@ -1,0 +1,55 @@
+"""Laws of the house itself: floors, sizes, and documents that say what is there."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from db import schema
+from db.views import VIEW_COLUMNS
+from dtml.markets import market_names
+from flows.asking import data_dictionary
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("flows", "dtml", "translation", "db", "tests", "benchmarks")
+FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_imports_keep_to_the_floors() -> None:
+    program = Path(sys.executable).with_name("lint-imports")
+    kept = subprocess.run([program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert kept.returncode == 0, kept.stdout
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_file_is_over_300_lines_and_no_function_over_60(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert text.count("\n") <= 300
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "migrations" not in file.parts:
+            assert (node.end_lineno or 0) - node.lineno < 60, node.name
+
+
+def test_every_package_is_shipped() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {
+        ".".join(file.parent.relative_to(ROOT).parts) for room in ROOMS[:4] for file in (ROOT / room).rglob("*.py")
+    }
+    assert set(listed) == found
+
+
+def test_the_readme_names_every_room_market_and_view() -> None:
+    for name in (*market_names(), *VIEW_COLUMNS, *(table.name for table in schema.metadata.sorted_tables)):
+        assert re.search(rf"`{name}`", README), name
+    for file in FILES:
+        if file.parts[-2] in ("flows", "dtml", "db", "sources") and file.name != "__init__.py":
+            assert file.name in README, file.name
+
+
+def test_the_readme_holds_the_data_dictionary_as_it_is() -> None:
+    assert data_dictionary() in README, "run `dtml db dictionary` and put what it prints into the README"
