@@ -17,6 +17,7 @@ from dtml.experiments import Experiment, nightly_of, vary
 from dtml.markets import Market, load_market, load_market_file
 from dtml.sessions import last_closed_session, require_session
 from dtml.sources import Fetched, Source, open_source
+from dtml.sources.simulated import SimulatedSource
 
 Universe = Literal["list", "source"]
 
@@ -44,7 +45,7 @@ class Desk:
     engine: Engine
     experiment: Experiment
     device: str
-    notice: str | None  # what the user should know of the universe
+    notice: str | None  # what the user should know of the universe or of the source
 
     @property
     def name(self) -> str:
@@ -63,7 +64,8 @@ def open_desk(order: Order) -> Desk:
     source = open_source(
         order.source or ("files" if order.prices else market.source), market, prices=order.prices, index=order.index
     )
-    return _desk(order, market, source, open_store())
+    desk = _desk(order, market, source, open_store())
+    return replace(desk, notice=source.remark()) if isinstance(source, SimulatedSource) else desk
 
 
 def open_stored_desk(order: Order) -> Desk:

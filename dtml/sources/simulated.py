@@ -124,6 +124,16 @@ class SimulatedSource:
         """None: there is always one more."""
         return None
 
+    def remark(self) -> str:
+        """What can be reached on this market, in words."""
+        market = self.market
+        followers = len(market.follower_symbols)
+        overall = (followers * market.best_accuracy + 0.5 * market.leaders) / len(market.symbols)
+        return (
+            f"no model can beat an ACC of {market.best_accuracy:.3f} on the {followers} followers, 0.500 on the "
+            f"{market.leaders} leaders, {overall:.3f} on all stock-days of this market"
+        )
+
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Bars of each symbol from its own first session to `last`."""
         bars = self.bars(last)
