@@ -20,7 +20,7 @@ SHOWN = 12  # rows of the most and the least probable risers
 WIDTH = 160  # of what is piped or logged: a terminal has its own
 
 out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else WIDTH)
 
 
 def print_json(value: object) -> None:
