@@ -21,9 +21,9 @@ from db.views import VIEW_COLUMNS
 
 
 def instruments(conn: Connection, market: str) -> pd.DataFrame:
-    """A market's stocks and its index: symbol, kind, source_symbol, name, sector."""
+    """A market's stocks and its index: symbol, kind, source_symbol, name, sector, asked_from (NaT: never)."""
     named = schema.instrument
-    columns = (named.c.symbol, named.c.kind, named.c.source_symbol, named.c.name, named.c.sector)
+    columns = (each for each in named.c if each.name not in ("id", "market"))
     return frame(conn, sa.select(*columns).where(named.c.market == market).order_by(named.c.symbol))
 
 
@@ -76,35 +76,6 @@ def last_sessions(conn: Connection, market: str) -> pd.Series[pd.Timestamp]:
     statement = sa.select(named.c.symbol, last.label("last")).where(named.c.market == market)
     found = frame(conn, statement.order_by(named.c.symbol)).dropna()
     return cast("pd.Series[pd.Timestamp]", found.set_index("symbol")["last"])
-
-
-def stored_span(conn: Connection, market: str) -> pd.DataFrame:
-    """What is stored of each symbol: symbol, first and last session, number of sessions."""
-    price, named = schema.price, schema.instrument
-    statement = (
-        sa.select(
-            named.c.symbol,
-            sa.func.min(price.c.session).label("first"),
-            sa.func.max(price.c.session).label("last"),
-            sa.func.count(price.c.session.distinct()).label("sessions"),
-        )
-        .join_from(price, named)
-        .where(named.c.market == market)
-        .group_by(named.c.symbol)
-    )
-    return frame(conn, statement.order_by(named.c.symbol))
-
-
-def watermark(
-    conn: Connection, market: str, first: date, last: date, *, known_at: datetime | None = None
-) -> datetime | None:
-    """The latest known_at of the bars `prices` gives for the same arguments; None when there are none."""
-    price, named = schema.price, schema.instrument
-    statement = sa.select(sa.func.max(price.c.known_at)).join_from(price, named)
-    statement = statement.where(named.c.market == market, price.c.session.between(first, last))
-    if known_at is not None:
-        statement = statement.where(price.c.known_at <= known_at)
-    return conn.execute(statement).scalar()
 
 
 def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
@@ -180,13 +151,6 @@ def prediction_history(
     if last is not None:
         statement = statement.where(view.c.target <= last)
     return frame(conn, statement.order_by(view.c.market, view.c.target, view.c.symbol, view.c.made_at))
-
-
-def latest_predictions(conn: Connection, market: str) -> pd.DataFrame:
-    """The view latest_prediction of a market, the most probable rise first."""
-    view = _view("latest_prediction")
-    statement = sa.select(view).where(view.c.market == market)
-    return frame(conn, statement.order_by(view.c.probability.desc(), view.c.symbol))
 
 
 def scores(conn: Connection, market: str, *, last: date | None = None, span: str | None = None) -> pd.DataFrame:

@@ -34,6 +34,15 @@ def save_instruments(conn: Connection, market: str, instruments: pd.DataFrame) -
     return upsert(conn, schema.instrument, rows, key=("market", "symbol"))
 
 
+def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None:
+    """Remember, for each symbol that a source answered for, the earliest session it was ever asked from."""
+    table = schema.instrument
+    for symbol, day in first.items():
+        earlier = sa.or_(table.c.asked_from.is_(None), table.c.asked_from > day)
+        mine = sa.and_(table.c.market == market, table.c.symbol == symbol, earlier)
+        conn.execute(sa.update(table).where(mine).values(asked_from=day))
+
+
 def save_memberships(conn: Connection, market: str, memberships: pd.DataFrame) -> int:
     """Store a market's whole list: symbol, valid_from, valid_to (NaT: unknown, lasting), source.
 

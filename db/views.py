@@ -128,7 +128,7 @@ _PREDICTION = {
     "as_of": "Last session the model saw; always before target.",
     "target": "Session predicted.",
     "probability": "Probability of a rise, 0 to 1; mean of the members.",
-    "spread": "Standard deviation over the members; missing with one.",
+    "spread": "Standard deviation over the members; 0 with one, missing if not kept.",
     "call": "'rise' when the probability is above 0.5, else 'fall'.",
 }
 _RECEIPT = {
@@ -151,7 +151,7 @@ VIEW_COLUMNS: Final = MappingProxyType(
             "market": "Name of the market.",
             "symbol": "The market's own symbol.",
             **_PREDICTION,
-            "move": "Close over the close before, minus 1; missing until the target's bar is known.",
+            "move": "Adjusted close over the one before, minus 1; missing until the target's bar is known.",
             "label": "The paper's label of the move: 1, 0 or -1; missing with the move.",
             "hit": "1 when the call was right (a rise is a move above 0), else 0; missing with the move.",
             "kind": "Purpose of the model: 'nightly', 'backtest' or 'paper'.",
@@ -169,11 +169,11 @@ VIEW_COLUMNS: Final = MappingProxyType(
             "running_nights": "Sessions scored up to and with this one.",
             "running_n": "Stock-days scored up to and with this night.",
             "running_acc": "Share of right calls over all of them, 0 to 1.",
-            "running_acc_low": "Lower end of its day-resampled 95 % interval; missing below two nights.",
-            "running_acc_high": "Upper end of that interval; missing below two nights.",
+            "running_acc_low": "Lower end of its day-resampled 95 % interval; missing below 20 nights.",
+            "running_acc_high": "Upper end of that interval; missing below 20 nights.",
             "running_mcc": "Matthews correlation over all of them pooled, -1 to 1.",
-            "running_mcc_low": "Lower end of its day-resampled 95 % interval; missing below two nights.",
-            "running_mcc_high": "Upper end of that interval; missing below two nights.",
+            "running_mcc_low": "Lower end of its day-resampled 95 % interval; missing below 20 nights.",
+            "running_mcc_high": "Upper end of that interval; missing below 20 nights.",
             "scored_at": "When the night's row was last changed, UTC.",
         },
         "price_latest": {

@@ -64,6 +64,8 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
             f"it was changed or damaged; restore it, or train anew with `dtml train {market}`"
         )
     weights, card = read_tensors(file)
+    if card["format"] != FORMAT:
+        raise DtmlError(f"checkpoint {file} has format {card['format']}, this program reads {FORMAT}: train anew")
     if card["market"] != market:
         raise DtmlError(f"checkpoint {file} was trained for market {card['market']}, not {market}")
     return Ensemble(
@@ -87,7 +89,9 @@ def write_tensors(file: Path, tensors: Weights, card: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(f".{os.getpid()}.partial")
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    partial.write_bytes(save(contiguous, metadata={"card": json.dumps(card, sort_keys=True)}))
+    with partial.open("wb") as stream:
+        stream.write(save(contiguous, metadata={"card": json.dumps(card, sort_keys=True)}))
+        os.fsync(stream.fileno())  # a run's row must never outlive its file
     partial.replace(file)
 
 

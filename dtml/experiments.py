@@ -1,4 +1,4 @@
-"""Named runs: how a market's night is trained, and the paper's runs.
+"""Named runs: how a market's night is trained.
 
 An experiment is a value; a variant of it is `dataclasses.replace(experiment, ...)`.
 """
@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from dtml.features import ZClose
+from dtml.errors import UsageError
+from dtml.markets.definition import Returns, ZClose
 from dtml.model import ModelConfig
 from dtml.training import TrainingConfig
-from dtml.windows import Returns, WindowConfig
+from dtml.windows import WindowConfig
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,13 @@ class Experiment:
     members: int = 2  # seeds 0, 1, ... of the ensemble
     train_sessions: int | None = None  # days of the training span; None: all there are
     validation_sessions: int = 126  # days before `as_of` that choose the epoch
+
+    def __post_init__(self) -> None:
+        if self.members < 1 or self.validation_sessions < 1 or (self.train_sessions or 1) < 1:
+            raise UsageError(
+                "members, train_sessions and validation_sessions are 1 or more; "
+                f"got {self.members}, {self.train_sessions}, {self.validation_sessions}"
+            )
 
     @property
     def history(self) -> int | None:

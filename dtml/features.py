@@ -5,20 +5,20 @@ the bar before a halt precedes the bar after it. What a feature needs and is not
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-ZClose = Literal["raw", "adjusted"]
+from dtml.markets.definition import ZClose
+
 Prices = Float[ndarray, "sessions stocks"]
 
 AVERAGED = (5, 10, 15, 20, 25, 30)
 FEATURES = ("z_open", "z_high", "z_low", "z_close", "z_adj_close", *(f"z_d{k}" for k in AVERAGED))
 HISTORY = max(AVERAGED)  # bars that the longest average needs, the session's own included
 MAX_GAP = 5  # sessions that may be missing inside those bars
-CORPORATE_ACTION = 0.10  # raw and adjusted moves further apart than this have a split or spin-off between them
+CORPORATE_ACTION = 0.03  # raw and adjusted moves further apart than this have a split or spin-off between them
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from numpy import ndarray
 Counts = Int[ndarray, "*batch 4"]  # true rises, false rises, false falls, true falls
 Scores = Float[ndarray, "*batch"] | float  # a float for a single row of counts
 
+MINIMUM_DAYS = 20  # resampling fewer gives intervals that are too narrow: with 5 days, 73 % coverage for 95 %
+
 
 @dataclass(frozen=True)
 class Score:
@@ -30,7 +32,7 @@ def score(calls: pd.DataFrame, *, resamples: int = 2000, seed: int = 0) -> Score
     """Score calls given as rows of `session`, `called` and `rose` (booleans).
 
     ACC and MCC are scikit-learn's, pooled over all rows; MCC is 0 when one class is never called. The intervals are
-    percentiles over day resamples, missing (NaN) below two days.
+    percentiles over day resamples, missing (NaN) below `MINIMUM_DAYS`.
     """
     from sklearn.metrics import accuracy_score, matthews_corrcoef
 
@@ -84,14 +86,14 @@ def resample_days(
     starts = generator.integers(0, days, (resamples, days))
     begun = np.maximum.accumulate(np.where(fresh, np.arange(days), 0), axis=1)  # where the current block began
     drawn = (np.take_along_axis(starts, begun, axis=1) + np.arange(days) - begun) % days
-    times = np.zeros((resamples, days), dtype=np.int64)
-    np.add.at(times, (np.arange(resamples)[:, None], drawn), 1)
+    place = drawn + days * np.arange(resamples)[:, None]
+    times = np.bincount(place.ravel(), minlength=resamples * days).reshape(resamples, days)
     sums: Int[ndarray, "resamples 4"] = times @ counts
     return sums
 
 
 def _interval(drawn: Scores, days: int) -> tuple[float, float]:
-    if days < 2:
+    if days < MINIMUM_DAYS:
         return float("nan"), float("nan")
     low, high = np.quantile(drawn, [0.025, 0.975])
     return float(low), float(high)

@@ -43,7 +43,10 @@ class ModelConfig:
 
 
 class DTML(nn.Module):
-    """From windows of a market to the logit of each stock's rise in the next session."""
+    """From windows of a market to the logit of each stock's rise in the next session.
+
+    The attention of eq. 6 is multi-head, as the published runs', and so scaled by sqrt(hidden / heads).
+    """
 
     def __init__(self, config: ModelConfig, stocks: int) -> None:
         super().__init__()
@@ -81,9 +84,10 @@ class DTML(nn.Module):
         contexts = temporal_attention(self.lstm(transformed))  # eqs. 1-2
         normalised = self.normalise(contexts[:, :-1], observed)  # eq. 3
         multi_level = normalised + self.beta * contexts[:, -1:]  # eq. 4
-        if not self.data_axis:
-            return self.predict(multi_level).squeeze(-1), None
-        mixed, attention = self.mix(multi_level, observed.unsqueeze(1), need_weights=need_attention)  # eqs. 5-7
+        if self.data_axis:
+            mixed, attention = self.mix(multi_level, observed.unsqueeze(1), need_weights=need_attention)  # eqs. 5-7
+        else:
+            mixed, attention = multi_level + self.mix.feed_forward(multi_level), None  # eq. 8 without the others
         return self.predict(mixed.tanh()).squeeze(-1), attention  # eqs. 8-9
 
 
@@ -120,7 +124,7 @@ def temporal_attention(states: Float[Tensor, "*batch window hidden"]) -> Float[T
 
 
 class ContextNormalisation(nn.Module):
-    """Centre and scale the contexts of one day over its stocks and units together (eq. 3).
+    """Centre and scale the contexts of one day over its stocks and units together (eq. 3, with 1e-5 in the variance).
 
     `stocks` gains and offsets per unit: one row per stock ties the model to a fixed, ordered universe and is all that
     tells one stock from another; a single row is shared by any universe.

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import torch
@@ -35,11 +36,11 @@ class TrainingConfig:
     patience: int | None = None  # epochs without a better validation accuracy before the fit stops
 
     def __post_init__(self) -> None:
-        if min(self.epochs, self.batch_days) < 1 or self.learning_rate <= 0 or self.penalty < 0:
-            raise UsageError(
-                "epochs and batch_days are 1 or more, learning_rate above 0, penalty 0 or more; got "
-                f"{self.epochs}, {self.batch_days}, {self.learning_rate}, {self.penalty}"
-            )
+        counts = (self.epochs, self.batch_days, self.first_kept_epoch, 1 if self.patience is None else self.patience)
+        if min(counts) < 1:
+            raise UsageError(f"epochs, batch_days, first_kept_epoch and patience are 1 or more; got {counts}")
+        if self.learning_rate <= 0 or self.penalty < 0:
+            raise UsageError(f"learning_rate is above 0, penalty 0 or more; got {self.learning_rate}, {self.penalty}")
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,13 @@ def fit_ensemble(
     called with the seed, from the member's thread.
     """
 
+    interrupted = Event()
+
+    def after_epoch(seed: int, epoch: Epoch) -> None:
+        on_epoch(seed, epoch)
+        if interrupted.is_set():
+            raise DtmlError(f"the training of seed {seed} was interrupted after epoch {epoch.number}")
+
     def fit(seed: int) -> Fit:
         state_file = None if state_folder is None else state_folder / f"member-{seed}.safetensors"
         return fit_member(
@@ -253,7 +261,7 @@ def fit_ensemble(
             seed=seed,
             device=device,
             state_file=state_file,
-            on_epoch=partial(on_epoch, seed),
+            on_epoch=partial(after_epoch, seed),
         )
 
     threads = torch.get_num_threads()
@@ -261,7 +269,11 @@ def fit_ensemble(
         torch.set_num_threads(1)
         workers = min(len(seeds), threads) if device.type == "cpu" else 1
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(fit, seeds))
+            try:
+                return [future.result() for future in [pool.submit(fit, seed) for seed in seeds]]
+            except BaseException:
+                interrupted.set()  # the other members stop after their epoch, which is saved
+                raise
     finally:
         torch.set_num_threads(threads)
 

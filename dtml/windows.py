@@ -10,15 +10,15 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from torch import Tensor
 
 from dtml.errors import DtmlError, UsageError
-from dtml.features import HISTORY, Panel, ZClose, features, moves
+from dtml.features import HISTORY, Panel, features, moves
+from dtml.markets.definition import Returns, ZClose
 
 Protocol = Literal["paper", "all"]
-Returns = Literal["adj_close", "close"]
 
 RISE, FALL = 0.0055, -0.005  # the paper's labels: a move from +0.55 % is a rise, one to -0.5 % a fall
 QUORUM = 0.5  # a session with a bar for fewer of the stocks is no session of this market's data
@@ -90,7 +90,7 @@ class Windows:
         known = self.observed & self.movement.isfinite()
         if protocol == "all":
             return known
-        return known & ((self.movement >= RISE) | (self.movement <= FALL))
+        return known & torch.from_numpy(paper_labels(self.movement.numpy()) != 0)
 
     def rises(self) -> Bool[Tensor, "days stocks"]:
         """Whether the move is above zero; a tie is a fall. On the paper's labelled stock-days this is its label."""
@@ -133,6 +133,11 @@ def build_windows(
         target=target,
         symbols=symbols,
     )
+
+
+def paper_labels(move: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
+    """1 for a rise, -1 for a fall, 0 for a move between the thresholds or an unknown one (section 4.1 of the paper)."""
+    return np.select([move >= RISE, move <= FALL], [1, -1], default=0)
 
 
 def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":

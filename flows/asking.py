@@ -10,7 +10,8 @@ from db.engine import location, open_engine, reading, require_current
 from db.engine import upgrade as upgrade_engine
 from db.views import VIEW_COLUMNS
 from dtml.markets import load_market, market_names
-from flows.console import out, print_frame, print_json
+from flows.console import print_frame, print_json
+from flows.settings import out
 
 
 def _open() -> Engine:

@@ -8,11 +8,12 @@ import pandas as pd
 from db import queries
 from db.engine import location, reading
 from dtml.sessions import sessions_up_to
-from flows.console import err, night_summary, out, print_frame, print_json, print_night, print_scores, without_adjusted
+from flows.console import night_summary, print_frame, print_json, print_night, print_scores, without_adjusted
 from flows.desk import Desk, Order, choose_as_of, open_desk, open_stored_desk
 from flows.fetch import fetch_bars
 from flows.night import Night, finished_night, run_night
 from flows.score import score_market
+from flows.settings import err, out
 
 
 def run_nights(order: Order, asked: date | None, nights: int, *, as_json: bool) -> None:
@@ -34,8 +35,8 @@ def _night(desk: Desk, order: Order, day: date) -> Night:
         return run_night(desk, day)
     from flows.nightly import nightly
 
-    with err.status(f"night of {day}"):
-        night: Night = nightly(order, day)
+    err.print(f"night of {day}")
+    night: Night = nightly(order, day)
     return night
 
 
@@ -98,8 +99,18 @@ def score_predictions(order: Order, asked: date | None, *, as_json: bool) -> Non
     with reading(desk.engine) as conn:
         scores = queries.scores(conn, desk.name, last=as_of)
     if as_json:
-        return print_json({"new_outcomes": scored.outcomes, "nights": scored.nights, "scores": scores})
-    out.print(f"{desk.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights scored anew")
+        return print_json(
+            {
+                "new_outcomes": scored.outcomes,
+                "unresolved": scored.unresolved,
+                "nights": scored.nights,
+                "scores": scores,
+            }
+        )
+    out.print(
+        f"{desk.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights scored anew, "
+        f"{scored.unresolved} predictions without an outcome for want of a good bar"
+    )
     if scores.empty:
         out.print("no prediction of this market has an outcome yet")
     else:

@@ -2,25 +2,22 @@
 
 import json
 import math
-import sys
 from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 
+from dtml.metrics import MINIMUM_DAYS
 from flows.fetch import Catch
 from flows.night import Night
+from flows.settings import out
 
-FEW_NIGHTS = 20
 ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
 SHOWN = 12  # rows of the most and the least probable risers
 
-WIDTH = 160  # of what is piped or logged: a terminal has its own
-
-out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else WIDTH)
+ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
+SHOWN = 12  # rows of the most and the least probable risers
 
 
 def print_json(value: object) -> None:
@@ -127,8 +124,8 @@ def print_night(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, s
         last = scores["target"].max().date()
         out.print(f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that resample days")
         print_scores(scores)
-        if scores["nights"].max() < FEW_NIGHTS:
-            out.print(f"Fewer than {FEW_NIGHTS} nights: resampling so few makes intervals too narrow.")
+        if scores["nights"].max() < MINIMUM_DAYS:
+            out.print(f"Fewer than {MINIMUM_DAYS} nights: resampling so few gives intervals too narrow to print.")
     out.print(f"\nreport    {night.report}\ndatabase  {store}")
     out.print(ASK_MORE.format(market=row["market"]), soft_wrap=True)
 
@@ -141,6 +138,8 @@ def _what_was_done(night: Night) -> str:
         f"{row['fetched']} bars fetched, {row['stored']} new, {row['refused']} refused; "
         f"{row['predictions']} stocks predicted by {row['run_id']}, {len(row['gaps'])} left out"
     )
+    if night.scored is not None and night.scored.unresolved:
+        said += f"\n{night.scored.unresolved} predictions of closed sessions have no outcome: no good bar came"
     return said + without_adjusted(night.catch)
 
 

@@ -52,6 +52,10 @@ class Desk:
         """The market's name."""
         return self.market.name
 
+    def members(self, as_of: date) -> tuple[str, ...]:
+        """The stocks that a night predicts: those that were members of the market on that day."""
+        return tuple(member.symbol for member in self.market.constituents_on(as_of))
+
 
 def read_market(name: str, market_file: Path | None = None) -> Market:
     """The market called `name`, or the one that a user's file describes."""

@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 from db import queries, repositories
 from db.engine import reading, transaction
 from dtml.bars import Checked, check
+from dtml.restatements import restated_symbols
 from dtml.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources import OUTCOME_COLUMNS, Fetched
-from dtml.sources.yahoo import restated_symbols
 from flows.desk import Desk
 
 log = logging.getLogger(__name__)
@@ -51,25 +51,29 @@ def nothing_fetched() -> Catch:
 def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None) -> Catch:
     """Bring the store up to `as_of`, asking only for what it lacks, and record what was refused.
 
-    A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched anew from its start.
+    A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched anew from its start; if
+    that fails, nothing of it is stored, and the next fetch finds the restatement again.
     """
     known_at = known_at or datetime.now(UTC)
     with transaction(desk.engine) as conn:
         save_universe(conn, desk)
-    first = _wanted(desk, as_of)
-    if not first:
+    wanted = _wanted(desk, as_of)
+    if not wanted.first:
         return nothing_fetched()
-    brought = desk.source.fetch(first, as_of)
-    brought, restated = _with_restated_histories(desk, brought, as_of)
-    checked = _check(desk, brought.bars, as_of)
+    brought, restated = _with_restated_histories(desk, wanted, desk.source.fetch(wanted.first, wanted.last))
+    checked = _check(desk, brought.bars, wanted.last)
+    answered = set(brought.outcomes.loc[brought.outcomes["status"].isin(["ok", "no_data"]), "symbol"])
     with transaction(desk.engine) as conn:
         stored = repositories.append_prices(
             conn, desk.name, checked.accepted, source=desk.source.name, known_at=known_at
         )
         repositories.record_refused(conn, desk.name, checked.refused, source=desk.source.name, known_at=known_at)
+        repositories.note_asked(
+            conn, desk.name, {symbol: day for symbol, day in wanted.first.items() if symbol in answered}
+        )
     log.info("%s: %d bars fetched, %d new, %d refused", desk.name, len(brought.bars), stored, len(checked.refused))
     unadjusted = _unadjusted(desk, checked.accepted)
-    return Catch(len(first), len(brought.bars), stored, checked.refused, brought.outcomes, restated, unadjusted)
+    return Catch(len(wanted.first), len(brought.bars), stored, checked.refused, brought.outcomes, restated, unadjusted)
 
 
 def _unadjusted(desk: Desk, bars: pd.DataFrame) -> list[str]:
@@ -99,44 +103,59 @@ def save_universe(conn: Connection, desk: Desk) -> None:
     repositories.save_memberships(conn, market.name, stays)
 
 
-def _wanted(desk: Desk, as_of: date) -> dict[str, date]:
-    """The first session to ask for, of each symbol that the store does not hold up to `as_of`."""
+@dataclass(frozen=True)
+class _Wanted:
+    """What to ask for: the first session of each symbol, and the last of all; since when each was asked for before."""
+
+    first: dict[str, date]
+    last: date
+    since: dict[str, date]
+
+
+def _wanted(desk: Desk, as_of: date) -> _Wanted:
+    """What the store lacks up to `as_of`: the newest sessions, and earlier ones that were never asked for."""
     with reading(desk.engine) as conn:
         stored = queries.last_sessions(conn, desk.name)
+        asked = queries.instruments(conn, desk.name).set_index("symbol")["asked_from"].dropna()
     start = history_start(desk, as_of)
-    wanted = {}
+    since = {str(symbol): day.date() for symbol, day in asked.items()}
+    first, last = {}, as_of
     for symbol in (desk.market.index.symbol, *desk.market.symbols):
-        last = stored.get(symbol)
-        if last is None:
-            wanted[symbol] = start
-        elif last.date() < as_of:
-            wanted[symbol] = max(start, sessions_up_to(desk.market.calendar, last.date(), OVERLAP)[0].date())
-    return wanted
+        newest = stored.get(symbol)
+        if symbol not in since or start < since[symbol]:
+            first[symbol] = start
+            last = max(last, since.get(symbol, as_of))  # no hole before what is stored
+        elif newest is None or newest.date() < as_of:
+            known = as_of if newest is None else newest.date()
+            first[symbol] = max(start, sessions_up_to(desk.market.calendar, known, OVERLAP)[0].date())
+    return _Wanted(first, last, since)
 
 
-def _with_restated_histories(desk: Desk, brought: Fetched, as_of: date) -> tuple[Fetched, list[str]]:
+def _with_restated_histories(desk: Desk, wanted: _Wanted, brought: Fetched) -> tuple[Fetched, list[str]]:
+    """Replace the bars of restated symbols by their whole history, or by nothing when it does not come."""
     if brought.bars.empty:
         return brought, []
-    first = brought.bars["session"].min().date()
     with reading(desk.engine) as conn:
-        stored = queries.prices(conn, desk.name, first, as_of)
+        stored = queries.prices(conn, desk.name, brought.bars["session"].min().date(), wanted.last)
     restated = restated_symbols(stored, brought.bars)
     if not restated:
         return brought, []
-    start = history_start(desk, as_of)
-    again = desk.source.fetch(dict.fromkeys(restated, start), as_of)
+    again = desk.source.fetch(
+        {symbol: min(wanted.first[symbol], wanted.since.get(symbol, wanted.last)) for symbol in restated}, wanted.last
+    )
     whole = again.outcomes.loc[again.outcomes["status"] == "ok", "symbol"]
-    kept = brought.bars[~brought.bars["symbol"].isin(whole)]
-    replaced = again.bars[again.bars["symbol"].isin(whole)]
-    return Fetched(pd.concat([kept, replaced], ignore_index=True), brought.outcomes), restated
+    kept = brought.bars[~brought.bars["symbol"].isin(restated)]
+    bars = pd.concat([kept, again.bars[again.bars["symbol"].isin(whole)]], ignore_index=True)
+    others = brought.outcomes[~brought.outcomes["symbol"].isin(restated)]
+    return Fetched(bars, pd.concat([others, again.outcomes], ignore_index=True)), restated
 
 
-def _check(desk: Desk, bars: pd.DataFrame, as_of: date) -> Checked:
-    first = as_of if bars.empty else bars["session"].min().date()
+def _check(desk: Desk, bars: pd.DataFrame, last: date) -> Checked:
+    first = last if bars.empty else bars["session"].min().date()
     return check(
         bars,
-        sessions=sessions_between(desk.market.calendar, first, next_session(desk.market.calendar, as_of)),
-        closed_until=as_of,
+        sessions=sessions_between(desk.market.calendar, first, next_session(desk.market.calendar, last)),
+        closed_until=last,
         checks=desk.market.checks,
         index_symbol=desk.market.index.symbol,
         returns=desk.market.returns,

@@ -1,7 +1,7 @@
 """One night of one market, from the last closed session to stored, scored predictions of the next."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from flows.fetch import Catch, fetch_bars, nothing_fetched
 from flows.predict import Forecast, forecast
 from flows.progress import training_progress
 from flows.publish import publish_night
-from flows.score import score_market
+from flows.score import Scored, score_market
 from flows.train import Model, load_model, train_model, why_due
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ class Night:
     row: dict[str, Any]
     report: Path
     catch: Catch | None = None
+    scored: Scored | None = None
 
     @property
     def was_done_before(self) -> bool:
@@ -59,7 +60,11 @@ def finished_night(desk: Desk, as_of: date) -> dict[str, Any] | None:
     """The row of a night that is complete, or None when there is something to do."""
     with reading(desk.engine) as conn:
         row = queries.night(conn, desk.name, as_of)
-    return row if row is not None and row["status"].startswith("complete") else None
+    return row if _is_complete(row) else None
+
+
+def _is_complete(row: Mapping[str, Any] | None) -> bool:
+    return row is not None and row["status"] in ("complete", "complete_with_gaps")
 
 
 def run_night(desk: Desk, as_of: date, *, stage: Stage = directly, only_stored: bool = False) -> Night:
@@ -71,7 +76,7 @@ def run_night(desk: Desk, as_of: date, *, stage: Stage = directly, only_stored: 
     NightRefusedError, after recording the reason, when the bars do not allow predictions.
     """
     if (done := finished_night(desk, as_of)) is not None:
-        score_market(desk, as_of)  # nothing, unless the run that completed the night ended before its scores
+        score_market(desk, as_of)  # the run that completed the night may have ended before its scores
         return Night(done, publish_night(desk, as_of))
     begun = datetime.now(UTC)
     target = next_session(desk.market.calendar, as_of)
@@ -85,13 +90,17 @@ def run_night(desk: Desk, as_of: date, *, stage: Stage = directly, only_stored: 
         made = stage("predict", lambda: forecast(desk, model, as_of))
         _require_predictions(desk, made, as_of)
         stage("store", lambda: _store(desk, as_of, catch, model, made))
-        stage("score", lambda: score_market(desk, as_of))
-    except (DtmlError, StoreError) as error:
+    except (DtmlError, StoreError, OSError) as error:
         _refuse(desk, as_of, str(error), catch)
-        raise NightRefusedError(f"night {as_of} of {desk.name} refused: {error}", error.exit_code) from error
+        code = getattr(error, "exit_code", 1)
+        raise NightRefusedError(f"night {as_of} of {desk.name} refused: {error}", code) from error
+    except Exception as error:
+        _refuse(desk, as_of, f"unexpected {type(error).__name__}: {error}", catch)
+        raise
+    scored = stage("score", lambda: score_market(desk, as_of))
     finished = finished_night(desk, as_of)
     assert finished is not None
-    return Night(finished, stage("report", lambda: publish_night(desk, as_of)), catch)
+    return Night(finished, stage("report", lambda: publish_night(desk, as_of)), catch, scored)
 
 
 def _require_enough(desk: Desk, as_of: date, catch: Catch) -> None:
@@ -102,11 +111,12 @@ def _require_enough(desk: Desk, as_of: date, catch: Catch) -> None:
     index = desk.market.index.symbol
     if index not in present:
         raise DtmlError(f"no good bar of the index {index} on {as_of}: {_cause(catch, {index})}")
-    missing = set(desk.market.symbols) - present
+    members = set(desk.members(as_of))
+    missing = members - present
     allowed = desk.market.checks.max_refused
-    if len(missing) > allowed * len(desk.market.symbols):
+    if len(missing) > allowed * len(members):
         raise DtmlError(
-            f"{len(missing)} of {len(desk.market.symbols)} constituents have no good bar on {as_of}, more than the "
+            f"{len(missing)} of {len(members)} constituents have no good bar on {as_of}, more than the "
             f"{allowed:.0%} allowed: {_cause(catch, missing)}"
         )
 
@@ -134,18 +144,21 @@ def _model(desk: Desk, as_of: date) -> Model:
 
 
 def _require_predictions(desk: Desk, made: Forecast, as_of: date) -> None:
-    short = len(made.gaps)
-    if short > desk.market.checks.max_refused * len(desk.market.symbols):
+    short, members = len(made.gaps), len(desk.members(as_of))
+    if short > desk.market.checks.max_refused * members:
         reason = pd.Series(made.gaps).mode().iloc[0]
-        raise DtmlError(
-            f"{short} of {len(desk.market.symbols)} constituents cannot be predicted from {as_of}, mostly: {reason}"
-        )
+        raise DtmlError(f"{short} of {members} constituents cannot be predicted from {as_of}, mostly: {reason}")
 
 
 def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) -> None:
-    """Write the predictions and the night's end in one transaction: a night is whole or not there."""
+    """Write the predictions and the night's end in one transaction: a night is whole or not there.
+
+    A night that another process completed meanwhile stays as that one left it.
+    """
     now = datetime.now(UTC)
     with transaction(desk.engine) as conn:
+        if _is_complete(queries.night(conn, desk.name, as_of)):
+            return
         repositories.save_predictions(
             conn, desk.name, made.predictions.assign(run_id=model.run_id), known_at=made.known_at, made_at=now
         )
@@ -176,6 +189,8 @@ def _counts(catch: Catch | None, predictions: int) -> dict[str, int]:
 
 def _refuse(desk: Desk, as_of: date, reason: str, catch: Catch | None) -> None:
     with transaction(desk.engine) as conn:
+        if _is_complete(queries.night(conn, desk.name, as_of)):
+            return
         repositories.finish_night(
             conn,
             desk.name,

@@ -35,11 +35,12 @@ def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = 
     """
     config = model.ensemble.windows
     bars, watermark = stored_bars(desk, _first_needed(desk, config, as_of), as_of, known_at)
-    symbols = model.ensemble.symbols if model.ensemble.model.normalisation == "per_stock" else desk.market.symbols
+    members = desk.members(as_of)
+    symbols = model.ensemble.symbols if model.ensemble.model.normalisation == "per_stock" else members
     windows = windows_of(desk, bars, config, symbols)
     tonight = windows.between(first=pd.Timestamp(next_session(desk.market.calendar, as_of)))
     made = predict(model.ensemble, tonight, choose_device(desk.device))
-    made = made[made["symbol"].isin(desk.market.symbols)].reset_index(drop=True)
+    made = made[made["symbol"].isin(members)].reset_index(drop=True)
     return Forecast(
         target=next_session(desk.market.calendar, as_of),
         predictions=made,
@@ -69,4 +70,4 @@ def _gaps(desk: Desk, made: pd.DataFrame, bars: pd.DataFrame, windows: Windows, 
             return "the model was trained without it"
         return "too few sessions of history"
 
-    return {symbol: why(symbol) for symbol in desk.market.symbols if symbol not in predicted}
+    return {symbol: why(symbol) for symbol in desk.members(as_of) if symbol not in predicted}

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dtml.experiments import Experiment
 from dtml.training import Epoch
+from flows.settings import err
 from flows.train import EpochReport
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def training_progress(experiment: Experiment) -> Iterator[EpochReport]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[last]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=err, transient=True) as progress:
         bar = progress.add_task("training", total=epochs * experiment.members, last="")
 
         def report(seed: int, epoch: Epoch) -> None:

@@ -1,5 +1,6 @@
 """Write a night's report from what the store holds."""
 
+import os
 from datetime import date
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def publish_night(desk: Desk, as_of: date) -> Path:
         )
     file = reports_folder() / desk.name / f"{as_of}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
+    partial = file.with_suffix(f".{os.getpid()}.partial")
     partial.write_text(page, encoding="utf-8")
     partial.replace(file)
     return file

@@ -1,9 +1,17 @@
-"""What Prefect must find in the environment before it is imported, and where a night keeps its files."""
+"""What Prefect must find before it is imported, where a night keeps its files, and where its words go."""
 
 import logging
 import os
 import sys
 from pathlib import Path
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+WIDTH = 160  # of what is piped or logged: a terminal has its own
+
+out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else WIDTH)
 
 OWN_LOGGERS = ("dtml", "flows", "db", "translation")
 
@@ -40,18 +48,23 @@ def prepare_prefect(*, quiet: bool) -> None:
         os.environ.setdefault(name, value)
 
 
+def _is_shown(name: str, *, terminal: bool) -> bool:
+    """Whether a logger's lines go to standard error: ours do, but a terminal has a bar for what `progress` says."""
+    return name.split(".", maxsplit=1)[0] in OWN_LOGGERS and not (terminal and name == "flows.progress")
+
+
 def set_up_logging(*, debug: bool) -> None:
     """Send our own lines to standard error: all of them to a terminal, warnings alone into a pipe or a cron mail.
 
     Prefect's own lines go to its server; they are shown with `debug`.
     """
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    terminal = err.is_terminal
+    handler = RichHandler(console=err, show_time=False, show_level=False, show_path=False)
     if debug:
         handler.setLevel(logging.DEBUG)
     else:
-        handler.setLevel(logging.INFO if sys.stderr.isatty() else logging.WARNING)
-        handler.addFilter(lambda record: record.name.split(".")[0] in OWN_LOGGERS)
+        handler.setLevel(logging.INFO if terminal else logging.WARNING)
+        handler.addFilter(lambda record: _is_shown(record.name, terminal=terminal))
     logging.getLogger().addHandler(handler)
     for name in OWN_LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO)

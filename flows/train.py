@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
@@ -103,7 +104,7 @@ def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = lambda _seed, _
         weights=stack_members(fits),
     )
     _record(desk, run_id, ensemble, fits, (train, validation), watermark)
-    _forget_states(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     return Model(run_id, ensemble)
 
 
@@ -144,14 +145,17 @@ def _spans(experiment: Experiment, windows: Windows, as_of: date) -> tuple[Windo
 
 
 def _config(desk: Desk) -> dict[str, Any]:
-    """The experiment as JSON gives it back."""
+    """The experiment as JSON gives it back, with the stocks where their gains tie the model to them."""
     config: dict[str, Any] = json.loads(json.dumps(asdict(desk.experiment)))
-    return config
+    tied = desk.experiment.model.normalisation == "per_stock"
+    return config | ({"stocks": list(desk.market.symbols)} if tied else {})
 
 
 def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame) -> str:
     """A name that says market and date, and ends in a digest of all that decides the weights."""
-    digest = hashlib.sha256(json.dumps([_config(desk), desk.market.symbols, version("torch")]).encode())
+    device = choose_device(desk.device).type
+    versions = [version("dtml-nightshift"), version("torch"), device]
+    digest = hashlib.sha256(json.dumps([_config(desk), desk.market.symbols, versions]).encode())
     digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
     return f"{desk.name}-{as_of}-{digest.hexdigest()[:8]}"
 
@@ -160,7 +164,12 @@ def _known(desk: Desk, run_id: str) -> Model | None:
     with reading(desk.engine) as conn:
         if run_id not in set(queries.runs(conn, desk.name)["id"]):
             return None
-        return _load(desk, queries.run(conn, run_id))
+        run = queries.run(conn, run_id)
+    try:
+        return _load(desk, run)
+    except DtmlError as error:
+        log.warning("%s; training it anew", error)
+        return None
 
 
 def _load(desk: Desk, run: Mapping[str, Any]) -> Model:
@@ -200,10 +209,3 @@ def _record(
     }
     with transaction(desk.engine) as conn:
         repositories.save_run(conn, row)
-
-
-def _forget_states(folder: Path) -> None:
-    for file in folder.glob("member-*.safetensors"):
-        file.unlink()
-    if folder.exists():
-        folder.rmdir()

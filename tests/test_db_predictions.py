@@ -217,8 +217,8 @@ def test_the_latest_predictions_are_the_newest_models_for_the_newest_session(sto
     save(store, predictions("second", NEXT).assign(probability=[0.9, 0.1, 0.3]), LATER)
     save(store, predictions("fold", NEXT + pd.Timedelta(days=1)), LATER)
     with reading(store) as conn:
-        latest = queries.latest_predictions(conn, "toy")
+        latest = pd.read_sql("select * from latest_prediction where market = 'toy' order by probability desc", conn)
     assert latest["symbol"].tolist() == ["A", "C", "B"]
-    assert set(latest["target"]) == {NEXT}
+    assert set(pd.to_datetime(latest["target"])) == {NEXT}
     assert set(latest["run_id"]) == {"second"}
     assert set(latest["sector"]) == {"Tin"}

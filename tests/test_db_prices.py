@@ -1,6 +1,6 @@
 """Prices: stored only when they change, read as they were known, never repaired."""
 
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 
 import numpy as np
 import pandas as pd
@@ -102,10 +102,7 @@ def test_a_restated_bar_is_read_as_it_was_known_then(store: Engine) -> None:
     )
     pd.testing.assert_frame_equal(read(store)[BAR], restated.sort_values(["symbol", "session"], ignore_index=True))
     assert read(store, MONDAY - timedelta(seconds=1)).empty
-    with reading(store) as conn:
-        marks = [queries.watermark(conn, "toy", FIRST, LAST, known_at=each) for each in (None, MONDAY)]
-        assert queries.watermark(conn, "toy", date(1999, 1, 1), date(1999, 12, 31)) is None
-    assert marks == [TUESDAY, MONDAY]
+    assert (read(store)["known_at"].max(), read(store, MONDAY)["known_at"].max()) == (TUESDAY, MONDAY)
 
 
 def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(store: Engine) -> None:
@@ -196,14 +193,7 @@ def test_what_is_stored_of_each_symbol_is_known(store: Engine) -> None:
     append(store, bars(("B",), SESSIONS[:3]).assign(close=50.0), TUESDAY)
     with reading(store) as conn:
         last = queries.last_sessions(conn, "toy")
-        span = queries.stored_span(conn, "toy")
     assert last.to_dict() == {"A": SESSIONS[4], "B": SESSIONS[2]}
-    assert span.to_dict("list") == {
-        "symbol": ["A", "B"],
-        "first": [SESSIONS[0], SESSIONS[0]],
-        "last": [SESSIONS[4], SESSIONS[2]],
-        "sessions": [5, 3],
-    }
 
 
 def test_chosen_symbols_and_sessions_alone_are_read(store: Engine) -> None:

@@ -6,7 +6,7 @@ import pytest
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from dtml.baselines import NAIVE_RULES, naive_calls
-from dtml.metrics import accuracy, confusion_by_day, mcc, resample_days, score
+from dtml.metrics import MINIMUM_DAYS, accuracy, confusion_by_day, mcc, resample_days, score
 
 DAYS, STOCKS = 61, 7
 
@@ -44,7 +44,7 @@ def test_each_day_is_counted_for_itself(calls: pd.DataFrame) -> None:
 
 
 def test_mcc_is_zero_when_one_class_is_never_called() -> None:
-    rose = np.array([[True, False, True], [False, True, True]])
+    rose = np.random.default_rng(2).random((DAYS, STOCKS)) < 0.6
     found = score(calls_of(np.ones_like(rose), rose))
     assert found.mcc == 0
     assert found.mcc_interval == (0, 0)
@@ -71,16 +71,23 @@ def test_stocks_that_move_together_widen_the_interval_as_fewer_days_would() -> N
 
 
 def test_resampled_days_come_in_blocks_that_wrap_around() -> None:
-    counts = np.eye(4, dtype=int)[np.arange(DAYS) % 4]
-    drawn = resample_days(counts, 997, np.random.default_rng(0))
+    """A run of equal days is drawn together more often than single days would be: the sum varies more, and wraps."""
+    counts = np.zeros((DAYS, 4), dtype=int)
+    counts[:, 3] = 1
+    counts[-4:], counts[:4] = [1, 0, 0, 0], [1, 0, 0, 0]
+    drawn = resample_days(counts, 9973, np.random.default_rng(0))
     assert (drawn.sum(axis=1) == DAYS).all()
-    assert drawn.mean(axis=0) == pytest.approx(counts.sum(axis=0), rel=0.02)
+    assert drawn[:, 0].mean() == pytest.approx(8, rel=0.02)
+    alone = np.random.default_rng(1).binomial(DAYS, 8 / DAYS, 9973)
+    assert drawn[:, 0].var() > 2 * alone.var()
 
 
-def test_one_day_has_no_interval() -> None:
-    found = score(calls_of(np.array([[True, False]]), np.array([[True, True]])))
-    assert found.acc == 0.5
-    assert np.isnan(found.acc_interval).all()
+@pytest.mark.parametrize(("days", "known"), [(MINIMUM_DAYS - 1, False), (MINIMUM_DAYS, True)])
+def test_few_days_have_no_interval(days: int, known: bool) -> None:
+    rose = np.random.default_rng(2).random((days, STOCKS)) < 0.5
+    found = score(calls_of(~rose, rose))
+    assert found.acc == 0
+    assert np.isfinite(found.acc_interval).all() == known
 
 
 def test_nothing_to_score_is_an_error() -> None:

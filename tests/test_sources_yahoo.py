@@ -14,8 +14,9 @@ from fake_yahoo import FakeYahoo, Fault
 from dtml.bars import BAR_COLUMNS, bars_frame
 from dtml.errors import UsageError
 from dtml.markets import Constituent, Index, Market
+from dtml.restatements import restated_symbols
 from dtml.sources import Fetched
-from dtml.sources.yahoo import YahooSource, restated_symbols
+from dtml.sources.yahoo import YahooSource
 
 SESSIONS = pd.bdate_range("2024-03-04", periods=13)  # the clocks change in between
 FIRST, LAST = date(2024, 3, 4), SESSIONS[-1].date()

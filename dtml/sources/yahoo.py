@@ -29,7 +29,6 @@ from dtml.sources import OUTCOME_COLUMNS, Fetched, Status
 MAX_THREADS = 4  # more of them bring on the rate limit
 OUTAGE = 5  # symbols in a row without a usable answer: the service or the network is down
 NO_DATA = ("no price data found", "no data found", "data doesn't exist")  # of a symbol, or of these dates
-RESTATED = 1e-6  # relative; restated prices move by far more, prices as sent twice by none
 COLUMNS = {
     "Open": "open",
     "High": "high",
@@ -86,28 +85,6 @@ class YahooSource:
             bars=pd.concat([_no_bars(), *(each.bars for each in answers)], ignore_index=True),
             outcomes=pd.DataFrame(outcomes, columns=list(OUTCOME_COLUMNS)),
         )
-
-
-def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
-    """Symbols whose past Yahoo has restated since `stored` was fetched, sorted: their whole history is due
-    again.
-
-    Both are bars frames; only sessions in both can tell, so a fetch should reach back over some that are
-    stored. A dividend moves adj_close / close on every earlier session; a split scales close itself, which
-    shows on the oldest common session (a correction of the last close does not reach that far).
-    """
-    both = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
-    both = both.sort_values(["symbol", "session"])
-    factor = both["adj_close"] / both["close"]
-    fresh_factor = both["adj_close_fresh"] / both["close_fresh"]
-    adjusted_anew = _differs(factor, fresh_factor)
-    scaled = _differs(both["close"], both["close_fresh"]) & ~both.duplicated("symbol")
-    return sorted(both.loc[adjusted_anew | scaled, "symbol"].unique())
-
-
-def _differs(old: pd.Series, new: pd.Series) -> pd.Series:
-    """Where two values are further apart than rounding; a value missing on one side alone differs."""
-    return ~(((new / old - 1).abs() <= RESTATED) | (old.isna() & new.isna()))
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ def upgrade() -> None:
         sa.Column("source_symbol", TEXT, nullable=False, comment="Symbol at the price source (Yahoo's spelling)."),
         sa.Column("name", TEXT, comment="Name of the company or index; missing when unknown."),
         sa.Column("sector", TEXT, comment="Sector; missing when unknown and for an index."),
+        sa.Column(
+            "asked_from", sa.Date, comment="First session ever asked of a source; missing before the first answer."
+        ),
         sa.CheckConstraint("kind in ('stock', 'index')", name=op.f("ck_instrument_kind")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_instrument")),
         sa.UniqueConstraint("market", "symbol", name=op.f("uq_instrument_market_symbol")),
@@ -36,7 +39,7 @@ def upgrade() -> None:
         sa.Column("instrument_id", sa.Integer, nullable=False, comment="The instrument."),
         sa.Column("spell", sa.Integer, autoincrement=False, nullable=False, comment="1 for the first stay."),
         sa.Column("valid_from", sa.Date, comment="First session of the stay; missing when not known."),
-        sa.Column("valid_to", sa.Date, comment="Last session of the stay; missing while it lasts."),
+        sa.Column("valid_to", sa.Date, comment="First day after the stay; missing while it lasts."),
         sa.Column("source", TEXT, nullable=False, comment="Where the list of constituents comes from, in words."),
         sa.CheckConstraint("spell >= 1", name=op.f("ck_membership_spell")),
         sa.CheckConstraint("valid_from <= valid_to", name=op.f("ck_membership_span")),
