@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from made_nights import desk, folders  # noqa: F401 - fixtures that every test can ask for
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from db.engine import open_engine, upgrade

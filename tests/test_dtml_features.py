@@ -79,6 +79,20 @@ def test_changing_any_price_after_as_of_changes_no_input() -> None:
     assert torch.equal(after.movement[: seen - 1], before.movement[: seen - 1])
 
 
+def test_bars_that_come_or_fail_to_come_after_as_of_change_no_input() -> None:
+    bars = made_bars()
+    before = build(bars)
+    as_of = before.as_of[20]
+    absent = (bars["session"] > as_of) & bars["symbol"].isin(STOCKS[:4])
+    listed = bars[bars["symbol"] == "GGG"].assign(symbol="HHH")
+    after = build_windows(
+        pd.concat([bars[~absent], listed]), sessions=SESSIONS, symbols=STOCKS, index_symbol=INDEX, config=CONFIG
+    )
+    for name in ("stocks", "index", "observed"):
+        assert torch.equal(getattr(after, name)[:21], getattr(before, name)[:21])
+    assert after.as_of[:21].equals(before.as_of[:21])
+
+
 def test_the_target_session_is_the_next_one_and_its_row_is_never_input() -> None:
     windows = build(made_bars())
     assert (windows.as_of[1:] == windows.target[:-1]).all()

@@ -134,6 +134,31 @@ def test_the_data_axis_block_is_equation_8(day_inputs: tuple[Tensor, Tensor, Ten
     torch.testing.assert_close(model.mix(h)[0].tanh(), expected)
 
 
+def test_the_whole_network_is_the_equations_written_out(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    """Day by day, stock by stock, with loops where the model has tensors; one head, one stock that is not observed."""
+    stocks, index, observed = day_inputs
+    observed[:, 5] = False
+    model = make(replace(CONFIG, heads=1))
+    found = model(stocks, index, observed)[0]
+    for day in range(DAYS):
+        seen = [u for u in range(STOCKS) if observed[day, u]]
+        contexts = torch.stack([context_of(model, stocks[day, u]) for u in seen])  # h~^c
+        spread = ((contexts - contexts.mean()).square().mean() + 1e-5).sqrt()  # over all stocks and units of the day
+        gain, offset = model.normalise.gain[seen], model.normalise.offset[seen]
+        h = gain * (contexts - contexts.mean()) / spread + offset + CONFIG.beta * context_of(model, index[day])
+        query, key, value = model.mix.attention.project_qkv(h).chunk(3, dim=-1)
+        mixed = h + (query @ key.T / HIDDEN**0.5).softmax(-1) @ value
+        hidden = model.mix.feed_forward.expand(mixed).relu()
+        h_p = torch.tanh(mixed + model.mix.feed_forward.contract(hidden))
+        torch.testing.assert_close(found[day, seen], model.predict(h_p).squeeze(-1))
+
+
+def context_of(model: DTML, window: Tensor) -> Tensor:
+    states = model.lstm(torch.tanh(window @ model.transform.weight.T + model.transform.bias))
+    weights = torch.softmax(torch.stack([state @ states[-1] for state in states]), dim=0)
+    return sum(weight * state for weight, state in zip(weights, states, strict=True))
+
+
 def test_our_lstm_equals_torch_lstm_with_copied_weights() -> None:
     theirs = nn.LSTM(HIDDEN, HIDDEN, batch_first=True).double()
     ours = LSTM(HIDDEN).double()

@@ -15,7 +15,16 @@ from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.inference import attention, choose_device, member_probabilities, predict
 from dtml.model import DTML, ModelConfig
-from dtml.training import Epoch, Fit, TrainingConfig, fit_ensemble, fit_member, loss_of, stack_members
+from dtml.training import (
+    Epoch,
+    Fit,
+    TrainingConfig,
+    fit_ensemble,
+    fit_member,
+    loss_of,
+    selective_penalty,
+    stack_members,
+)
 from dtml.windows import WindowConfig, Windows
 
 DAYS, STOCKS, WINDOW, FEATURES = 41, 5, 3, 11
@@ -66,9 +75,13 @@ def test_same_seed_same_weights_whatever_the_global_generator_does() -> None:
 
 def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
     together = fit_ensemble(TRAIN, VALIDATION, model_config=MODEL, config=RECIPE, seeds=(0, 1, 2), device=CPU)
-    torch.set_num_threads(1)
-    for seed in (0, 1, 2):
-        assert_same_weights(together[seed].best, fit(seed).best)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        for seed in (0, 1, 2):
+            assert_same_weights(together[seed].best, fit(seed).best)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
@@ -116,6 +129,26 @@ def test_the_penalty_shrinks_the_last_layer_and_no_other() -> None:
     ]
     assert norms[1]["predict"] < 0.9 * norms[0]["predict"]
     assert norms[1]["transform"] == pytest.approx(norms[0]["transform"], rel=0.1)
+
+
+def test_the_penalty_is_the_squared_norm_of_the_last_layer_and_its_bias() -> None:
+    model = DTML(MODEL, STOCKS)
+    weight, bias = (parameter.detach().numpy() for parameter in model.predict.parameters())
+    assert selective_penalty(model).item() == pytest.approx(float((weight**2).sum() + (bias**2).sum()))
+
+
+def test_an_interrupt_stops_every_member_after_its_epoch() -> None:
+    done: list[int] = []
+
+    def interrupt(seed: int, epoch: Epoch) -> None:
+        done.append(seed)
+        if seed == 0:
+            raise KeyboardInterrupt
+
+    long = replace(RECIPE, epochs=10_000)
+    with pytest.raises(KeyboardInterrupt):
+        fit_ensemble(TRAIN, VALIDATION, model_config=MODEL, config=long, seeds=(0, 1), device=CPU, on_epoch=interrupt)
+    assert done.count(1) < 100
 
 
 def test_a_loss_that_is_no_number_stops_the_training_with_advice() -> None:

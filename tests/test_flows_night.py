@@ -1,79 +1,26 @@
 """A night through the real stages and a real database: whole, or refused with its reason, and never twice."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import Engine, text
+from made_nights import AS_OF, BARS, FrameSource, LimitedSource, without
+from sqlalchemy import text
 
 from db import queries
 from db.engine import reading
 from dtml.errors import DtmlError
-from dtml.experiments import nightly_of, vary
-from dtml.markets import load_market
 from dtml.sessions import next_session, sessions_up_to
-from dtml.sources import Fetched
-from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows import night as night_module
 from flows import predict
 from flows.desk import Desk, StoredSource
 from flows.fetch import OVERLAP, fetch_bars
 from flows.night import NightRefusedError, run_night
 from flows.predict import forecast
-from flows.train import load_model, train_model, why_due
-
-AS_OF = date(2024, 7, 1)
-SMALL = {
-    "window": 3, "hidden": 8, "heads": 2, "epochs": 2, "first_kept_epoch": 1, "members": 2,
-    "train_sessions": 90, "validation_sessions": 19, "batch_days": 31,
-}  # fmt: skip
-SIMULATED = SimulatedSource(market=SimulatedMarket(leaders=3, followers=2, start=date(2022, 1, 3)))
-BARS = SIMULATED.bars(date(2024, 12, 31))
-
-
-@dataclass
-class FrameSource:
-    """Bars of a frame, and what was asked for."""
-
-    bars: pd.DataFrame
-    name: str = "simulated"
-    asked: list[Mapping[str, date]] = field(default_factory=list)
-
-    def symbols(self) -> list[str]:
-        return list(SIMULATED.market.symbols)
-
-    def last_session(self) -> date | None:
-        return None
-
-    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        self.asked.append(dict(first))
-        start = self.bars["symbol"].map({symbol: pd.Timestamp(day) for symbol, day in first.items()})
-        chosen = self.bars[(self.bars["session"] >= start) & (self.bars["session"] <= pd.Timestamp(last))]
-        rows = [int((chosen["symbol"] == symbol).sum()) for symbol in first]
-        status = ["ok" if count else "no_data" for count in rows]
-        outcomes = pd.DataFrame({"symbol": list(first), "status": status, "rows": rows, "detail": "nothing there"})
-        return Fetched(chosen.reset_index(drop=True), outcomes)
-
-
-@pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DTML_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("DTML_REPORTS", str(tmp_path / "reports"))
-
-
-@pytest.fixture
-def desk(engine: Engine) -> Desk:
-    market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
-    experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_move=0.35), SMALL)
-    return Desk(market, FrameSource(BARS), engine, experiment, "cpu", None)
-
-
-def without(bars: pd.DataFrame, symbols: list[str], day: date = AS_OF) -> pd.DataFrame:
-    return bars[~(bars["symbol"].isin(symbols) & (bars["session"] == pd.Timestamp(day)))]
+from flows.train import load_model, stored_bars, train_model
 
 
 def counts(desk: Desk) -> dict[str, int]:
@@ -229,41 +176,71 @@ def test_a_restated_history_is_fetched_anew_and_the_past_reads_as_it_was_known(d
     assert (as_known.predictions["probability"].to_numpy() == before["probability"].to_numpy()).all()
 
 
-def test_the_policy_says_when_a_model_is_due(desk: Desk) -> None:
-    never = replace(desk, market=replace(desk.market, retrain="never"))
-    assert why_due(never, AS_OF) is None
-    with pytest.raises(DtmlError, match="has no model trained up to 2024-07-01"):
-        load_model(never, AS_OF)
-    assert why_due(desk, AS_OF) == "there is no model yet"
-    run_id = run_night(desk, AS_OF).row["run_id"]
-    later = date(2024, 7, 8)
-    assert why_due(desk, later) is None
-    every = replace(desk, market=replace(desk.market, retrain=4))
-    assert why_due(every, date(2024, 7, 5)) is None
-    assert why_due(every, later) == f"{run_id} is 4 sessions old"
-    changed = replace(desk, experiment=vary(desk.experiment, {"epochs": 3}))
-    assert why_due(changed, later) == f"the configuration is not the one of {run_id}"
-    assert why_due(desk, date(2024, 6, 28)) == "there is no model yet"
+def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(desk: Desk) -> None:
+    run_night(desk, AS_OF)
+    restated = BARS.copy()
+    restated.loc[restated["symbol"] == "L02", "adj_close"] *= 0.8
+    following = next_session("XNYS", AS_OF)
+    limited = LimitedSource(restated, answers=1)
+    catch = fetch_bars(replace(desk, source=limited), following)
+    assert catch.restated == ["L02"]
+    assert catch.failures["symbol"].tolist() == ["L02"]
+    bars, _ = stored_bars(desk, date(2024, 1, 3), following)
+    assert bars.loc[bars["symbol"] == "L02", "session"].max() == pd.Timestamp(AS_OF)
+    assert fetch_bars(replace(desk, source=FrameSource(restated)), following).restated == ["L02"]
+    bars, _ = stored_bars(desk, date(2023, 1, 3), following)
+    moves = bars[bars["symbol"] == "L02"].set_index("session")["adj_close"].pct_change(fill_method=None)
+    assert moves.abs().max() < 0.15
 
 
-def test_a_training_from_the_same_store_is_the_same_run(desk: Desk) -> None:
-    fetch_bars(desk, AS_OF)
-    first = train_model(desk, AS_OF)
-    again = train_model(desk, AS_OF)
-    assert again.run_id == first.run_id
-    assert counts(desk)["run"] == 1
+def test_an_earlier_night_after_a_later_one_fetches_what_was_never_asked_for(desk: Desk) -> None:
+    run_night(desk, AS_OF)
+    earlier = run_night(desk, date(2023, 6, 1))
+    assert earlier.row["status"] == "complete"
+    bars, _ = stored_bars(desk, date(2022, 1, 3), AS_OF)
+    held = bars.loc[bars["symbol"] == desk.market.index.symbol, "session"]
+    assert list(held) == list(sessions_up_to("XNYS", AS_OF, len(held)))
+    assert fetch_bars(desk, date(2023, 6, 1)).asked == 0
+
+
+def test_former_members_are_neither_predicted_nor_missed(desk: Desk) -> None:
+    gone = [replace(c, until=date(2024, 1, 2)) if c.symbol == "L02" else c for c in desk.market.constituents]
+    left = replace(
+        desk, market=replace(desk.market, constituents=tuple(gone)), source=FrameSource(without(BARS, ["L02"]))
+    )
+    row = run_night(left, AS_OF).row
+    assert (row["status"], row["predictions"], row["gaps"]) == ("complete", 8, [])
+
+
+def test_a_complete_night_stays_complete_when_what_follows_fails(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_args: object) -> None:
+        raise DtmlError("scores are out")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(night_module, "score_market", fail)
+        with pytest.raises(DtmlError, match="scores are out"):
+            run_night(desk, AS_OF)
     with reading(desk.engine) as conn:
-        run = queries.run(conn, first.run_id)
-    assert run["seeds"] == [0, 1]
-    assert run["train_last"] == AS_OF
-    assert run["config"]["model"]["hidden"] == 8
-    assert [len(member["epochs"]) for member in run["losses"]] == [2, 2]
+        row = queries.night(conn, desk.name, AS_OF)
+    assert row is not None
+    assert (row["status"], row["predictions"]) == ("complete", 9)
 
 
-def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(desk: Desk) -> None:
-    short = replace(desk, source=FrameSource(BARS[BARS["session"] > pd.Timestamp("2024-03-01")]))
-    with pytest.raises(NightRefusedError, match="training needs at least 64"):
-        run_night(short, AS_OF)
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("out of memory")])
+def test_an_error_of_the_machine_ends_the_night_refused_with_its_reason(
+    desk: Desk, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(night_module, "forecast", fail)
+    with pytest.raises((NightRefusedError, RuntimeError)):
+        run_night(desk, AS_OF)
+    with reading(desk.engine) as conn:
+        row = queries.night(conn, desk.name, AS_OF)
+    assert row is not None
+    assert row["status"] == "refused"
+    assert str(error.args[-1]) in row["reason"]
 
 
 def test_predicting_from_the_store_gives_the_night_that_fetching_gives(desk: Desk) -> None:

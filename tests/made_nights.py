@@ -1,0 +1,78 @@
+"""A small market with every night at hand, for tests of the stages of a night."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from sqlalchemy import Engine
+
+from dtml.experiments import nightly_of, vary
+from dtml.markets import load_market
+from dtml.sources import Fetched
+from dtml.sources.simulated import SimulatedMarket, SimulatedSource
+from flows.desk import Desk
+
+AS_OF = date(2024, 7, 1)
+SMALL = {
+    "window": 3, "hidden": 8, "heads": 2, "epochs": 2, "first_kept_epoch": 1, "members": 2,
+    "train_sessions": 90, "validation_sessions": 19, "batch_days": 31,
+}  # fmt: skip
+SIMULATED = SimulatedSource(market=SimulatedMarket(leaders=3, followers=2, start=date(2022, 1, 3)))
+BARS = SIMULATED.bars(date(2024, 12, 31))
+
+
+@dataclass
+class FrameSource:
+    """Bars of a frame, and what was asked for."""
+
+    bars: pd.DataFrame
+    name: str = "simulated"
+    asked: list[Mapping[str, date]] = field(default_factory=list)
+
+    def symbols(self) -> list[str]:
+        return list(SIMULATED.market.symbols)
+
+    def last_session(self) -> date | None:
+        return None
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        self.asked.append(dict(first))
+        start = self.bars["symbol"].map({symbol: pd.Timestamp(day) for symbol, day in first.items()})
+        chosen = self.bars[(self.bars["session"] >= start) & (self.bars["session"] <= pd.Timestamp(last))]
+        rows = [int((chosen["symbol"] == symbol).sum()) for symbol in first]
+        status = ["ok" if count else "no_data" for count in rows]
+        outcomes = pd.DataFrame({"symbol": list(first), "status": status, "rows": rows, "detail": "nothing there"})
+        return Fetched(chosen.reset_index(drop=True), outcomes)
+
+
+@dataclass
+class LimitedSource(FrameSource):
+    """A source that answers so many times and then says to wait."""
+
+    answers: int = 1
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        whole = super().fetch(first, last)
+        if len(self.asked) <= self.answers:
+            return whole
+        return Fetched(whole.bars.iloc[:0], whole.outcomes.assign(status="rate_limited", rows=0))
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTML_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("DTML_REPORTS", str(tmp_path / "reports"))
+
+
+@pytest.fixture
+def desk(engine: Engine) -> Desk:
+    market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
+    experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_move=0.35), SMALL)
+    return Desk(market, FrameSource(BARS), engine, experiment, "cpu", None)
+
+
+def without(bars: pd.DataFrame, symbols: list[str], day: date = AS_OF) -> pd.DataFrame:
+    return bars[~(bars["symbol"].isin(symbols) & (bars["session"] == pd.Timestamp(day)))]

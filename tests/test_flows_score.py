@@ -1,0 +1,137 @@
+"""Scores: what happened, held against what was said, whatever the order and whenever a run dies."""
+
+from dataclasses import replace
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_nights import AS_OF, BARS, FrameSource, without
+
+from db import queries, repositories
+from db.engine import reading, transaction
+from dtml.baselines import NAIVE_RULES
+from dtml.sessions import next_session, sessions_up_to
+from flows import score
+from flows.desk import Desk
+from flows.fetch import fetch_bars
+from flows.night import run_night
+from flows.score import score_market, scored_calls
+
+DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
+
+
+def running(desk: Desk, predictor: str = "dtml") -> dict[date, int]:
+    with reading(desk.engine) as conn:
+        scores = queries.scores(conn, desk.name, span="running")
+    mine = scores[(scores["protocol"] == "all") & (scores["predictor"] == predictor)]
+    return {row.target.date(): int(row.n) for row in mine.itertuples()}
+
+
+def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(desk: Desk) -> None:
+    for day in DAYS:
+        run_night(desk, day)
+    with reading(desk.engine) as conn:
+        calls = scored_calls(conn, desk, DAYS[-1])
+    index = BARS[BARS["symbol"] == desk.market.index.symbol].set_index("session")["close"]
+    reversal = calls[calls["predictor"] == "index_reversal"]
+    assert reversal["session"].nunique() == 4
+    for session, rows in reversal.groupby("session"):
+        before = index[index.index < session].iloc[-2:]
+        assert set(rows["called"]) == {bool(before.iloc[1] < before.iloc[0])}
+    assert set(calls["predictor"]) == {"dtml", *NAIVE_RULES}
+
+
+def test_the_papers_label_of_an_outcome_follows_its_thresholds(desk: Desk) -> None:
+    for day in DAYS[:2]:
+        run_night(desk, day)
+    with reading(desk.engine) as conn:
+        known = queries.prediction_history(conn, market=desk.name).dropna(subset=["move"])
+    assert known["label"].tolist() == [1 if move >= 0.0055 else -1 if move <= -0.005 else 0 for move in known["move"]]
+    assert known["label"].nunique() == 3
+
+
+def test_a_corrected_close_corrects_the_outcome_and_every_score_after_it(desk: Desk) -> None:
+    for day in DAYS[:3]:
+        run_night(desk, day)
+    corrected = BARS.copy()
+    row = (corrected["symbol"] == "F02A") & (corrected["session"] == pd.Timestamp(DAYS[1]))
+    before = corrected.loc[row, "close"].iloc[0]
+    corrected.loc[row, ["close", "adj_close", "open", "high", "low"]] *= 0.9
+    run_night(replace(desk, source=FrameSource(corrected)), DAYS[3])
+    with reading(desk.engine) as conn:
+        history = queries.prediction_history(conn, market=desk.name, symbol="F02A").set_index("target")
+    wide = corrected[corrected["symbol"] == "F02A"].set_index("session")["adj_close"].pct_change(fill_method=None)
+    assert before > 0
+    for target in pd.to_datetime(DAYS[1:4]):
+        assert history.loc[target, "move"] == pytest.approx(wide[target])
+
+
+def test_nights_run_out_of_order_end_with_the_same_running_scores(desk: Desk) -> None:
+    run_night(desk, DAYS[0])
+    for day in (DAYS[1], DAYS[3], DAYS[4], DAYS[2]):
+        run_night(desk, day)
+    score_market(desk, DAYS[4])
+    assert running(desk) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
+
+
+def test_a_bar_that_comes_late_completes_the_score_of_its_night(desk: Desk) -> None:
+    run_night(desk, DAYS[0])
+    gap = replace(desk, source=FrameSource(without(BARS, ["L02"], DAYS[1])))
+    night = run_night(gap, DAYS[1])
+    assert night.scored is not None
+    assert night.scored.unresolved == 1
+    assert running(desk) == {DAYS[1]: 8}
+    run_night(desk, DAYS[2])
+    assert running(desk) == {DAYS[1]: 9, DAYS[2]: 17}
+
+
+def test_a_kill_between_outcomes_and_scores_loses_neither(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_night(desk, DAYS[0])
+
+    def die(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(score, "_scores", die)
+        with pytest.raises(KeyboardInterrupt):
+            run_night(desk, DAYS[1])
+    assert running(desk) == {}
+    assert run_night(desk, DAYS[1]).row["status"] == "complete"
+    assert running(desk) == {DAYS[1]: 9}
+
+
+def test_only_the_model_a_night_was_closed_with_is_scored(desk: Desk) -> None:
+    run_night(desk, DAYS[0])
+    with reading(desk.engine) as conn:
+        run = queries.run(conn, queries.latest_run(conn, desk.name)["id"])
+        made = queries.predictions(conn, desk.name)
+    contrary = made.assign(run_id="other", probability=1 - made["probability"])
+    with transaction(desk.engine) as conn:
+        repositories.save_run(conn, run | {"id": "other"})
+        repositories.save_predictions(conn, desk.name, contrary, known_at=run["created_at"], made_at=run["created_at"])
+    run_night(desk, DAYS[1])
+    assert running(desk)[DAYS[1]] == 9
+
+
+def test_a_move_without_a_good_bar_is_counted_as_unresolved_and_never_as_a_hit(desk: Desk) -> None:
+    run_night(desk, DAYS[0])
+    jumped = BARS.copy()
+    after = (jumped["symbol"] == "L03") & (jumped["session"] >= pd.Timestamp(DAYS[1]))
+    jumped.loc[after, ["open", "high", "low", "close", "adj_close"]] *= 1.5
+    night = run_night(replace(desk, source=FrameSource(jumped)), DAYS[1])
+    assert night.scored is not None
+    assert (night.scored.outcomes, night.scored.unresolved) == (8, 1)
+    assert night.row["gaps"] == [{"symbol": "L03", "reason": "bar refused: unexplained_move"}]
+    assert np.isnan(fetch_history(desk, "L03")["move"].iloc[0])
+
+
+def fetch_history(desk: Desk, symbol: str) -> pd.DataFrame:
+    with reading(desk.engine) as conn:
+        return queries.prediction_history(conn, market=desk.name, symbol=symbol)
+
+
+def test_scoring_with_nothing_predicted_does_nothing(desk: Desk) -> None:
+    fetch_bars(desk, AS_OF)
+    found = score_market(desk, next_session("XNYS", AS_OF))
+    assert (found.outcomes, found.nights, found.unresolved) == (0, [], 0)

@@ -1,0 +1,109 @@
+"""When a model is trained, on what, and which one a night may use."""
+
+from dataclasses import replace
+from datetime import date
+
+import pandas as pd
+import pytest
+from made_nights import AS_OF, BARS, FrameSource
+
+from db import queries
+from db.engine import reading
+from dtml.errors import DtmlError
+from dtml.experiments import vary
+from flows.desk import Desk
+from flows.fetch import fetch_bars
+from flows.night import NightRefusedError, run_night
+from flows.settings import data_folder
+from flows.train import _spans, load_model, stored_bars, train_model, why_due, windows_of
+
+
+def counts(desk: Desk) -> dict[str, int]:
+    with reading(desk.engine) as conn:
+        return queries.table_counts(conn)
+
+
+def test_the_policy_says_when_a_model_is_due(desk: Desk) -> None:
+    never = replace(desk, market=replace(desk.market, retrain="never"))
+    assert why_due(never, AS_OF) is None
+    with pytest.raises(DtmlError, match="has no model trained up to 2024-07-01"):
+        load_model(never, AS_OF)
+    assert why_due(desk, AS_OF) == "there is no model yet"
+    run_id = run_night(desk, AS_OF).row["run_id"]
+    later = date(2024, 7, 8)
+    assert why_due(desk, later) is None
+    every = replace(desk, market=replace(desk.market, retrain=4))
+    assert why_due(every, date(2024, 7, 5)) is None
+    assert why_due(every, later) == f"{run_id} is 4 sessions old"
+    changed = replace(desk, experiment=vary(desk.experiment, {"epochs": 3}))
+    assert why_due(changed, later) == f"the configuration is not the one of {run_id}"
+    assert why_due(desk, date(2024, 6, 28)) == "there is no model yet"
+
+
+def test_a_training_from_the_same_store_is_the_same_run(desk: Desk) -> None:
+    fetch_bars(desk, AS_OF)
+    first = train_model(desk, AS_OF)
+    again = train_model(desk, AS_OF)
+    assert again.run_id == first.run_id
+    assert counts(desk)["run"] == 1
+    with reading(desk.engine) as conn:
+        run = queries.run(conn, first.run_id)
+    assert run["seeds"] == [0, 1]
+    assert run["train_last"] == AS_OF
+    assert run["config"]["model"]["hidden"] == 8
+    assert [len(member["epochs"]) for member in run["losses"]] == [2, 2]
+
+
+def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(desk: Desk) -> None:
+    short = replace(desk, source=FrameSource(BARS[BARS["session"] > pd.Timestamp("2024-03-01")]))
+    with pytest.raises(NightRefusedError, match="training needs at least 64"):
+        run_night(short, AS_OF)
+
+
+def test_training_and_validation_days_never_overlap_and_end_at_as_of(desk: Desk) -> None:
+    fetch_bars(desk, AS_OF)
+    fetch_bars(desk, date(2024, 7, 9))
+    bars, _ = stored_bars(desk, date(2023, 1, 3), date(2024, 7, 9))
+    windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
+    fitted, chosen = _spans(desk.experiment, windows, AS_OF)
+    assert fitted.target[-1] < chosen.target[0]
+    assert chosen.target[-1] == pd.Timestamp(AS_OF)
+    assert (len(fitted), len(chosen)) == (90, 19)
+
+
+def test_a_past_night_never_uses_a_later_model(desk: Desk) -> None:
+    fetch_bars(desk, date(2024, 7, 9))
+    early = train_model(desk, AS_OF)
+    late = train_model(desk, date(2024, 7, 9))
+    assert early.run_id != late.run_id
+    assert load_model(desk, date(2024, 7, 8)).run_id == early.run_id
+    assert load_model(desk, date(2024, 7, 9)).run_id == late.run_id
+
+
+def test_no_price_after_as_of_moves_a_weight(desk: Desk) -> None:
+    fetch_bars(desk, AS_OF)
+    first = train_model(desk, AS_OF)
+    scrambled = BARS.copy()
+    later = scrambled["session"] > pd.Timestamp(AS_OF)
+    scrambled.loc[later, ["open", "high", "low", "close", "adj_close"]] *= 1.3
+    fetch_bars(replace(desk, source=FrameSource(scrambled)), date(2024, 8, 30))
+    again = train_model(desk, AS_OF)
+    assert again.run_id == first.run_id
+    assert all((again.ensemble.weights[name] == value).all() for name, value in first.ensemble.weights.items())
+
+
+def test_a_model_tied_to_its_stocks_is_due_when_they_change(desk: Desk) -> None:
+    fewer = replace(desk, market=desk.market.with_symbols(desk.market.symbols[:6]))
+    run_id = run_night(fewer, AS_OF).row["run_id"]
+    assert why_due(desk, date(2024, 7, 8)) == f"the configuration is not the one of {run_id}"
+
+
+def test_a_lost_checkpoint_is_trained_anew_as_the_message_says(desk: Desk) -> None:
+    run_night(desk, AS_OF)
+    (file,) = (data_folder() / "models").glob("*.safetensors")
+    whole = file.read_bytes()
+    file.unlink()
+    with pytest.raises(DtmlError, match="train anew with `dtml train"):
+        load_model(desk, AS_OF)
+    train_model(desk, AS_OF)
+    assert file.read_bytes() == whole
