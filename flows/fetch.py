@@ -68,9 +68,8 @@ def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None) -> Cat
             conn, desk.name, checked.accepted, source=desk.source.name, known_at=known_at
         )
         repositories.record_refused(conn, desk.name, checked.refused, source=desk.source.name, known_at=known_at)
-        repositories.note_asked(
-            conn, desk.name, {symbol: day for symbol, day in wanted.first.items() if symbol in answered}
-        )
+        earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
+        repositories.note_asked(conn, desk.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
     log.info("%s: %d bars fetched, %d new, %d refused", desk.name, len(brought.bars), stored, len(checked.refused))
     unadjusted = _unadjusted(desk, checked.accepted)
     return Catch(len(wanted.first), len(brought.bars), stored, checked.refused, brought.outcomes, restated, unadjusted)
