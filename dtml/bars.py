@@ -37,6 +37,7 @@ REASONS = (  # a bar with several faults is refused for the first of these
     "non_positive_price",
     "high_below_low",
     "outside_range",
+    "impossible_amount",
     "stale_day",
     "unexplained_move",
 )
@@ -192,12 +193,14 @@ def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
     """Faults that one row shows by itself."""
     opening, high, low, close = (rows[column].to_numpy(np.float64) for column in PRICES)
     needed = (opening, high, low, close, judged.price)
+    amounts = rows[["volume", "dividend", "split"]].to_numpy(np.float64)
     floor, ceiling = low * (1 - ROUNDING), high * (1 + ROUNDING)
     return {
         "null_price": np.logical_or.reduce([~np.isfinite(price) for price in needed]),
         "non_positive_price": np.logical_or.reduce([price <= 0 for price in needed]),
         "high_below_low": high < low,
         "outside_range": (opening < floor) | (opening > ceiling) | (close < floor) | (close > ceiling),
+        "impossible_amount": ((amounts < 0) | np.isinf(amounts)).any(axis=1),
     }
 
 
@@ -268,6 +271,8 @@ def _values(rows: pd.DataFrame, reasons: pd.Series, bad: Positions, evidence: _E
                 yield _show(row, ["high", "low"])
             case "outside_range" | "duplicate_session":
                 yield _show(row, PRICES)
+            case "impossible_amount":
+                yield _show(row, ["volume", "dividend", "split"])
             case "stale_day":
                 share = evidence.stale_share[position]
                 yield f"{_show(row, ['close', 'volume'])}, as in {share:.1%} of the market"

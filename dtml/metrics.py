@@ -3,6 +3,7 @@
 Stocks of one day move together, so the sample is days, not stock-days: every interval resamples whole days.
 """
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,12 +40,15 @@ def score(calls: pd.DataFrame, *, resamples: int = 2000, seed: int = 0) -> Score
     if calls.empty:
         raise ValueError("there are no calls to score")
     counts = confusion_by_day(calls)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a single class; its MCC is 0 by definition
+        pooled = float(matthews_corrcoef(calls["rose"], calls["called"]))
     drawn = resample_days(counts, resamples, np.random.default_rng(seed))
     return Score(
         days=len(counts),
         calls=len(calls),
         acc=float(accuracy_score(calls["rose"], calls["called"])),
-        mcc=float(matthews_corrcoef(calls["rose"], calls["called"])),
+        mcc=pooled,
         acc_interval=_interval(accuracy(drawn), len(counts)),
         mcc_interval=_interval(mcc(drawn), len(counts)),
     )

@@ -1,6 +1,6 @@
 """The commands that change something: they run as flows, or as plain calls where a flow would add nothing."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import date
 
 import pandas as pd
@@ -13,7 +13,7 @@ from flows.desk import Desk, Order, choose_as_of, open_desk, open_stored_desk
 from flows.fetch import fetch_bars
 from flows.night import Night, finished_night, run_night
 from flows.score import score_market
-from flows.settings import err, out
+from flows.settings import err, make_data_folder, out
 
 
 def run_nights(order: Order, asked: date | None, nights: int, *, as_json: bool) -> None:
@@ -33,10 +33,11 @@ def _night(desk: Desk, order: Order, day: date) -> Night:
     """A night as a flow; one that is complete already needs none."""
     if finished_night(desk, day) is not None:
         return run_night(desk, day)
+    make_data_folder()
     from flows.nightly import nightly
 
     err.print(f"night of {day}")
-    night: Night = nightly(order, day)
+    night: Night = nightly(replace(order, attended=True), day)
     return night
 
 
@@ -72,9 +73,10 @@ def train_market(order: Order, asked: date | None, *, as_json: bool) -> None:
     """Train as a flow and print the run."""
     desk = open_stored_desk(order)
     as_of = choose_as_of(desk, asked)
+    make_data_folder()
     from flows.nightly import train
 
-    model = train(order, as_of)
+    model = train(replace(order, attended=True), as_of)
     with reading(desk.engine) as conn:
         run = queries.run(conn, model.run_id)
     if as_json:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 from rich.table import Table
+from rich.text import Text
 
 from dtml.metrics import MINIMUM_DAYS
 from flows.fetch import Catch
@@ -43,6 +44,8 @@ def _plain_scalar(value: Any) -> Any:
         return value.date().isoformat()
     if isinstance(value, (date, datetime)):
         return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
     return value.item() if hasattr(value, "item") else value
 
 
@@ -54,7 +57,7 @@ def print_frame(frame: pd.DataFrame, title: str | None = None, *, formats: dict[
         table.add_column(str(column), justify="right" if numeric else "left", overflow="fold")
     for row in frame.itertuples(index=False):
         cells = zip(frame.columns, row, strict=True)
-        table.add_row(*(_cell(value, (formats or {}).get(name, "")) for name, value in cells))
+        table.add_row(*(Text(_cell(value, (formats or {}).get(name, ""))) for name, value in cells))
     out.print(table)
 
 

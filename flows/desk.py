@@ -34,6 +34,7 @@ class Order:
     universe: Universe | None = None  # None: the list, unless the source holds too little of it
     overrides: Mapping[str, Any] | None = None  # of the experiment, by name
     device: str = "auto"
+    attended: bool = False  # by someone at a terminal, or a script: a signal ends it at once
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 
 import typer
 
@@ -28,6 +29,6 @@ def run_command(app: typer.Typer) -> int:
 
 def _say(message: str, code: int) -> int:
     if os.environ.get("DTML_DEBUG"):
-        raise  # noqa: PLE0704 - called from an except clause alone
+        traceback.print_exc()
     print(f"error: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
     return code

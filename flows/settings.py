@@ -38,6 +38,11 @@ def reports_folder() -> Path:
     return Path(os.environ.get("DTML_REPORTS", "reports")).absolute()
 
 
+def make_data_folder() -> None:
+    """Prefect's own folder lies inside, and Prefect makes no parents."""
+    data_folder().mkdir(parents=True, exist_ok=True)
+
+
 def prepare_prefect(*, quiet: bool) -> None:
     """Set what Prefect needs, leaving what the user has set; call it before the first import of prefect."""
     defaults = PREFECT_DEFAULTS | {"PREFECT_HOME": str(data_folder() / "prefect")}

@@ -258,3 +258,26 @@ def test_dates_before_1970_are_sessions_too() -> None:
     sessions = pd.bdate_range("1965-01-04", periods=3)
     table = pd.DataFrame({"symbol": "AAA", "session": sessions, "open": 3.0, "high": 5.0, "low": 2.0, "close": 3.0})
     assert judge(bars_frame(table), sessions=sessions, closed_until=date(1965, 1, 6)).refused.empty
+
+
+@pytest.mark.parametrize(
+    ("column", "amount"), [("volume", -1.0), ("dividend", -0.5), ("split", -2.0), ("volume", np.inf)]
+)
+def test_an_amount_that_cannot_be_is_refused_and_the_other_bars_are_kept(column: str, amount: float) -> None:
+    rows = bars_frame(
+        pd.DataFrame(
+            {
+                "symbol": ["AAA", "BBB"], "session": [pd.Timestamp(2024, 3, 4)] * 2, "open": 10.0, "high": 11.0,
+                "low": 9.0, "close": 10.0, "adj_close": 10.0, "volume": 5.0,
+            }
+        )
+    )  # fmt: skip
+    rows[column] = rows[column].astype(float)
+    rows.loc[0, column] = amount
+    sessions = pd.DatetimeIndex([pd.Timestamp(2024, 3, 4)])
+    checked = check(
+        rows, sessions=sessions, closed_until=date(2024, 3, 4), checks=Checks(), index_symbol="IDX", returns="adj_close"
+    )
+    assert checked.refused["reason"].tolist() == ["impossible_amount"]
+    assert f"{column}={amount:.7g}" in checked.refused["value"].iloc[0]
+    assert checked.accepted["symbol"].tolist() == ["BBB"]

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -251,6 +253,27 @@ def test_a_file_night_without_as_of_stands_on_the_last_session_of_the_file(dtml:
     )
     assert code == 0, complaint
     assert json.loads(said)["as_of"] == AS_OF
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(dtml: Command, home: Path, number: int) -> None:
+    (home / "small.toml").write_text(
+        SMALL_MARKET.format(source="simulated", constituents="").replace("epochs = 2", "epochs = 400")
+    )
+    command = [DTML, "nightly", "--market-file", "small.toml", "--as-of", AS_OF]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list(home.glob("data/training/*/member-*.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, number)
+    _, complaint = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert "run the same command again" in complaint
+    assert "Traceback" not in complaint
+    assert list(home.glob("data/training/*/member-*.safetensors"))
+    (home / "small.toml").write_text(SMALL_MARKET.format(source="simulated", constituents=""))
+    assert run_process("nightly", "--market-file", "small.toml", "--as-of", AS_OF).returncode == 0
+    assert [night["status"] for night in nights_of(dtml)] == ["complete"]
 
 
 def test_help_answers_without_importing_anything_heavy() -> None:

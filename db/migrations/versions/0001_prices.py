@@ -26,9 +26,6 @@ def upgrade() -> None:
         sa.Column("source_symbol", TEXT, nullable=False, comment="Symbol at the price source (Yahoo's spelling)."),
         sa.Column("name", TEXT, comment="Name of the company or index; missing when unknown."),
         sa.Column("sector", TEXT, comment="Sector; missing when unknown and for an index."),
-        sa.Column(
-            "asked_from", sa.Date, comment="First session ever asked of a source; missing before the first answer."
-        ),
         sa.CheckConstraint("kind in ('stock', 'index')", name=op.f("ck_instrument_kind")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_instrument")),
         sa.UniqueConstraint("market", "symbol", name=op.f("uq_instrument_market_symbol")),
