@@ -1,6 +1,6 @@
 """`make bench`: every benchmark in turn; those that need the shared data say so when it is not there."""
 
-from benchmarks import data_axis, night, panel, store
+from benchmarks import coverage, data_axis, night, panel, store
 from benchmarks.panel import SHARED
 
 
@@ -12,8 +12,9 @@ def main() -> None:
             benchmark.main()
     else:
         print(f"no shared data at {SHARED}: the benchmarks of panel, store and night are left out")
-    print(f"\n{(data_axis.__doc__ or '').splitlines()[0]}", flush=True)
-    data_axis.main()
+    for benchmark in (coverage, data_axis):
+        print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}", flush=True)
+        benchmark.main()
 
 
 if __name__ == "__main__":
