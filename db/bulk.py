@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
-from sqlalchemy import Column, Connection, Date, Table, or_
+from sqlalchemy import Column, Connection, Date, Integer, Table, or_
 from sqlalchemy.dialects import postgresql, sqlite
 
+from db.columns import UtcTimestamp
 from db.errors import StoreError
-from db.schema import UtcTimestamp
 
 if TYPE_CHECKING:
     import psycopg
@@ -94,9 +94,18 @@ def _python_values(column: Column[Any], values: pd.Series[Any]) -> list[object]:
     if isinstance(column.type, Date | UtcTimestamp):
         codes, distinct = _distinct_moments(column, values)
         return _take(list(distinct), codes)
+    if isinstance(column.type, Integer) and values.dtype.kind == "f":  # a missing value made them floats
+        values = _whole(column, values)
     objects = values.astype(object).to_numpy(copy=True)
     objects[values.isna().to_numpy()] = None
     return cast("list[object]", objects.tolist())
+
+
+def _whole(column: Column[Any], values: pd.Series[Any]) -> pd.Series[Any]:
+    try:
+        return values.astype("Int64")
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"{column.table.name}.{column.name} takes whole numbers") from error
 
 
 def _driver_values(conn: Connection, column: Column[Any], values: pd.Series[Any]) -> list[object]:

@@ -14,7 +14,7 @@ import pandas as pd
 from sqlalchemy import Boolean, Connection, CursorResult, Date, Float, Integer, Row, Select
 from sqlalchemy.types import TypeEngine
 
-from db.schema import UtcTimestamp
+from db.columns import UtcTimestamp
 
 BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 

@@ -184,6 +184,37 @@ def refused_bars(conn: Connection, market: str, first: date, last: date) -> pd.D
     return frame(conn, statement.order_by(view.c.session, view.c.symbol, view.c.reason))
 
 
+def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
+    """Benchmarks in the order in which their test was read: the columns of benchmark but its config."""
+    table = schema.benchmark
+    statement = sa.select(*(each for each in table.c if each.name != "config")).order_by(
+        table.c.test_read_at, table.c.id
+    )
+    return frame(conn, statement if market is None else statement.where(table.c.market == market))
+
+
+def benchmark(conn: Connection, benchmark_id: str) -> dict[str, Any] | None:
+    """One benchmark, every column of benchmark; None when there is none of that name."""
+    return row(conn, sa.select(schema.benchmark).where(schema.benchmark.c.id == benchmark_id))
+
+
+def latest_benchmark(conn: Connection, market: str) -> dict[str, Any] | None:
+    """The benchmark of a market whose test span was read last; None when there is none."""
+    table = schema.benchmark
+    newest = (table.c.test_read_at.desc(), table.c.id.desc())
+    return row(conn, sa.select(table).where(table.c.market == market).order_by(*newest).limit(1))
+
+
+def benchmark_scores(conn: Connection, benchmark_id: str) -> pd.DataFrame:
+    """A benchmark's figures by protocol and predictor: the columns of benchmark_score but benchmark_id."""
+    return _of_benchmark(conn, schema.benchmark_score, benchmark_id, ("protocol", "predictor"))
+
+
+def benchmark_members(conn: Connection, benchmark_id: str) -> pd.DataFrame:
+    """Every seed of a benchmark by predictor and configuration: the columns of benchmark_member but benchmark_id."""
+    return _of_benchmark(conn, schema.benchmark_member, benchmark_id, ("predictor", "configuration", "seed"))
+
+
 def table_counts(conn: Connection) -> dict[str, int]:
     """The number of rows of each table, by its name."""
     return {
@@ -220,6 +251,12 @@ def _predictions(market: str) -> sa.Select[Any]:
     columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, made.c.probability, made.c.spread)
     statement = sa.select(*columns, made.c.known_at, made.c.made_at).join_from(made, named)
     return statement.where(named.c.market == market).order_by(made.c.target, named.c.symbol, made.c.made_at)
+
+
+def _of_benchmark(conn: Connection, table: sa.Table, benchmark_id: str, order: tuple[str, ...]) -> pd.DataFrame:
+    columns = (each for each in table.c if each.name != "benchmark_id")
+    mine = sa.select(*columns).where(table.c.benchmark_id == benchmark_id)
+    return frame(conn, mine.order_by(*(table.c[name] for name in order)))
 
 
 def _require_symbol(conn: Connection, symbol: str, market: str | None) -> None:

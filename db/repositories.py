@@ -92,7 +92,8 @@ def record_refused(conn: Connection, market: str, refused: pd.DataFrame, *, sour
 def save_run(conn: Connection, run: Mapping[str, object]) -> int:
     """Store a trained model, every column of run by name. The first row of a name stands.
 
-    Raises StoreError when that name is stored with another checkpoint.
+    A model that keeps no weights has None for its checkpoint's path and hash. Raises StoreError when that name
+    is stored with another checkpoint.
     """
     stored = row(conn, sa.select(schema.run.c.checkpoint_hash).where(schema.run.c.id == run["id"]))
     if stored is not None and stored["checkpoint_hash"] != run["checkpoint_hash"]:
@@ -141,6 +142,22 @@ def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_a
     return upsert(conn, schema.score, rows, stamps=("scored_at",))
 
 
+def save_benchmark(
+    conn: Connection, benchmark: Mapping[str, object], scores: pd.DataFrame, members: pd.DataFrame
+) -> int:
+    """Store a benchmark, every column by name, with its scores and members: their columns but benchmark_id.
+
+    What has no value is NaN or None. The first row of a name stands: raises StoreError, naming it, when a score
+    or member is stored with another figure.
+    """
+    name = str(benchmark["id"])
+    new = insert_missing(conn, schema.benchmark, [dict(benchmark)])
+    stored = queries.benchmark_scores(conn, name)
+    new += _save_figures(conn, schema.benchmark_score, name, scores, stored)
+    stored = queries.benchmark_members(conn, name)
+    return new + _save_figures(conn, schema.benchmark_member, name, members, stored)
+
+
 def start_night(conn: Connection, market: str, as_of: date, *, target: date, source: str, started_at: datetime) -> int:
     """Open a night: status running. One that is already complete, with gaps or without, stays as it is."""
     begun = {"target": target, "source": source, "started_at": started_at, "status": "running"}
@@ -186,6 +203,20 @@ def _identified(conn: Connection, market: str, frame: pd.DataFrame) -> pd.DataFr
     if unknown:
         raise StoreUsageError(f"symbols not stored for market {market}: {', '.join(unknown[:5])}")
     return frame.assign(instrument_id=ids.astype("int64"))
+
+
+def _save_figures(conn: Connection, table: sa.Table, name: str, given: pd.DataFrame, stored: pd.DataFrame) -> int:
+    """Insert the rows of a benchmark that are not among the stored ones; those that are must be equal."""
+    key = [each.name for each in table.primary_key if each.name != "benchmark_id"]
+    figures = [each.name for each in table.c if isinstance(each.type, sa.Float)]
+    _require_distinct(given, key)
+    rows = given[[each.name for each in table.c if each.name != "benchmark_id"]].reset_index(drop=True)
+    rows = rows.astype(dict.fromkeys(figures, "float64"))
+    before = _alongside(rows, stored, key)
+    differing = rows[_differ(rows, before, figures, PROBABILITY_TOLERANCE)]
+    if len(differing):
+        raise StoreError(f"{name} {_named(differing, key)} is stored with another figure: the test span is read once")
+    return insert_missing(conn, table, records(table, rows[~_stored(before)].assign(benchmark_id=name)))
 
 
 def _require_distinct(rows: pd.DataFrame, key: list[str]) -> None:

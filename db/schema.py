@@ -5,7 +5,6 @@ Dates are sessions of the market's exchange. Timestamps are UTC. Missing is NULL
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -14,62 +13,37 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     Date,
-    DateTime,
-    Dialect,
-    Float,
     ForeignKey,
     Index,
     Integer,
-    MetaData,
     SmallInteger,
     String,
     Table,
-    TypeDecorator,
     UniqueConstraint,
 )
 
-from db.errors import StoreError
+from db.benchmark_schema import benchmark, benchmark_member, benchmark_score
+from db.columns import REAL, UtcTimestamp, metadata
 
-
-class UtcTimestamp(TypeDecorator[datetime]):
-    """A moment: takes aware datetimes alone and gives back aware ones in UTC, on both engines.
-
-    A naive datetime raises StoreError: it would mean another moment on another machine.
-    """
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """The moment in UTC; naive for SQLite, which keeps no zone."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise StoreError(f"naive timestamp {value.isoformat()}: give it a time zone")
-        moment = value.astimezone(UTC)
-        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """The moment, aware, in UTC."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
+__all__ = [
+    "REVISION",
+    "benchmark",
+    "benchmark_member",
+    "benchmark_score",
+    "instrument",
+    "membership",
+    "metadata",
+    "night",
+    "outcome",
+    "prediction",
+    "price",
+    "refused_bar",
+    "run",
+    "score",
+]
 
 # The newest Alembic revision, which a store must have; a test holds it to the migrations.
-REVISION = "0004"
-
-REAL = Float(53)
-
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-    }
-)
+REVISION = "0005"
 
 
 def _instrument() -> Column[Any]:
@@ -150,12 +124,26 @@ run = Table(
     Column("id", String, primary_key=True, comment="Name of the run."),
     Column("market", String, nullable=False, comment="Name of the market."),
     Column("kind", String, nullable=False, comment="Its purpose: 'nightly', 'backtest' or 'paper'."),
+    Column(
+        "model",
+        String,
+        nullable=False,
+        comment="Kind of network: dtml, lstm, alstm, adv_alstm, stocknet, logistic_regression, gradient_boosting.",
+    ),
     Column("config", JSON, nullable=False, comment="Every setting of features, model and training."),
     Column("seeds", JSON, nullable=False, comment="List of seeds, one per member of the ensemble."),
     Column("code_version", String, nullable=False, comment="Version of the code that trained."),
     Column("data_watermark", UtcTimestamp, nullable=False, comment="Latest known_at of the prices trained on."),
-    Column("checkpoint_path", String, nullable=False, comment="Folder of the weights."),
-    Column("checkpoint_hash", String, nullable=False, comment="SHA-256 of the checkpoint."),
+    Column(
+        "checkpoint_path",
+        String,
+        comment="Folder of the weights; missing for a model that keeps no weights, such as gradient boosting.",
+    ),
+    Column(
+        "checkpoint_hash",
+        String,
+        comment="SHA-256 of the checkpoint; missing for a model that keeps no weights, such as gradient boosting.",
+    ),
     Column("losses", JSON, nullable=False, comment="Training history, per member and epoch."),
     Column("train_first", Date, nullable=False, comment="First session trained on."),
     Column("train_last", Date, nullable=False, comment="Last session trained or validated on."),

@@ -7,6 +7,8 @@ test holds the newest copy to this one.
 from types import MappingProxyType
 from typing import Final
 
+from db.benchmark_views import BENCHMARK_VIEW_COLUMNS, BENCHMARK_VIEW_SQL
+
 LATEST_PREDICTION = """
 create view latest_prediction as
 with newest as (
@@ -116,6 +118,7 @@ VIEW_SQL: Final = MappingProxyType(
         "price_restatement": PRICE_RESTATEMENT,
         "refused": REFUSED,
         "night_log": NIGHT_LOG,
+        **BENCHMARK_VIEW_SQL,
     }
 )
 
@@ -225,5 +228,6 @@ VIEW_COLUMNS: Final = MappingProxyType(
             "started_at": "When the night began, UTC.",
             "finished_at": "When it ended, UTC; missing while running.",
         },
+        **BENCHMARK_VIEW_COLUMNS,
     }
 )

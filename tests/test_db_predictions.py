@@ -23,6 +23,7 @@ def run(name: str = "first", **changed: object) -> dict[str, object]:
         "id": name,
         "market": "toy",
         "kind": "nightly",
+        "model": "dtml",
         "config": {"window": 3, "betas": [0.1, 0.01]},
         "seeds": [2, 3, 5],
         "code_version": "0.1.0",
@@ -84,6 +85,23 @@ def test_a_run_is_stored_once_and_never_replaced(store: Engine) -> None:
         assert queries.run(conn, "first")["created_at"] == NOW
     with pytest.raises(StoreError, match="run first is stored with another checkpoint"), transaction(store) as conn:
         repositories.save_run(conn, run(checkpoint_hash="other"))
+
+
+def test_a_model_may_keep_no_weights(store: Engine) -> None:
+    trees = run("trees", model="gradient_boosting", checkpoint_path=None, checkpoint_hash=None)
+    with transaction(store) as conn:
+        assert repositories.save_run(conn, trees) == 1
+        assert repositories.save_run(conn, trees) == 0
+        assert queries.run(conn, "trees") == trees
+        assert queries.runs(conn)["checkpoint_hash"].isna().tolist() == [False, True]
+    with pytest.raises(StoreError, match="run trees is stored with another checkpoint"), transaction(store) as conn:
+        repositories.save_run(conn, trees | {"checkpoint_hash": "other"})
+
+
+def test_a_run_says_what_kind_of_network_it_is(store: Engine) -> None:
+    unsaid = {name: value for name, value in run("second").items() if name != "model"}
+    with pytest.raises(StoreError, match=r"(?i)null.*model|model.*null"), transaction(store) as conn:
+        repositories.save_run(conn, unsaid)
 
 
 def test_the_latest_run_saw_nothing_after_the_day_it_serves(store: Engine) -> None:

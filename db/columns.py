@@ -1,0 +1,46 @@
+"""What the tables are made of: the metadata they join, moments, numbers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import DateTime, Dialect, Float, MetaData, TypeDecorator
+
+from db.errors import StoreError
+
+REAL = Float(53)
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+
+class UtcTimestamp(TypeDecorator[datetime]):
+    """A moment: takes aware datetimes alone and gives back aware ones in UTC, on both engines.
+
+    A naive datetime raises StoreError: it would mean another moment on another machine.
+    """
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """The moment in UTC; naive for SQLite, which keeps no zone."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise StoreError(f"naive timestamp {value.isoformat()}: give it a time zone")
+        moment = value.astimezone(UTC)
+        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """The moment, aware, in UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

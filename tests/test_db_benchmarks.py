@@ -1,0 +1,242 @@
+"""A benchmark is stored once, as it was read: its figures, and every seed behind them."""
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sqlalchemy import Engine
+from test_db_predictions import run
+
+from db import queries, repositories, schema
+from db.engine import reading, transaction
+from db.errors import StoreError
+from db.views import VIEW_COLUMNS
+
+NAME = "toy-1a2b3c4d"
+NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
+FIGURES = [each.name for each in schema.benchmark_score.c if isinstance(each.type, type(schema.score.c.acc.type))]
+KEPT, DROPPED = {"hidden": 64, "betas": [0.1, 1]}, {"hidden": 32, "betas": []}
+
+
+def benchmark(name: str = NAME, **changed: object) -> dict[str, Any]:
+    return {
+        "id": name,
+        "market": "toy",
+        "title": "Toy market, paper protocol",
+        "config": {"dtml": {"window": 3, "rates": [0.001, 0.0001]}, "stocknet": {}},
+        "code_version": "0.1.0",
+        "data_watermark": NOW,
+        "stocks": 87,
+        "train_first": date(2014, 1, 2),
+        "train_last": date(2015, 7, 31),
+        "validation_first": date(2015, 8, 3),
+        "validation_last": date(2015, 9, 30),
+        "test_first": date(2015, 10, 1),
+        "test_last": date(2015, 12, 31),
+        "best_rule": "index_reversal",
+        "seconds": 97.5,
+        "device": "cpu",
+        "test_read_at": NOW,
+    } | changed
+
+
+def scores() -> pd.DataFrame:
+    """A rule, which has few figures, and two models: one of five seeds and one of a single seed, not in print."""
+    frame = pd.DataFrame(
+        {
+            "predictor": ["dtml", "gradient_boosting", "index_reversal"],
+            "protocol": "paper",
+            "run_id": ["first", "trees", None],
+            "is_rule": [False, False, True],
+            "days": 64,
+            "n": 3720,
+            "rises": 1873,
+            "seeds": [5, 1, np.nan],
+            "configurations": [4, 2, np.nan],
+        }
+    )
+    frame[FIGURES] = 0.125
+    few = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high", "same_call")
+    frame.loc[2, [each for each in FIGURES if each not in few]] = np.nan
+    frame.loc[1, ["acc_sd", "mcc_sd", *(each for each in FIGURES if each.startswith("published"))]] = np.nan
+    return frame.assign(acc=[0.5625, 0.53, 0.51])
+
+
+def members() -> pd.DataFrame:
+    frame = pd.DataFrame(
+        {
+            "predictor": ["dtml", "dtml", "dtml", "gradient_boosting"],
+            "configuration": [0, 1, 1, 0],
+            "seed": [0, 0, 1, 0],
+            "settings": [DROPPED, KEPT, KEPT, {"leaves": 31}],
+            "kept": [False, True, True, True],
+            "best_epoch": [7, 11, 13, np.nan],
+            "validation_acc": [0.5, 0.5, 0.75, 0.5],
+            "validation_loss": [0.7, 0.6, 0.5, np.nan],
+        }
+    )
+    return frame.assign(acc=[np.nan, 0.5, 0.625, 0.53], mcc=[np.nan, 0.0, 0.25, 0.0])
+
+
+@pytest.fixture
+def store(engine: Engine) -> Engine:
+    with transaction(engine) as conn:
+        repositories.save_run(conn, run(kind="paper"))
+        weightless = {"checkpoint_path": None, "checkpoint_hash": None}
+        repositories.save_run(conn, run("trees", kind="paper", model="gradient_boosting", **weightless))
+    return engine
+
+
+def save(store: Engine, kept: dict[str, Any], figures: pd.DataFrame, seeds: pd.DataFrame) -> int:
+    with transaction(store) as conn:
+        return repositories.save_benchmark(conn, kept, figures, seeds)
+
+
+def test_a_benchmark_comes_back_as_it_went_in(store: Engine, reader: Engine) -> None:
+    assert save(store, benchmark(), scores(), members()) == 1 + 3 + 4
+    with reading(reader) as conn:
+        assert queries.benchmark(conn, NAME) == benchmark()
+        stored, seeds = queries.benchmark_scores(conn, NAME), queries.benchmark_members(conn, NAME)
+    assert list(stored) == list(scores())[: -len(FIGURES)] + FIGURES
+    pd.testing.assert_frame_equal(stored[list(scores())], scores(), check_dtype=False)
+    pd.testing.assert_frame_equal(seeds, members(), check_dtype=False)
+    assert (stored["is_rule"].dtype, stored["seeds"].dtype, seeds["best_epoch"].dtype) == ("bool", "Int64", "Int64")
+
+
+def test_what_is_missing_is_null_and_not_zero(store: Engine, reader: Engine) -> None:
+    save(store, benchmark(seconds=None), scores(), members())
+    asked = "select count(*) as n from benchmark_score where brier is null and run_id is null and seeds is null"
+    assert queries.select(reader, asked)["n"].tolist() == [1]
+    with reading(reader) as conn:
+        assert (queries.benchmark(conn, NAME) or {})["seconds"] is None
+
+
+def test_a_rerun_adds_no_row_and_the_first_reading_stands(store: Engine) -> None:
+    save(store, benchmark(), scores(), members())
+    again = benchmark(test_read_at=NOW + timedelta(days=1))
+    assert save(store, again, scores().iloc[::-1], members().sample(frac=1, random_state=3)) == 0
+    with reading(store) as conn:
+        assert queries.benchmark(conn, NAME) == benchmark()
+        assert len(queries.benchmark_scores(conn, NAME)) == 3
+
+
+def test_a_rerun_adds_what_was_missing(store: Engine) -> None:
+    assert save(store, benchmark(), scores().head(1), members().head(0)) == 2
+    assert save(store, benchmark(), scores(), members()) == 2 + 4
+
+
+@pytest.mark.parametrize(("column", "value"), [("acc", 0.57), ("brier", np.nan), ("published_mcc", 0.2)])
+def test_a_figure_of_the_test_is_never_rewritten(store: Engine, column: str, value: float) -> None:
+    save(store, benchmark(), scores(), members())
+    other = scores()
+    other.loc[0, column] = value
+    with pytest.raises(StoreError, match=f"{NAME} dtml paper is stored with another figure: the test span is read"):
+        save(store, benchmark(), other, members())
+    with reading(store) as conn:
+        pd.testing.assert_frame_equal(queries.benchmark_scores(conn, NAME)[FIGURES], scores()[FIGURES])
+
+
+def test_a_seed_is_never_rewritten_and_given_once(store: Engine) -> None:
+    save(store, benchmark(), scores(), members())
+    with pytest.raises(StoreError, match=f"{NAME} dtml 1 0 is stored with another figure"):
+        save(store, benchmark(), scores(), members().assign(acc=[np.nan, 0.6, 0.625, 0.53]))
+    with pytest.raises(StoreError, match="dtml 0 0 is given twice"):
+        save(store, benchmark("other"), scores(), members().assign(configuration=0, seed=0))
+
+
+def test_a_score_needs_its_run(store: Engine) -> None:
+    with pytest.raises(StoreError, match=r"(?i)foreign key"):
+        save(store, benchmark(), scores().assign(run_id="nothing"), members())
+    with reading(store) as conn:
+        assert queries.benchmark(conn, NAME) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "check"),
+    [
+        ({"train_last": date(2015, 8, 3)}, "spans"),
+        ({"validation_last": date(2015, 10, 1)}, "spans"),
+        ({"test_last": date(2015, 9, 30)}, "spans"),
+        ({"stocks": 0}, "counts"),
+    ],
+)
+def test_a_benchmark_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, object], check: str) -> None:
+    with pytest.raises(StoreError, match=f"ck_benchmark_{check}"):
+        save(store, benchmark(**changed), scores(), members())
+
+
+@pytest.mark.parametrize("changed", [{"acc": 1.01}, {"mcc": -1.01}, {"auc": -0.01}, {"rises": 3721}, {"protocol": "x"}])
+def test_a_score_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, Any]) -> None:
+    with pytest.raises(StoreError, match=r"ck_benchmark_score_(ranges|counts|protocol)"):
+        save(store, benchmark(), scores().assign(**changed), members())
+
+
+def test_half_an_epoch_is_refused(store: Engine) -> None:
+    with pytest.raises(StoreError, match=r"benchmark_member.best_epoch takes whole numbers"):
+        save(store, benchmark(), scores(), members().assign(best_epoch=0.5))
+
+
+def test_benchmarks_are_listed_by_when_their_test_was_read(store: Engine) -> None:
+    later = NOW + timedelta(days=1)
+    none = scores().head(0), members().head(0)
+    save(store, benchmark("b-late", test_read_at=later), *none)
+    save(store, benchmark(), *none)
+    save(store, benchmark("elsewhere", market="other", test_read_at=later), *none)
+    with reading(store) as conn:
+        listed = queries.benchmarks(conn, "toy")
+        assert len(queries.benchmarks(conn)) == 3
+        assert (queries.latest_benchmark(conn, "toy") or {})["id"] == "b-late"
+        assert queries.latest_benchmark(conn, "no such market") is None
+        assert queries.benchmark(conn, "nothing") is None
+        assert queries.benchmark_scores(conn, "nothing").empty
+    assert listed["id"].tolist() == [NAME, "b-late"]
+    assert "config" not in listed
+    assert (listed["test_last"].dtype, str(listed["test_read_at"].dt.tz)) == ("datetime64[ns]", "UTC")
+
+
+def test_the_view_run_score_sets_a_figure_beside_the_printed_one(store: Engine, reader: Engine) -> None:
+    save(store, benchmark(), scores(), members())
+    rows = queries.select(reader, "select * from run_score order by acc desc")
+    assert list(rows) == list(VIEW_COLUMNS["run_score"])
+    assert rows["predictor"].tolist() == ["dtml", "gradient_boosting", "index_reversal"]
+    assert rows["is_rule"].tolist() == rows["is_best_rule"].tolist() == [0, 0, 1]
+    assert rows["published_acc"].fillna(-1).tolist() == [0.125, -1, -1]
+    assert set(rows["market"]) == {"toy"}
+    assert set(rows["test_first"].astype(str)) == {"2015-10-01"}
+
+
+def test_only_the_chosen_rule_is_the_best(store: Engine, reader: Engine) -> None:
+    save(store, benchmark(best_rule="always_up"), scores(), members())
+    assert queries.select(reader, "select is_best_rule from run_score")["is_best_rule"].tolist() == [0, 0, 0]
+
+
+def test_the_view_benchmark_configuration_shows_the_spread_of_the_seeds(store: Engine, reader: Engine) -> None:
+    save(store, benchmark(), scores(), members())
+    rows = queries.select(reader, "select * from benchmark_configuration order by predictor, configuration")
+    assert rows["seeds"].tolist() == [1, 2, 1]
+    assert rows["kept"].tolist() == [0, 1, 1]
+    assert rows["validation_acc"].tolist() == [0.5, 0.625, 0.5]
+    dtml = rows.iloc[1]
+    assert [dtml[each] for each in ("acc_min", "acc_mean", "acc_max")] == [0.5, 0.5625, 0.625]
+    assert [dtml[each] for each in ("mcc_min", "mcc_mean", "mcc_max")] == [0.0, 0.125, 0.25]
+    assert rows["acc_mean"].isna().tolist() == [True, False, False]
+    assert "hidden" in str(dtml["settings"])
+
+
+def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
+    """A market may hold both: its newest prediction and its daily scores are those of nights alone."""
+    save(store, benchmark(), scores(), members())
+    stocks = pd.DataFrame({"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None})
+    days = {"as_of": pd.Timestamp("2024-01-04"), "target": pd.Timestamp("2024-01-05")}
+    made = pd.DataFrame({"run_id": ["first"], "symbol": "A", "probability": 0.75, "spread": 0.0, **days})
+    with transaction(store) as conn:
+        repositories.save_instruments(conn, "toy", stocks)
+        repositories.save_predictions(conn, "toy", made, known_at=NOW, made_at=NOW)
+        assert queries.latest_run(conn, "toy") is None
+        assert queries.prediction_history(conn, market="toy").empty
+        assert queries.prediction_history(conn, market="toy", kind="paper")["run_id"].tolist() == ["first"]
+    assert queries.select(reader, "select kind from prediction_history")["kind"].tolist() == ["paper"]
+    for view in ("latest_prediction", "daily_score"):
+        assert queries.select(reader, f"select * from {view}").empty
