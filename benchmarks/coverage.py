@@ -1,34 +1,121 @@
-"""How often the 95 % interval of ACC holds the truth: 1,500 markets of 30 stocks that move together, no skill.
+"""How often the 95 % intervals hold the truth, on simulated markets without any signal.
 
-Each day has its own chance of a right call, normal around one half with a spread of 0.2; days are independent.
+The 67 stocks of a market share its direction: each day has its own chance of a rise, normal around one half with a
+spread of .2. Predictors know nothing of it, so the truth is exact: ACC 1/2, MCC 0, and 0 for the difference between
+any two. The difference is to a rule that calls the whole market one way, anew each day.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
 
-from dtml.metrics import accuracy, resample_days
+from dtml.metrics import accuracy, mcc
+from dtml.resampling import Statistic, difference, interval
 
-MARKETS, STOCKS, RESAMPLES, SPREAD = 1500, 30, 400, 0.2
-NIGHTS = (5, 20, 60, 250)
+MARKETS, STOCKS, RESAMPLES, SPREAD = 4000, 67, 2000, 0.2
+DAYS = (5, 10, 20, 64, 252)
 
 
-def coverage(nights: int, generator: np.random.Generator) -> float:
-    """Share of the markets whose interval holds one half."""
-    held = 0
-    for _ in range(MARKETS):
-        chance = np.clip(0.5 + SPREAD * generator.standard_normal(nights), 0, 1)
-        right = generator.binomial(STOCKS, chance)
-        counts = np.zeros((nights, 4), dtype=np.int64)
-        counts[:, 0], counts[:, 1] = right, STOCKS - right
-        low, high = np.quantile(accuracy(resample_days(counts, RESAMPLES, generator)), [0.025, 0.975])
-        held += int(low <= 0.5 <= high)
-    return held / MARKETS
+@dataclass(frozen=True)
+class World:
+    """How the direction of the market follows itself from day to day."""
+
+    name: str
+    persistence: float = 0.0  # AR(1) of the direction
+    clustering: float = 0.0  # spread of the logarithm of the volatility, itself AR(1) with .9
+
+    def rises(self, days: int, markets: int, generator: np.random.Generator) -> Int[ndarray, "days markets"]:
+        """How many stocks rise on each day of each market."""
+        direction = autoregressive(self.persistence, days, markets, generator)
+        volatility = np.exp(self.clustering * autoregressive(0.9, days, markets, generator) - self.clustering**2)
+        return np.asarray(generator.binomial(STOCKS, np.clip(0.5 + SPREAD * volatility * direction, 0, 1)))
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A predictor without skill: a view of the market, and the share of the stocks that follow it."""
+
+    name: str
+    change: float | None  # chance of a new view each day; None: it always says rise
+    following: float  # chance that a stock is called as the view says; 1/2 is a coin for each stock
+
+    def counts(
+        self, rises: Int[ndarray, "days markets"], generator: np.random.Generator
+    ) -> Int[ndarray, "days markets 4"]:
+        """The confusion counts of its calls, in the order of `dtml.metrics`."""
+        view = self._view(rises.shape, generator)
+        chance = np.where(view, self.following, 1 - self.following)
+        called = generator.binomial(rises, chance)
+        falsely = generator.binomial(STOCKS - rises, chance)
+        return np.stack([called, falsely, rises - called, STOCKS - rises - falsely], axis=-1)
+
+    def _view(self, shape: tuple[int, ...], generator: np.random.Generator) -> Bool[ndarray, "days markets"]:
+        if self.change is None:
+            return np.ones(shape, dtype=bool)
+        turns = generator.random(shape) < self.change
+        turns[0] = generator.random(shape[1]) < 0.5
+        return np.asarray(np.cumsum(turns, axis=0) % 2 == 1)
+
+
+WORLDS = (
+    World("independent days"),
+    World("clustered volatility", clustering=0.4),
+    World("direction AR(1) .1", persistence=0.1),
+    World("both", persistence=0.1, clustering=0.4),
+    World("direction AR(1) .3", persistence=0.3),
+)
+COIN, ONE_WAY = Caller("a coin a stock", 0.5, 0.5), Caller("one way, anew each day", 0.5, 1.0)
+ONE_WAY_LONG, MIXED = Caller("one way for 10 days", 0.1, 1.0), Caller("90 % one way", 0.5, 0.9)
+MIXED_LONG, ALWAYS_UP = Caller("90 % one way for 5 days", 0.2, 0.9), Caller("always up", None, 1.0)
+CALLERS = (COIN, ONE_WAY, ONE_WAY_LONG, MIXED, MIXED_LONG, ALWAYS_UP)
+
+
+def autoregressive(
+    persistence: float, days: int, markets: int, generator: np.random.Generator
+) -> Float[ndarray, "days markets"]:
+    """Standard normal series that remember a share of the day before."""
+    series = generator.standard_normal((days, markets))
+    for day in range(1, days):
+        series[day] = persistence * series[day - 1] + np.sqrt(1 - persistence**2) * series[day]
+    return series
+
+
+def coverage(counts: Int[ndarray, "days markets sums"], statistic: Statistic, truth: float) -> float:
+    """Share of the markets whose interval holds the truth."""
+    low, high = interval(counts, statistic, resamples=RESAMPLES)
+    return float(np.mean((low <= truth) & (truth <= high)))
+
+
+def coverages(
+    world: World, callers: tuple[Caller, ...], days: int, *, markets: int = MARKETS, seed: int = 0
+) -> dict[str, tuple[float, float, float, float]]:
+    """Coverage of ACC, MCC and of their differences to the rule, by the name of the caller."""
+    generator = np.random.default_rng(seed)
+    rises = world.rises(days, markets, generator)
+    rule = ONE_WAY.counts(rises, generator)
+    found = {}
+    for caller in callers:
+        counts = caller.counts(rises, generator)
+        paired = np.concatenate([counts, rule], axis=-1)
+        found[caller.name] = (
+            coverage(counts, accuracy, 0.5),
+            coverage(counts, mcc, 0.0),
+            coverage(paired, difference(accuracy), 0.0),
+            coverage(paired, difference(mcc), 0.0),
+        )
+    return found
 
 
 def main() -> None:
-    """Print the coverage for each number of nights."""
-    generator = np.random.default_rng(0)
-    for nights in NIGHTS:
-        print(f"{nights} nights: {coverage(nights, generator):.1%}", flush=True)
+    """Print the table; with so many markets its figures have a standard error of a third of a point."""
+    print(f"{'world':22s}{'predictor':26s}{'days':>5s}{'ACC':>8s}{'MCC':>8s}{'ACC diff':>10s}{'MCC diff':>10s}")
+    for world in WORLDS:
+        for days in DAYS:
+            for name, (acc, phi, acc_gain, phi_gain) in coverages(world, CALLERS, days).items():
+                shares = f"{acc:8.1%}{phi:8.1%}{acc_gain:10.1%}{phi_gain:10.1%}"
+                print(f"{world.name:22s}{name:26s}{days:5d}{shares}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,12 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-Counts = Int[ndarray, "*batch 4"]  # true rises, false rises, false falls, true falls
-Scores = Float[ndarray, "*batch"] | float  # a float for a single row of counts
+from dtml.resampling import Statistic, Sums, interval
 
-MINIMUM_DAYS = 20  # with fewer, 95 % intervals are far too narrow (benchmarks/coverage.py: 78 % with 5 days)
+Counts = Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]  # true rises, false rises, false falls, true falls
+Scores = Float[ndarray, "*batch"]
+
+MINIMUM_DAYS = 20  # fewer cannot show how they hang together, and no interval can then be wide enough for dependence
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,11 @@ class Score:
     mcc_interval: tuple[float, float]
 
 
-def score(calls: pd.DataFrame, *, resamples: int = 2000, seed: int = 0) -> Score:
+def score(calls: pd.DataFrame, *, resamples: int = 4000, seed: int = 0) -> Score:
     """Score calls given as rows of `session`, `called` and `rose` (booleans).
 
-    ACC and MCC are scikit-learn's, pooled over all rows; MCC is 0 when one class is never called. The intervals are
-    percentiles over day resamples, missing (NaN) below `MINIMUM_DAYS`.
+    ACC and MCC are scikit-learn's, pooled over all rows; MCC is 0 when one class is never called. The intervals
+    resample days (`dtml.resampling`), and are missing (NaN) below `MINIMUM_DAYS`.
     """
     from sklearn.metrics import accuracy_score, matthews_corrcoef
 
@@ -43,14 +45,13 @@ def score(calls: pd.DataFrame, *, resamples: int = 2000, seed: int = 0) -> Score
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of a single class; its MCC is 0 by definition
         pooled = float(matthews_corrcoef(calls["rose"], calls["called"]))
-    drawn = resample_days(counts, resamples, np.random.default_rng(seed))
     return Score(
         days=len(counts),
         calls=len(calls),
         acc=float(accuracy_score(calls["rose"], calls["called"])),
         mcc=pooled,
-        acc_interval=_interval(accuracy(drawn), len(counts)),
-        mcc_interval=_interval(mcc(drawn), len(counts)),
+        acc_interval=_ends(counts, accuracy, resamples, seed),
+        mcc_interval=_ends(counts, mcc, resamples, seed),
     )
 
 
@@ -64,8 +65,7 @@ def confusion_by_day(calls: pd.DataFrame) -> Int[ndarray, "days 4"]:
 
 def accuracy(counts: Counts) -> Scores:
     """Share of right calls of each row of counts."""
-    shares: Scores = (counts[..., 0] + counts[..., 3]) / counts.sum(axis=-1)
-    return shares
+    return np.asarray((counts[..., 0] + counts[..., 3]) / counts.sum(axis=-1))
 
 
 def mcc(counts: Counts) -> Scores:
@@ -73,31 +73,18 @@ def mcc(counts: Counts) -> Scores:
     rises, false_rises, false_falls, falls = np.moveaxis(counts.astype(float), -1, 0)
     product = (rises + false_rises) * (rises + false_falls) * (falls + false_rises) * (falls + false_falls)
     covariance = rises * falls - false_rises * false_falls
-    found: Scores = np.divide(covariance, np.sqrt(product), out=np.zeros_like(covariance), where=product > 0)
-    return found
+    return np.asarray(np.divide(covariance, np.sqrt(product), out=np.zeros_like(covariance), where=product > 0))
 
 
-def resample_days(
-    counts: Int[ndarray, "days 4"], resamples: int, generator: np.random.Generator
-) -> Int[ndarray, "resamples 4"]:
-    """Sum the counts of days drawn by the stationary bootstrap (Politis & Romano, 1994).
-
-    Days are drawn in blocks of geometric length, of mean days^(1/3), that wrap around the end.
-    """
-    days = len(counts)
-    fresh = generator.random((resamples, days)) < 1 / max(1.0, days ** (1 / 3))
-    fresh[:, 0] = True
-    starts = generator.integers(0, days, (resamples, days))
-    begun = np.maximum.accumulate(np.where(fresh, np.arange(days), 0), axis=1)  # where the current block began
-    drawn = (np.take_along_axis(starts, begun, axis=1) + np.arange(days) - begun) % days
-    place = drawn + days * np.arange(resamples)[:, None]
-    times = np.bincount(place.ravel(), minlength=resamples * days).reshape(resamples, days)
-    sums: Int[ndarray, "resamples 4"] = times @ counts
-    return sums
+def day_interval(
+    sums: Sums, statistic: Statistic, *, resamples: int, seed: int
+) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
+    """`interval` of each model, missing (NaN) below `MINIMUM_DAYS`."""
+    if len(sums) < MINIMUM_DAYS:
+        return np.full(sums.shape[1], np.nan), np.full(sums.shape[1], np.nan)
+    return interval(sums, statistic, resamples=resamples, seed=seed)
 
 
-def _interval(drawn: Scores, days: int) -> tuple[float, float]:
-    if days < MINIMUM_DAYS:
-        return float("nan"), float("nan")
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return float(low), float(high)
+def _ends(counts: Int[ndarray, "days 4"], statistic: Statistic, resamples: int, seed: int) -> tuple[float, float]:
+    low, high = day_interval(counts[:, None], statistic, resamples=resamples, seed=seed)
+    return float(low[0]), float(high[0])

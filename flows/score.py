@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 
 from db import queries, repositories
 from db.engine import transaction
-from dtml.baselines import NAIVE_RULES, RULE_HISTORY, naive_calls
 from dtml.metrics import Score, score
+from dtml.rules import NAIVE_RULES, RULE_HISTORY, naive_calls
 from dtml.sessions import sessions_up_to
 from dtml.windows import adjusted_price, paper_labels
 from flows.desk import Desk

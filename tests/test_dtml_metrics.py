@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
-from dtml.baselines import NAIVE_RULES, naive_calls
-from dtml.metrics import MINIMUM_DAYS, accuracy, confusion_by_day, mcc, resample_days, score
+from benchmarks.coverage import MIXED, ONE_WAY_LONG, WORLDS, autoregressive, coverages
+from dtml.metrics import MINIMUM_DAYS, accuracy, confusion_by_day, mcc, score
+from dtml.resampling import dependence, difference, interval, multiplicities, resample_days
+from dtml.rules import NAIVE_RULES, choose_rule, naive_calls
 
 DAYS, STOCKS = 61, 7
 
@@ -75,11 +77,57 @@ def test_resampled_days_come_in_blocks_that_wrap_around() -> None:
     counts = np.zeros((DAYS, 4), dtype=int)
     counts[:, 3] = 1
     counts[-4:], counts[:4] = [1, 0, 0, 0], [1, 0, 0, 0]
-    drawn = resample_days(counts, 9973, np.random.default_rng(0))
+    drawn = resample_days(counts, 4.0, resamples=9973)
     assert (drawn.sum(axis=1) == DAYS).all()
     assert drawn[:, 0].mean() == pytest.approx(8, rel=0.02)
-    alone = np.random.default_rng(1).binomial(DAYS, 8 / DAYS, 9973)
-    assert drawn[:, 0].var() > 2 * alone.var()
+    alone = resample_days(counts, 1.0, resamples=9973)
+    assert alone[:, 0].var() == pytest.approx(8 * (1 - 8 / DAYS), rel=0.05)
+    assert drawn[:, 0].var() > 2 * alone[:, 0].var()
+
+
+def test_every_model_is_resampled_with_the_same_days() -> None:
+    counts = np.random.default_rng(5).integers(0, 9, (DAYS, 3, 4))
+    held = multiplicities(DAYS, 2.0, 997, 0)
+    drawn = resample_days(counts, 2.0, resamples=997)
+    for model in range(3):
+        np.testing.assert_array_equal(drawn[:, model], held @ counts[:, model])
+
+
+def test_the_block_follows_the_dependence_of_the_days() -> None:
+    """About a day where days are independent or take turns, longer the longer they remember."""
+    generator = np.random.default_rng(11)
+    blocks = [dependence(autoregressive(memory, 251, 499, generator)).block.mean() for memory in (-0.5, 0, 0.5, 0.9)]
+    assert blocks[0] == pytest.approx(1, abs=0.1)
+    assert blocks[1] < 1.3
+    assert 4 < blocks[2] < 10 < blocks[3]
+
+
+def test_dependent_days_widen_the_interval() -> None:
+    generator = np.random.default_rng(7)
+    remembered = np.stack([50 + 5 * autoregressive(0.5, 251, 499, generator), np.full((251, 499), 100.0)], axis=-1)
+    shuffled = generator.permutation(remembered, axis=0)
+    width = [
+        np.median(np.subtract(*interval(sums, lambda total: total[..., 0] / total[..., 1], resamples=499)[::-1]))
+        for sums in (remembered, shuffled)
+    ]
+    assert 1.4 < width[0] / width[1] < 2  # in the limit the root of (1 + .5) / (1 - .5)
+
+
+@pytest.mark.parametrize("days", [64, 252])
+def test_95_percent_intervals_hold_the_truth_of_95_percent_of_the_markets(days: int) -> None:
+    """2,000 markets without signal, of independent days: ACC, MCC, and both as paired differences to a one-way rule."""
+    found = coverages(WORLDS[0], (MIXED, ONE_WAY_LONG), days, markets=2000, seed=3)
+    for name, shares in found.items():
+        assert all(0.94 <= share <= 0.96 for share in shares), (name, shares)
+
+
+def test_a_predictor_differs_from_itself_by_nothing() -> None:
+    counts = np.random.default_rng(6).integers(1, 9, (DAYS, 2, 4))
+    paired = np.concatenate([counts, counts], axis=-1)
+    for statistic in (accuracy, mcc):
+        low, high = interval(paired, difference(statistic), resamples=997)
+        assert (low == 0).all()
+        assert (high == 0).all()
 
 
 @pytest.mark.parametrize(("days", "known"), [(MINIMUM_DAYS - 1, False), (MINIMUM_DAYS, True)])
@@ -107,3 +155,22 @@ def test_the_naive_rules_read_the_index_up_to_the_session_before() -> None:
     assert found["index_below_mean20"].isna().sum() == 19
     cut = naive_calls(close.iloc[:-1])
     pd.testing.assert_frame_equal(cut, found.iloc[:-1])
+
+
+def test_the_rule_is_chosen_on_the_papers_labels_of_the_days_that_all_rules_call() -> None:
+    calls = pd.DataFrame({"up": [1.0, 1, 1, 1, 1], "down": [0.0, 0, 0, 0, 0], "late": [np.nan, 1, 0, 1, 0]})
+    move = np.array([[0.02] * 7, [0.01] * 7, [-0.02] * 7, [0.004] * 7, [-0.004] * 7])
+    assert choose_rule(calls, move) == "late"
+    assert choose_rule(calls[["up", "down"]], move) == "up"
+    assert choose_rule(calls[["down", "up"]].iloc[1:], move[1:]) == "down"  # a tie goes to the first
+    move[3:] *= 2  # now these moves have labels
+    move[4, :3] = np.nan
+    assert choose_rule(calls[["down", "up"]].iloc[3:], move[3:]) == "up"
+
+
+def test_a_rule_cannot_be_chosen_from_nothing() -> None:
+    calls = pd.DataFrame({"up": [1.0, 1], "down": [0.0, 0]})
+    with pytest.raises(ValueError, match="no day of 2"):
+        choose_rule(calls, np.full((2, 3), 0.001))
+    with pytest.raises(ValueError, match="calls of 2 days and movements of 3"):
+        choose_rule(calls, np.full((3, 3), 0.1))

@@ -10,7 +10,7 @@ from made_nights import AS_OF, BARS, FrameSource, without
 
 from db import queries, repositories
 from db.engine import reading, transaction
-from dtml.baselines import NAIVE_RULES
+from dtml.rules import NAIVE_RULES
 from dtml.sessions import next_session, sessions_up_to
 from flows import score
 from flows.desk import Desk

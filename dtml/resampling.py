@@ -1,0 +1,162 @@
+"""Intervals that resample days: the stationary bootstrap (Politis & Romano, 1994), for many models at once.
+
+The same resamples serve every model, as one matrix product of how often each resample holds a day with what each
+model adds up on that day. Three things keep the intervals from being too narrow (`python -m benchmarks.coverage`
+measures what is left): the mean block follows the dependence found in the data; the quantiles lie as far out as
+Student's t asks for the number of blocks; and dependence that blocks of that length cut through is added back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+Sums = Float[ndarray, "days models sums"] | Int[ndarray, "days models sums"]
+Statistic = Callable[[ndarray], ndarray]  # maps [..., sums] to [...]
+
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+SIGNIFICANT = 2.0  # c of Politis & White (2004): an autocorrelation below c sqrt(log10(days) / days) counts as none
+QUIET = 5  # their K: so many such lags in a row end the dependence
+CHUNK = 128  # models whose resamples are in memory at once
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """How the days of each model hang together.
+
+    `block` is the mean block in days, 1 for independent days; `widening`, at least 1, is the long-run standard
+    deviation in units of the one that blocks of that length reproduce.
+    """
+
+    block: Float[ndarray, " models"]
+    widening: Float[ndarray, " models"]
+
+
+def interval(
+    sums: Sums, statistic: Statistic, *, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
+    """The ends of the 95 % interval of a statistic of totals over days, for each model.
+
+    `sums` holds what each day adds to the totals, finite; `statistic` maps totals [..., sums] to values [...]. A
+    paired difference takes the sums of both predictors side by side (`difference`). Needs two days; with few the
+    interval is rough. Expanded percentiles as in Hesterberg (2015), with blocks in place of observations.
+    """
+    total = sums.sum(axis=0)
+    found = dependence(statistic(total) - statistic(total - sums))  # what each day moves, up to a factor
+    level = _level(len(sums) / found.block, found.widening)
+    low, high = np.empty((2, sums.shape[1]))
+    for block in np.unique(found.block):
+        alike = np.flatnonzero(found.block == block)
+        for part in np.array_split(alike, -(-len(alike) // CHUNK)):
+            drawn = statistic(resample_days(sums[:, part], float(block), resamples=resamples, seed=seed))
+            low[part], high[part] = _tails(drawn, level[part])
+    return low, high
+
+
+def difference(statistic: Statistic) -> Statistic:
+    """The statistic of the first half of the sums less that of the second half: two predictors on the same days."""
+
+    def less(sums: ndarray) -> ndarray:
+        first, second = np.split(sums, 2, axis=-1)
+        return statistic(first) - statistic(second)
+
+    return less
+
+
+def dependence(influence: Float[ndarray, "days models"]) -> Dependence:
+    """The mean block of Politis & White (2004), as corrected by Patton, Politis & White (2009), from daily influences.
+
+    Rounded to a power of the square root of 2, so that models share resamples. Days that hang together negatively
+    count as independent: blocks may widen an interval and never narrow it.
+    """
+    days = len(influence)
+    correlation = _autocorrelation(influence)
+    lag = np.arange(1, len(correlation) + 1)[:, None]
+    kept = correlation * _flat_top(correlation, days)
+    long_run = 1 + 2 * kept.sum(axis=0)  # the variance of a total, in units of that of independent days
+    positive = np.maximum(long_run, 1)
+    block = np.where(long_run > 1, np.cbrt(days * (2 * (lag * kept).sum(axis=0) / positive) ** 2), 1)
+    longest = np.ceil(min(3 * np.sqrt(days), days / 3))
+    steps = np.clip(np.round(2 * np.log2(np.maximum(block, 1))), 0, np.floor(2 * np.log2(longest)))
+    block = 2 ** (steps / 2)
+    reproduced = 1 + 2 * (kept * (1 - 1 / block) ** lag).sum(axis=0)
+    return Dependence(block, np.sqrt(positive / np.clip(reproduced, 1, positive)))
+
+
+def resample_days(
+    sums: Float[ndarray, "days *models sums"] | Int[ndarray, "days *models sums"],
+    block: float,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Float[ndarray, "resamples *models sums"]:
+    """Totals over days drawn in blocks of geometric length, of mean `block` days, that wrap around the end.
+
+    Whole numbers stay exact while a total is below 2^24; other sums keep seven digits.
+    """
+    held = multiplicities(len(sums), block, resamples, seed)
+    totals = held @ sums.reshape(len(sums), -1).astype(np.float32)
+    return totals.astype(float).reshape(resamples, *sums.shape[1:])
+
+
+@lru_cache(maxsize=8)
+def multiplicities(days: int, block: float, resamples: int, seed: int) -> Float[ndarray, "resamples days"]:
+    """How often each resample holds each day; each row adds up to `days`. The same arguments give the same draws."""
+    generator = np.random.default_rng(seed)
+    place = np.arange(days, dtype=np.int32)
+    starts = generator.integers(0, days, (resamples, days), dtype=np.int32)
+    if block > 1:
+        fresh = generator.random((resamples, days), dtype=np.float32) < 1 / block
+        fresh[:, 0] = True
+        begun = np.maximum.accumulate(np.where(fresh, place, 0), axis=1)  # where the current block began
+        starts = (np.take_along_axis(starts, begun, axis=1) + place - begun) % days
+    cell = starts + days * np.arange(resamples)[:, None]
+    held = np.bincount(cell.ravel(), minlength=resamples * days).reshape(resamples, days).astype(np.float32)
+    held.flags.writeable = False
+    return held
+
+
+def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "lags models"]:
+    """Of lags 1, 2, ...: as many as the choice of a block looks at; 0 for a series that does not vary."""
+    days = len(series)
+    lags = min(int(np.ceil(np.sqrt(days))) + QUIET, days - 1)
+    centred = series - series.mean(axis=0)
+    products = np.array([(centred[lag:] * centred[: days - lag]).sum(axis=0) for lag in range(lags + 1)])
+    return np.asarray(np.divide(products[1:], products[0], out=np.zeros_like(products[1:]), where=products[0] > 0))
+
+
+def _flat_top(correlation: Float[ndarray, "lags models"], days: int) -> Float[ndarray, "lags models"]:
+    """Weights of the lags: 1 up to the last lag that counts (at least the first), then falling to 0 at its double."""
+    counts = np.abs(correlation) > SIGNIFICANT * np.sqrt(np.log10(days) / days)
+    padded = np.concatenate([counts, np.zeros((QUIET, counts.shape[1]), dtype=bool)])
+    ahead = np.lib.stride_tricks.sliding_window_view(padded, QUIET, axis=0).any(axis=-1)
+    last = np.argmin(ahead, axis=0)  # the first lag that QUIET lags without dependence follow
+    lag = np.arange(1, len(correlation) + 1)[:, None]
+    return np.asarray(np.clip(2 - lag / np.maximum(last, 1), 0, 1))
+
+
+def _level(blocks: Float[ndarray, " models"], widening: Float[ndarray, " models"]) -> Float[ndarray, " models"]:
+    """The lower quantile to read off so many blocks, whose resamples vary too little by (blocks - 1) / blocks."""
+    from scipy.special import ndtr, stdtrit
+
+    reach = stdtrit(blocks - 1, (1 + CONFIDENCE) / 2) * np.sqrt(blocks / (blocks - 1))
+    level: Float[ndarray, " models"] = ndtr(-reach * widening)
+    return level
+
+
+def _tails(
+    drawn: Float[ndarray, "resamples models"], level: Float[ndarray, " models"]
+) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
+    """The quantiles at each model's `level` and at 1 less it, between order statistics."""
+    ordered = np.sort(drawn.T, axis=1)
+    below = level * (len(drawn) - 1)
+    rank = np.floor(below).astype(int)
+    share = below - rank
+    row = np.arange(len(ordered))
+    low = ordered[row, rank] + share * (ordered[row, rank + 1] - ordered[row, rank])
+    high = ordered[row, -1 - rank] - share * (ordered[row, -1 - rank] - ordered[row, -2 - rank])
+    return low, high

@@ -1,0 +1,52 @@
+"""The one-line rules that every model is printed beside.
+
+Each rule gives all stocks of a session the same call. On the public sets these rules, chosen on the training span
+alone, tie the published figures: a model that does not beat them has shown nothing.
+"""
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
+
+NAIVE_RULES = {
+    "always_up": "every stock rises",
+    "index_reversal": "every stock rises after a session in which the index fell, and falls after the others",
+    "index_below_mean20": "every stock rises while the index closes below its mean of 20 sessions, else falls",
+}
+RULE_HISTORY = 20  # sessions of the index, the last one included, that the longest rule reads
+
+
+def naive_calls(index_close: "pd.Series[float]") -> pd.DataFrame:
+    """Call the session after each row of `index_close` (currency units, by session).
+
+    Returns one column a rule: 1.0 for a rise, 0.0 for a fall, NaN while the rule lacks history.
+    """
+    move = index_close.pct_change(fill_method=None)
+    mean = index_close.rolling(RULE_HISTORY).mean()
+    calls = {
+        "always_up": pd.Series(1.0, index=index_close.index),
+        "index_reversal": (move < 0).where(move.notna(), np.nan),
+        "index_below_mean20": (index_close < mean).where(mean.notna(), np.nan),
+    }
+    return pd.DataFrame(calls).astype(float)
+
+
+def choose_rule(calls: pd.DataFrame, movement: Float[ndarray, "days stocks"]) -> str:
+    """The rule with the best ACC on the paper's labels; of equals, the first column.
+
+    `calls` has a column a rule (as `naive_calls` gives them) and a row for each day of a training span; `movement` is
+    what followed, a ratio minus 1, NaN where it is not known. Hand it training days only: a rule chosen on the days
+    it is scored on has seen their outcomes. Days without a call of every rule are left out. Raises ValueError when
+    the days differ in number or none of them has both calls and a label.
+    """
+    from dtml.windows import paper_labels
+
+    if len(calls) != len(movement):
+        raise ValueError(f"calls of {len(calls)} days and movements of {len(movement)}: one row of each a day expected")
+    labels = np.where(calls.notna().all(axis=1).to_numpy()[:, None], paper_labels(movement), 0)
+    if not labels.any():
+        raise ValueError(f"no day of {len(calls)} has a call of every rule and a move large enough for a label")
+    rises, falls = (labels == 1).sum(axis=1), (labels == -1).sum(axis=1)
+    right = {rule: int(np.where(calls[rule] == 1, rises, falls).sum()) for rule in calls.columns}
+    return max(right, key=lambda rule: right[rule])

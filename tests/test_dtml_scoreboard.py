@@ -1,0 +1,247 @@
+"""The scoreboard: every predictor on the same stock-days, beside the best rule; market timing apart from picking."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, brier_score_loss, matthews_corrcoef, roc_auc_score
+
+from dtml.metrics import MINIMUM_DAYS
+from dtml.scoreboard import (
+    COLUMNS,
+    OF_GAINS,
+    OF_PROBABILITIES,
+    Predictor,
+    calibration_curve,
+    calibration_line,
+    member_scores,
+    pairs_by_day,
+    scoreboard,
+)
+
+DAYS, STOCKS, MEMBERS, RESAMPLES = 31, 7, 3, 499
+TARGET = pd.bdate_range("2021-01-01", periods=DAYS)
+
+
+def rule_of(call: np.ndarray, name: str = "rule") -> Predictor:
+    return Predictor(name, np.repeat(call.astype(float)[None, :, None], STOCKS, axis=2), is_rule=True)
+
+
+def table(*predictors: Predictor, movement: np.ndarray, best_rule: str = "rule", protocol: str = "all") -> pd.DataFrame:
+    board = scoreboard(predictors, movement=movement, target=TARGET, best_rule=best_rule, resamples=RESAMPLES)
+    return board[board["protocol"] == protocol].set_index("predictor")
+
+
+@pytest.fixture
+def movement() -> np.ndarray:
+    generator = np.random.default_rng(1)
+    return 0.01 * (generator.standard_normal((DAYS, 1)) + generator.standard_normal((DAYS, STOCKS)))
+
+
+@pytest.fixture
+def model(movement: np.ndarray) -> Predictor:
+    noise = np.random.default_rng(2).standard_normal((MEMBERS, DAYS, STOCKS))
+    return Predictor("model", 1 / (1 + np.exp(-(30 * movement + noise))), configurations=11)
+
+
+@pytest.fixture
+def rule(movement: np.ndarray) -> Predictor:
+    return rule_of(np.random.default_rng(3).random(DAYS) < 0.5)
+
+
+def test_every_figure_is_that_of_scikit_learn(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+    row = table(model, rule, movement=movement).loc["model"]
+    rose, together = (movement > 0).ravel(), model.probability.mean(axis=0).ravel()
+    rule_acc = accuracy_score(rose, rule.probability.ravel() > 0.5)
+    members = [accuracy_score(rose, one.ravel() > 0.5) for one in model.probability]
+    phis = [matthews_corrcoef(rose, one.ravel() > 0.5) for one in model.probability]
+    logit = np.log(together / (1 - together))
+    fit = LogisticRegression(C=np.inf, tol=1e-10).fit(logit[:, None], rose)
+    expected = {
+        "days": DAYS,
+        "n": DAYS * STOCKS,
+        "rises": rose.sum(),
+        "seeds": MEMBERS,
+        "configurations": 11,
+        "acc": accuracy_score(rose, together > 0.5),
+        "mcc": matthews_corrcoef(rose, together > 0.5),
+        "acc_mean": np.mean(members),
+        "acc_sd": np.std(members, ddof=1),
+        "mcc_mean": np.mean(phis),
+        "mcc_sd": np.std(phis, ddof=1),
+        "acc_gain": accuracy_score(rose, together > 0.5) - rule_acc,
+        "brier": brier_score_loss(rose, together),
+    }
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+    assert row["calibration_slope"] == pytest.approx(fit.coef_[0, 0], rel=1e-3)
+    assert row["calibration_intercept"] == pytest.approx(fit.intercept_[0], abs=1e-3)
+    for name in ("acc", "mcc", "acc_gain", "mcc_gain", "brier", "auc"):
+        assert row[f"{name}_low"] < row[name] < row[f"{name}_high"]
+
+
+def test_the_columns_are_in_their_order_and_a_rule_has_none_that_need_probabilities(
+    movement: np.ndarray, model: Predictor, rule: Predictor
+) -> None:
+    other = rule_of(np.ones(DAYS), "always_up")
+    board = scoreboard((model, rule, other), movement=movement, target=TARGET, best_rule="rule", resamples=RESAMPLES)
+    assert list(board.columns) == COLUMNS
+    assert board[["protocol", "predictor"]].value_counts().eq(1).all()
+    rules = board[board["is_rule"]]
+    assert (rules["same_call"] == 1).all()
+    assert rules[OF_PROBABILITIES].isna().all(axis=None)
+    assert rules[["acc_sd", "mcc_sd"]].isna().all(axis=None)
+    assert rules.loc[rules["predictor"] == "rule", OF_GAINS].isna().all(axis=None)
+    assert board.loc[board["predictor"] != "rule", OF_GAINS].notna().all(axis=None)
+
+
+def test_timing_the_market_perfectly_is_no_skill_within_a_day(movement: np.ndarray, rule: Predictor) -> None:
+    common = np.sign(movement.mean(axis=1, keepdims=True)) * 0.3 + 0.5
+    timer = Predictor("timer", np.broadcast_to(common, (1, DAYS, STOCKS)).copy())
+    row = table(timer, rule, movement=movement).loc["timer"]
+    assert row["acc"] > 0.65
+    assert (row["auc"], row["auc_low"], row["auc_high"]) == (0.5, 0.5, 0.5)
+    assert row["same_call"] == 1
+
+
+def test_the_pairs_of_a_single_day_give_the_auc_of_scikit_learn() -> None:
+    generator = np.random.default_rng(4)
+    probability = generator.integers(1, 5, (13, 17)) / 5  # ties
+    rose, counted = generator.random((13, 17)) < 0.5, generator.random((13, 17)) < 0.8
+    for day, (won, pairs) in enumerate(pairs_by_day(probability, rose, counted)):
+        on = counted[day]
+        assert won / pairs == pytest.approx(roc_auc_score(rose[day, on], probability[day, on]))
+
+
+def test_pairs_are_pooled_over_days_and_the_level_of_a_day_does_not_matter(
+    movement: np.ndarray, model: Predictor, rule: Predictor
+) -> None:
+    shift = np.linspace(-3, 3, DAYS)[:, None]
+    together = model.probability.mean(axis=0)
+    shifted = 1 / (1 + np.exp(-(np.log(together / (1 - together)) + shift)))[None]
+    rows = table(model, Predictor("shifted", shifted), rule, movement=movement)
+    assert rows.loc["shifted", "auc"] == rows.loc["model", "auc"]
+    weights, scores = [], []
+    for chance, rose in zip(together, movement > 0, strict=True):
+        if rose.any() and not rose.all():
+            weights.append(rose.sum() * (~rose).sum())
+            scores.append(roc_auc_score(rose, chance))
+    assert rows.loc["model", "auc"] == pytest.approx(np.average(scores, weights=weights))
+
+
+def test_a_copy_of_the_rule_gains_exactly_nothing(movement: np.ndarray, rule: Predictor) -> None:
+    copy = replace(rule, name="copy", is_rule=False)
+    rows = table(copy, rule, movement=movement)
+    assert (rows.loc["copy", OF_GAINS].astype(float) == 0).all()
+    assert rows.loc["copy", "acc"] == rows.loc["rule", "acc"]
+
+
+def test_the_papers_protocol_drops_small_moves(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+    movement = np.round(movement, 4)
+    movement[:2] = 0.0054
+    movement[2, 0], movement[3, 0] = 0.0055, -0.005
+    row = table(model, rule, movement=movement, protocol="paper").loc["model"]
+    large = (movement >= 0.0055) | (movement <= -0.005)
+    assert (row["days"], row["n"], row["rises"]) == (DAYS - 2, large.sum(), (movement >= 0.0055).sum())
+    together = model.probability.mean(axis=0)
+    assert row["acc"] == pytest.approx(accuracy_score(movement[large] > 0, together[large] > 0.5))
+    assert row["brier"] == pytest.approx(brier_score_loss(movement[large] > 0, together[large]))
+
+
+def test_each_member_is_scored_on_the_papers_labels(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+    acc, mcc = member_scores(model.probability, movement)
+    row = table(model, rule, movement=movement, protocol="paper").loc["model"]
+    assert (acc.mean(), acc.std(ddof=1)) == pytest.approx((row["acc_mean"], row["acc_sd"]))
+    assert (mcc.mean(), mcc.std(ddof=1)) == pytest.approx((row["mcc_mean"], row["mcc_sd"]))
+    with pytest.raises(ValueError, match="none of 217 stock-days"):
+        member_scores(np.full_like(model.probability, np.nan), movement)
+
+
+def test_a_move_of_nothing_is_no_rise(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+    movement[5] = 0.0
+    assert table(model, rule, movement=movement).loc["model", "rises"] == (movement > 0).sum()
+
+
+def test_stocks_are_interchangeable(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+    order = np.random.default_rng(5).permutation(STOCKS)
+    shuffled = [replace(each, probability=each.probability[:, :, order]) for each in (model, rule)]
+    pd.testing.assert_frame_equal(
+        table(*shuffled, movement=movement[:, order]), table(model, rule, movement=movement), rtol=1e-9
+    )
+
+
+def test_stock_days_without_a_probability_or_a_move_are_left_out_for_everyone(
+    movement: np.ndarray, model: Predictor, rule: Predictor
+) -> None:
+    """What is said of a stock-day that one member of one model does not know changes no figure of anyone."""
+    partial = replace(model, name="partial", probability=model.probability[:, ::-1].copy())
+    partial.probability[1, :3, 2] = np.nan
+    partial.probability[0, 7] = np.nan
+    movement[11, 4] = np.nan
+    rows = table(model, partial, rule, movement=movement)
+    assert set(rows["n"]) == {DAYS * STOCKS - 3 - STOCKS - 1}
+    assert set(rows["days"]) == {DAYS - 1}
+    model.probability[:, :3, 2], model.probability[:, 7] = 0.01, 0.99
+    rule.probability[:, 7] = np.nan
+    movement[7] = 0.5
+    pd.testing.assert_frame_equal(table(model, partial, rule, movement=movement), rows)
+
+
+def test_a_calibrated_predictor_has_slope_one_and_lies_on_the_diagonal() -> None:
+    generator = np.random.default_rng(6)
+    logit = 0.3 * generator.standard_normal(100_003)
+    chance = 1 / (1 + np.exp(-logit))
+    rose = generator.random(len(chance)) < chance
+    assert calibration_line(chance, rose) == pytest.approx((1, 0), abs=0.05)
+    bold = 1 / (1 + np.exp(-2 * logit - 0.2))
+    assert calibration_line(bold, rose) == pytest.approx((0.5, -0.1), abs=0.05)
+    curve = calibration_curve(chance, rose, bins=11)
+    assert list(curve.columns) == ["bin_low", "bin_high", "mean_probability", "share_risen", "n"]
+    assert curve["n"].sum() == len(chance)
+    np.testing.assert_allclose(curve["share_risen"], curve["mean_probability"], atol=0.02)
+    assert curve["mean_probability"].between(curve["bin_low"], curve["bin_high"]).all()
+    assert (curve["bin_low"].iloc[1:].to_numpy() == curve["bin_high"].iloc[:-1].to_numpy()).all()
+
+
+def test_a_curve_leaves_out_what_was_not_said_and_bears_a_single_probability() -> None:
+    chance = np.array([[0.4, np.nan, 0.4], [0.4, 0.4, 0.4]])
+    curve = calibration_curve(chance, np.array([[True, True, False], [False, False, True]]))
+    assert curve.to_dict("records") == [
+        {"bin_low": 0.4, "bin_high": 0.4, "mean_probability": pytest.approx(0.4), "share_risen": 0.4, "n": 5}
+    ]
+    with pytest.raises(ValueError, match="no probability"):
+        calibration_curve(np.full(3, np.nan), np.ones(3, dtype=bool))
+
+
+@pytest.mark.parametrize(
+    ("chance", "rose"),
+    [([0.4, 0.4, 0.4], [1, 0, 1]), ([0.2, 0.5, 0.7], [1, 1, 1]), ([0.2, 0.5, 0.7], [0, 0, 1])],
+)
+def test_a_line_that_cannot_be_fitted_is_missing(chance: list[float], rose: list[int]) -> None:
+    assert np.isnan(calibration_line(np.array(chance), np.array(rose, dtype=bool))).all()
+
+
+def test_few_days_have_figures_and_no_intervals(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+    movement[MINIMUM_DAYS - 1 :] = np.nan
+    rows = table(model, rule, movement=movement)
+    assert np.isfinite(rows.loc["model", ["acc", "mcc", "acc_gain", "brier", "auc"]].astype(float)).all()
+    ends = [column for column in COLUMNS if column.endswith(("_low", "_high"))]
+    assert rows[ends].isna().all(axis=None)
+
+
+def test_what_does_not_fit_is_an_error(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
+    silent = replace(rule, probability=rule.probability.copy())
+    silent.probability[:, 2] = np.nan
+    with pytest.raises(ValueError, match=r"rule has no call on 7 stock-days that count, first 2021-01-05"):
+        table(model, silent, movement=movement)
+    with pytest.raises(ValueError, match="best_rule must be one of the rules rule, got model"):
+        table(model, rule, movement=movement, best_rule="model")
+    with pytest.raises(ValueError, match="name of its own"):
+        table(model, model, rule, movement=movement)
+    with pytest.raises(ValueError, match=r"expected \(31, 5\)"):
+        table(model, rule, movement=movement[:, :5])
+    with pytest.raises(ValueError, match="30 targets"):
+        scoreboard((model, rule), movement=movement, target=TARGET[1:], best_rule="rule")
+    with pytest.raises(ValueError, match="counts under 'paper'"):
+        table(model, rule, movement=np.full_like(movement, 0.001))
