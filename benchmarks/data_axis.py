@@ -20,7 +20,7 @@ from dtml.experiments import Experiment, vary
 from dtml.inference import member_probabilities
 from dtml.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
-from dtml.training import fit_ensemble, stack_members
+from dtml.training import fit_members, stack_members
 from dtml.windows import Windows, build_windows
 
 LAST = date(2025, 12, 31)
@@ -88,14 +88,7 @@ def reach(experiment: Experiment, seeds: tuple[int, ...] = SEEDS) -> Reached:
     market = SimulatedMarket()
     windows = simulated_windows(experiment, market)
     train, validation, test = (windows.days(part) for part in _parts(len(windows)))
-    fits = fit_ensemble(
-        train,
-        validation,
-        model_config=experiment.model,
-        config=experiment.training,
-        seeds=seeds,
-        device=torch.device("cpu"),
-    )
+    fits = fit_members(train, validation, experiment.seeds(*seeds), device=torch.device("cpu"))
     ensemble = Ensemble("simulated", windows.symbols, seeds, experiment.model, experiment.windows, stack_members(fits))
     chances = member_probabilities(ensemble, test, torch.device("cpu"))
     counted = test.labelled("all").clone()

@@ -11,13 +11,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from dtml.baselines import RecurrentConfig
 from dtml.errors import DtmlError
 from dtml.model import ModelConfig
+from dtml.networks import NetworkConfig
+from dtml.stocknet import StockNetConfig
 from dtml.windows import WindowConfig
 
 Weights = dict[str, Tensor]
 
 FORMAT = 1
+CONFIGS: dict[str, Any] = {config.__name__: config for config in (ModelConfig, RecurrentConfig, StockNetConfig)}
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,14 @@ class Ensemble:
     market: str
     symbols: tuple[str, ...]
     seeds: tuple[int, ...]
-    model: ModelConfig
+    model: NetworkConfig
     windows: WindowConfig
     weights: Weights
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the model knows its stocks one by one, and so serves no others."""
+        return isinstance(self.model, ModelConfig) and self.model.normalisation == "per_stock"
 
     def member(self, position: int) -> Weights:
         """The weights of one member."""
@@ -46,6 +55,7 @@ def save_ensemble(ensemble: Ensemble, file: Path) -> str:
         "market": ensemble.market,
         "symbols": list(ensemble.symbols),
         "seeds": list(ensemble.seeds),
+        "network": type(ensemble.model).__name__,
         "model": asdict(ensemble.model),
         "windows": asdict(ensemble.windows),
     }
@@ -72,7 +82,7 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
         market=market,
         symbols=tuple(card["symbols"]),
         seeds=tuple(card["seeds"]),
-        model=ModelConfig(**card["model"]),
+        model=CONFIGS[card.get("network", "ModelConfig")](**card["model"]),
         windows=WindowConfig(**card["windows"]),
         weights=weights,
     )

@@ -9,8 +9,8 @@ from typing import Any
 
 from dtml.errors import UsageError
 from dtml.markets.definition import Returns, ZClose
+from dtml.members import Member, TrainingConfig
 from dtml.model import ModelConfig
-from dtml.training import TrainingConfig
 from dtml.windows import WindowConfig
 
 
@@ -31,6 +31,10 @@ class Experiment:
                 "members, train_sessions and validation_sessions are 1 or more; "
                 f"got {self.members}, {self.train_sessions}, {self.validation_sessions}"
             )
+
+    def seeds(self, *seeds: int) -> list[Member]:
+        """The members of its ensemble, or those of other seeds."""
+        return [Member(seed, self.model, self.training) for seed in seeds or range(self.members)]
 
     @property
     def history(self) -> int | None:

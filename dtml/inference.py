@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
-from dtml.model import DTML
+from dtml.networks import Network
 from dtml.windows import Windows
 
 BATCH_DAYS = 64
@@ -50,8 +50,7 @@ def member_probabilities(
     for position in range(len(ensemble.seeds)):
         model = _model(ensemble, position, device)
         for batch in days.split(BATCH_DAYS):
-            logits, _ = model(*_inputs(windows, batch, device))
-            found[position, batch] = logits.sigmoid().cpu()
+            found[position, batch] = model.logits(*_inputs(windows, batch, device)).sigmoid().cpu()
     return found.masked_fill(~windows.observed, torch.nan)
 
 
@@ -71,11 +70,13 @@ def attention(ensemble: Ensemble, windows: Windows, device: torch.device) -> Flo
     return total / len(ensemble.seeds)
 
 
-def _model(ensemble: Ensemble, position: int, device: torch.device) -> DTML:
-    model = DTML(ensemble.model, len(ensemble.symbols))
+def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:
+    model = ensemble.model.build(len(ensemble.symbols))
     model.load_state_dict(ensemble.member(position))
     return model.to(device).eval()
 
 
 def _inputs(windows: Windows, days: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    return windows.stocks[days].to(device), windows.index[days].to(device), windows.observed[days].to(device)
+    span = windows.days(slice(int(days[0]), int(days[-1]) + 1))
+    positions = (days - days[0]).unsqueeze(1) + torch.arange(windows.window)
+    return span.rows().to(device), positions.to(device), windows.observed[days].to(device)

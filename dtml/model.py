@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dtml.errors import UsageError
+from dtml.networks import Batch, Network, NetworkConfig, cross_entropy
+from dtml.recurrence import recur
 from translation.transformer import EncoderLayer
 
 Normalisation = Literal["per_stock", "shared"]
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(NetworkConfig):
     """The shape of a DTML; the defaults are the paper's for ACL18."""
 
     features: int = 11
@@ -41,21 +43,28 @@ class ModelConfig:
                 f"got {self.dropout}, {self.beta}, {self.identity}"
             )
 
+    def build(self, stocks: int) -> "DTML":
+        """The network for so many stocks."""
+        return DTML(self, stocks)
 
-class DTML(nn.Module):
-    """From windows of a market to the logit of each stock's rise in the next session.
+
+class DTML(Network):
+    """From the sessions of a market to the logit of each stock's rise in the next one.
 
     The attention of eq. 6 is multi-head, as the published runs', and so scaled by sqrt(hidden / heads).
     """
 
+    beta: Tensor
+
     def __init__(self, config: ModelConfig, stocks: int) -> None:
         super().__init__()
         hidden = config.hidden
-        self.beta = config.beta
+        self.register_buffer("beta", torch.tensor(config.beta), persistent=False)
         self.data_axis = config.data_axis
         self.transform = nn.Linear(config.features, hidden)
         self.lstm = LSTM(hidden)
-        self.normalise = ContextNormalisation(stocks if config.normalisation == "per_stock" else 1, hidden)
+        rows = stocks if config.normalisation == "per_stock" else 1
+        self.normalise = ContextNormalisation(rows, hidden, spread=config.identity)
         self.mix = EncoderLayer(
             hidden,
             config.heads,
@@ -68,20 +77,20 @@ class DTML(nn.Module):
 
     def forward(
         self,
-        stocks: Float[Tensor, "days stocks window features"],
-        index: Float[Tensor, "days window features"],
+        rows: Float[Tensor, "sessions symbols features"],
+        windows: Int[Tensor, "days window"],
         observed: Bool[Tensor, "days stocks"],
         *,
         need_attention: bool = False,
     ) -> tuple[Float[Tensor, "days stocks"], Float[Tensor, "days heads stocks stocks"] | None]:
         """Return the logits and, on request, who moves whom: row u of the attention is what stock u looks at.
 
-        Features are in percent. Stocks that are not `observed` are no key to any other and count in no statistic;
-        their own logits mean nothing. Every day needs at least one observed stock.
+        `rows` are features in percent, the index the last symbol; `windows` says which of them each day sees, oldest
+        first. Stocks that are not `observed` are no key to any other and count in no statistic; their own logits mean
+        nothing. Every day needs at least one observed stock.
         """
-        together = torch.cat([stocks, index.unsqueeze(1)], dim=1)
-        transformed = self.transform(together).tanh()  # feature transformation
-        contexts = temporal_attention(self.lstm(transformed))  # eqs. 1-2
+        transformed = self.transform(rows).tanh()  # feature transformation, once a session
+        contexts = temporal_attention(self.lstm(transformed, windows))  # eqs. 1-2
         normalised = self.normalise(contexts[:, :-1], observed)  # eq. 3
         multi_level = normalised + self.beta * contexts[:, -1:]  # eq. 4
         if self.data_axis:
@@ -90,37 +99,45 @@ class DTML(nn.Module):
             mixed, attention = multi_level + self.mix.feed_forward(multi_level), None  # eq. 8 without the others
         return self.predict(mixed.tanh()).squeeze(-1), attention  # eqs. 8-9
 
+    def logits(
+        self,
+        rows: Float[Tensor, "sessions symbols features"],
+        windows: Int[Tensor, "days window"],
+        observed: Bool[Tensor, "days stocks"],
+    ) -> Float[Tensor, "days stocks"]:
+        """The logits alone."""
+        logits: Tensor = self(rows, windows, observed)[0]
+        return logits
+
+    def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """Cross-entropy with selective regularisation: the squared norm of the last layer alone (section 3.4)."""
+        logits = self.logits(batch.rows, batch.windows, batch.observed)
+        last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()
+        return cross_entropy(logits, batch.rises, batch.counted) + penalty * last_layer
+
 
 class LSTM(nn.Module):
-    """A long short-term memory over the window, written out so that it can be mapped over members and compiled.
+    """A long short-term memory over the window; what `nn.LSTM` is not, it can be mapped over members.
 
     Gates lie in the order input, forget, output, candidate. Weights start uniform in +-1/sqrt(hidden), as torch's.
     """
 
-    def __init__(self, hidden: int) -> None:
+    def __init__(self, hidden: int, inputs: int | None = None) -> None:
         super().__init__()
-        self.hidden = hidden
-        self.from_input = nn.Linear(hidden, 4 * hidden)
+        self.from_input = nn.Linear(inputs or hidden, 4 * hidden)
         self.from_state = nn.Linear(hidden, 4 * hidden, bias=False)
 
-    def forward(self, x: Float[Tensor, "*batch window hidden"]) -> Float[Tensor, "*batch window hidden"]:
-        """Return the hidden state after each session of the window."""
-        inputs = self.from_input(x.movedim(-2, 0).contiguous())  # all sessions in one product
-        state = memory = torch.zeros_like(inputs[0, ..., : self.hidden])
-        states = []
-        for session in inputs.unbind(0):
-            gates = session + self.from_state(state)
-            enter, keep, leave = gates[..., : 3 * self.hidden].sigmoid().chunk(3, dim=-1)
-            memory = keep * memory + enter * gates[..., 3 * self.hidden :].tanh()
-            state = leave * memory.tanh()
-            states.append(state)
-        return torch.stack(states, dim=-2)
+    def forward(
+        self, rows: Float[Tensor, "sessions symbols inputs"], windows: Int[Tensor, "days window"]
+    ) -> Float[Tensor, "window days symbols hidden"]:
+        """Return the hidden state after each session of each day's window."""
+        return recur(rows, windows, self.from_input.weight, self.from_input.bias, self.from_state.weight)
 
 
-def temporal_attention(states: Float[Tensor, "*batch window hidden"]) -> Float[Tensor, "*batch hidden"]:
-    """Sum the states, weighted by the softmax of their product with the last one (eqs. 1-2)."""
-    weights = (states @ states[..., -1:, :].mT).softmax(dim=-2)
-    return (weights * states).sum(dim=-2)
+def temporal_attention(states: Float[Tensor, "window *batch hidden"]) -> Float[Tensor, "*batch hidden"]:
+    """Sum the states, weighted by the softmax over the window of their product with the last one (eqs. 1-2)."""
+    weights = (states * states[-1]).sum(dim=-1, keepdim=True).softmax(dim=0)
+    return (weights * states).sum(dim=0)
 
 
 class ContextNormalisation(nn.Module):
@@ -130,8 +147,9 @@ class ContextNormalisation(nn.Module):
     tells one stock from another; a single row is shared by any universe.
     """
 
-    def __init__(self, stocks: int, hidden: int) -> None:
+    def __init__(self, stocks: int, hidden: int, *, spread: float = 0.0) -> None:
         super().__init__()
+        self.spread = spread  # standard deviation of the offsets that training starts from
         self.gain = nn.Parameter(torch.ones(stocks, hidden))
         self.offset = nn.Parameter(torch.zeros(stocks, hidden))
 

@@ -1,283 +1,183 @@
-"""Fit the members of an ensemble; an interrupted fit continues where it stopped.
+"""Fit networks, many at once; an interrupted fit continues where it stopped.
 
-A member is one seed: its initial weights, the order of its batches and its dropout come from generators of its own, so
-equal seeds give equal weights whoever else trains beside it.
+A member is one seed of one configuration: its initial weights, the order of its batches and its noise come from
+generators of its own, so its weights are the same whoever trains beside it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from threading import Event
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from dtml.checkpoints import Weights, read_tensors, write_tensors
-from dtml.errors import DtmlError, UsageError
-from dtml.model import DTML, ModelConfig
-from dtml.windows import Protocol, Windows
-from translation.transformer import use_generator
+from dtml.checkpoints import Weights
+from dtml.errors import DtmlError
+from dtml.members import Epoch, Fit, Member, optimiser_of, restore_state, save_state, start, state_file
+from dtml.program import Captured, Program, Span
+from dtml.windows import Windows
 
+STACK_BYTES = 4 * 2**20  # of gates: what the members of a program may hold at once on CPU, some caches' worth
+MOST_STACKED = 3  # on CPU: 10 seeds then fill 4 threads
 
-@dataclass(frozen=True)
-class TrainingConfig:
-    """The recipe; the defaults are the paper's."""
-
-    protocol: Protocol = "paper"  # the stock-days that the loss and the validation count
-    epochs: int = 200
-    batch_days: int = 64
-    learning_rate: float = 1e-3
-    penalty: float = 1.0  # lambda of the selective regularisation
-    first_kept_epoch: int = 10  # earlier ones are never kept
-    patience: int | None = None  # epochs without a better validation accuracy before the fit stops
-
-    def __post_init__(self) -> None:
-        counts = (self.epochs, self.batch_days, self.first_kept_epoch, 1 if self.patience is None else self.patience)
-        if min(counts) < 1:
-            raise UsageError(f"epochs, batch_days, first_kept_epoch and patience are 1 or more; got {counts}")
-        if self.learning_rate <= 0 or self.penalty < 0:
-            raise UsageError(f"learning_rate is above 0, penalty 0 or more; got {self.learning_rate}, {self.penalty}")
+EpochReport = Callable[[Member, Epoch], None]
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """What one pass over the training days left behind; losses are without the penalty."""
-
-    number: int
-    loss: float
-    validation_loss: float
-    validation_acc: float
+def no_report(_member: Member, _epoch: Epoch) -> None:
+    """Say nothing."""
 
 
-@dataclass
-class Fit:
-    """The state of one member in training."""
-
-    seed: int
-    model: DTML
-    optimiser: torch.optim.Adam
-    order: torch.Generator  # shuffles days
-    dropout: torch.Generator
-    best: Weights = field(default_factory=dict)
-    best_epoch: int = 0
-    epochs: list[Epoch] = field(default_factory=list)
-
-    @property
-    def best_acc(self) -> float:
-        """Validation accuracy of the epoch that is kept; below every real one before there is one."""
-        return self.epochs[self.best_epoch - 1].validation_acc if self.best_epoch else -1.0
-
-    def finished(self, config: TrainingConfig) -> bool:
-        """Whether all epochs are done, or patience has run out."""
-        done = len(self.epochs)
-        stale = config.patience is not None and self.best_epoch > 0 and done - self.best_epoch >= config.patience
-        return done >= config.epochs or stale
-
-
-def fit_member(
+def fit_members(
     train: Windows,
     validation: Windows,
+    members: Sequence[Member],
     *,
-    model_config: ModelConfig,
-    config: TrainingConfig,
-    seed: int,
-    device: torch.device,
-    state_file: Path | None = None,
-    on_epoch: Callable[[Epoch], None] = lambda _: None,
-) -> Fit:
-    """Train one member and keep its best epoch on validation.
-
-    With a `state_file`, the state after each epoch lies there, and a fit that finds one continues from it; it ends with
-    the weights that an undisturbed fit would have.
-    """
-    fit = _start(model_config, len(train.symbols), config, seed, device)
-    if state_file is not None and state_file.exists():
-        _restore(fit, state_file)
-    while not fit.finished(config):
-        loss = _train_epoch(fit, train, config, device)
-        validation_loss, validation_acc = _validate(fit.model, validation, config, device)
-        fit.epochs.append(Epoch(len(fit.epochs) + 1, loss, validation_loss, validation_acc))
-        eligible = len(fit.epochs) >= min(config.first_kept_epoch, config.epochs)
-        if eligible and validation_acc > fit.best_acc:
-            fit.best_epoch = len(fit.epochs)
-            fit.best = {name: value.detach().cpu().clone() for name, value in fit.model.state_dict().items()}
-        if state_file is not None:
-            _save(fit, state_file)
-        on_epoch(fit.epochs[-1])
-    return fit
-
-
-def initialise(model: DTML, identity: float, generator: torch.Generator) -> None:
-    """Draw every linear map uniform in +-1/sqrt(inputs), torch's default, from a generator of the caller's.
-
-    The offsets of the context normalisation, one row a stock, are normal with standard deviation `identity`.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            bound = module.in_features**-0.5
-            for parameter in module.parameters():
-                nn.init.uniform_(parameter, -bound, bound, generator=generator)
-    if identity:
-        nn.init.normal_(model.normalise.offset, std=identity, generator=generator)
-
-
-def loss_of(
-    logits: Float[Tensor, "days stocks"], rises: Bool[Tensor, "days stocks"], counted: Bool[Tensor, "days stocks"]
-) -> Float[Tensor, ""]:
-    """Binary cross-entropy averaged over the counted stock-days."""
-    each = nn.functional.binary_cross_entropy_with_logits(logits, rises.to(logits.dtype), reduction="none")
-    return (each * counted).sum() / counted.sum()
-
-
-def selective_penalty(model: DTML) -> Float[Tensor, ""]:
-    """Squared norm of the last layer (section 3.4 of Yoo et al.): no other layer is regularised."""
-    return model.predict.weight.square().sum() + model.predict.bias.square().sum()
-
-
-def _start(model_config: ModelConfig, stocks: int, config: TrainingConfig, seed: int, device: torch.device) -> Fit:
-    first, order, dropout = (int(state) for state in np.random.SeedSequence(seed).generate_state(3))
-    model = DTML(model_config, stocks)
-    initialise(model, model_config.identity, torch.Generator().manual_seed(first))
-    model.to(device)
-    masks = torch.Generator(device).manual_seed(dropout)
-    use_generator(model, masks)
-    optimiser = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
-    return Fit(seed, model, optimiser, torch.Generator().manual_seed(order), masks)
-
-
-def _counted_days(windows: Windows, protocol: Protocol) -> Int[Tensor, " days"]:
-    """Days on which at least one stock counts."""
-    return windows.labelled(protocol).any(dim=1).nonzero().squeeze(1)
-
-
-def _train_epoch(fit: Fit, train: Windows, config: TrainingConfig, device: torch.device) -> float:
-    days = _counted_days(train, config.protocol)
-    shuffled = days[torch.randperm(len(days), generator=fit.order)]
-    labelled, rises = train.labelled(config.protocol), train.rises()
-    losses = []
-    fit.model.train()
-    for batch in shuffled.split(config.batch_days):
-        loss = loss_of(_forward(fit.model, train, batch, device), rises[batch].to(device), labelled[batch].to(device))
-        fit.optimiser.zero_grad(set_to_none=True)
-        (loss + config.penalty * selective_penalty(fit.model)).backward()
-        fit.optimiser.step()
-        losses.append(loss.detach())
-    mean = float(torch.stack(losses).mean())
-    if not np.isfinite(mean):
-        raise DtmlError(
-            f"the loss of seed {fit.seed} is {mean} in epoch {len(fit.epochs) + 1}: lower the learning rate"
-        )
-    return mean
-
-
-def _forward(
-    model: DTML, windows: Windows, days: Int[Tensor, " days"], device: torch.device
-) -> Float[Tensor, "days stocks"]:
-    """Logits in float32; on CUDA the products are taken in bfloat16."""
-    inputs = (windows.stocks[days], windows.index[days], windows.observed[days])
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-        logits: Tensor = model(*(value.to(device) for value in inputs))[0]
-    return logits.float()
-
-
-@torch.no_grad()
-def _validate(model: DTML, windows: Windows, config: TrainingConfig, device: torch.device) -> tuple[float, float]:
-    """Loss and accuracy over the counted stock-days of the validation span."""
-    model.eval()
-    days = _counted_days(windows, config.protocol)
-    logits = torch.cat([_forward(model, windows, batch, device) for batch in days.split(config.batch_days)]).cpu()
-    counted, rises = windows.labelled(config.protocol)[days], windows.rises()[days]
-    right = ((logits > 0) == rises)[counted]
-    return float(loss_of(logits, rises, counted)), float(right.double().mean())
-
-
-def _save(fit: Fit, file: Path) -> None:
-    moments = {
-        f"adam.{i}.{name}": value
-        for i, state in fit.optimiser.state_dict()["state"].items()
-        for name, value in state.items()
-    }
-    generators = {"order": fit.order.get_state(), "dropout": fit.dropout.get_state()}
-    model = {f"model.{name}": value for name, value in fit.model.state_dict().items()}
-    best = {f"best.{name}": value for name, value in fit.best.items()}
-    card = {"seed": fit.seed, "best_epoch": fit.best_epoch, "epochs": [asdict(epoch) for epoch in fit.epochs]}
-    write_tensors(file, model | best | moments | generators, card)
-
-
-def _restore(fit: Fit, file: Path) -> None:
-    tensors, card = read_tensors(file)
-    fit.model.load_state_dict(_under("model.", tensors))
-    fit.best = _under("best.", tensors)
-    fit.best_epoch = card["best_epoch"]
-    fit.epochs = [Epoch(**epoch) for epoch in card["epochs"]]
-    fit.order.set_state(tensors["order"])
-    fit.dropout.set_state(tensors["dropout"])
-    optimiser = fit.optimiser.state_dict()
-    for name, value in _under("adam.", tensors).items():
-        parameter, moment = name.split(".")
-        optimiser["state"].setdefault(int(parameter), {})[moment] = value
-    fit.optimiser.load_state_dict(optimiser)
-
-
-def _under(prefix: str, tensors: Weights) -> Weights:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-
-
-def fit_ensemble(
-    train: Windows,
-    validation: Windows,
-    *,
-    model_config: ModelConfig,
-    config: TrainingConfig,
-    seeds: tuple[int, ...],
     device: torch.device,
     state_folder: Path | None = None,
-    on_epoch: Callable[[int, Epoch], None] = lambda _seed, _epoch: None,
+    on_epoch: EpochReport = no_report,
+    stack: int | None = None,
 ) -> list[Fit]:
-    """Train one member a seed, side by side on the cores of the machine, and return them in the order of the seeds.
+    """Train all members and return them in their order, each with its best epoch on validation.
 
-    Each member computes on one thread, so the number of cores changes the time and never the weights. `on_epoch` is
-    called with the seed, from the member's thread.
+    Members are stacked into programs of at most `stack`, which changes nothing of what a member becomes; by default
+    all that can be on CUDA, and on CPU as many as a thread's cache holds. Programs run on a thread each. With a
+    `state_folder`, the state after each epoch lies there, and a fit that finds one continues from it. `on_epoch` is
+    called from the program's thread.
     """
-
     interrupted = Event()
 
-    def after_epoch(seed: int, epoch: Epoch) -> None:
-        on_epoch(seed, epoch)
+    def after_epoch(member: Member, epoch: Epoch) -> None:
+        on_epoch(member, epoch)
         if interrupted.is_set():
-            raise DtmlError(f"the training of seed {seed} was interrupted after epoch {epoch.number}")
+            raise DtmlError(f"the training of seed {member.seed} was interrupted after epoch {epoch.number}")
 
-    def fit(seed: int) -> Fit:
-        state_file = None if state_folder is None else state_folder / f"member-{seed}.safetensors"
-        return fit_member(
-            train,
-            validation,
-            model_config=model_config,
-            config=config,
-            seed=seed,
-            device=device,
-            state_file=state_file,
-            on_epoch=partial(after_epoch, seed),
-        )
+    def fit(positions: Sequence[int]) -> dict[int, Fit]:
+        mine = [members[i] for i in positions]
+        spans = [Span.of(windows, mine[0].training.protocol, device) for windows in (train, validation)]
+        return dict(zip(positions, _fit_program(mine, spans[0], spans[1], state_folder, after_epoch), strict=True))
 
+    programs = _programs(members, train, lambda alike: stack or _stack_size(alike, train, device))
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        workers = min(len(seeds), threads) if device.type == "cpu" else 1
+        workers = min(len(programs), threads) if device.type == "cpu" else 1
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             try:
-                return [future.result() for future in [pool.submit(fit, seed) for seed in seeds]]
+                done = [future.result() for future in [pool.submit(fit, program) for program in programs]]
             except BaseException:
-                interrupted.set()  # the other members stop after their epoch, which is saved
+                interrupted.set()  # the others stop after their epoch, which is saved
                 raise
     finally:
         torch.set_num_threads(threads)
+    found = {position: fit for part in done for position, fit in part.items()}
+    return [found[position] for position in range(len(members))]
 
 
-def stack_members(fits: list[Fit]) -> Weights:
+def stack_members(fits: Sequence[Fit]) -> Weights:
     """The kept weights of all members, each parameter with a leading axis of members."""
     return {name: torch.stack([fit.best[name] for fit in fits]) for name in fits[0].best}
+
+
+def _stack_size(alike: Sequence[Member], train: Windows, device: torch.device) -> int:
+    """How many of these members one program takes: the same on every machine, so that weights are, to the last bit.
+
+    On CPU a stack of large networks leaves the cache (10 DTMLs of ACL18 were trained at 0.6 times the pace of one
+    after the other), and one of small networks spares the threads their quarrel over the interpreter.
+    """
+    if device.type != "cpu":
+        return len(alike)
+    rows = alike[0].training.batch_days * (len(train.symbols) + 1) * train.window
+    gates = 4 * rows * int(getattr(alike[0].model, "hidden", 1)) * train.stocks.element_size()
+    return max(1, min(MOST_STACKED, STACK_BYTES // gates))
+
+
+def _programs(
+    members: Sequence[Member], train: Windows, stack_size: Callable[[Sequence[Member]], int]
+) -> list[list[int]]:
+    """Positions of members that one program can train together: the same network but for its buffers, and batches."""
+
+    def likeness(position: int) -> Hashable:
+        member = members[position]
+        varied = {name for name, _ in member.model.build(len(train.symbols)).named_buffers()}
+        config = asdict(member.model)
+        same = tuple((name, value) for name, value in config.items() if name not in varied)
+        return type(member.model).__name__, same, member.training.protocol, member.training.batch_days
+
+    alike = groupby(sorted(range(len(members)), key=lambda i: (repr(likeness(i)), i)), key=likeness)
+    groups = [list(positions) for _, positions in alike]
+    stacks = [(group, stack_size([members[position] for position in group])) for group in groups]
+    return sorted(group[first : first + size] for group, size in stacks for first in range(0, len(group), size))
+
+
+def _fit_program(
+    members: Sequence[Member], train: Span, validation: Span, state_folder: Path | None, on_epoch: EpochReport
+) -> list[Fit]:
+    stocks, device = train.observed.shape[1], train.rows.device
+    fits = [start(member, stocks, device) for member in members]
+    files = {fit.member: None if state_folder is None else state_file(state_folder, fit.member) for fit in fits}
+    for fit in fits:
+        if (file := files[fit.member]) is not None and file.exists():
+            restore_state(fit, file)
+    while active := [fit for fit in fits if not fit.finished]:
+        program = _assemble(active, stocks, device)
+        step = _Step(program, [fit.noise for fit in active])
+        while not any(fit.finished for fit in active):
+            _epoch(active, program, step, train, validation)
+            for fit in active:
+                if (file := files[fit.member]) is not None:
+                    save_state(fit, file)
+            for fit in active:
+                on_epoch(fit.member, fit.epochs[-1])
+    return fits
+
+
+class _Step:
+    """Losses and gradients of a batch; on CUDA a captured graph, made of the first batch."""
+
+    def __init__(self, program: Program, generators: Sequence[torch.Generator]) -> None:
+        self.program = program
+        self.generators = generators
+        self.captured: Captured | None = None
+
+    def __call__(self, span: Span, days: Tensor, fits: Sequence[Fit]) -> tuple[Tensor, list[Weights]]:
+        steps = [fit.steps for fit in fits]
+        if span.rows.device.type != "cuda":
+            losses = self.program.losses(span.batch(days, steps))
+            return losses.detach(), self.program.gradients(losses)
+        batch = span.batch(days, steps, width=fits[0].member.training.batch_days)
+        self.captured = self.captured or Captured(self.program, batch, self.generators)
+        return self.captured(batch)
+
+
+def _epoch(fits: Sequence[Fit], program: Program, step: _Step, train: Span, validation: Span) -> None:
+    """One pass over the training days of every member, each in its own order."""
+    orders = [train.days[torch.randperm(len(train.days), generator=fit.order)] for fit in fits]
+    batches = torch.stack(orders).split(fits[0].member.training.batch_days, dim=1)
+    total = torch.zeros(len(fits), device=train.rows.device)
+    for days in batches:
+        losses, gradients = step(train, days, fits)
+        for fit, own in zip(fits, gradients, strict=True):
+            fit.step(own)
+        total += losses.detach()
+    validation_loss, validation_acc = program.validate(validation)
+    measured = torch.stack([total / len(batches), validation_loss, validation_acc], dim=1).tolist()
+    for fit, row in zip(fits, measured, strict=True):
+        fit.end_epoch(*row)
+
+
+def _assemble(fits: Sequence[Fit], stocks: int, device: torch.device) -> Program:
+    """Stack the members, and let each optimiser go on with its row of the stack."""
+    networks = [fit.member.model.build(stocks) for fit in fits]
+    for fit, network in zip(fits, networks, strict=True):
+        network.load_state_dict(fit.weights)
+    penalties = [fit.member.training.penalty for fit in fits]
+    program = Program(networks, [fit.noise for fit in fits], penalties, device)
+    for position, fit in enumerate(fits):
+        state = fit.optimiser.state_dict()
+        fit.weights = program.member(position)
+        fit.optimiser = optimiser_of(fit.member, fit.weights)
+        fit.optimiser.load_state_dict(state)
+    return program

@@ -67,6 +67,18 @@ class Windows:
     def __len__(self) -> int:
         return len(self.target)
 
+    @property
+    def window(self) -> int:
+        """Sessions in a window."""
+        return self.index.shape[1]
+
+    def rows(self) -> Float[Tensor, "sessions symbols features"]:
+        """The sessions behind the windows, the index the last symbol: day d sees rows d .. d + window - 1."""
+        if not len(self):
+            return self.stocks.new_zeros(0, len(self.symbols) + 1, self.stocks.shape[-1])
+        together = torch.cat([self.stocks, self.index.unsqueeze(1)], dim=1)
+        return torch.cat([together[0].movedim(1, 0), together[1:, :, -1]])
+
     def between(self, first: pd.Timestamp | None = None, last: pd.Timestamp | None = None) -> "Windows":
         """The days whose target lies in first .. last, both included."""
         start = 0 if first is None else int(self.target.searchsorted(first, side="left"))

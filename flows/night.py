@@ -139,7 +139,7 @@ def _model(desk: Desk, as_of: date) -> Model:
     if reason is None:
         return load_model(desk, as_of)
     log.info("training %s: %s", desk.name, reason)
-    with training_progress(desk.experiment) as on_epoch:
+    with training_progress(desk.experiment.seeds()) as on_epoch:
         return train_model(desk, as_of, on_epoch)
 
 

@@ -36,7 +36,7 @@ def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = 
     config = model.ensemble.windows
     bars, watermark = stored_bars(desk, _first_needed(desk, config, as_of), as_of, known_at)
     members = desk.members(as_of)
-    symbols = model.ensemble.symbols if model.ensemble.model.normalisation == "per_stock" else members
+    symbols = model.ensemble.symbols if model.ensemble.is_tied else members
     windows = windows_of(desk, bars, config, symbols)
     tonight = windows.between(first=pd.Timestamp(next_session(desk.market.calendar, as_of)))
     made = predict(model.ensemble, tonight, choose_device(desk.device))

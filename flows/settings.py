@@ -43,6 +43,14 @@ def make_data_folder() -> None:
     data_folder().mkdir(parents=True, exist_ok=True)
 
 
+def prepare_torch() -> None:
+    """Ask for memory in pages of 2 MB, where the system has them: a training writes hundreds of MB a second.
+
+    torch reads this once, at its first large tensor.
+    """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+
 def prepare_prefect(*, quiet: bool) -> None:
     """Set what Prefect needs, leaving what the user has set; call it before the first import of prefect."""
     defaults = PREFECT_DEFAULTS | {"PREFECT_HOME": str(data_folder() / "prefect")}

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import version
@@ -19,8 +19,9 @@ from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
 from dtml.errors import DtmlError
 from dtml.experiments import Experiment
 from dtml.inference import choose_device
+from dtml.members import Fit
 from dtml.sessions import next_session, sessions_between
-from dtml.training import Epoch, Fit, fit_ensemble, stack_members
+from dtml.training import EpochReport, fit_members, no_report, stack_members
 from dtml.windows import WindowConfig, Windows, build_windows
 from flows.desk import Desk
 from flows.fetch import history_start
@@ -28,7 +29,6 @@ from flows.settings import data_folder
 
 log = logging.getLogger(__name__)
 
-EpochReport = Callable[[int, Epoch], None]
 MINIMUM_DAYS = 64  # of training; below that there is nothing to learn from
 
 
@@ -72,7 +72,7 @@ def load_model(desk: Desk, as_of: date) -> Model:
     return _load(desk, run)
 
 
-def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = lambda _seed, _epoch: None) -> Model:
+def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = no_report) -> Model:
     """Train on what is stored up to `as_of` and record the run; the same data, settings and seeds give the same run.
 
     Interrupted, it continues from the last epoch when it is called again.
@@ -85,12 +85,10 @@ def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = lambda _seed, _
         return known
     folder = data_folder() / "training" / run_id
     log.info("training %s on %d days, %d for validation", run_id, len(train), len(validation))
-    fits = fit_ensemble(
+    fits = fit_members(
         train,
         validation,
-        model_config=desk.experiment.model,
-        config=desk.experiment.training,
-        seeds=tuple(range(desk.experiment.members)),
+        desk.experiment.seeds(),
         device=choose_device(desk.device),
         state_folder=folder,
         on_epoch=on_epoch,
@@ -98,7 +96,7 @@ def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = lambda _seed, _
     ensemble = Ensemble(
         market=desk.name,
         symbols=windows.symbols,
-        seeds=tuple(fit.seed for fit in fits),
+        seeds=tuple(fit.member.seed for fit in fits),
         model=desk.experiment.model,
         windows=desk.experiment.windows,
         weights=stack_members(fits),
@@ -189,13 +187,14 @@ def _record(
     sha = save_ensemble(ensemble, data_folder() / path)
     train, validation = spans
     losses = [
-        {"seed": fit.seed, "best_epoch": fit.best_epoch, "epochs": [asdict(epoch) for epoch in fit.epochs]}
+        {"seed": fit.member.seed, "best_epoch": fit.best_epoch, "epochs": [asdict(epoch) for epoch in fit.epochs]}
         for fit in fits
     ]
     row = {
         "id": run_id,
         "market": desk.name,
         "kind": "nightly",
+        "model": "dtml",
         "config": _config(desk),
         "seeds": list(ensemble.seeds),
         "code_version": version("dtml-nightshift"),

@@ -1,5 +1,9 @@
 """Stores for the tests: every test that asks for `engine` runs on SQLite and on a real PostgreSQL."""
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, at import: test processes fill the cores by themselves
+
 import shutil
 import tempfile
 import uuid

@@ -21,6 +21,15 @@ def make(config: ModelConfig = CONFIG, seed: int = 0) -> DTML:
     return model
 
 
+def run(
+    model: DTML, stocks: Tensor, index: Tensor, observed: Tensor, *, need_attention: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Call the model on whole windows: `stocks` [days stocks window features], `index` [days window features]."""
+    together = torch.cat([stocks, index.unsqueeze(1)], dim=1)
+    positions = torch.arange(len(stocks) * WINDOW).view(-1, WINDOW)
+    return model(together.movedim(1, 2).flatten(0, 1), positions, observed, need_attention=need_attention)
+
+
 @pytest.fixture
 def day_inputs() -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(11)
@@ -32,10 +41,10 @@ def day_inputs() -> tuple[Tensor, Tensor, Tensor]:
 def test_days_do_not_see_each_other(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
     stocks, index, observed = day_inputs
     model = make()
-    before = model(stocks, index, observed)[0]
+    before = run(model, stocks, index, observed)[0]
     stocks[2] += 1.0
     index[2] -= 1.0
-    after = model(stocks, index, observed)[0]
+    after = run(model, stocks, index, observed)[0]
     changed = (before != after).any(dim=1)
     assert changed.tolist() == [False, False, True, False, False]
 
@@ -45,9 +54,9 @@ def test_stocks_of_a_day_see_each_other_only_through_the_data_axis(
 ) -> None:
     stocks, index, observed = day_inputs
     model = make()
-    before = model(stocks, index, observed)[0]
+    before = run(model, stocks, index, observed)[0]
     stocks[1, 4] += 1.0
-    assert (model(stocks, index, observed)[0][1] != before[1]).all()
+    assert (run(model, stocks, index, observed)[0][1] != before[1]).all()
 
 
 def test_stocks_are_interchangeable_with_their_own_gains(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -57,8 +66,8 @@ def test_stocks_are_interchangeable_with_their_own_gains(day_inputs: tuple[Tenso
     with torch.no_grad():
         moved.normalise.gain.copy_(model.normalise.gain[order])
         moved.normalise.offset.copy_(model.normalise.offset[order])
-    expected = model(stocks, index, observed)[0][:, order]
-    torch.testing.assert_close(moved(stocks[:, order], index, observed[:, order])[0], expected)
+    expected = run(model, stocks, index, observed)[0][:, order]
+    torch.testing.assert_close(run(moved, stocks[:, order], index, observed[:, order])[0], expected)
 
 
 def test_shared_gains_serve_a_universe_of_any_size(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -66,17 +75,17 @@ def test_shared_gains_serve_a_universe_of_any_size(day_inputs: tuple[Tensor, Ten
     torch.manual_seed(0)
     model = DTML(replace(CONFIG, normalisation="shared"), STOCKS).double().eval()
     order = torch.randperm(STOCKS)
-    expected = model(stocks, index, observed)[0][:, order]
-    torch.testing.assert_close(model(stocks[:, order], index, observed[:, order])[0], expected)
-    assert model(stocks[:, :5], index, observed[:, :5])[0].shape == (DAYS, 5)
+    expected = run(model, stocks, index, observed)[0][:, order]
+    torch.testing.assert_close(run(model, stocks[:, order], index, observed[:, order])[0], expected)
+    assert run(model, stocks[:, :5], index, observed[:, :5])[0].shape == (DAYS, 5)
 
 
 def test_beta_zero_removes_the_index(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
     stocks, index, observed = day_inputs
     without, with_index = make(replace(CONFIG, beta=0.0)), make()
     moved = index + 1
-    assert (without(stocks, index, observed)[0] == without(stocks, moved, observed)[0]).all()
-    assert (with_index(stocks, index, observed)[0] != with_index(stocks, moved, observed)[0]).all()
+    assert (run(without, stocks, index, observed)[0] == run(without, stocks, moved, observed)[0]).all()
+    assert (run(with_index, stocks, index, observed)[0] != run(with_index, stocks, moved, observed)[0]).all()
 
 
 def test_padding_is_inert(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -84,14 +93,14 @@ def test_padding_is_inert(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
     model = make()
     present = torch.tensor([True, True, False, True, True, True, False])
     observed &= present
-    before = model(stocks, index, observed)[0][:, present]
+    before = run(model, stocks, index, observed)[0][:, present]
     stocks[:, ~present] = 1e6 * torch.randn_like(stocks[:, ~present])
-    after = model(stocks, index, observed)[0][:, present]
+    after = run(model, stocks, index, observed)[0][:, present]
     assert torch.equal(before, after)
     smaller = make()
     for parameter in (smaller.normalise.gain, smaller.normalise.offset):
         parameter.data = parameter.data[present]
-    alone = smaller(stocks[:, present], index, observed[:, present])[0]
+    alone = run(smaller, stocks[:, present], index, observed[:, present])[0]
     torch.testing.assert_close(alone, after)
 
 
@@ -105,7 +114,7 @@ def test_which_other_stock_moved_is_seen_through_the_data_axis_alone(
     swapped = stocks.clone()
     swapped[:, [2, 5]] = stocks[:, [5, 2]]
     others = torch.tensor([0, 1, 3, 4, 6])
-    before, after = (model(seen, index, observed)[0][:, others] for seen in (stocks, swapped))
+    before, after = (run(model, seen, index, observed)[0][:, others] for seen in (stocks, swapped))
     assert torch.allclose(before, after, rtol=0, atol=1e-12) is not data_axis
 
 
@@ -115,8 +124,8 @@ def test_attention_is_asymmetric_sums_to_one_and_changes_no_prediction(
     stocks, index, observed = day_inputs
     observed[:, 3] = False
     model = make()
-    logits, attention = model(stocks, index, observed, need_attention=True)
-    torch.testing.assert_close(logits[observed], model(stocks, index, observed)[0][observed])
+    logits, attention = run(model, stocks, index, observed, need_attention=True)
+    torch.testing.assert_close(logits[observed], run(model, stocks, index, observed)[0][observed])
     assert attention.shape == (DAYS, 2, STOCKS, STOCKS)
     torch.testing.assert_close(attention.sum(-1), torch.ones(DAYS, 2, STOCKS, dtype=torch.float64))
     assert (attention[..., 3] == 0).all()
@@ -139,7 +148,7 @@ def test_the_whole_network_is_the_equations_written_out(day_inputs: tuple[Tensor
     stocks, index, observed = day_inputs
     observed[:, 5] = False
     model = make(replace(CONFIG, heads=1))
-    found = model(stocks, index, observed)[0]
+    found = run(model, stocks, index, observed)[0]
     for day in range(DAYS):
         seen = [u for u in range(STOCKS) if observed[day, u]]
         contexts = torch.stack([context_of(model, stocks[day, u]) for u in seen])  # h~^c
@@ -154,7 +163,8 @@ def test_the_whole_network_is_the_equations_written_out(day_inputs: tuple[Tensor
 
 
 def context_of(model: DTML, window: Tensor) -> Tensor:
-    states = model.lstm(torch.tanh(window @ model.transform.weight.T + model.transform.bias))
+    transformed = torch.tanh(window @ model.transform.weight.T + model.transform.bias)
+    states = model.lstm(transformed.unsqueeze(1), torch.arange(WINDOW).unsqueeze(0))[:, 0, 0]
     weights = torch.softmax(torch.stack([state @ states[-1] for state in states]), dim=0)
     return sum(weight * state for weight, state in zip(weights, states, strict=True))
 
@@ -168,12 +178,13 @@ def test_our_lstm_equals_torch_lstm_with_copied_weights() -> None:
         ours.from_state.weight.copy_(theirs.weight_hh_l0[gates])
         ours.from_input.bias.copy_((theirs.bias_ih_l0 + theirs.bias_hh_l0)[gates])
     x = torch.randn(DAYS, WINDOW, HIDDEN, dtype=torch.float64)
-    torch.testing.assert_close(ours(x), theirs(x)[0])
+    rows, positions = x.flatten(0, 1).unsqueeze(1), torch.arange(DAYS * WINDOW).view(DAYS, WINDOW)
+    torch.testing.assert_close(ours(rows, positions)[:, :, 0].movedim(0, 1), theirs(x)[0])
 
 
 def test_temporal_attention_weighs_by_the_product_with_the_last_state() -> None:
-    states = torch.randn(DAYS, WINDOW, HIDDEN, dtype=torch.float64)
+    states = torch.randn(WINDOW, DAYS, HIDDEN, dtype=torch.float64)
     for day in range(DAYS):
-        weights = torch.softmax(torch.stack([state @ states[day, -1] for state in states[day]]), dim=0)
-        expected = sum(weight * state for weight, state in zip(weights, states[day], strict=True))
+        weights = torch.softmax(torch.stack([state @ states[-1, day] for state in states[:, day]]), dim=0)
+        expected = sum(weight * state for weight, state in zip(weights, states[:, day], strict=True))
         torch.testing.assert_close(temporal_attention(states)[day], expected)

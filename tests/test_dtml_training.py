@@ -14,17 +14,11 @@ from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.inference import attention, choose_device, member_probabilities, predict
+from dtml.members import Epoch, Fit, Member, TrainingConfig, state_file
 from dtml.model import DTML, ModelConfig
-from dtml.training import (
-    Epoch,
-    Fit,
-    TrainingConfig,
-    fit_ensemble,
-    fit_member,
-    loss_of,
-    selective_penalty,
-    stack_members,
-)
+from dtml.networks import cross_entropy
+from dtml.program import Span
+from dtml.training import EpochReport, fit_members, no_report, stack_members
 from dtml.windows import WindowConfig, Windows
 
 DAYS, STOCKS, WINDOW, FEATURES = 41, 5, 3, 11
@@ -38,9 +32,11 @@ def random_windows(days: int = DAYS, seed: int = 0) -> Windows:
     sessions = pd.bdate_range("2021-01-01", periods=days + 1).as_unit("ns")
     observed = torch.rand(days, STOCKS, generator=generator) < 0.9
     observed[3] = False  # a day on which nothing can be seen
+    rows = torch.randn(days + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
+    views = rows.unfold(0, WINDOW, 1).permute(0, 1, 3, 2)
     return Windows(
-        stocks=torch.randn(days, STOCKS, WINDOW, FEATURES, generator=generator),
-        index=torch.randn(days, WINDOW, FEATURES, generator=generator),
+        stocks=views[:, :-1],
+        index=views[:, -1],
         observed=observed,
         movement=0.02 * torch.randn(days, STOCKS, generator=generator),
         as_of=sessions[:-1],
@@ -52,9 +48,15 @@ def random_windows(days: int = DAYS, seed: int = 0) -> Windows:
 TRAIN, VALIDATION = random_windows(), random_windows(13, seed=1)
 
 
-def fit(seed: int = 0, **changes: object) -> Fit:
-    arguments = {"model_config": MODEL, "config": RECIPE, "seed": seed, "device": CPU} | changes
-    return fit_member(TRAIN, VALIDATION, **arguments)
+def fit(
+    seed: int = 0,
+    config: TrainingConfig = RECIPE,
+    device: torch.device = CPU,
+    state_folder: Path | None = None,
+    on_epoch: EpochReport = no_report,
+) -> Fit:
+    members = [Member(seed, MODEL, config)]
+    return fit_members(TRAIN, VALIDATION, members, device=device, state_folder=state_folder, on_epoch=on_epoch)[0]
 
 
 def assert_same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
@@ -74,7 +76,7 @@ def test_same_seed_same_weights_whatever_the_global_generator_does() -> None:
 
 
 def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
-    together = fit_ensemble(TRAIN, VALIDATION, model_config=MODEL, config=RECIPE, seeds=(0, 1, 2), device=CPU)
+    together = fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (0, 1, 2)], device=CPU, stack=1)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -85,16 +87,16 @@ def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
 
 
 def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
-    file = tmp_path / "member-0.safetensors"
 
-    def interrupt(epoch: Epoch) -> None:
+    def interrupt(_member: Member, epoch: Epoch) -> None:
         if epoch.number == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit(state_file=file, on_epoch=interrupt)
+        fit(state_folder=tmp_path, on_epoch=interrupt)
+    assert state_file(tmp_path, Member(0, MODEL, RECIPE)).exists()
     seen: list[int] = []
-    resumed = fit(state_file=file, on_epoch=lambda epoch: seen.append(epoch.number))
+    resumed = fit(state_folder=tmp_path, on_epoch=lambda _, epoch: seen.append(epoch.number))
     undisturbed = fit()
     assert seen == [4, 5]
     assert_same_weights(resumed.best, undisturbed.best)
@@ -118,13 +120,13 @@ def test_the_loss_counts_labelled_stock_days_alone() -> None:
     logits = torch.tensor([[2.0, -1.0, 40.0]])
     rises, counted = torch.tensor([[True, True, False]]), torch.tensor([[True, True, False]])
     expected = -(torch.tensor(2.0).sigmoid().log() + torch.tensor(-1.0).sigmoid().log()) / 2
-    torch.testing.assert_close(loss_of(logits, rises, counted), expected)
+    torch.testing.assert_close(cross_entropy(logits, rises, counted), expected)
 
 
 def test_the_penalty_shrinks_the_last_layer_and_no_other() -> None:
     free, held = fit(config=replace(RECIPE, penalty=0.0)), fit(config=replace(RECIPE, penalty=100.0))
     norms = [
-        {layer: found.model.get_parameter(f"{layer}.weight").norm().item() for layer in ("predict", "transform")}
+        {layer: found.weights[f"{layer}.weight"].norm().item() for layer in ("predict", "transform")}
         for found in (free, held)
     ]
     assert norms[1]["predict"] < 0.9 * norms[0]["predict"]
@@ -132,22 +134,24 @@ def test_the_penalty_shrinks_the_last_layer_and_no_other() -> None:
 
 
 def test_the_penalty_is_the_squared_norm_of_the_last_layer_and_its_bias() -> None:
-    model = DTML(MODEL, STOCKS)
+    model = DTML(MODEL, STOCKS).eval()
     weight, bias = (parameter.detach().numpy() for parameter in model.predict.parameters())
-    assert selective_penalty(model).item() == pytest.approx(float((weight**2).sum() + (bias**2).sum()))
+    batch = next(Span.of(TRAIN, "all", CPU).in_order())
+    free, held = (model.objective(batch, torch.tensor(penalty)).item() for penalty in (0.0, 3.0))
+    assert held - free == pytest.approx(3 * float((weight**2).sum() + (bias**2).sum()), rel=1e-4)
 
 
 def test_an_interrupt_stops_every_member_after_its_epoch() -> None:
     done: list[int] = []
 
-    def interrupt(seed: int, epoch: Epoch) -> None:
-        done.append(seed)
-        if seed == 0:
+    def interrupt(member: Member, _epoch: Epoch) -> None:
+        done.append(member.seed)
+        if member.seed == 0:
             raise KeyboardInterrupt
 
     long = replace(RECIPE, epochs=10_000)
     with pytest.raises(KeyboardInterrupt):
-        fit_ensemble(TRAIN, VALIDATION, model_config=MODEL, config=long, seeds=(0, 1), device=CPU, on_epoch=interrupt)
+        fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, long) for seed in (0, 1)], device=CPU, on_epoch=interrupt)
     assert done.count(1) < 100
 
 
@@ -158,7 +162,7 @@ def test_a_loss_that_is_no_number_stops_the_training_with_advice() -> None:
 
 @pytest.fixture
 def ensemble() -> Ensemble:
-    fits = fit_ensemble(TRAIN, VALIDATION, model_config=MODEL, config=RECIPE, seeds=(4, 9), device=CPU)
+    fits = fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (4, 9)], device=CPU)
     return Ensemble("made", TRAIN.symbols, (4, 9), MODEL, WindowConfig(window=WINDOW), stack_members(fits))
 
 
@@ -211,7 +215,7 @@ def test_a_member_predicts_what_its_model_says(ensemble: Ensemble) -> None:
     model.load_state_dict(ensemble.member(1))
     day = slice(5, 6)
     with torch.no_grad():
-        logits, _ = model.eval()(VALIDATION.stocks[day], VALIDATION.index[day], VALIDATION.observed[day])
+        logits = model.eval().logits(VALIDATION.days(day).rows(), torch.arange(WINDOW)[None], VALIDATION.observed[day])
     found = member_probabilities(ensemble, VALIDATION.days(day), CPU)[1]
     seen = VALIDATION.observed[day]
     torch.testing.assert_close(found[seen], logits.sigmoid()[seen])

@@ -6,8 +6,8 @@ Masks are boolean and True means "may attend".
 """
 
 import math
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,33 +15,95 @@ from torch import Tensor, nn
 Norm = Literal["post", "pre", "none"]
 
 
-class Dropout(nn.Module):
-    """Inverted dropout whose masks come from a generator that the caller owns.
+class _Draw(torch.autograd.Function):
+    """Random numbers in the shape of a tensor: uniform in [0, 1), or normal.
 
-    `nn.Dropout` draws from torch's one global generator, on which concurrent trainings race: with one generator a
-    training, equal seeds give equal weights on any number of workers.
+    Under `torch.vmap` each member draws from its own generator, as it would alone.
     """
+
+    @staticmethod
+    def forward(like: Tensor, generators: Sequence[torch.Generator | None], normal: bool) -> Tensor:
+        """Draw with the first generator."""
+        drawn = torch.empty_like(like, memory_format=torch.contiguous_format)
+        return drawn.normal_(generator=generators[0]) if normal else drawn.uniform_(generator=generators[0])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        """Nothing flows back through a draw."""
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[None, None, None]:  # noqa: ARG004
+        """Nothing flows back."""
+        return None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        like: Tensor,
+        generators: Sequence[torch.Generator | None],
+        normal: bool,
+    ) -> tuple[Tensor, int]:
+        """One draw a member, each with its own generator."""
+        assert len(generators) == info.batch_size, "a generator for each member"
+        assert in_dims[0] is not None
+        members = like.movedim(in_dims[0], 0)
+        pairs = zip(members, generators, strict=True)
+        return torch.stack([_Draw.forward(member, (generator,), normal) for member, generator in pairs]), 0
+
+
+class Noise(nn.Module):
+    """Random numbers from generators that the caller owns, one a member of a stacked training.
+
+    torch's one global generator is raced for by concurrent trainings: with its own, a training draws the same
+    numbers on any number of workers, alone or in a stack.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generators: Sequence[torch.Generator | None] = (None,)
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """Uniform in [0, 1), in the shape of `like`."""
+        drawn: Tensor = _Draw.apply(like.detach(), self.generators, False)  # type: ignore[no-untyped-call]
+        return drawn
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Standard normal, in the shape of `like`."""
+        drawn: Tensor = _Draw.apply(like.detach(), self.generators, True)  # type: ignore[no-untyped-call]
+        return drawn
+
+
+class Dropout(Noise):
+    """Inverted dropout (Srivastava et al., JMLR 2014)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         if not 0 <= rate < 1:
             raise ValueError(f"dropout rate must lie in [0, 1), got {rate}")
         self.rate = rate
-        self.generator: torch.Generator | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Zero each element with probability `rate` while training, and scale the rest to keep the mean."""
         if not self.training or self.rate == 0:
             return x
-        keep = torch.empty_like(x).bernoulli_(1 - self.rate, generator=self.generator)
-        return x * keep.div_(1 - self.rate)
+        return x * (self.uniform(x) >= self.rate) / (1 - self.rate)
 
 
-def use_generator(model: nn.Module, generator: torch.Generator) -> None:
-    """Make every dropout of `model` draw its masks from `generator`."""
+class Gaussian(Noise):
+    """Standard normal noise, for latent variables; none outside of training."""
+
+    def forward(self, like: Tensor) -> Tensor:
+        """Noise in the shape of `like` while training, else zeros."""
+        return self.normal(like) if self.training else torch.zeros_like(like)
+
+
+def use_generators(model: nn.Module, *generators: torch.Generator) -> None:
+    """Make everything random in `model` draw from these generators, one a member."""
     for module in model.modules():
-        if isinstance(module, Dropout):
-            module.generator = generator
+        if isinstance(module, Noise):
+            module.generators = generators
 
 
 def attend(

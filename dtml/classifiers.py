@@ -1,0 +1,133 @@
+"""Logistic regression and gradient boosting on flattened windows: what is there without a network.
+
+One row is one stock-day: the window of the stock, then the window of the index. What is chosen, is chosen by the
+accuracy on the validation span, from the lists below; `Fitted.tried` says among how many.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from dtml.errors import DtmlError
+from dtml.windows import Protocol, Windows
+
+Kind = Literal["logistic_regression", "gradient_boosting"]
+Rising = Callable[[Float[ndarray, "rows columns"]], Float[ndarray, " rows"]]
+
+PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)  # C of the logistic regression: the inverse of the weight of its squared norm
+LEAVES, RATES = (4, 16), (0.03, 0.1)  # of the boosting: the grid
+ITERATIONS = 100  # trees that a boosting grows; any number of the first ones may be kept
+COLUMNS_A_SPLIT = 0.3  # share of the columns that a split chooses from, drawn anew with the seed: all that it decides
+
+
+class Labelled(NamedTuple):
+    """The stock-days of a span that count."""
+
+    x: Float[ndarray, "rows columns"]
+    rises: Bool[ndarray, " rows"]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A classifier and how it was chosen."""
+
+    rising: Rising  # probability of a rise of each row
+    chosen: Mapping[str, float | int]
+    validation_acc: float
+    tried: int  # configurations that the validation span chose from; numbers of trees count as such
+
+    def probability(self, windows: Windows) -> Float[ndarray, "days stocks"]:
+        """Probability of a rise; above 0.5 is a rise, NaN where a stock is not observed."""
+        x, day, stock = design(windows)
+        found = np.full(windows.observed.shape, np.nan)
+        if len(x):
+            found[day, stock] = self.rising(x)
+        return found
+
+
+def design(
+    windows: Windows, which: Bool[ndarray, "days stocks"] | None = None
+) -> tuple[Float[ndarray, "rows columns"], Int[ndarray, " rows"], Int[ndarray, " rows"]]:
+    """Rows of the observed stock-days, or of those in `which`, with the position of their day and of their stock.
+
+    Columns are the features in percent of the stock, oldest session first, then of the index: 2 x window x features.
+    """
+    day, stock = np.nonzero(windows.observed.numpy() if which is None else which)
+    both = np.stack([windows.stocks.numpy()[day, stock], windows.index.numpy()[day]], axis=1)
+    return both.reshape(len(day), 2 * windows.index.shape[1:].numel()), day, stock
+
+
+def fit_classifier(kind: Kind, train: Windows, validation: Windows, protocol: Protocol, seed: int) -> Fitted:
+    """Fit every configuration on `train` and keep the most accurate on `validation`; of equals, the first.
+
+    `protocol` says which stock-days count. The seed draws the columns that each split of a boosting may use; the
+    logistic regression has one solution, and so is the same for every seed.
+    """
+    seen, heard = _labelled(train, protocol, "training"), _labelled(validation, protocol, "validation")
+    if len(np.unique(seen.rises)) < 2:
+        raise DtmlError(f"all {len(seen.rises)} counted stock-days of the training span move the same way")
+    return _logistic_regression(seen, heard) if kind == "logistic_regression" else _boosting(seen, heard, seed)
+
+
+def _labelled(windows: Windows, protocol: Protocol, span: str) -> Labelled:
+    """Rows and labels of the stock-days that count."""
+    x, day, stock = design(windows, windows.labelled(protocol).numpy())
+    if not len(x):
+        raise DtmlError(f"no stock-day of the {span} span counts under the protocol {protocol!r}")
+    return Labelled(x, windows.rises().numpy()[day, stock])
+
+
+def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
+    """The columns scaled by their training mean and deviation, one fit a penalty.
+
+    With some hundreds of columns Newton's steps through the normal equations are few and end at the optimum.
+    """
+    found: list[Fitted] = []
+    for c in PENALTIES:
+        model = make_pipeline(StandardScaler(), LogisticRegression(C=c, solver="newton-cholesky"))
+        rising = _rising(model.fit(*train).predict_proba)
+        found.append(Fitted(rising, {"c": c}, _accuracy(rising(validation.x), validation.rises), len(PENALTIES)))
+    return max(found, key=lambda fitted: fitted.validation_acc)
+
+
+def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
+    """One boosting a point of the grid, cut where the validation span is predicted best."""
+    grid = list(product(LEAVES, RATES))
+    found: list[Fitted] = []
+    for leaves, rate in grid:
+        model = HistGradientBoostingClassifier(
+            max_leaf_nodes=leaves,
+            learning_rate=rate,
+            max_iter=ITERATIONS,
+            max_features=COLUMNS_A_SPLIT,
+            early_stopping=False,  # its own would split the training days at random
+            random_state=seed,
+        ).fit(*train)
+        accuracies = [_accuracy(p[:, 1], validation.rises) for p in model.staged_predict_proba(validation.x)]
+        trees = int(np.argmax(accuracies)) + 1
+        chosen = {"leaves": leaves, "rate": rate, "trees": trees}
+        found.append(Fitted(_first_trees(model, trees), chosen, max(accuracies), len(grid) * ITERATIONS))
+    return max(found, key=lambda fitted: fitted.validation_acc)
+
+
+def _first_trees(model: HistGradientBoostingClassifier, trees: int) -> Rising:
+    """The boosting as it was after so many trees."""
+    return _rising(lambda x: next(islice(model.staged_predict_proba(x), trees - 1, None)))
+
+
+def _rising(classes: Callable[[Float[ndarray, "rows columns"]], Float[ndarray, "rows 2"]]) -> Rising:
+    """The second class of two: a rise."""
+    return lambda x: classes(x)[:, 1]
+
+
+def _accuracy(probability: Float[ndarray, " rows"], rises: Bool[ndarray, " rows"]) -> float:
+    return float(((probability > 0.5) == rises).mean())
