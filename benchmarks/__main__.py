@@ -1,6 +1,6 @@
 """`make bench`: every benchmark in turn; those that need the shared data say so when it is not there."""
 
-from benchmarks import coverage, data_axis, night, panel, store
+from benchmarks import coverage, data_axis, night, panel, resampling, store, training
 from benchmarks.panel import SHARED
 
 
@@ -12,7 +12,7 @@ def main() -> None:
             benchmark.main()
     else:
         print(f"no shared data at {SHARED}: the benchmarks of panel, store and night are left out")
-    for benchmark in (coverage, data_axis):
+    for benchmark in (training, resampling, coverage, data_axis):
         print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}", flush=True)
         benchmark.main()
 

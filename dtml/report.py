@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
-from dtml.baselines import NAIVE_RULES
+from dtml.rules import NAIVE_RULES
 
 WIDTH, HEIGHT, MARGIN = 720, 220, 40
 COLOURS = ("#2f6fde", "#8a6d1a", "#a34cae", "#5d6f7e")

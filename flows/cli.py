@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flows.settings import prepare_prefect, set_up_logging
+from flows.settings import prepare_prefect, prepare_torch, set_up_logging
 
 app = typer.Typer(
     name="dtml",
@@ -52,6 +52,7 @@ def common(
     os.environ["DTML_DEBUG"] = "1" if debug else ""
     set_up_logging(debug=debug)
     prepare_prefect(quiet=not debug)
+    prepare_torch()
 
 
 @app.command()
@@ -151,6 +152,29 @@ def score(
     from flows.commands import score_predictions
 
     score_predictions(_order(market, market_file), _day(as_of), as_json=as_json)
+
+
+@app.command()
+def benchmark(
+    market: Annotated[Literal["acl18", "kdd17", "ndx100"], typer.Argument(help="A set of the published table.")],
+    source: SourceOption = None,
+    prices: PricesOption = None,
+    index: IndexOption = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each model.")] = 10,
+    epochs: Annotated[int | None, typer.Option(min=1, help="At most so many epochs each: for a quick look.")] = None,
+    with_grid: Annotated[bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")] = False,
+    device: DeviceOption = "auto",
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the published experiment with every model of its table; interrupted, it continues when called again.
+
+    Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
+    """
+    from flows.commands import run_paper
+
+    order = _order(market, None, source, prices, index, device=device)
+    run_paper(order, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown)
 
 
 @app.command()

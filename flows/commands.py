@@ -7,7 +7,11 @@ import pandas as pd
 
 from db import queries
 from db.engine import location, reading
+from dtml.benchmark_report import readme_table
+from dtml.errors import UsageError
+from dtml.paper import SETS
 from dtml.sessions import sessions_up_to
+from flows.benchmark_console import print_benchmark
 from flows.console import night_summary, print_frame, print_json, print_night, print_scores, without_adjusted
 from flows.desk import Desk, Order, choose_as_of, open_desk, open_stored_desk
 from flows.fetch import fetch_bars
@@ -117,6 +121,30 @@ def score_predictions(order: Order, asked: date | None, *, as_json: bool) -> Non
         out.print("no prediction of this market has an outcome yet")
     else:
         print_scores(scores[(scores["span"] == "running") & (scores["target"] == scores["target"].max())])
+    return None
+
+
+def run_paper(
+    order: Order, seeds: int, epochs: int | None, *, with_grid: bool, as_json: bool, as_markdown: bool
+) -> None:
+    """Run the published experiment on a set and print its scoreboard; one that is stored is printed from there."""
+    if order.market not in SETS:
+        raise UsageError(f"there is a published experiment on {', '.join(SETS)}; got {order.market}")
+    if order.source or order.prices:
+        desk = open_desk(order)
+        _announce(desk)
+        with err.status(f"fetching {desk.name}"):
+            fetch_bars(desk, choose_as_of(desk, None))
+    make_data_folder()
+    from flows.nightly import benchmark
+
+    found = benchmark(replace(order, attended=True), tuple(range(seeds)), epochs, with_grid)
+    if as_json:
+        return print_json({"benchmark": found.row, "scores": found.scores, "members": found.members})
+    if as_markdown:
+        return print(readme_table(found.row, found.scores))  # noqa: T201 - Markdown is for a file
+    print_benchmark(found.row, found.scores)
+    out.print(f"page      {found.page}")
     return None
 
 

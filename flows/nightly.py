@@ -1,4 +1,4 @@
-"""The flows of a night and of a training: thin tasks around plain functions, for Prefect to run, log and schedule."""
+"""The flows of a night, a training and a benchmark: thin tasks around plain functions, for Prefect to run and log."""
 
 import os
 import signal
@@ -13,6 +13,9 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.server.api.server import SubprocessASGIServer
 
+from dtml.paper import SETS, shortened
+from flows.benchmark import Study, members_of
+from flows.benchmark_scores import Benchmark, run_benchmark
 from flows.desk import Order, open_desk, open_stored_desk
 from flows.night import Night, run_night
 from flows.progress import training_progress
@@ -63,9 +66,19 @@ def train(order: Order, as_of: date) -> Model:
     desk = open_stored_desk(order)
 
     def work() -> Model:
-        with training_progress(desk.experiment) as on_epoch:
+        with training_progress(desk.experiment.seeds()) as on_epoch:
             return train_model(desk, as_of, on_epoch)
 
     with signals_of(order):
         model: Model = as_task("train", work)
     return model
+
+
+@flow(name="benchmark", flow_run_name="{order.market}", persist_result=False)
+def benchmark(order: Order, seeds: tuple[int, ...], epochs: int | None, with_grid: bool) -> Benchmark:
+    """The published experiment on what is stored of its set; see `flows.benchmark_scores.run_benchmark`."""
+    study = Study(open_stored_desk(order), shortened(SETS[order.market], epochs), seeds, with_grid)
+    columns = members_of(study)
+    windows = [recipe.window for _, recipe, _ in columns]
+    with signals_of(order), training_progress(list(columns.values()), windows) as on_epoch:
+        return run_benchmark(study, as_task, on_epoch)

@@ -1,0 +1,31 @@
+"""What a benchmark prints: a table a protocol, then one sentence."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from dtml.benchmark_report import PROTOCOLS, result_cells, sample, score_rows, verdict
+from flows.console import print_frame
+from flows.settings import out
+
+HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
+    "model",
+    "ACC, mean±sd\n(published)",
+    "ACC ensemble\n[95 %]",
+    "gain over rule\n[95 %]",
+    "MCC, mean±sd\n(published)",
+    "MCC ensemble\n[95 %]",
+    "within-day\nAUC [95 %]",
+    "same\ncall",
+)
+
+
+def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame) -> None:
+    """Print each protocol's results, what is in brackets on a second line, and whether DTML beats the best rule."""
+    for protocol, words in PROTOCOLS.items():
+        rows = [row for row in score_rows(scores) if row["protocol"] == protocol]
+        if rows:
+            cells = [["\n".join(cell).replace(" ± ", "±") for cell in result_cells(benchmark, row)] for row in rows]
+            print_frame(pd.DataFrame(cells, columns=HEADINGS), f"{benchmark['market']}, {words}: {sample(rows[0])}")
+    out.print(verdict(benchmark, scores), markup=False)

@@ -1,0 +1,217 @@
+"""The published experiment on a small simulated set: what is chosen when, what is read once, what is kept."""
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_nights import AS_OF, SMALL
+
+from db import queries
+from db.engine import reading
+from dtml.baselines import RecurrentConfig
+from dtml.errors import DtmlError, UsageError
+from dtml.members import Epoch, Member, TrainingConfig
+from dtml.model import ModelConfig
+from dtml.paper import KDD17, SETS, Figure, PaperSet, Recipe, grid, shortened
+from dtml.stocknet import StockNetConfig
+from flows.benchmark import Study, members_of, train_models
+from flows.benchmark_scores import run_benchmark
+from flows.commands import run_paper
+from flows.desk import Desk, Order
+from flows.fetch import fetch_bars
+from flows.night import run_night
+
+QUICK = TrainingConfig(epochs=3, batch_days=31, first_kept_epoch=1, learning_rate=0.003)
+PAPER = PaperSet(
+    market="simulated",
+    train=(date(2023, 1, 3), date(2023, 10, 31)),
+    validation=(date(2023, 11, 1), date(2024, 1, 31)),
+    test=(date(2024, 2, 1), date(2024, 6, 28)),
+    recipes={
+        "dtml": Recipe(3, ModelConfig(hidden=8, heads=2), QUICK),
+        "adv_alstm": Recipe(2, RecurrentConfig.adv_alstm(hidden=5), replace(QUICK, penalty=0.001)),
+        "stocknet": Recipe(3, StockNetConfig(hidden=7, latent=5, movement=3), QUICK),
+    },
+    published={"dtml": Figure(0.5744, 0.0194, 0.1910, 0.0315)},
+)
+
+
+@pytest.fixture
+def whole(desk: Desk) -> Desk:
+    """A desk whose fetches reach back to the first session."""
+    return replace(desk, experiment=replace(desk.experiment, train_sessions=None))
+
+
+@pytest.fixture
+def stored(whole: Desk) -> Desk:
+    fetch_bars(whole, AS_OF)
+    return whole
+
+
+@pytest.fixture
+def study(stored: Desk) -> Study:
+    return Study(stored, PAPER, seeds=(0, 1))
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, date]] = []
+    prices = queries.prices
+
+    def watched(conn: object, market: str, first: date, last: date, **rest: object) -> pd.DataFrame:
+        read.append((stage, last))
+        return prices(conn, market, first, last, **rest)
+
+    stage = "before"
+    monkeypatch.setattr(queries, "prices", watched)
+
+    def staged(name: str, work: object) -> object:
+        nonlocal stage
+        stage = name
+        return work()
+
+    run_benchmark(study, staged)
+    before = [last for name, last in read if name != "read the test span"]
+    assert before
+    assert max(before) <= PAPER.validation[1]
+    assert [last for name, last in read if name == "read the test span"] == [PAPER.test[1]]
+
+
+def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(study: Study) -> None:
+    found = run_benchmark(study)
+    assert found.page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    scores = found.scores.set_index(["protocol", "predictor"])
+    assert set(scores.loc["all"].index) == {
+        "dtml", "adv_alstm", "stocknet", "logistic_regression", "gradient_boosting",
+        "always_up", "index_reversal", "index_below_mean20",
+    }  # fmt: skip
+    assert scores.loc[("paper", "dtml"), "published_acc"] == 0.5744
+    assert np.isnan(scores.loc[("all", "dtml"), "published_acc"])
+    assert found.row["best_rule"] in scores.loc["all"].index
+    with reading(study.desk.engine) as conn:
+        run = queries.run(conn, f"{study.id}-dtml")
+        history = queries.prediction_history(conn, market="simulated", kind="paper")
+        none = queries.run(conn, f"{study.id}-gradient_boosting")
+    assert (run["kind"], run["model"], run["seeds"]) == ("paper", "dtml", [0, 1])
+    assert none["checkpoint_path"] is None
+    mine = history[history["run_id"] == run["id"]]
+    assert len(mine) == scores.loc[("all", "dtml"), "n"]
+    hits = (mine["probability"] > 0.5) == (mine["move"] > 0)
+    assert hits.mean() == pytest.approx(scores.loc[("all", "dtml"), "acc"])
+    assert mine["target"].min().date() >= PAPER.test[0]
+    members = found.members
+    dtml = members[members["predictor"] == "dtml"]
+    assert dtml["acc"].mean() == pytest.approx(scores.loc[("paper", "dtml"), "acc_mean"])
+    assert (members.groupby("predictor").size() == [2, 2, 1, 2, 2][: len(members["predictor"].unique())]).sum() >= 3
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run_benchmark(study)
+    with reading(study.desk.engine) as conn:
+        counts = queries.table_counts(conn)
+    monkeypatch.setattr(Study, "read_test", lambda _: pytest.fail("the test span was read a second time"))
+    first.page.unlink()
+    again = run_benchmark(Study(study.desk, PAPER, seeds=(0, 1)))
+    assert again.page.exists()
+    pd.testing.assert_frame_equal(again.scores, first.scores)
+    with reading(study.desk.engine) as conn:
+        assert queries.table_counts(conn) == counts
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_an_interrupted_benchmark_goes_on_where_it_stopped_and_ends_the_same(study: Study, tmp_path: Path) -> None:
+    def interrupt(member: Member, epoch: Epoch) -> None:
+        if isinstance(member.model, ModelConfig) and epoch.number == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_models(study, interrupt)
+    seen: list[tuple[str, int]] = []
+    resumed = train_models(study, lambda member, epoch: seen.append((type(member.model).__name__, epoch.number)))
+    assert ("ModelConfig", 1) not in seen
+    assert ("ModelConfig", 3) in seen
+    other = Study(study.desk, PAPER, seeds=(0, 1))
+    for file in tmp_path.rglob("member-*.safetensors"):
+        file.unlink()
+    undisturbed = train_models(other)
+    test = study.read_test()[0]
+    for name, trials in resumed.items():
+        np.testing.assert_array_equal(
+            trials[0].probability(test[trials[0].window]), undisturbed[name][0].probability(test[trials[0].window])
+        )
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
+    stored: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = PAPER.recipes["dtml"]
+    others = [replace(small, model=replace(small.model, beta=beta)) for beta in (0.01, 1.0)]
+    monkeypatch.setattr("flows.benchmark.grid", lambda recipe: [*others, recipe])
+    paper = replace(PAPER, recipes={"dtml": small})
+    found = run_benchmark(Study(stored, paper, seeds=(0, 1), with_grid=True))
+    dtml = found.members[found.members["predictor"] == "dtml"]
+    assert dtml.groupby("configuration").size().tolist() == [2, 2, 2]
+    by_configuration = dtml.groupby("configuration")["validation_acc"].mean()
+    kept = dtml[dtml["kept"]]["configuration"].unique()
+    assert kept.tolist() == [0]
+    assert by_configuration[0] == by_configuration.max()
+    row = found.scores[(found.scores["predictor"] == "dtml") & (found.scores["protocol"] == "paper")].iloc[0]
+    assert row["configurations"] == 3
+    with reading(stored.engine) as conn:
+        shown = conn.exec_driver_sql("select count(*) from benchmark_configuration where predictor = 'dtml'").scalar()
+    assert shown == 3
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_store_without_a_span_says_what_to_fetch(whole: Desk) -> None:
+    earlier = replace(PAPER, train=(date(2020, 1, 2), date(2020, 12, 31)))
+    fetch_bars(whole, PAPER.validation[1])
+    for paper, first in ((earlier, "2020-01-02"), (PAPER, "2024-02-01")):
+        with pytest.raises(DtmlError, match=f"no outcome of simulated from {first} to .*: fetch the whole set"):
+            run_benchmark(Study(whole, paper, seeds=(0,)))
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_night_is_not_disturbed_by_a_benchmark_of_its_market(study: Study) -> None:
+    run_benchmark(study)
+    night = run_night(study.desk, AS_OF)
+    with reading(study.desk.engine) as conn:
+        run = queries.run(conn, night.row["run_id"])
+        latest = conn.exec_driver_sql("select distinct run_id from latest_prediction").scalars().all()
+    assert run["kind"] == "nightly"
+    assert run["config"]["model"]["hidden"] == SMALL["hidden"]
+    assert latest == [run["id"]]
+
+
+def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
+    with pytest.raises(UsageError, match=r"published experiment on acl18, kdd17, ndx100; got simulated"):
+        run_paper(Order("simulated"), 1, None, with_grid=False, as_json=False, as_markdown=False)
+
+
+def test_the_published_recipes_are_those_of_the_paper() -> None:
+    """Section 4.1 of Yoo et al.; 24 configurations, as epochs are no axis where the best one is kept."""
+    recipe = SETS["acl18"].recipes["dtml"]
+    assert (recipe.window, recipe.model.hidden, recipe.model.beta) == (10, 64, 0.1)
+    assert (recipe.training.batch_days, recipe.training.epochs, recipe.training.penalty) == (64, 200, 1.0)
+    assert len(set(grid(recipe))) == 24
+    assert recipe in grid(recipe)
+    assert KDD17.recipes["dtml"] in grid(KDD17.recipes["dtml"])
+    short = shortened(KDD17, 20)
+    assert {name: each.training.epochs for name, each in short.recipes.items()} == {
+        "dtml": 20, "lstm": 20, "alstm": 20, "adv_alstm": 20, "stocknet": 5,
+    }  # fmt: skip
+
+
+def test_members_of_one_window_are_one_program(study: Study) -> None:
+    columns = members_of(study, window=3)
+    assert {name for name, _, _ in columns} == {"dtml", "stocknet"}
+    assert len(members_of(study)) == 6
