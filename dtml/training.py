@@ -4,7 +4,8 @@ A member is one seed of one configuration: its initial weights, the order of its
 generators of its own, so its weights are the same whoever trains beside it.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import groupby
@@ -15,10 +16,9 @@ import torch
 from torch import Tensor
 
 from dtml.checkpoints import Weights
-from dtml.errors import DtmlError
 from dtml.members import Epoch, Fit, Member, optimiser_of, restore_state, save_state, start, state_file
 from dtml.program import Captured, Program, Span
-from dtml.windows import Windows
+from dtml.windows import Protocol, Windows
 
 STACK_BYTES = 4 * 2**20  # of gates: what the members of a program may hold at once on CPU, some caches' worth
 MOST_STACKED = 3  # on CPU: 10 seeds then fill 4 threads
@@ -47,33 +47,50 @@ def fit_members(
     `state_folder`, the state after each epoch lies there, and a fit that finds one continues from it. `on_epoch` is
     called from the program's thread.
     """
+    groups = _programs(members, train, lambda alike: stack or _stack_size(alike, train, device))
+    fits = {i: start(member, len(train.symbols), device) for i, member in enumerate(members)}
+    spans: dict[Protocol, tuple[Span, Span]] = {}
+    for member in members:
+        protocol = member.training.protocol
+        if protocol not in spans:
+            spans[protocol] = (Span.of(train, protocol, device), Span.of(validation, protocol, device))
+    programs = deque(
+        _fit_program([fits[i] for i in group], *spans[members[group[0]].training.protocol], state_folder, on_epoch)
+        for group in groups
+    )
+
+    _advance(programs, device)
+    return [fits[i] for i in range(len(members))]
+
+
+def _advance(programs: "deque[Iterator[int]]", device: torch.device) -> None:
+    """Run all programs to their end: on CPU by turns, on as many threads as there are cores, each computing on one."""
     interrupted = Event()
+    on_cpu = device.type == "cpu"
 
-    def after_epoch(member: Member, epoch: Epoch) -> None:
-        on_epoch(member, epoch)
-        if interrupted.is_set():
-            raise DtmlError(f"the training of seed {member.seed} was interrupted after epoch {epoch.number}")
+    def work() -> None:
+        """Take a program, give it an epoch, put it back: by turns, so that no thread is idle before the last epoch."""
+        while programs and not interrupted.is_set():
+            try:
+                program = programs.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            if next(program, None) is not None:
+                (programs.append if on_cpu else programs.appendleft)(program)
 
-    def fit(positions: Sequence[int]) -> dict[int, Fit]:
-        mine = [members[i] for i in positions]
-        spans = [Span.of(windows, mine[0].training.protocol, device) for windows in (train, validation)]
-        return dict(zip(positions, _fit_program(mine, spans[0], spans[1], state_folder, after_epoch), strict=True))
-
-    programs = _programs(members, train, lambda alike: stack or _stack_size(alike, train, device))
     threads = torch.get_num_threads()
+    workers = min(len(programs), threads) if on_cpu else 1
     try:
         torch.set_num_threads(1)
-        workers = min(len(programs), threads) if device.type == "cpu" else 1
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             try:
-                done = [future.result() for future in [pool.submit(fit, program) for program in programs]]
+                for future in [pool.submit(work) for _ in range(workers)]:
+                    future.result()
             except BaseException:
                 interrupted.set()  # the others stop after their epoch, which is saved
                 raise
     finally:
         torch.set_num_threads(threads)
-    found = {position: fit for part in done for position, fit in part.items()}
-    return [found[position] for position in range(len(members))]
 
 
 def stack_members(fits: Sequence[Fit]) -> Weights:
@@ -113,10 +130,10 @@ def _programs(
 
 
 def _fit_program(
-    members: Sequence[Member], train: Span, validation: Span, state_folder: Path | None, on_epoch: EpochReport
-) -> list[Fit]:
+    fits: list[Fit], train: Span, validation: Span, state_folder: Path | None, on_epoch: EpochReport
+) -> Iterator[int]:
+    """Train these members together; yields after each epoch. One that has finished leaves the stack."""
     stocks, device = train.observed.shape[1], train.rows.device
-    fits = [start(member, stocks, device) for member in members]
     files = {fit.member: None if state_folder is None else state_file(state_folder, fit.member) for fit in fits}
     for fit in fits:
         if (file := files[fit.member]) is not None and file.exists():
@@ -131,7 +148,7 @@ def _fit_program(
                     save_state(fit, file)
             for fit in active:
                 on_epoch(fit.member, fit.epochs[-1])
-    return fits
+            yield len(active[0].epochs)
 
 
 class _Step:
