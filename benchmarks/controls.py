@@ -1,0 +1,54 @@
+"""What DTML's figures on ACL18 depend on: steps of 1, 8 or 64 days, gains per stock or shared, index on or off.
+
+Each control is trained like the published recipe and scored on the same test span. Nothing is chosen by these figures.
+Needs the shared data; the seeds and epochs are fewer than a benchmark's, so that the whole takes an hour on 4 cores.
+"""
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.panel import SHARED
+from dtml.paper import ACL18, PaperSet, shortened
+from flows.benchmark import Study
+from flows.benchmark_console import print_benchmark
+from flows.benchmark_scores import run_benchmark
+from flows.desk import Order, choose_as_of, open_desk
+from flows.fetch import fetch_bars
+from flows.settings import prepare_torch
+
+SEEDS, EPOCHS = (0, 1, 2, 3), 100
+
+
+def controls() -> PaperSet:
+    """The published recipe and what it becomes when one thing is changed."""
+    recipe = ACL18.recipes["dtml"]
+    training, model = recipe.training, recipe.model
+    recipes = {
+        "dtml": recipe,
+        "batch_8": replace(recipe, training=replace(training, batch_days=8)),
+        "batch_1": replace(recipe, training=replace(training, batch_days=1)),
+        "shared_gains": replace(recipe, model=replace(model, normalisation="shared")),
+        "no_index": replace(recipe, model=replace(model, beta=0.0)),
+        "no_data_axis": replace(recipe, model=replace(model, data_axis=False)),
+    }
+    return shortened(replace(ACL18, recipes=recipes), EPOCHS)
+
+
+def main() -> None:
+    """Print the scoreboard of the controls."""
+    prepare_torch()
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"DTML_DATA": folder, "DTML_REPORTS": folder, "DTML_DATABASE_URL": f"sqlite:///{folder}/s.sqlite"}
+        order = Order(
+            "acl18", prices=Path(SHARED / "prices" / "acl18.parquet"), index=SHARED / "index" / "GSPC.parquet"
+        )
+        desk = open_desk(order)
+        fetch_bars(desk, choose_as_of(desk, None))
+        found = run_benchmark(Study(desk, controls(), SEEDS))
+        print_benchmark(found.row, found.scores)
+
+
+if __name__ == "__main__":
+    main()
