@@ -108,7 +108,8 @@ class Study:
         spans = [self.paper.train, self.paper.validation, self.paper.test]
         device = choose_device(self.desk.device).type
         made_by = [version("dtml-nightshift"), version("torch"), version("scikit-learn"), device]
-        said = [recipes, spans, self.seeds, self.desk.market.symbols, made_by]
+        configs = [asdict(self.window_config(window)) for window in self.windows]
+        said = [recipes, configs, spans, self.seeds, self.desk.market.index.symbol, self.desk.market.symbols, made_by]
         digest = hashlib.sha256(json.dumps(said, default=str).encode())
         digest.update(pd.util.hash_pandas_object(self.known[0], index=False).to_numpy().tobytes())
         return f"{self.paper.market}-{digest.hexdigest()[:8]}"
