@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
-from sqlalchemy import Column, Connection, Date, Integer, Table, or_
+from sqlalchemy import Column, Connection, Date, Integer, MetaData, Table, or_, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from db.columns import UtcTimestamp
@@ -71,6 +71,27 @@ def upsert(conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = (
         ),
     )
     conn.execute(statement, list(rows))
+    return new
+
+
+def upsert_frame(conn: Connection, table: Table, frame: pd.DataFrame, *, stamps: Collection[str] = ()) -> int:
+    """As `upsert`, by the primary key, for very many rows: from a temporary table, in two statements at most."""
+    names, keys = [str(name) for name in frame], _key(table, ())
+    columns = (Column(name, table.c[name].type) for name in names)
+    staged = Table(f"staged_{table.name}", MetaData(), *columns, prefixes=["temporary"])
+    staged.create(conn, checkfirst=False)
+    insert_frame(conn, staged, frame)
+    # Without a where, SQLite reads the ON of ON CONFLICT as that of a join.
+    moved = _insert(conn, table).from_select(names, select(staged).where(true())).on_conflict_do_nothing()
+    new = conn.execute(moved, execution_options={"preserve_rowcount": True}).rowcount
+    if new < len(frame):
+        same = (table.c[name] == staged.c[name] for name in keys)
+        changed = or_(
+            *(table.c[name].is_distinct_from(staged.c[name]) for name in names if name not in {*keys, *stamps})
+        )
+        values = {name: staged.c[name] for name in names if name not in keys}
+        conn.execute(update(table).where(*same, changed).values(values))
+    staged.drop(conn, checkfirst=False)
     return new
 
 

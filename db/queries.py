@@ -1,11 +1,12 @@
 """Every read: DataFrames with documented columns, dates as datetime64[ns], timestamps aware in UTC.
 
-Rows come sorted by what names them. An unknown market has no rows; an unknown symbol or run is an error.
+Rows come sorted by what names them. An unknown market has no rows; an unknown symbol or run is an error. The
+reads of backtests are in db/backtests.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import date, datetime
 from typing import Any, cast
 
@@ -207,12 +208,21 @@ def latest_benchmark(conn: Connection, market: str) -> dict[str, Any] | None:
 
 def benchmark_scores(conn: Connection, benchmark_id: str) -> pd.DataFrame:
     """A benchmark's figures by protocol and predictor: the columns of benchmark_score but benchmark_id."""
-    return _of_benchmark(conn, schema.benchmark_score, benchmark_id, ("protocol", "predictor"))
+    order = ("protocol", "predictor")
+    return rows_of(conn, schema.benchmark_score, "benchmark_id", benchmark_id, order=order)
 
 
 def benchmark_members(conn: Connection, benchmark_id: str) -> pd.DataFrame:
     """Every seed of a benchmark by predictor and configuration: the columns of benchmark_member but benchmark_id."""
-    return _of_benchmark(conn, schema.benchmark_member, benchmark_id, ("predictor", "configuration", "seed"))
+    return rows_of(conn, schema.benchmark_member, "benchmark_id", benchmark_id)
+
+
+def rows_of(conn: Connection, table: sa.Table, owner: str, name: str, *, order: Sequence[str] = ()) -> pd.DataFrame:
+    """The rows whose column `owner` is `name`, without that column, by `order` or the rest of the primary key."""
+    sought = order or [each.name for each in table.primary_key if each.name != owner]
+    columns = (each for each in table.c if each.name != owner)
+    mine = sa.select(*columns).where(table.c[owner] == name)
+    return frame(conn, mine.order_by(*(table.c[each] for each in sought)))
 
 
 def table_counts(conn: Connection) -> dict[str, int]:
@@ -251,12 +261,6 @@ def _predictions(market: str) -> sa.Select[Any]:
     columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, made.c.probability, made.c.spread)
     statement = sa.select(*columns, made.c.known_at, made.c.made_at).join_from(made, named)
     return statement.where(named.c.market == market).order_by(made.c.target, named.c.symbol, made.c.made_at)
-
-
-def _of_benchmark(conn: Connection, table: sa.Table, benchmark_id: str, order: tuple[str, ...]) -> pd.DataFrame:
-    columns = (each for each in table.c if each.name != "benchmark_id")
-    mine = sa.select(*columns).where(table.c.benchmark_id == benchmark_id)
-    return frame(conn, mine.order_by(*(table.c[name] for name in order)))
 
 
 def _require_symbol(conn: Connection, symbol: str, market: str | None) -> None:

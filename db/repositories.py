@@ -1,7 +1,7 @@
 """Every write: idempotent, inside the caller's `transaction`, returning the number of rows that are new.
 
 Frames name instruments by symbol; a symbol that `save_instruments` has not stored is an error. Timestamps are
-aware. A rerun with the same values adds no row.
+aware. A rerun with the same values adds no row. The writes of backtests are in db/backtests.py.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import sqlalchemy as sa
-from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from db import queries, schema
-from db.bulk import insert_frame, insert_missing, records, upsert
-from db.errors import StoreError, StoreUsageError
-from db.frames import BAR_VALUES, row
+from db.bulk import insert_frame, insert_missing, records, upsert, upsert_frame
+from db.errors import StoreError
+from db.frames import BAR_VALUES, frame, row
+from db.stored import alongside, differ, identified, is_stored, named, require_distinct, save_figures
 
 # A source's rounding noise is not a restatement.
 PRICE_TOLERANCE = 1e-9
@@ -48,7 +47,7 @@ def save_memberships(conn: Connection, market: str, memberships: pd.DataFrame) -
 
     A stored stay that is no longer listed goes: the list is the market file's statement of the past.
     """
-    stays = _identified(conn, market, memberships).sort_values("valid_from", na_position="first")
+    stays = identified(conn, market, memberships).sort_values("valid_from", na_position="first")
     stays["spell"] = stays.groupby("instrument_id").cumcount() + 1
     rows = records(schema.membership, stays[["instrument_id", "spell", "valid_from", "valid_to", "source"]])
     listed = {(each["instrument_id"], each["spell"]) for each in rows}
@@ -70,21 +69,21 @@ def append_prices(conn: Connection, market: str, bars: pd.DataFrame, *, source: 
     if bars.empty:
         return 0
     key = ["symbol", "session"]
-    _require_distinct(bars, key)
+    require_distinct(bars, key)
     _require_prices(bars)
-    rows = _identified(conn, market, bars).sort_values(["instrument_id", "session"], ignore_index=True)
-    before = _alongside(rows, _versions_in_force(conn, market, bars, known_at), key)
-    restated = _differ(rows, before, BAR_VALUES, PRICE_TOLERANCE)
+    rows = identified(conn, market, bars).sort_values(["instrument_id", "session"], ignore_index=True)
+    before = alongside(rows, _versions_in_force(conn, market, bars, known_at), key)
+    restated = differ(rows, before, BAR_VALUES, PRICE_TOLERANCE)
     clash = rows[restated & (before["known_at"] == known_at).to_numpy()]
     if len(clash):
-        raise StoreError(f"{_named(clash, key)}: two versions fetched at {known_at.isoformat()}: fetch again")
-    versions = rows.loc[~_stored(before) | restated, ["instrument_id", "session", *BAR_VALUES]]
+        raise StoreError(f"{named(clash, key)}: two versions fetched at {known_at.isoformat()}: fetch again")
+    versions = rows.loc[~is_stored(before) | restated, ["instrument_id", "session", *BAR_VALUES]]
     return insert_frame(conn, schema.price, versions.assign(known_at=known_at, source=source))
 
 
 def record_refused(conn: Connection, market: str, refused: pd.DataFrame, *, source: str, known_at: datetime) -> int:
     """Store refused bars: symbol, session, reason, value in words. The first finding stands."""
-    rows = _identified(conn, market, refused)[["instrument_id", "session", "reason", "value"]]
+    rows = identified(conn, market, refused)[["instrument_id", "session", "reason", "value"]]
     rows = rows.assign(source=source, first_known_at=known_at)
     return insert_missing(conn, schema.refused_bar, records(schema.refused_bar, rows))
 
@@ -110,18 +109,18 @@ def save_predictions(
     """
     if predictions.empty:
         return 0
-    key = ["run_id", "target", "symbol"]
-    _require_distinct(predictions, key)
-    rows = _identified(conn, market, predictions).sort_values(["run_id", "target", "instrument_id"], ignore_index=True)
-    before = _alongside(rows, _stored_predictions(conn, market, rows), key)
-    differing = rows[_differ(rows, before, ("probability", "spread"), PROBABILITY_TOLERANCE)]
+    require_distinct(predictions, ["run_id", "target", "symbol"])
+    key = ["run_id", "target", "instrument_id"]
+    rows = identified(conn, market, predictions).sort_values(key, ignore_index=True)
+    before = alongside(rows, _stored_predictions(conn, rows), key)
+    differing = rows[differ(rows, before, ("probability", "spread"), PROBABILITY_TOLERANCE)]
     if len(differing):
         raise StoreError(
-            f"{_named(differing, key)} is stored with another probability or spread:"
+            f"{named(differing, ['run_id', 'target', 'symbol'])} is stored with another probability or spread:"
             " a past prediction is never rewritten"
         )
     columns = ["run_id", "target", "instrument_id", "as_of", "probability", "spread"]
-    made = rows.loc[~_stored(before), columns]
+    made = rows.loc[~is_stored(before), columns]
     return insert_frame(conn, schema.prediction, made.assign(known_at=known_at, made_at=made_at))
 
 
@@ -129,10 +128,10 @@ def save_outcomes(
     conn: Connection, market: str, outcomes: pd.DataFrame, *, known_at: datetime, recorded_at: datetime
 ) -> int:
     """Store symbol, session, move (a fraction), rise, label (-1, 0, 1); a changed outcome is updated."""
-    rows = _identified(conn, market, outcomes)[["instrument_id", "session", "move", "rise", "label"]]
-    rows = rows.assign(known_at=known_at, recorded_at=recorded_at)
-    stamps = ("known_at", "recorded_at")
-    return upsert(conn, schema.outcome, records(schema.outcome, rows), stamps=stamps)
+    require_distinct(outcomes, ["symbol", "session"])
+    rows = identified(conn, market, outcomes)[["instrument_id", "session", "move", "rise", "label"]]
+    rows = rows.sort_values(["instrument_id", "session"]).assign(known_at=known_at, recorded_at=recorded_at)
+    return upsert_frame(conn, schema.outcome, rows, stamps=("known_at", "recorded_at"))
 
 
 def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime) -> int:
@@ -152,10 +151,9 @@ def save_benchmark(
     """
     name = str(benchmark["id"])
     new = insert_missing(conn, schema.benchmark, [dict(benchmark)])
-    stored = queries.benchmark_scores(conn, name)
-    new += _save_figures(conn, schema.benchmark_score, name, scores, stored)
-    stored = queries.benchmark_members(conn, name)
-    return new + _save_figures(conn, schema.benchmark_member, name, members, stored)
+    why = "the test span is read once"
+    new += save_figures(conn, schema.benchmark_score, "benchmark_id", name, scores, why=why)
+    return new + save_figures(conn, schema.benchmark_member, "benchmark_id", name, members, why=why)
 
 
 def start_night(conn: Connection, market: str, as_of: date, *, target: date, source: str, started_at: datetime) -> int:
@@ -196,46 +194,11 @@ def finish_night(
         raise StoreError(f"night {market} {as_of} was never started")
 
 
-def _identified(conn: Connection, market: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the instrument_id of each symbol."""
-    ids = frame["symbol"].map(queries.instrument_ids(conn, market))
-    unknown = sorted(frame.loc[ids.isna(), "symbol"].unique())
-    if unknown:
-        raise StoreUsageError(f"symbols not stored for market {market}: {', '.join(unknown[:5])}")
-    return frame.assign(instrument_id=ids.astype("int64"))
-
-
-def _save_figures(conn: Connection, table: sa.Table, name: str, given: pd.DataFrame, stored: pd.DataFrame) -> int:
-    """Insert the rows of a benchmark that are not among the stored ones; those that are must be equal."""
-    key = [each.name for each in table.primary_key if each.name != "benchmark_id"]
-    figures = [each.name for each in table.c if isinstance(each.type, sa.Float)]
-    _require_distinct(given, key)
-    rows = given[[each.name for each in table.c if each.name != "benchmark_id"]].reset_index(drop=True)
-    rows = rows.astype(dict.fromkeys(figures, "float64"))
-    before = _alongside(rows, stored, key)
-    differing = rows[_differ(rows, before, figures, PROBABILITY_TOLERANCE)]
-    if len(differing):
-        raise StoreError(f"{name} {_named(differing, key)} is stored with another figure: the test span is read once")
-    return insert_missing(conn, table, records(table, rows[~_stored(before)].assign(benchmark_id=name)))
-
-
-def _require_distinct(rows: pd.DataFrame, key: list[str]) -> None:
-    repeated = rows[rows.duplicated(key)]
-    if len(repeated):
-        raise StoreError(f"{_named(repeated, key)} is given twice")
-
-
 def _require_prices(bars: pd.DataFrame) -> None:
     prices = ["open", "high", "low", "close", "adj_close"]
     unsound = bars[bars["close"].isna() | (bars[prices] <= 0).any(axis=1)]
     if len(unsound):
-        raise StoreError(f"{_named(unsound, ['symbol', 'session'])}: a price is missing or not above 0")
-
-
-def _named(rows: pd.DataFrame, key: list[str]) -> str:
-    """The first row's key, to be shown."""
-    values = (rows.iloc[0][name] for name in key)
-    return " ".join(f"{each:%Y-%m-%d}" if isinstance(each, date) else str(each) for each in values)
+        raise StoreError(f"{named(unsound, ['symbol', 'session'])}: a price is missing or not above 0")
 
 
 def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_at: datetime) -> pd.DataFrame:
@@ -248,24 +211,12 @@ def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_
     return pd.concat(parts, ignore_index=True)
 
 
-def _stored_predictions(conn: Connection, market: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """All that is stored for the runs and targets of the rows."""
-    asked = rows[["run_id", "target"]].drop_duplicates().itertuples(index=False)
-    parts = [queries.predictions(conn, market, target=target, run_id=run_id) for run_id, target in asked]
+def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
+    """What is stored of each run from the first to the last target of its rows: few runs, many targets."""
+    made = schema.prediction
+    columns = (made.c.run_id, made.c.target, made.c.instrument_id, made.c.probability, made.c.spread)
+    parts = [
+        frame(conn, sa.select(*columns).where(made.c.run_id == run_id, made.c.target.between(first, last)))
+        for run_id, first, last in rows.groupby("run_id")["target"].agg(["min", "max"]).itertuples()
+    ]
     return pd.concat(parts, ignore_index=True)
-
-
-def _alongside(rows: pd.DataFrame, stored: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """For each row, in order, the stored one of its key; missing values where there is none."""
-    return rows[key].merge(stored, on=key, how="left", indicator=True)
-
-
-def _stored(before: pd.DataFrame) -> NDArray[np.bool_]:
-    return (before["_merge"] == "both").to_numpy()
-
-
-def _differ(rows: pd.DataFrame, before: pd.DataFrame, values: Sequence[str], tolerance: float) -> NDArray[np.bool_]:
-    """Which rows are stored with a value beyond the relative tolerance; NaN equals NaN."""
-    names = list(values)
-    equal = np.isclose(before[names], rows[names], rtol=tolerance, atol=0, equal_nan=True).all(axis=1)
-    return np.asarray(_stored(before) & ~equal)

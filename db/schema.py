@@ -22,11 +22,25 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from db.backtest_schema import (
+    attention_weight,
+    backtest,
+    backtest_fold,
+    backtest_portfolio,
+    backtest_return,
+    backtest_score,
+)
 from db.benchmark_schema import benchmark, benchmark_member, benchmark_score
 from db.columns import REAL, UtcTimestamp, metadata
 
 __all__ = [
     "REVISION",
+    "attention_weight",
+    "backtest",
+    "backtest_fold",
+    "backtest_portfolio",
+    "backtest_return",
+    "backtest_score",
     "benchmark",
     "benchmark_member",
     "benchmark_score",
@@ -43,7 +57,7 @@ __all__ = [
 ]
 
 # The newest Alembic revision, which a store must have; a test holds it to the migrations.
-REVISION = "0005"
+REVISION = "0006"
 
 
 def _instrument() -> Column[Any]:
@@ -146,7 +160,9 @@ run = Table(
     ),
     Column("losses", JSON, nullable=False, comment="Training history, per member and epoch."),
     Column("train_first", Date, nullable=False, comment="First session trained on."),
-    Column("train_last", Date, nullable=False, comment="Last session trained or validated on."),
+    Column(
+        "train_last", Date, nullable=False, comment="Session as of which it was trained: the last one it could see."
+    ),
     Column("created_at", UtcTimestamp, nullable=False, comment="When training ended."),
     CheckConstraint("kind in ('nightly', 'backtest', 'paper')", name="kind"),
     CheckConstraint("train_first <= train_last", name="span"),

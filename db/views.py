@@ -7,6 +7,7 @@ test holds the newest copy to this one.
 from types import MappingProxyType
 from typing import Final
 
+from db.backtest_views import BACKTEST_VIEW_COLUMNS, BACKTEST_VIEW_SQL
 from db.benchmark_views import BENCHMARK_VIEW_COLUMNS, BENCHMARK_VIEW_SQL
 
 LATEST_PREDICTION = """
@@ -119,6 +120,7 @@ VIEW_SQL: Final = MappingProxyType(
         "refused": REFUSED,
         "night_log": NIGHT_LOG,
         **BENCHMARK_VIEW_SQL,
+        **BACKTEST_VIEW_SQL,
     }
 )
 
@@ -229,5 +231,6 @@ VIEW_COLUMNS: Final = MappingProxyType(
             "finished_at": "When it ended, UTC; missing while running.",
         },
         **BENCHMARK_VIEW_COLUMNS,
+        **BACKTEST_VIEW_COLUMNS,
     }
 )

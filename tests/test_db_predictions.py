@@ -148,6 +148,17 @@ def test_a_rerun_adds_the_predictions_that_were_missing(store: Engine) -> None:
     assert save(store, predictions().iloc[:0]) == 0
 
 
+def test_predictions_of_many_models_and_sessions_are_stored_as_one_by_one(store: Engine) -> None:
+    with transaction(store) as conn:
+        repositories.save_run(conn, run("second"))
+    every = pd.concat([predictions(), predictions(target=NEXT), predictions("second")])
+    assert save(store, predictions(target=NEXT)) == 3
+    assert save(store, every) == 6
+    assert save(store, every.sample(frac=1, random_state=3), LATER) == 0
+    with pytest.raises(StoreError, match="second 2024-01-05 A is stored with another"):
+        save(store, pd.concat([every.head(6), predictions("second").assign(probability=0.75)]))
+
+
 @pytest.mark.parametrize(("column", "value"), [("probability", 0.51), ("spread", 0.01)])
 def test_a_past_prediction_is_never_rewritten(store: Engine, column: str, value: float) -> None:
     save(store, predictions())
@@ -196,6 +207,24 @@ def test_an_outcome_is_stored_once_and_corrected_when_it_changes(store: Engine) 
     assert stored() == ([-0.01, 0.0, 0.02], [LATER] * 3)
     assert save_outcomes(store, at=LATER + timedelta(days=1), moves=(-0.01, 0.0, 0.03)) == 0
     assert sorted(stored()[1]) == [LATER, LATER, LATER + timedelta(days=1)]
+
+
+def test_of_many_outcomes_the_new_are_added_and_the_changed_updated(store: Engine) -> None:
+    """One of A is new, one of B changed, one of C the same: its stamps stay."""
+    happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "move": 0.01, "rise": True, "label": 1})
+
+    def saved(frame: pd.DataFrame, at: datetime) -> int:
+        with transaction(store) as conn:
+            return repositories.save_outcomes(conn, "toy", frame, known_at=at, recorded_at=at)
+
+    assert saved(happened.iloc[1:], NOW) == 2
+    assert saved(happened.assign(move=[0.01, 0.02, 0.01]), LATER) == 1
+    asked = sa.select(schema.outcome.c.move, schema.outcome.c.known_at, schema.outcome.c.recorded_at)
+    with reading(store) as conn:
+        rows = [tuple(each) for each in conn.execute(asked.order_by(schema.outcome.c.instrument_id))]
+    assert rows == [(0.01, LATER, LATER), (0.02, LATER, LATER), (0.01, NOW, NOW)]
+    with pytest.raises(StoreError, match="A 2024-01-05 is given twice"):
+        saved(pd.concat([happened, happened]), NOW)
 
 
 def test_the_history_of_a_symbol_tells_calls_from_hits(store: Engine) -> None:

@@ -17,7 +17,9 @@ from db.engine import open_engine, reading, require_current, transaction, upgrad
 from db.errors import StoreError
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
-OLD = sorted(set(schema.metadata.tables) - {"benchmark", "benchmark_score", "benchmark_member"})
+LATER = {"benchmark", "benchmark_score", "benchmark_member", "attention_weight", "backtest", "backtest_fold"}
+LATER |= {"backtest_score", "backtest_return", "backtest_portfolio"}
+OLD = sorted(set(schema.metadata.tables) - LATER)
 ASKED = ("select * from latest_prediction order by symbol", "select * from prediction_history order by symbol, target")
 
 

@@ -1,0 +1,182 @@
+"""Every write and read of backtests: writes as in db/repositories.py, reads as in db/queries.py.
+
+A backtest is begun, gets its folds one by one, and is finished with its figures, which then stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import sqlalchemy as sa
+from numpy.typing import NDArray
+from sqlalchemy import Connection
+
+from db import schema
+from db.bulk import insert_frame, insert_missing
+from db.errors import StoreError
+from db.frames import frame, row
+from db.queries import rows_of
+from db.stored import alongside, differ, identified, instruments_of, is_stored, named, require_distinct, save_figures
+
+COUNTS = ("stocks", "member_days", "without_price", "tried")
+
+# The weights of a softmax in float32, summed over hundreds of stocks, agree to this on another thread count.
+WEIGHT_TOLERANCE = 1e-6
+
+
+def save_backtest(conn: Connection, backtest: Mapping[str, object]) -> int:
+    """Begin a backtest: the columns of backtest that are known by then, by name. The first row of a name stands."""
+    return insert_missing(conn, schema.backtest, [dict(backtest)])
+
+
+def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) -> int:
+    """Store a fold, whose run is stored: the columns of backtest_fold but backtest_id. The first of a number stands.
+
+    Raises StoreError when that number is stored with another run or other sessions.
+    """
+    table = schema.backtest_fold
+    mine = sa.select(table).where(table.c.backtest_id == backtest_id, table.c.number == fold["number"])
+    stored = row(conn, mine) or fold
+    for name in ("run_id", "as_of", "first", "last", "predictions"):
+        if stored[name] != fold[name]:
+            raise StoreError(
+                f"fold {fold['number']} of {backtest_id} is stored with {name} {stored[name]}, not {fold[name]}:"
+                " a fold is never rewritten"
+            )
+    return insert_missing(conn, table, [{"backtest_id": backtest_id, **fold}])
+
+
+def finish_backtest(
+    conn: Connection,
+    backtest_id: str,
+    *,
+    scores: pd.DataFrame,
+    returns: pd.DataFrame,
+    portfolios: pd.DataFrame,
+    counts: Mapping[str, int],
+    finished_at: datetime,
+    seconds: float | None,
+) -> int:
+    """Store the figures of a backtest that was begun, and that it is finished; how many rows were new.
+
+    `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return, backtest_portfolio but
+    backtest_id; what has no value is NaN or None. `counts` holds stocks, member_days, without_price, tried. Figures
+    of a finished backtest stand: raises StoreError, naming it, when one is stored with another value.
+    """
+    _close(conn, backtest_id, counts, {"finished_at": finished_at, "seconds": seconds})
+    figures = (
+        (schema.backtest_score, scores),
+        (schema.backtest_return, returns),
+        (schema.backtest_portfolio, portfolios),
+    )
+    why = "a finished backtest stands"
+    return sum(save_figures(conn, table, "backtest_id", backtest_id, given, why=why) for table, given in figures)
+
+
+def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> int:
+    """Store run_id, target, symbol (who looks), source (looked at), weight in [0, 1] of stored predictions.
+
+    What is stored stands: raises StoreError, naming it, when a stored weight differs.
+    """
+    if attention.empty:
+        return 0
+    require_distinct(attention, ["run_id", "target", "symbol", "source"])
+    key = ["run_id", "target", "instrument_id", "source_id"]
+    sources = instruments_of(conn, market, attention["source"])
+    rows = identified(conn, market, attention).assign(source_id=sources).sort_values(key, ignore_index=True)
+    table = schema.attention_weight
+    days = rows[["run_id", "target"]].drop_duplicates().itertuples(index=False)
+    stored = [
+        frame(conn, sa.select(table).where(table.c.run_id == run_id, table.c.target == target))
+        for run_id, target in days
+    ]
+    before = alongside(rows, pd.concat(stored, ignore_index=True), key)
+    differing = rows[differ(rows, before, ["weight"], 0.0, zero=WEIGHT_TOLERANCE)]
+    if len(differing):
+        raise StoreError(
+            f"attention of {named(differing, ['run_id', 'target', 'symbol', 'source'])} is stored: it stands"
+        )
+    return insert_frame(conn, table, rows.loc[~is_stored(before), [*key, "weight"]])
+
+
+def backtests(conn: Connection, market: str | None = None) -> pd.DataFrame:
+    """Backtests in the order in which they were begun: the columns of backtest but its config."""
+    table = schema.backtest
+    columns = (each for each in table.c if each.name != "config")
+    statement = sa.select(*columns).order_by(table.c.created_at, table.c.id)
+    return frame(conn, statement if market is None else statement.where(table.c.market == market))
+
+
+def backtest(conn: Connection, backtest_id: str) -> dict[str, Any] | None:
+    """One backtest, every column of backtest; None when there is none of that name."""
+    return row(conn, sa.select(schema.backtest).where(schema.backtest.c.id == backtest_id))
+
+
+def backtest_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """The folds that are done, by number: the columns of backtest_fold but backtest_id."""
+    return rows_of(conn, schema.backtest_fold, "backtest_id", backtest_id)
+
+
+def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """What the folds that are done predicted, by target and symbol; NaN is missing.
+
+    Columns: run_id, as_of, target, symbol, probability, spread.
+    """
+    made, fold, named_by = schema.prediction, schema.backtest_fold, schema.instrument
+    columns = (made.c.run_id, made.c.as_of, made.c.target, named_by.c.symbol, made.c.probability, made.c.spread)
+    own = made.c.target.between(fold.c.first, fold.c.last)
+    joined = fold.join(made, sa.and_(made.c.run_id == fold.c.run_id, own)).join(named_by)
+    statement = sa.select(*columns).select_from(joined).where(fold.c.backtest_id == backtest_id)
+    return frame(conn, statement.order_by(made.c.target, named_by.c.symbol))
+
+
+def backtest_scores(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """Figures by slice, value, protocol, predictor: the columns of backtest_score but backtest_id."""
+    return rows_of(conn, schema.backtest_score, "backtest_id", backtest_id)
+
+
+def backtest_returns(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """Daily returns by portfolio and session: the columns of backtest_return but backtest_id."""
+    return rows_of(conn, schema.backtest_return, "backtest_id", backtest_id)
+
+
+def backtest_portfolios(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """Figures by portfolio: the columns of backtest_portfolio but backtest_id."""
+    return rows_of(conn, schema.backtest_portfolio, "backtest_id", backtest_id)
+
+
+def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[np.float64]:
+    """The Sharpe ratio a year of every portfolio that followed predictions in the market's other finished backtests."""
+    table, of = schema.backtest_portfolio, schema.backtest
+    joined = table.join(of, of.c.id == table.c.backtest_id)
+    mine = (of.c.market == market, of.c.id != other_than, table.c.strategy.is_not(None), table.c.sharpe.is_not(None))
+    statement = sa.select(table.c.sharpe).select_from(joined).where(*mine).order_by(of.c.id, table.c.portfolio)
+    return np.array(conn.execute(statement).scalars().all(), dtype=float)
+
+
+def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
+    """Attention of a model on the session it predicted, by symbol and source: symbol, source, weight."""
+    table, looking, seen = schema.attention_weight, schema.instrument, schema.instrument.alias("seen")
+    columns = (looking.c.symbol, seen.c.symbol.label("source"), table.c.weight)
+    joined = table.join(looking, looking.c.id == table.c.instrument_id).join(seen, seen.c.id == table.c.source_id)
+    mine = sa.select(*columns).select_from(joined).where(table.c.run_id == run_id, table.c.target == target)
+    return frame(conn, mine.order_by(looking.c.symbol, seen.c.symbol))
+
+
+def _close(conn: Connection, backtest_id: str, counts: Mapping[str, int], ending: Mapping[str, object]) -> None:
+    """Finish the row of a backtest, once; later its counts must be the same."""
+    table = schema.backtest
+    stored = backtest(conn, backtest_id)
+    if stored is None:
+        raise StoreError(f"backtest {backtest_id} was never begun")
+    given = {name: counts[name] for name in COUNTS}
+    if stored["finished_at"] is None:
+        conn.execute(sa.update(table).where(table.c.id == backtest_id).values(**given, **ending))
+        return
+    for name, value in given.items():
+        if stored[name] != value:
+            raise StoreError(f"{backtest_id} {name} is stored with another figure: a finished backtest stands")

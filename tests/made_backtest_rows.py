@@ -1,0 +1,102 @@
+"""A toy backtest of two folds: its rows as db/backtests.py takes them."""
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from test_db_predictions import NEXT, STOCKS, TARGET
+
+NAME = "toy-2024-01-05-1a2b3c4d"
+NOW = datetime(2024, 1, 9, 2, 30, tzinfo=UTC)
+COUNTS = {"stocks": 3, "member_days": 6, "without_price": 1, "tried": 2}
+
+
+def backtest(name: str = NAME, **changed: object) -> dict[str, Any]:
+    return {
+        "id": name,
+        "market": "toy",
+        "first": TARGET.date(),
+        "last": NEXT.date(),
+        "retrain_every": 1,
+        "config": {"experiment": {"window": 3}, "costs": {"commission": 1.0}, "strategies": ["long"]},
+        "seeds": [2, 3],
+        "code_version": "0.1.0",
+        "data_watermark": NOW,
+        "list_is_snapshot": True,
+        "list_as_of": date(2023, 12, 29),
+        "device": "cpu",
+        "created_at": NOW,
+    } | changed
+
+
+def fold(number: int = 1, run_id: str = "first", **changed: object) -> dict[str, Any]:
+    target = (TARGET, NEXT)[number - 1].date()
+    as_of = target - timedelta(days=1)
+    return {
+        "number": number,
+        "run_id": run_id,
+        "as_of": as_of,
+        "first": target,
+        "last": target,
+        "predictions": 3,
+        "refused": {str(as_of): "3 of 8 constituents have no good bar"} if number == 2 else {},
+        "seconds": 1.5,
+    } | changed
+
+
+def scores() -> pd.DataFrame:
+    frame = pd.DataFrame(
+        {
+            "slice": ["all", "all", "all", "fold", "symbol", "year"],
+            "value": ["", "", "", "1", "A", "2024"],
+            "protocol": ["all", "all", "all", "all", "all", "paper"],
+            "predictor": ["always_up", "dtml", "index_reversal", "dtml", "dtml", "dtml"],
+            "n": [6, 6, 6, 3, 2, 0],
+            "days": [2, 2, 2, 1, 2, 0],
+            "rises": [3, 3, 3, 2, 1, 0],
+            "acc": [0.5, 0.75, 0.625, 0.5, 0.5, np.nan],
+            "mcc": [0.0, 0.5, 0.25, 0.0, 0.0, np.nan],
+        }
+    )
+    return frame.assign(acc_low=[0.25, 0.5, 0.375, *[np.nan] * 3], acc_high=np.nan, mcc_low=np.nan, mcc_high=np.nan)
+
+
+def returns() -> pd.DataFrame:
+    """Turnover of 2 at 3 basis points a unit costs 0.0006."""
+    return pd.DataFrame(
+        {
+            "portfolio": ["index", "index", "long, next open", "long, next open"],
+            "session": [TARGET, NEXT, TARGET, NEXT],
+            "gross": [0.01, -0.02, 0.01, 0.0],
+            "turnover": [0.0, 0.0, 1.0, 2.0],
+            "cost": [0.0, 0.0, 0.0003, 0.0006],
+            "borrow": 0.0,
+            "net": [0.01, -0.02, 0.0097, -0.0006],
+        }
+    )
+
+
+def portfolios() -> pd.DataFrame:
+    frame = pd.DataFrame(
+        {
+            "portfolio": ["index", "long, next open"],
+            "strategy": [None, {"form": "long", "fill": "next_open", "top": 10}],
+            "days": 2,
+            "annual_return": [-0.25, 0.5],
+            "annual_volatility": 0.125,
+            "sharpe": [-2.0, 4.0],
+            "deflated_sharpe": [0.25, 0.75],
+            "max_drawdown": [-0.02, -0.0006],
+            "hit_rate": 0.5,
+            "turnover": [0.0, 1.5],
+            "break_even": [np.nan, 33.0],
+        }
+    )
+    return frame.assign(sharpe_low=np.nan, sharpe_high=np.nan)
+
+
+def attention(target: pd.Timestamp = TARGET) -> pd.DataFrame:
+    pairs = pd.MultiIndex.from_product([STOCKS, STOCKS], names=["symbol", "source"]).to_frame(index=False)
+    weights = np.array([0.5, 0.25, 0.25, 0.0, 1.0, 0.0, 0.125, 0.25, 0.625], dtype="float32")
+    return pairs.assign(run_id="first", target=target, weight=weights)
