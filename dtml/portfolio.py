@@ -1,0 +1,267 @@
+"""What following the predictions would have earned: positions, fills, costs.
+
+A prediction is made after the close of `as_of`. Filled at the next open, it is traded at the open of the session after
+`as_of` and held to the open of the session after that. Filled at the close, as the paper does it, it is traded at the
+very close it was made from, which nobody can do. Returns are shares of the equity at the fill, so equity compounds.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+from numpy import ndarray
+
+from dtml.errors import DtmlError, UsageError
+from dtml.markets.definition import Returns
+
+Form = Literal["long", "long_short", "weighted"]
+Fill = Literal["next_open", "close"]
+
+YEAR = 252  # sessions
+BASIS_POINT = 1e-4
+PATIENCE = 20  # sessions a position waits for a price to trade at; then it is settled at the last price known
+COLUMNS = ["session", "gross", "turnover", "cost", "borrow", "net", "long", "short"]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What trading costs, in basis points, each 0 or more.
+
+    `commission` and `spread` (half of what is quoted between bid and ask) are paid on the value of every purchase and
+    of every sale; `borrow` is paid per year of 252 sessions on the value held short.
+    """
+
+    commission: float = 1.0
+    spread: float = 2.0
+    borrow: float = 50.0
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not 0 <= value < np.inf:
+                raise UsageError(f"{each.name} must be 0 basis points or more, got {value}")
+
+    @property
+    def trading(self) -> float:
+        """The share of the value traded that is lost."""
+        return (self.commission + self.spread) * BASIS_POINT
+
+    @property
+    def holding_short(self) -> float:
+        """The share of the value held short that is lost each session."""
+        return self.borrow * BASIS_POINT / YEAR
+
+
+FREE = Costs(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How predictions become positions.
+
+    "long" holds the `top` stocks of highest probability in equal parts. "long_short" has a gross exposure of 1: half in
+    these, minus half in the `top` of lowest. "weighted" has one too, in proportion to probability - 1/2. No stock gets
+    more than `max_weight` of the equity, a share in (0, 1]; what is cut off stays in cash.
+    """
+
+    form: Form
+    fill: Fill = "next_open"
+    top: int = 10
+    max_weight: float = 0.1
+    costs: Costs = Costs()
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise UsageError(f"top must be 1 stock or more, got {self.top}")
+        if not 0 < self.max_weight <= 1:
+            raise UsageError(f"max_weight must be above 0 and at most 1, got {self.max_weight}")
+
+    @property
+    def name(self) -> str:
+        """Form, fill and whether trading is free, in words."""
+        words = f"{self.form.replace('_', '-')}, {self.fill.replace('_', ' ')}"
+        if self.costs != FREE:
+            return words
+        return f"{words}, no costs" + (" (the paper's)" if self.fill == "close" else "")
+
+
+@dataclass(frozen=True)
+class Quotes:
+    """Adjusted prices on all sessions of the exchange; NaN where there is none, and the stock cannot be traded."""
+
+    sessions: pd.DatetimeIndex
+    open: Float[ndarray, "sessions stocks"]
+    close: Float[ndarray, "sessions stocks"]
+    symbols: tuple[str, ...]
+
+    @classmethod
+    def of(cls, bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns) -> "Quotes":
+        """The quotes in a bars frame `symbol, session, open, close, adj_close`; what is not asked for is left out.
+
+        `returns` names the price that moves come from (`dtml.windows.adjusted_price`); opens are adjusted by the
+        factor of their session's close.
+        """
+        from dtml.windows import adjusted_price  # it brings torch
+
+        row = sessions.get_indexer(pd.DatetimeIndex(bars["session"]))
+        column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
+        placed = (row >= 0) & (column >= 0)
+        close = adjusted_price(bars, returns)
+        opened, closed = np.full((2, len(sessions), len(symbols)), np.nan)
+        opened[row[placed], column[placed]] = (bars["open"] * close / bars["close"]).to_numpy(dtype=float)[placed]
+        closed[row[placed], column[placed]] = close.to_numpy(dtype=float)[placed]
+        return cls(sessions, opened, closed, tuple(symbols))
+
+    def fills(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:
+        """The price that a position is opened at in each session."""
+        return self.open if fill == "next_open" else self.close
+
+    def marks(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:
+        """What a stock counts as worth at each fill: its price, or else its last price known by then, open or close."""
+        known = pd.DataFrame(np.where(np.isfinite(self.close), self.close, self.open)).ffill().to_numpy()
+        if fill == "close":
+            return np.asarray(known)
+        before = np.vstack([np.full_like(known[:1], np.nan), known[:-1]])
+        return np.where(np.isfinite(self.open), self.open, before)
+
+
+def positions(probability: Float[ndarray, "days stocks"], strategy: Strategy) -> Float[ndarray, "days stocks"]:
+    """The share of equity to hold in each stock, negative where short, 0 where there is no prediction.
+
+    `probability` of a rise is in [0, 1], NaN where there is none; of equals, the first column ranks higher. With fewer
+    than `top` stocks (in long-short: twice `top`) all are held (an odd one in the middle is not). A day without any
+    prediction is NaN throughout: nothing is asked of it, and `follow` keeps what is held.
+    """
+    predicted = np.isfinite(probability)
+    count = predicted.sum(axis=1, keepdims=True)
+    if strategy.form == "weighted":
+        tilt = np.where(predicted, probability - 0.5, 0.0)
+        size = np.abs(tilt).sum(axis=1, keepdims=True)
+        wanted = np.divide(tilt, size, out=np.zeros_like(tilt), where=size > 0)
+    else:
+        order = np.argsort(np.where(predicted, -probability, np.inf), axis=1, kind="stable")
+        rank = np.argsort(order, axis=1, kind="stable")
+        if strategy.form == "long":
+            held = np.minimum(strategy.top, count)
+            wanted = (rank < held) / np.maximum(held, 1)
+        else:
+            held = np.minimum(strategy.top, count // 2)
+            lowest = (rank >= count - held) & (rank < count)
+            wanted = ((rank < held) * 1.0 - lowest) / np.maximum(2 * held, 1)
+    return np.where(count > 0, np.clip(wanted, -strategy.max_weight, strategy.max_weight), np.nan)
+
+
+def follow(
+    weights: Float[ndarray, "days stocks"], as_of: pd.DatetimeIndex, quotes: Quotes, strategy: Strategy
+) -> pd.DataFrame:
+    """What holding `weights`, decided after the close of each `as_of`, earned: a row for each session of a fill.
+
+    Rows run from the first to the last `as_of` without a gap, as far as the next fill's prices are known: the last
+    prediction, not yet sold, has no row. In a session without weights (or with NaN throughout) nothing is traded.
+    The columns, all but `session` (that of the fill) shares of the equity at the fill:
+
+    - `long`, `short`: values held after trading, both 0 or more; `gross`: what they earned until the next fill;
+    - `turnover`: value bought and sold. Before it, a weight is what the last fill left, drifted with prices. The first
+      row buys everything; the last sells nothing;
+    - `cost` of that turnover, `borrow` of the short value, `net` = gross - cost - borrow, which compounds. Costs are
+      drawn from all holdings and cash alike: weights and turnover do not depend on them.
+
+    A stock without a price at the fill is not traded: what was meant for it stays in cash, what is held of it stays
+    held at its last known price, and the others are scaled down where the gross exposure would pass 1. After
+    `PATIENCE` sessions it is settled at that price, at the cost of a trade. This knows nothing of the future, so it
+    misses what a stock that resumes later has lost or gained, and flatters the holder of a bankrupt one.
+
+    Raises ValueError where `as_of` are no increasing sessions of the quotes, DtmlError where the equity is gone.
+    """
+    first, wanted = _by_session(weights, as_of, quotes, strategy.fill)
+    rows = slice(first, first + len(wanted))
+    tradable, settled = _tradable(quotes.fills(strategy.fill))
+    earned = _moves(quotes.marks(strategy.fill))[rows]
+    held, turnover, gross = np.empty_like(wanted), np.empty(len(wanted)), np.empty(len(wanted))
+    drifted = np.zeros(wanted.shape[1])
+    for day in range(len(wanted)):
+        held[day] = _trade(drifted, wanted[day], tradable[rows][day], settled[rows][day])
+        turnover[day] = np.abs(held[day] - drifted).sum()
+        gross[day] = held[day] @ earned[day]
+        if gross[day] <= -1:
+            raise DtmlError(f"{strategy.name}: the fill of {quotes.sessions[first + day].date()} loses all equity")
+        drifted = held[day] * (1 + earned[day]) / (1 + gross[day])
+    return _track(quotes.sessions[rows], held, turnover, gross, strategy.costs)
+
+
+def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFrame:
+    """What holding the index alone earned, in the columns of `follow`, without costs; `index` quotes one symbol."""
+    if len(index.symbols) != 1:
+        raise ValueError(f"quotes of the index alone expected, got {len(index.symbols)} symbols")
+    return follow(np.ones((len(as_of), 1)), as_of, index, Strategy("long", fill, max_weight=1.0, costs=FREE))
+
+
+def equal_weight_track(
+    probability: Float[ndarray, "days stocks"], as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
+) -> pd.DataFrame:
+    """What equal parts of every stock predicted that day earned, in the columns of `follow`, without costs."""
+    everything = Strategy("long", fill, top=probability.shape[1], max_weight=1.0, costs=FREE)
+    return follow(positions(probability, everything), as_of, quotes, everything)
+
+
+def _by_session(
+    weights: Float[ndarray, "days stocks"], as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
+) -> tuple[int, Float[ndarray, "rows stocks"]]:
+    """The row of the first fill, and the weights of every session from there to the last fill that is sold again."""
+    place = quotes.sessions.get_indexer(as_of)
+    if not len(as_of) or (place < 0).any() or (np.diff(place) < 1).any():
+        raise ValueError(f"as_of must be one or more increasing sessions of the quotes, got {list(as_of[:3])} ...")
+    place = place + (fill == "next_open")
+    priced = np.flatnonzero(np.isfinite(quotes.fills(fill)).any(axis=1))
+    stop = min(int(place[-1]) + 1, int(priced[-1]) if len(priced) else 0)
+    first = int(place[0])
+    wanted = np.full((max(stop - first, 0), weights.shape[1]), np.nan)
+    wanted[place[place < stop] - first] = weights[place < stop]
+    return first, wanted
+
+
+def _tradable(
+    price: Float[ndarray, "sessions stocks"],
+) -> tuple[Bool[ndarray, "sessions stocks"], Bool[ndarray, "sessions stocks"]]:
+    """Whether a stock can be traded at each fill, and whether it could not for longer than `PATIENCE` sessions."""
+    tradable = np.isfinite(price)
+    session = np.arange(len(price))[:, None]
+    last = np.maximum.accumulate(np.where(tradable, session, -1), axis=0)
+    return tradable, session - last > PATIENCE
+
+
+def _moves(mark: Float[ndarray, "sessions stocks"]) -> Float[ndarray, "sessions stocks"]:
+    """The move from each fill to the next; 0 where a stock had no price yet, which is where none can be held."""
+    following = np.zeros_like(mark)
+    following[:-1] = np.where(np.isfinite(mark[:-1]), mark[1:] / mark[:-1] - 1, 0.0)
+    return following
+
+
+def _trade(
+    drifted: Float[ndarray, " stocks"],
+    wanted: Float[ndarray, " stocks"],
+    tradable: Bool[ndarray, " stocks"],
+    settled: Bool[ndarray, " stocks"],
+) -> Float[ndarray, " stocks"]:
+    """The weights after trading what can be traded."""
+    if np.isnan(wanted).all():
+        return np.where(settled, 0.0, drifted)
+    stuck = np.where(tradable | settled, 0.0, drifted)
+    traded = np.where(tradable, wanted, 0.0)
+    room, asked = max(0.0, 1 - np.abs(stuck).sum()), np.abs(traded).sum()
+    return np.asarray(stuck + traded * (room / asked if asked > room else 1.0))
+
+
+def _track(
+    sessions: pd.DatetimeIndex,
+    held: Float[ndarray, "rows stocks"],
+    turnover: Float[ndarray, " rows"],
+    gross: Float[ndarray, " rows"],
+    costs: Costs,
+) -> pd.DataFrame:
+    long, short = np.maximum(held, 0).sum(axis=1), np.maximum(-held, 0).sum(axis=1)
+    cost, borrow = turnover * costs.trading, short * costs.holding_short
+    values = (sessions, gross, turnover, cost, borrow, gross - cost - borrow, long, short)
+    return pd.DataFrame(dict(zip(COLUMNS, values, strict=True)))

@@ -1,0 +1,141 @@
+"""Statistics of a portfolio: against another library's figures, by hand, and what intervals promise."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtml.metrics import MINIMUM_DAYS
+from dtml.performance import (
+    deflated_sharpe,
+    drawdown,
+    equity,
+    luckiest,
+    performance,
+    session_sharpe,
+    sharpe_interval,
+)
+from dtml.portfolio import Costs, Quotes, Strategy, follow
+
+DAYS, RESAMPLES = 300, 499
+
+
+def track_of(net: np.ndarray, turnover: float = 0.5, paid: float = 0.0, borrow: float = 0.0) -> pd.DataFrame:
+    return pd.DataFrame({"net": net, "turnover": turnover, "borrow": borrow, "gross": net + paid + borrow})
+
+
+@pytest.fixture
+def net() -> np.ndarray:
+    return np.random.default_rng(0).normal(0.0005, 0.01, DAYS)
+
+
+def test_the_standard_statistics_are_those_of_empyrical(net: np.ndarray) -> None:
+    """Golden numbers printed by empyrical-reloaded 0.7.1 for these 300 returns: annual_return and so on."""
+    found = performance(track_of(net), trials=[session_sharpe(net)], resamples=RESAMPLES)
+    assert found.days == DAYS
+    assert found.annual_return == pytest.approx(0.022951861578771826, rel=1e-9)
+    assert found.annual_volatility == pytest.approx(0.16184381677326068, rel=1e-9)
+    assert found.sharpe == pytest.approx(0.22083857554449943, rel=1e-9)
+    assert found.max_drawdown == pytest.approx(-0.15107926999942237, rel=1e-9)
+    assert found.sharpe_low < found.sharpe < found.sharpe_high
+
+
+def test_four_days_by_hand() -> None:
+    """1 becomes 1.1, 0.99, 0.99 and 1.0395; mean 0.0125; deviations .0875, -.1125, -.0125, .0375 squared: .021875."""
+    net = np.array([0.1, -0.1, 0.0, 0.05])
+    found = performance(track_of(net, turnover=0.5, paid=0.001, borrow=0.0005), trials=[0.1], resamples=RESAMPLES)
+    assert equity(net) == pytest.approx([1.1, 0.99, 0.99, 1.0395])
+    assert drawdown(net) == pytest.approx([0, -0.1, -0.1, 1.0395 / 1.1 - 1])
+    assert found.annual_return == pytest.approx(1.0395**63 - 1)
+    assert found.annual_volatility == pytest.approx((0.021875 / 3 * 252) ** 0.5)
+    assert found.sharpe == pytest.approx(0.0125 / (0.021875 / 3) ** 0.5 * 252**0.5)
+    assert found.max_drawdown == pytest.approx(-0.1)
+    assert found.hit_rate == 0.5
+    assert found.turnover == 0.5
+    assert found.break_even == pytest.approx((0.0125 + 0.001) / 0.5 * 1e4)
+    assert np.isnan([found.sharpe_low, found.sharpe_high]).all()
+
+
+def test_a_loss_on_the_first_day_is_a_drawdown() -> None:
+    assert drawdown(np.array([-0.2, 0.1])) == pytest.approx([-0.2, -0.12])
+
+
+def test_at_the_break_even_cost_nothing_is_left_of_the_mean_return() -> None:
+    generator = np.random.default_rng(1)
+    price = 100 * np.exp(0.01 * generator.standard_normal((53, 7)).cumsum(axis=0))
+    quotes = Quotes(pd.bdate_range("2021-01-01", periods=53), price, price, tuple("ABCDEFG"))
+    weights = generator.normal(0, 0.1, (53, 7))
+    free = follow(weights, quotes.sessions, quotes, Strategy("weighted", costs=Costs(0.0, 0.0, 50.0)))
+    weights *= np.sign(free["gross"].mean())  # so that there is something to lose
+    free = follow(weights, quotes.sessions, quotes, Strategy("weighted", costs=Costs(0.0, 0.0, 50.0)))
+    cost = performance(free, trials=[0.1], resamples=RESAMPLES).break_even
+    assert cost > 0
+    paid = follow(weights, quotes.sessions, quotes, Strategy("weighted", costs=Costs(cost, 0.0, 50.0)))
+    assert paid["net"].mean() == pytest.approx(0, abs=1e-12)
+
+
+def test_without_trading_there_is_no_break_even_and_without_variation_no_sharpe() -> None:
+    found = performance(track_of(np.zeros(DAYS), turnover=0.0), trials=[np.nan, 0.1], resamples=RESAMPLES)
+    figures = (found.break_even, found.sharpe, found.sharpe_low, found.sharpe_high, found.deflated_sharpe)
+    assert np.isnan(figures).all()
+    assert (found.annual_return, found.annual_volatility, found.max_drawdown, found.hit_rate) == (0, 0, 0, 0)
+    one = performance(track_of(np.array([0.01])), trials=[np.nan], resamples=RESAMPLES)
+    assert np.isnan([one.sharpe, one.annual_volatility]).all()
+    with pytest.raises(ValueError, match="no day"):
+        performance(track_of(np.zeros(0)), trials=[0.1])
+
+
+def test_below_the_minimum_of_days_there_is_no_interval(net: np.ndarray) -> None:
+    few = performance(track_of(net[: MINIMUM_DAYS - 1]), trials=[0.1], resamples=RESAMPLES)
+    enough = performance(track_of(net[:MINIMUM_DAYS]), trials=[0.1], resamples=RESAMPLES)
+    assert np.isnan([few.sharpe_low, few.sharpe_high]).all()
+    assert enough.sharpe_low < enough.sharpe < enough.sharpe_high
+
+
+def test_the_interval_of_the_sharpe_ratio_holds_the_true_one_about_95_times_in_100() -> None:
+    """1,000 series of 131 independent days, of fat tails and a Sharpe ratio of 0.1 per session."""
+    noise = np.random.default_rng(2).standard_t(5, (131, 1000)) / np.sqrt(5 / 3)
+    low, high = sharpe_interval(0.01 * (noise + 0.1), resamples=RESAMPLES)
+    true = 0.1 * np.sqrt(252)
+    assert 0.92 < ((low < true) & (true < high)).mean() < 0.98
+
+
+def test_the_interval_does_not_depend_on_the_size_of_the_positions(net: np.ndarray) -> None:
+    once, thrice = (sharpe_interval(size * net[:, None], resamples=RESAMPLES) for size in (1, 3))
+    assert np.ravel(once) == pytest.approx(np.ravel(thrice), rel=1e-4)
+
+
+def test_the_probabilistic_sharpe_ratio_by_hand() -> None:
+    """The formula of Bailey & Lopez de Prado (2012), worked out on paper.
+
+    Of -1, 0, 0, 1, 2 percent: mean 0.4, deviations -1.4, -.4, -.4, .6, 1.6. Squares 1.96 .16 .16 .36 2.56 add up to
+    5.2: of a population 1.04, of a sample 1.3, so the ratio is .4 / sqrt(1.3) = .350823. Cubes -2.744 -.064 -.064
+    .216 4.096 add up to 1.44: skew .288 / 1.04^1.5 = .271545. Fourth powers 3.8416 .0256 .0256 .1296 6.5536 add up
+    to 10.576: kurtosis 2.1152 / 1.0816 = 1.955621. Error: sqrt(1 - .271545 * .350823 + .955621 / 4 * .350823^2) =
+    sqrt(1 - .095264 + .029404) = .966510. Phi(.350823 * 2 / .966510) = Phi(.725958) = .7661.
+    """
+    net = np.array([-0.01, 0.0, 0.0, 0.01, 0.02])
+    assert session_sharpe(net) == pytest.approx(0.350823, abs=1e-6)
+    assert deflated_sharpe(net, [session_sharpe(net)]) == pytest.approx(0.7661, abs=1e-4)
+
+
+def test_the_luckiest_of_ten_tries_by_hand() -> None:
+    """Ten ratios of sample variance 0.01: 0.1 times (1 - .577216) z(.9) + .577216 z(1 - .1 / e).
+
+    Tables: z(.9) = 1.281552 and z(.963212) = 1.789240, so .541818 + 1.032777 = 1.574595.
+    """
+    tries = np.tile([-1.0, 1.0], 5) * 0.1 * np.sqrt(9 / 10)
+    assert luckiest(tries.tolist()) == pytest.approx(0.1574595, abs=1e-5)
+    assert luckiest([0.3]) == 0
+    assert luckiest([0.3, np.nan]) == 0
+    with pytest.raises(ValueError, match="trials"):
+        luckiest([np.nan])
+
+
+def test_the_more_was_tried_the_less_the_best_of_it_shows(net: np.ndarray) -> None:
+    own = session_sharpe(net)
+    chances = [deflated_sharpe(net, [own])]
+    for trials in (2, 5, 17, 101):
+        spread = np.linspace(-1, 1, trials)
+        chances.append(deflated_sharpe(net, (own + 0.02 * spread / spread.std(ddof=1)).tolist()))
+    assert (np.diff(chances) < 0).all()
+    assert 0 <= min(chances) < max(chances) <= 1
