@@ -12,6 +12,8 @@ from itertools import product
 from types import MappingProxyType
 
 from dtml.baselines import RecurrentConfig
+from dtml.errors import UsageError
+from dtml.markets import Market, load_market
 from dtml.members import TrainingConfig
 from dtml.model import ModelConfig
 from dtml.networks import NetworkConfig
@@ -41,14 +43,40 @@ class Figure:
 
 @dataclass(frozen=True)
 class PaperSet:
-    """A public set: spans of sessions predicted, both ends included, and what is trained on it."""
+    """A public set: spans of sessions predicted, both ends included, and what is trained on it.
+
+    `notes` say how the public files compare with the paper's set; `data_until` is their last session, where they end
+    before the test span does.
+    """
 
     market: str
+    stocks: int  # in the public files
     train: tuple[date, date]
     validation: tuple[date, date]
     test: tuple[date, date]
     recipes: Mapping[str, Recipe]
     published: Mapping[str, Figure]
+    notes: tuple[str, ...] = ()
+    data_until: date | None = None
+
+    @property
+    def last_session(self) -> date:
+        """The last session that the data must reach."""
+        return self.data_until or self.test[1]
+
+
+def require_set(market: Market, paper: PaperSet) -> None:
+    """Raise UsageError unless the market has the set's stocks.
+
+    They are those that the set's market lists; as many as the public files hold, where its list is of another time.
+    """
+    listed = set(load_market(paper.market).symbols)
+    named = listed if len(listed) == paper.stocks else set(market.symbols)
+    if len(market.symbols) != paper.stocks or named != set(market.symbols):
+        raise UsageError(
+            f"this is not {paper.market}'s data: {len(market.symbols)} stocks, {len(listed & set(market.symbols))} of "
+            f"them in its market's list; the set has {paper.stocks}: name its files with --prices and --index"
+        )
 
 
 def _dtml(window: int, hidden: int, beta: float, epochs: int) -> Recipe:
@@ -81,6 +109,7 @@ def _stocknet(epochs: int) -> Recipe:
 
 ACL18 = PaperSet(
     market="acl18",
+    stocks=87,
     train=(date(2014, 1, 2), date(2015, 7, 31)),
     validation=(date(2015, 8, 3), date(2015, 9, 30)),
     test=(date(2015, 10, 1), date(2015, 12, 31)),
@@ -102,10 +131,15 @@ ACL18 = PaperSet(
             "stocknet": Figure(0.5285, 0.0020, 0.0187, 0.0011),
         }
     ),
+    notes=(
+        "labelled stock-days of validation and test, 2,555 and 3,720, are as many as in the features that Feng et al. "
+        "publish of this set",
+    ),
 )
 
 KDD17 = PaperSet(
     market="kdd17",
+    stocks=50,
     train=(date(2007, 1, 3), date(2014, 12, 31)),
     validation=(date(2015, 1, 2), date(2015, 12, 31)),
     test=(date(2016, 1, 4), date(2016, 12, 30)),
@@ -133,10 +167,15 @@ KDD17 = PaperSet(
             "stocknet": Figure(0.5193, 0.0001, 0.0335, 0.0050),
         }
     ),
+    notes=(
+        "labelled stock-days of validation and test, 8,070 and 7,398, are as many as in the features that Feng et al. "
+        "publish of this set",
+    ),
 )
 
 NDX100 = PaperSet(
     market="ndx100",
+    stocks=94,
     train=(date(2013, 1, 2), date(2015, 12, 31)),
     validation=(date(2016, 1, 4), date(2016, 12, 30)),
     test=(date(2017, 1, 3), date(2017, 12, 29)),
@@ -151,9 +190,29 @@ NDX100 = PaperSet(
             "stocknet": Figure(0.5392, 0.0016, 0.0253, 0.0102),
         }
     ),
+    notes=(
+        "94 of the paper's 95 stocks",
+        "no adjusted close: moves are those of the close, which is adjusted for splits and not for dividends",
+        "the public prices end on 2017-12-08, the paper's test span on 2017-12-29",
+    ),
+    data_until=date(2017, 12, 8),
 )
 
 SETS: Mapping[str, PaperSet] = MappingProxyType({paper.market: paper for paper in (ACL18, KDD17, NDX100)})
+
+
+def name_of(model: NetworkConfig) -> str:
+    """The name of a network in the published table."""
+    match model:
+        case RecurrentConfig(attention=False):
+            return "lstm"
+        case RecurrentConfig(epsilon=0.0):
+            return "alstm"
+        case RecurrentConfig():
+            return "adv_alstm"
+        case StockNetConfig():
+            return "stocknet"
+    return "dtml"
 
 
 def grid(recipe: Recipe) -> list[Recipe]:

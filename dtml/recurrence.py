@@ -86,7 +86,10 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Gradients of inputs, weights and bias."""
+        """Gradients of inputs, weights and bias; once, as the buffers then serve other steps."""
+        if getattr(ctx, "spent", False):
+            raise RuntimeError("the recurrence goes backward once: its buffers serve other steps now; run it anew")
+        ctx.spent = True
         x, windows, from_input, _, from_state, states, gates, cells, tanhs = ctx.saved_tensors
         members, sessions, symbols, inputs = x.shape
         grad_projected = _borrow((members, sessions * symbols, from_state.shape[1]), x).zero_()

@@ -24,6 +24,7 @@ COLUMNS = [
     *("calibration_slope", "calibration_intercept", "auc", "auc_low", "auc_high", "same_call"),
 ]
 OF_GAINS = [column for column in COLUMNS if "gain" in column]
+OF_MEMBERS = ["seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd"]
 OF_PROBABILITIES = [column for column in COLUMNS if column.startswith(("brier", "calibration", "auc"))]
 SMALLEST = 1e-6  # probabilities are held this far from 0 and 1 before their logit is taken
 Columns = dict[str, Float[ndarray, " predictors"]]
@@ -81,12 +82,12 @@ def scoreboard(
     other figures are of the ensemble, the mean probability. Gains are paired differences to the rule `best_rule`.
     `brier` is a mean squared error; slope 1 and intercept 0 are calibrated; `auc` (.5 is no skill) is the share of
     pairs of a riser and a faller of the same day in which the riser was the more probable, NaN without such a pair;
-    `same_call`, in [.5, 1], is the larger share of a day's stocks called one way. Rules have no probabilities: only
-    the last of these. Intervals are NaN below `MINIMUM_DAYS`. Raises ValueError when shapes or names do not fit, a
-    rule has no call where the models have a probability, or a protocol is left without a stock-day.
+    `same_call`, in [.5, 1], is the larger share of a day's stocks called one way. Rules have no probabilities and no
+    members: of these figures only the last. Intervals are NaN below `MINIMUM_DAYS`. Raises ValueError when shapes or
+    names do not fit, a rule has no call where the models have a probability, or a protocol is left without a stock-day.
     """
     _check(predictors, movement, target, best_rule)
-    known = _known(predictors, movement, target)
+    known = common_stock_days(predictors, movement, target)
     frames = []
     for protocol in PROTOCOLS:
         counted = known if protocol == "all" else known & (paper_labels(movement) != 0)
@@ -194,10 +195,13 @@ def _check(
             )
 
 
-def _known(
+def common_stock_days(
     predictors: Sequence[Predictor], movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex
 ) -> Bool[ndarray, "days stocks"]:
-    """Where the move is known and every member of every model has a probability; rules must have their call there."""
+    """Where the move is known and every member of every model has a probability: the stock-days of `scoreboard`.
+
+    Raises ValueError when a rule has no call on one of them.
+    """
     known = np.isfinite(movement)
     for model in predictors:
         if not model.is_rule:
@@ -223,8 +227,8 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
             "days": len(counts),
             "n": int(sample.counted.sum()),
             "rises": int((sample.counted & sample.rose).sum()),
-            "seeds": [len(members) for members in said],
-            "configurations": [predictor.configurations for predictor in predictors],
+            "seeds": [float(len(members)) for members in said],
+            "configurations": [float(predictor.configurations) for predictor in predictors],
             **_of_members(said, sample),
             **sample.measure("acc", counts, accuracy),
             **sample.measure("mcc", counts, mcc),
@@ -234,7 +238,7 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
         }
     )
     frame.loc[best, OF_GAINS] = np.nan
-    frame.loc[frame["is_rule"], OF_PROBABILITIES] = np.nan
+    frame.loc[frame["is_rule"], OF_MEMBERS + OF_PROBABILITIES] = np.nan
     return frame
 
 

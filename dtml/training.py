@@ -39,16 +39,20 @@ def fit_members(
     state_folder: Path | None = None,
     on_epoch: EpochReport = no_report,
     stack: int | None = None,
+    begin: Sequence[Weights] | None = None,
 ) -> list[Fit]:
     """Train all members and return them in their order, each with its best epoch on validation.
 
     Members are stacked into programs of at most `stack`, which changes nothing of what a member becomes; by default
     all that can be on CUDA, and on CPU as many as a thread's cache holds. Programs run on a thread each. With a
     `state_folder`, the state after each epoch lies there, and a fit that finds one continues from it. `on_epoch` is
-    called from the program's thread.
+    called from the program's thread, first with the last epoch done of a fit that is continued. `begin` holds the
+    first weights of each member; without it they are drawn.
     """
     groups = _programs(members, train, lambda alike: stack or _stack_size(alike, train, device))
     fits = {i: start(member, len(train.symbols), device) for i, member in enumerate(members)}
+    for fit, weights in zip(fits.values(), begin or (), strict=begin is not None):
+        fit.start_from(weights)
     spans: dict[Protocol, tuple[Span, Span]] = {}
     for member in members:
         protocol = member.training.protocol
@@ -75,7 +79,12 @@ def _advance(programs: "deque[Iterator[int]]", device: torch.device) -> None:
                 program = programs.popleft()
             except IndexError:  # another thread was quicker
                 return
-            if next(program, None) is not None:
+            try:
+                goes_on = next(program, None) is not None
+            except BaseException:
+                interrupted.set()  # here, as nobody may be waiting for this thread before the others have ended
+                raise
+            if goes_on:
                 (programs.append if on_cpu else programs.appendleft)(program)
 
     threads = torch.get_num_threads()
@@ -138,6 +147,7 @@ def _fit_program(
     for fit in fits:
         if (file := files[fit.member]) is not None and file.exists():
             restore_state(fit, file)
+            on_epoch(fit.member, fit.epochs[-1])
     while active := [fit for fit in fits if not fit.finished]:
         program = _assemble(active, stocks, device)
         step = _Step(program, [fit.noise for fit in active])

@@ -1,7 +1,7 @@
 """The published experiment on one of its sets: everything that is decided before its test span is read.
 
-Nothing here but `Study.read_test` loads a bar of the test span: models, epochs, configurations and the rule to beat
-are chosen on the spans before it. `flows.benchmark_scores` calls it, once.
+Nothing here but `Study.read_test` loads a bar of the test span, and `flows.benchmark_scores` calls it once: models,
+epochs, configurations and the rule to beat are chosen on the spans before it. How far the prices go is asked first.
 """
 
 import hashlib
@@ -20,11 +20,13 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
+from db import queries
+from db.engine import reading
 from dtml.checkpoints import Ensemble
 from dtml.classifiers import Fitted, Kind, fit_classifier
 from dtml.errors import DtmlError
 from dtml.inference import choose_device, member_probabilities
-from dtml.members import Fit, Member
+from dtml.members import Fit, Member, state_file
 from dtml.paper import PaperSet, Recipe, grid
 from dtml.rules import choose_rule, naive_calls
 from dtml.training import EpochReport, fit_members, no_report, stack_members
@@ -81,6 +83,27 @@ class Study:
         """Bars up to the end of validation, and their watermark."""
         return stored_bars(self.desk, date.min, self.paper.validation[1])
 
+    @cached_property
+    def last_session(self) -> date | None:
+        """The last session of the prices that will be read: half of the stocks and the index reach it."""
+        with reading(self.desk.engine) as conn:
+            stored = queries.last_sessions(conn, self.desk.name)
+        stocks, index = self.desk.market.symbols, self.desk.market.index.symbol
+        reached = sorted(stored[stored.index.isin(stocks)], reverse=True)
+        if index not in stored or 2 * len(reached) < len(stocks):
+            return None
+        return min(reached[(len(stocks) - 1) // 2].date(), stored[index].date(), self.paper.test[1])
+
+    def require_test_span(self) -> None:
+        """Raise DtmlError unless the store holds the test span to its end, or to the end of what is public of it."""
+        due, last = self.paper.last_session, self.last_session
+        if last is None or last < due:
+            held = "no prices" if last is None else f"prices up to {last}"
+            raise DtmlError(
+                f"the store holds {held} of {self.paper.market}, and a test span is read once and whole, up to {due}: "
+                "fetch the whole set, with --prices and --index"
+            )
+
     @property
     def window(self) -> int:
         """The window of DTML: classifiers see as many sessions, and scores are of its days."""
@@ -103,9 +126,9 @@ class Study:
 
     @cached_property
     def id(self) -> str:
-        """A name that ends in a digest of all that decides the scores but the test span."""
+        """A name that ends in a digest of all that decides the scores; of the test span it holds the last session."""
         recipes = {name: [recipe_settings(each) for each in trials] for name, trials in self.recipes.items()}
-        spans = [self.paper.train, self.paper.validation, self.paper.test]
+        spans = [self.paper.train, self.paper.validation, self.paper.test, self.last_session]
         device = choose_device(self.desk.device).type
         made_by = [version("dtml-nightshift"), version("torch"), version("scikit-learn"), device]
         configs = [asdict(self.window_config(window)) for window in self.windows]
@@ -126,7 +149,7 @@ class Study:
         """The test days for each length of window, the bars and their watermark: the one place that loads them."""
         bars, known_at = stored_bars(self.desk, date.min, self.paper.test[1])
         found = {window: self._some(self._built(bars, window), self.paper.test) for window in self.windows}
-        return found, bars, known_at
+        return {window: _with_outcomes(days) for window, days in found.items()}, bars, known_at
 
     def _some(self, windows: Windows, span: tuple[date, date]) -> Windows:
         """The days of a span, of which some must have a label."""
@@ -156,6 +179,12 @@ class Study:
         return choose_rule(self.rule_calls(self.known[0], train), train.movement.numpy())
 
 
+def _with_outcomes(windows: Windows) -> Windows:
+    """The days from the first to the last with a known move: none follows the last bar."""
+    known = windows.movement.isfinite().any(dim=1).nonzero()
+    return windows.days(slice(int(known[0]), int(known[-1]) + 1))
+
+
 def recipe_settings(recipe: Recipe) -> dict[str, Any]:
     """A recipe as plain values, for a digest or a row."""
     model = asdict(recipe.model)
@@ -165,6 +194,15 @@ def recipe_settings(recipe: Recipe) -> dict[str, Any]:
 def train_models(study: Study, on_epoch: EpochReport = no_report) -> dict[str, list[Trial]]:
     """Fit every configuration of every model with every seed; interrupted, it goes on where it stopped."""
     return _train_networks(study, on_epoch) | {kind: [_train_classifier(study, kind)] for kind in get_args(Kind)}
+
+
+def was_begun(study: Study) -> bool:
+    """Whether an earlier process left the state of a training: then nobody has measured the whole of it."""
+    for window in study.windows:
+        folder = _state_folder(study.paper.market, *study.spans(window))
+        if any(state_file(folder, member).exists() for member in members_of(study, window).values()):
+            return True
+    return False
 
 
 def members_of(study: Study, window: int | None = None) -> dict[tuple[str, Recipe, int], Member]:

@@ -1,4 +1,7 @@
-"""The second half of a benchmark: read the test span once, score every model on it, store and publish."""
+"""The second half of a benchmark: read the test span once, score every model on it, store and publish.
+
+What is published comes from the store alone, so that a page written again is the same.
+"""
 
 import os
 import time
@@ -20,10 +23,10 @@ from db.engine import reading, transaction
 from dtml.benchmark_report import benchmark_page
 from dtml.checkpoints import save_ensemble
 from dtml.inference import choose_device
-from dtml.scoreboard import Predictor, calibration_curve, member_scores, scoreboard
+from dtml.scoreboard import Predictor, calibration_curve, common_stock_days, member_scores, scoreboard
 from dtml.training import EpochReport, no_report
-from dtml.windows import Windows, paper_labels
-from flows.benchmark import Study, Trial, train_models
+from dtml.windows import Windows, adjusted_price, paper_labels
+from flows.benchmark import Study, Trial, train_models, was_begun
 from flows.settings import data_folder, reports_folder
 
 Stage = Callable[[str, Callable[[], Any]], Any]
@@ -31,11 +34,12 @@ Stage = Callable[[str, Callable[[], Any]], Any]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark as it is stored: its row, its scores, its members, and its page."""
+    """A benchmark as it is stored: its row, its scores, its members, its number among those of its set, its page."""
 
     row: Mapping[str, Any]
     scores: pd.DataFrame
     members: pd.DataFrame
+    number: int
     page: Path
 
 
@@ -45,12 +49,15 @@ class Chosen:
 
     models: Mapping[str, list[Trial]]
     best_rule: str
-    seconds: float
+    seconds: float | None  # of all trainings; None where an earlier process did a part
 
 
 @dataclass(frozen=True)
 class Test:
-    """The test span as it was read: windows by their length, what each model said, and what the rules said."""
+    """The test span as it was read: windows by their length, what each model said, and what the rules said.
+
+    `movement` is that of the days in full precision, a ratio minus 1, NaN where it is not known.
+    """
 
     read_at: datetime
     known_at: datetime
@@ -58,12 +65,14 @@ class Test:
     said: Mapping[str, list[Float[ndarray, "members days stocks"]]]  # by model and configuration
     rules: pd.DataFrame
     days: Windows
+    movement: Float[ndarray, "days stocks"]
 
 
 def run_benchmark(
     study: Study, stage: Stage = lambda _name, work: work(), on_epoch: EpochReport = no_report
 ) -> Benchmark:
     """Train every model, then read the test span and store its scores; one that is stored is not done again."""
+    study.require_test_span()
     if (stored := stored_benchmark(study.desk.engine, study.id)) is None:
         chosen = stage("train and choose", lambda: _choose(study, on_epoch))
         stage("read the test span", lambda: _score(study, chosen, _read_test_once(study, chosen)))
@@ -79,19 +88,32 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
         if row is None:
             return None
         scores, members = queries.benchmark_scores(conn, benchmark_id), queries.benchmark_members(conn, benchmark_id)
-    page = page_of(row)
-    if not page.exists():
-        write_page(row, scores, members)
-    return Benchmark(row, scores, members, page)
+        number = queries.benchmarks(conn, row["market"])["id"].tolist().index(benchmark_id) + 1
+        found = Benchmark(row, scores, members, number, page_of(row))
+        if not found.page.exists():
+            _write_page(found, _curves(conn, row, scores))
+    return found
+
+
+def _curves(conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The calibration of each model's ensemble, on the stock-days that the scoreboard has under 'all'."""
+    span = {"first": row["test_first"], "last": row["test_last"]}
+    history = queries.prediction_history(conn, market=row["market"], kind="paper", **span)
+    models = scores[~scores["is_rule"]]
+    runs = dict(zip(models["predictor"], models["run_id"], strict=True))
+    said = history[history["run_id"].isin(runs.values()) & history["move"].notna()]
+    said = said.pivot(index=["target", "symbol", "move"], columns="run_id", values="probability").dropna()
+    rose = said.index.get_level_values("move") > 0
+    return {name: calibration_curve(said[run].to_numpy(), rose) for name, run in runs.items()}
 
 
 def _choose(study: Study, on_epoch: EpochReport) -> Chosen:
-    begun = time.perf_counter()
+    begun, is_whole = time.perf_counter(), not was_begun(study)
     models = {
         name: sorted(trials, key=lambda trial: -trial.validation_acc)  # stable: of equals, the published one
         for name, trials in train_models(study, on_epoch).items()
     }
-    return Chosen(models, study.best_rule(), time.perf_counter() - begun)
+    return Chosen(models, study.best_rule(), time.perf_counter() - begun if is_whole else None)
 
 
 def _read_test_once(study: Study, chosen: Chosen) -> Test:
@@ -102,7 +124,15 @@ def _read_test_once(study: Study, chosen: Chosen) -> Test:
     said = {
         name: [trial.probability(windows[trial.window]) for trial in trials] for name, trials in chosen.models.items()
     }
-    return Test(read_at, known_at, windows, said, study.rule_calls(bars, days), days)
+    return Test(read_at, known_at, windows, said, study.rule_calls(bars, days), days, _moves(study, bars, days))
+
+
+def _moves(study: Study, bars: pd.DataFrame, days: Windows) -> Float[ndarray, "days stocks"]:
+    """The moves that the windows hold in single precision, as a night's outcomes are: from prices, in double."""
+    priced = bars.assign(price=adjusted_price(bars, study.desk.market.returns))
+    prices = priced.pivot(index="session", columns="symbol", values="price").reindex(columns=list(days.symbols))
+    before, after = (prices.reindex(sessions).to_numpy() for sessions in (days.as_of, days.target))
+    return np.where(days.movement.isfinite().numpy(), after / before - 1, np.nan)
 
 
 def _score(study: Study, chosen: Chosen, test: Test) -> None:
@@ -110,29 +140,21 @@ def _score(study: Study, chosen: Chosen, test: Test) -> None:
         Predictor(name, test.said[name][0], configurations=sum(trial.tried for trial in trials))
         for name, trials in chosen.models.items()
     ]
-    everyone = (1, *test.days.movement.shape)
+    everyone = (1, *test.movement.shape)
     for rule in test.rules.columns:
         calls = np.broadcast_to(test.rules[rule].to_numpy(dtype=float)[None, :, None], everyone)
         predictors.append(Predictor(rule, calls, is_rule=True))
-    scores = scoreboard(
-        predictors, movement=test.days.movement.numpy(), target=test.days.target, best_rule=chosen.best_rule
-    )
+    scores = scoreboard(predictors, movement=test.movement, target=test.days.target, best_rule=chosen.best_rule)
     scores = scores.join(pd.DataFrame([_published(study, row) for row in scores.to_dict("records")]))
     scores["run_id"] = [None if row.is_rule else f"{study.id}-{row.predictor}" for row in scores.itertuples()]
-    row, members = _row(study, chosen, test), _members(chosen, test)
+    counted = np.where(common_stock_days(predictors, test.movement, test.days.target), test.movement, np.nan)
+    row, members = _row(study, chosen, test), _members(chosen, test, counted)
     with transaction(study.desk.engine) as conn:
         for name, trials in chosen.models.items():
             _store_run(conn, study, name, trials[0], test)
         _store_outcomes(conn, study, test)
         repositories.save_benchmark(conn, row, scores, members)
-    rose = test.days.movement.numpy() > 0
-    counted = np.isfinite(test.days.movement.numpy())
-    curves = {
-        each.name: calibration_curve(np.where(counted, each.probability.mean(axis=0), np.nan), rose)
-        for each in predictors
-        if not each.is_rule
-    }
-    write_page(row, scores, members, curves)
+    page_of(row).unlink(missing_ok=True)  # one of a store that is gone
 
 
 def _published(study: Study, row: Mapping[Any, Any]) -> dict[str, float]:
@@ -145,11 +167,12 @@ def _published(study: Study, row: Mapping[Any, Any]) -> dict[str, float]:
 def _row(study: Study, chosen: Chosen, test: Test) -> dict[str, Any]:
     train, validation = study.spans(study.window)
     spans = {"train": train, "validation": validation, "test": test.days}
+    data = {"data": list(study.paper.notes)} if study.paper.notes else {}
     return {
         "id": study.id,
         "market": study.paper.market,
         "title": study.desk.market.title,
-        "config": {name: trials[0].settings for name, trials in chosen.models.items()},
+        "config": {name: trials[0].settings for name, trials in chosen.models.items()} | data,
         "code_version": version("dtml-nightshift"),
         "data_watermark": test.known_at,
         "stocks": len(test.days.symbols),
@@ -162,12 +185,12 @@ def _row(study: Study, chosen: Chosen, test: Test) -> dict[str, Any]:
     }
 
 
-def _members(chosen: Chosen, test: Test) -> pd.DataFrame:
-    """One row a model, configuration and seed: the whole distribution."""
+def _members(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
+    """One row a model, configuration and seed: the whole distribution, on the stock-days whose move is given."""
     rows = []
     for name, trials in chosen.models.items():
         for number, trial in enumerate(trials):
-            acc, mcc = member_scores(test.said[name][number], test.days.movement.numpy())
+            acc, mcc = member_scores(test.said[name][number], movement)
             for position, member in enumerate(trial.members):
                 rows.append(
                     {
@@ -219,7 +242,7 @@ def _store_run(conn: Connection, study: Study, name: str, trial: Trial, test: Te
 
 
 def _store_outcomes(conn: Connection, study: Study, test: Test) -> None:
-    move = test.days.movement.double().numpy()
+    move = test.movement
     known = _long(test.days, move=move, label=paper_labels(move)).rename(columns={"target": "session"})
     known = known.assign(rise=known["move"] > 0)
     market = study.paper.market
@@ -242,16 +265,12 @@ def page_of(row: Mapping[str, Any]) -> Path:
     return reports_folder() / str(row["market"]) / f"benchmark-{row['id']}.html"
 
 
-def write_page(
-    row: Mapping[str, Any],
-    scores: pd.DataFrame,
-    members: pd.DataFrame,
-    curves: Mapping[str, pd.DataFrame] | None = None,
-) -> Path:
+def _write_page(found: Benchmark, curves: Mapping[str, pd.DataFrame]) -> None:
     """Write the page of a benchmark, whole or not at all."""
-    file = page_of(row)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(benchmark_page(benchmark=row, scores=scores, members=members, curves=curves), encoding="utf-8")
-    partial.replace(file)
-    return file
+    page = benchmark_page(
+        benchmark=found.row, scores=found.scores, members=found.members, curves=curves, number=found.number
+    )
+    found.page.parent.mkdir(parents=True, exist_ok=True)
+    partial = found.page.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(page, encoding="utf-8")
+    partial.replace(found.page)

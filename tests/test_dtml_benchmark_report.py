@@ -199,6 +199,13 @@ def test_the_page_shows_what_there_is() -> None:
     read = Reader(text)
     assert "Every seed" not in read.seen
     assert "Calibration" not in read.seen.replace("Brier, calibration", "")
+    assert "trained onNVIDIA H100\n" in read.seen
+    assert "in this store" not in read.seen
+    told = BENCHMARK | {"config": {"data": ["94 of 95 stocks", "no adjusted close"]}}
+    read = Reader(page(["dtml"], benchmark=told, number=2))
+    assert "data94 of 95 stocks; no adjusted close\n" in read.seen
+    assert "This is benchmark 2 of kdd17 in this store: its test span was read 2 times." in read.seen
+    assert readme_table(told, small_scores()).endswith("\n\nThe data: 94 of 95 stocks; no adjusted close.\n")
     no_epochs = random_members(["dtml"]).assign(best_epoch=None, validation_acc=None)
     assert "window 15, hidden 65" in Reader(page(["dtml"], members=no_epochs)).seen
 
@@ -242,13 +249,14 @@ def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPa
     printed = Console(file=io.StringIO(), width=160)
     for module in (console, benchmark_console):
         monkeypatch.setattr(module, "out", printed)
-    benchmark_console.print_benchmark(BENCHMARK, small_scores())
+    benchmark_console.print_benchmark(BENCHMARK | {"config": {"data": ["50 stocks"]}}, small_scores(), 3)
     assert isinstance(printed.file, io.StringIO)
     tables, sentence = printed.file.getvalue().split("Against the naive rule")
     assert max(len(line) for line in tables.splitlines()) <= 120
     for said in (".5353±.0075", ".5401", "[.512, .561]", "[-.043, +.017]", "(best rule)", "kdd17, all stock-days: 252"):
         assert said in tables
     assert "cannot be told from it" in sentence
+    assert "data      50 stocks\nreading   benchmark 3 of kdd17 in this store" in sentence
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,14 @@ def test_stacked_members_equal_members_alone(inputs: tuple[Tensor, ...]) -> None
         torch.testing.assert_close(mine, theirs)
 
 
+def test_a_second_backward_pass_is_refused(inputs: tuple[Tensor, ...]) -> None:
+    """The buffers of the first have been given to other steps: what it computed would be wrong."""
+    for states, given in ((recur(*(value[0] for value in inputs)), inputs), (torch.vmap(recur)(*inputs), inputs)):
+        states.sum().backward(retain_graph=True)
+        with pytest.raises(RuntimeError, match="goes backward once"):
+            torch.autograd.grad(states.sum(), given[0])
+
+
 def test_memory_used_again_changes_no_earlier_answer(inputs: tuple[Tensor, ...]) -> None:
     """Buffers go from step to step; what a step returned stays, and one forward pass may come between two others."""
     alone = tuple(value[0] for value in inputs)

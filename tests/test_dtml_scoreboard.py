@@ -12,10 +12,12 @@ from dtml.metrics import MINIMUM_DAYS
 from dtml.scoreboard import (
     COLUMNS,
     OF_GAINS,
+    OF_MEMBERS,
     OF_PROBABILITIES,
     Predictor,
     calibration_curve,
     calibration_line,
+    common_stock_days,
     member_scores,
     pairs_by_day,
     scoreboard,
@@ -91,7 +93,7 @@ def test_the_columns_are_in_their_order_and_a_rule_has_none_that_need_probabilit
     rules = board[board["is_rule"]]
     assert (rules["same_call"] == 1).all()
     assert rules[OF_PROBABILITIES].isna().all(axis=None)
-    assert rules[["acc_sd", "mcc_sd"]].isna().all(axis=None)
+    assert rules[OF_MEMBERS].isna().all(axis=None)
     assert rules.loc[rules["predictor"] == "rule", OF_GAINS].isna().all(axis=None)
     assert board.loc[board["predictor"] != "rule", OF_GAINS].notna().all(axis=None)
 
@@ -182,6 +184,10 @@ def test_stock_days_without_a_probability_or_a_move_are_left_out_for_everyone(
     rows = table(model, partial, rule, movement=movement)
     assert set(rows["n"]) == {DAYS * STOCKS - 3 - STOCKS - 1}
     assert set(rows["days"]) == {DAYS - 1}
+    common = common_stock_days((model, partial, rule), movement, TARGET)
+    acc, _ = member_scores(model.probability, np.where(common, movement, np.nan))
+    row = table(model, partial, rule, movement=movement, protocol="paper").loc["model"]
+    assert acc.mean() == pytest.approx(row["acc_mean"])
     model.probability[:, :3, 2], model.probability[:, 7] = 0.01, 0.99
     rule.probability[:, 7] = np.nan
     movement[7] = 0.5

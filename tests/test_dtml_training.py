@@ -1,8 +1,12 @@
 """Training: reproducible, resumable, and able to find what only the data axis shows."""
 
 import json
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from time import sleep
 
 import numpy as np
 import pandas as pd
@@ -18,7 +22,7 @@ from dtml.members import Epoch, Fit, Member, TrainingConfig, state_file
 from dtml.model import DTML, ModelConfig
 from dtml.networks import cross_entropy
 from dtml.program import Span
-from dtml.training import EpochReport, fit_members, no_report, stack_members
+from dtml.training import EpochReport, _advance, fit_members, no_report, stack_members
 from dtml.windows import WindowConfig, Windows
 
 DAYS, STOCKS, WINDOW, FEATURES = 41, 5, 3, 11
@@ -87,7 +91,6 @@ def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
 
 
 def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
-
     def interrupt(_member: Member, epoch: Epoch) -> None:
         if epoch.number == 3:
             raise KeyboardInterrupt
@@ -98,7 +101,7 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(tm
     seen: list[int] = []
     resumed = fit(state_folder=tmp_path, on_epoch=lambda _, epoch: seen.append(epoch.number))
     undisturbed = fit()
-    assert seen == [4, 5]
+    assert seen == [3, 4, 5]  # the last one done is told once more, so that progress can count it
     assert_same_weights(resumed.best, undisturbed.best)
     assert resumed.epochs == undisturbed.epochs
     assert resumed.best_epoch == undisturbed.best_epoch
@@ -153,6 +156,31 @@ def test_an_interrupt_stops_every_member_after_its_epoch() -> None:
     with pytest.raises(KeyboardInterrupt):
         fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, long) for seed in (0, 1)], device=CPU, on_epoch=interrupt)
     assert done.count(1) < 100
+
+
+def test_a_failure_in_a_thread_that_is_not_awaited_yet_stops_the_others_after_their_epoch() -> None:
+    begun, epochs = Event(), []
+
+    def lasting() -> Iterator[int]:
+        begun.wait(10)
+        for number in range(2000):
+            sleep(0.001)
+            epochs.append(number)
+            yield number
+
+    def failing() -> Iterator[int]:
+        begun.set()
+        yield from ()
+        raise RuntimeError("out of memory")
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            _advance(deque([lasting(), failing()]), CPU)
+    finally:
+        torch.set_num_threads(threads)
+    assert len(epochs) < 1000
 
 
 def test_a_loss_that_is_no_number_stops_the_training_with_advice() -> None:

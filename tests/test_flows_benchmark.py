@@ -1,5 +1,6 @@
 """The published experiment on a small simulated set: what is chosen when, what is read once, what is kept."""
 
+import sys
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from made_nights import AS_OF, SMALL
+from made_nights import AS_OF, BARS, SIMULATED, SMALL
+from sqlalchemy import Engine
 
 from db import queries
 from db.engine import reading
@@ -15,18 +17,19 @@ from dtml.baselines import RecurrentConfig
 from dtml.errors import DtmlError, UsageError
 from dtml.members import Epoch, Member, TrainingConfig
 from dtml.model import ModelConfig
-from dtml.paper import KDD17, SETS, Figure, PaperSet, Recipe, grid, shortened
+from dtml.paper import SETS, Figure, PaperSet, Recipe, grid, name_of, shortened
 from dtml.stocknet import StockNetConfig
 from flows.benchmark import Study, members_of, train_models
 from flows.benchmark_scores import run_benchmark
 from flows.commands import run_paper
-from flows.desk import Desk, Order
+from flows.desk import Desk, Order, open_stored_desk
 from flows.fetch import fetch_bars
 from flows.night import run_night
 
 QUICK = TrainingConfig(epochs=3, batch_days=31, first_kept_epoch=1, learning_rate=0.003)
 PAPER = PaperSet(
     market="simulated",
+    stocks=len(SIMULATED.market.symbols),
     train=(date(2023, 1, 3), date(2023, 10, 31)),
     validation=(date(2023, 11, 1), date(2024, 1, 31)),
     test=(date(2024, 2, 1), date(2024, 6, 28)),
@@ -56,6 +59,11 @@ def study(stored: Desk) -> Study:
     return Study(stored, PAPER, seeds=(0, 1))
 
 
+def interrupt(member: Member, epoch: Epoch) -> None:
+    if isinstance(member.model, ModelConfig) and epoch.number == 2:
+        raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
     study: Study, monkeypatch: pytest.MonkeyPatch
@@ -76,9 +84,7 @@ def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
         return work()
 
     run_benchmark(study, staged)
-    before = [last for name, last in read if name != "read the test span"]
-    assert before
-    assert max(before) <= PAPER.validation[1]
+    assert max(last for name, last in read if name != "read the test span") <= PAPER.validation[1]
     assert [last for name, last in read if name == "read the test span"] == [PAPER.test[1]]
 
 
@@ -104,6 +110,10 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(study: Study
     hits = (mine["probability"] > 0.5) == (mine["move"] > 0)
     assert hits.mean() == pytest.approx(scores.loc[("all", "dtml"), "acc"])
     assert mine["target"].min().date() >= PAPER.test[0]
+    prices = BARS.set_index(["symbol", "session"])["adj_close"]
+    before, after = (prices[pd.MultiIndex.from_frame(mine[["symbol", day]])].to_numpy() for day in ("as_of", "target"))
+    np.testing.assert_allclose(mine["move"], after / before - 1, rtol=0, atol=1e-15)
+    assert found.scores.loc[found.scores["is_rule"], ["seeds", "acc_mean"]].isna().all(axis=None)
     members = found.members
     dtml = members[members["predictor"] == "dtml"]
     assert dtml["acc"].mean() == pytest.approx(scores.loc[("paper", "dtml"), "acc_mean"])
@@ -120,9 +130,11 @@ def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
     with reading(study.desk.engine) as conn:
         counts = queries.table_counts(conn)
     monkeypatch.setattr(Study, "read_test", lambda _: pytest.fail("the test span was read a second time"))
+    page = first.page.read_text(encoding="utf-8")
     first.page.unlink()
     again = run_benchmark(Study(study.desk, PAPER, seeds=(0, 1)))
-    assert again.page.exists()
+    assert again.page.read_text(encoding="utf-8") == page
+    assert page.count('<svg class="curve"') == 5
     pd.testing.assert_frame_equal(again.scores, first.scores)
     with reading(study.desk.engine) as conn:
         assert queries.table_counts(conn) == counts
@@ -130,20 +142,15 @@ def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_an_interrupted_benchmark_goes_on_where_it_stopped_and_ends_the_same(study: Study, tmp_path: Path) -> None:
-    def interrupt(member: Member, epoch: Epoch) -> None:
-        if isinstance(member.model, ModelConfig) and epoch.number == 2:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         train_models(study, interrupt)
     seen: list[tuple[str, int]] = []
     resumed = train_models(study, lambda member, epoch: seen.append((type(member.model).__name__, epoch.number)))
     assert ("ModelConfig", 1) not in seen
     assert ("ModelConfig", 3) in seen
-    other = Study(study.desk, PAPER, seeds=(0, 1))
     for file in tmp_path.rglob("member-*.safetensors"):
         file.unlink()
-    undisturbed = train_models(other)
+    undisturbed = train_models(Study(study.desk, PAPER, seeds=(0, 1)))
     test = study.read_test()[0]
     for name, trials in resumed.items():
         np.testing.assert_array_equal(
@@ -163,23 +170,50 @@ def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
     dtml = found.members[found.members["predictor"] == "dtml"]
     assert dtml.groupby("configuration").size().tolist() == [2, 2, 2]
     by_configuration = dtml.groupby("configuration")["validation_acc"].mean()
-    kept = dtml[dtml["kept"]]["configuration"].unique()
-    assert kept.tolist() == [0]
+    assert dtml[dtml["kept"]]["configuration"].unique().tolist() == [0]
     assert by_configuration[0] == by_configuration.max()
     row = found.scores[(found.scores["predictor"] == "dtml") & (found.scores["protocol"] == "paper")].iloc[0]
     assert row["configurations"] == 3
     with reading(stored.engine) as conn:
-        shown = conn.exec_driver_sql("select count(*) from benchmark_configuration where predictor = 'dtml'").scalar()
-    assert shown == 3
+        assert len(conn.exec_driver_sql("select 1 from benchmark_configuration where predictor = 'dtml'").all()) == 3
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_store_without_a_span_says_what_to_fetch(whole: Desk) -> None:
-    earlier = replace(PAPER, train=(date(2020, 1, 2), date(2020, 12, 31)))
-    fetch_bars(whole, PAPER.validation[1])
-    for paper, first in ((earlier, "2020-01-02"), (PAPER, "2024-02-01")):
-        with pytest.raises(DtmlError, match=f"no outcome of simulated from {first} to .*: fetch the whole set"):
-            run_benchmark(Study(whole, paper, seeds=(0,)))
+    fetch_bars(whole, date(2024, 6, 14))
+    with pytest.raises(DtmlError, match=r"prices up to 2024-06-14 of simulated.*up to 2024-06-28: fetch the whole set"):
+        run_benchmark(Study(whole, PAPER, seeds=(0,)))
+    earlier = replace(PAPER, train=(date(2020, 1, 2), date(2020, 12, 31)), data_until=date(2024, 6, 14))
+    with pytest.raises(DtmlError, match=r"no outcome of simulated from 2020-01-02 to .*: fetch the whole set"):
+        run_benchmark(Study(whole, earlier, seeds=(0,)))
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(whole: Desk) -> None:
+    fetch_bars(whole, date(2024, 6, 14))
+    paper = replace(PAPER, data_until=date(2024, 6, 14), notes=("prices end on 2024-06-14",))
+    found = run_benchmark(Study(whole, paper, seeds=(0,)))
+    assert found.row["test_last"] == date(2024, 6, 14)
+    assert "prices end on 2024-06-14" in found.page.read_text(encoding="utf-8")
+    with reading(whole.engine) as conn:
+        made = queries.prediction_history(conn, market="simulated", kind="paper")
+    assert made["target"].max() == pd.Timestamp("2024-06-14")
+    fetch_bars(whole, AS_OF)
+    assert Study(whole, paper, seeds=(0,)).id != found.row["id"]  # more of the test span is another test
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_second_benchmark_of_a_set_says_that_it_is_one_and_a_continued_one_names_no_time(study: Study) -> None:
+    first = run_benchmark(replace(study, seeds=(0,)))
+    assert (first.number, first.row["seconds"] > 0) == (1, True)
+    assert "in this store" not in first.page.read_text(encoding="utf-8")
+    other = Study(study.desk, replace(PAPER, recipes={"dtml": PAPER.recipes["dtml"]}), seeds=(1, 2))
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(other, on_epoch=interrupt)
+    second = run_benchmark(other)
+    assert (second.number, second.row["seconds"]) == (2, None)
+    for said in ("benchmark 2 of simulated in this store: its test span was read 2 times", '"spans">cpu</td>'):
+        assert said in second.page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -199,6 +233,54 @@ def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
         run_paper(Order("simulated"), 1, None, with_grid=False, as_json=False, as_markdown=False)
 
 
+@pytest.fixture
+def order(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
+    """The small set in files, an empty store, and no flow to be had."""
+    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
+    monkeypatch.setattr("flows.commands.SETS", {"simulated": PAPER})
+    monkeypatch.setitem(sys.modules, "flows.nightly", None)
+    bars = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].rename(columns={"session": "date"})
+    index = bars["symbol"] == SIMULATED.index_symbol
+    for name, which in (("prices", ~index), ("fewer", ~index & (bars["symbol"] != "L01")), ("index", index)):
+        bars[which].to_parquet(tmp_path / f"{name}.parquet")
+    return Order("simulated", None, "files", tmp_path / "prices.parquet", tmp_path / "index.parquet")
+
+
+def benchmark(order: Order, *, both: bool = False) -> None:
+    run_paper(order, 2, None, with_grid=False, as_json=both, as_markdown=both)
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(order: Order, reader: Engine) -> None:
+    assert order.prices is not None
+    wrong = {
+        "--index is read beside --prices": replace(order, prices=None),
+        r"nothing of simulated is stored: .*--prices FILE --index FILE": Order("simulated"),
+        "this is not simulated's data: 8 stocks": replace(order, prices=order.prices.with_name("fewer.parquet")),
+        "the index SIMX: .*: give --index FILE": replace(order, index=None),
+    }
+    for said, mistaken in wrong.items():
+        with pytest.raises(UsageError, match=said):
+            benchmark(mistaken)
+    with pytest.raises(UsageError, match="choose one"):
+        benchmark(order, both=True)
+    with reading(reader) as conn:
+        assert sum(queries.table_counts(conn).values()) == 0
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_stored_benchmark_is_printed_without_a_flow(order: Order, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ImportError):  # files are read and stored, and then the flow is missing
+        benchmark(order)
+    assert "are used" not in capsys.readouterr().err
+    found = run_benchmark(Study(open_stored_desk(order), PAPER, seeds=(0, 1)))
+    benchmark(order)
+    said = capsys.readouterr()
+    assert f"stored on {found.row['test_read_at']:%Y-%m-%d}: nothing was trained" in said.err
+    assert "note: the store's bars of simulated are used: nothing was asked of the files" in said.err
+    assert str(found.page) in said.out.replace("\n", "")
+
+
 def test_the_published_recipes_are_those_of_the_paper() -> None:
     """Section 4.1 of Yoo et al.; 24 configurations, as epochs are no axis where the best one is kept."""
     recipe = SETS["acl18"].recipes["dtml"]
@@ -206,14 +288,13 @@ def test_the_published_recipes_are_those_of_the_paper() -> None:
     assert (recipe.training.batch_days, recipe.training.epochs, recipe.training.penalty) == (64, 200, 1.0)
     assert len(set(grid(recipe))) == 24
     assert recipe in grid(recipe)
-    assert KDD17.recipes["dtml"] in grid(KDD17.recipes["dtml"])
-    short = shortened(KDD17, 20)
-    assert {name: each.training.epochs for name, each in short.recipes.items()} == {
-        "dtml": 20, "lstm": 20, "alstm": 20, "adv_alstm": 20, "stocknet": 5,
-    }  # fmt: skip
+    short = {name: each.training.epochs for name, each in shortened(SETS["kdd17"], 20).recipes.items()}
+    assert short == dict.fromkeys(("dtml", "lstm", "alstm", "adv_alstm"), 20) | {"stocknet": 5}
+    for paper in SETS.values():
+        assert paper.recipes["dtml"] in grid(paper.recipes["dtml"])
+        assert all(name_of(each.model) == name for name, each in paper.recipes.items())
 
 
 def test_members_of_one_window_are_one_program(study: Study) -> None:
-    columns = members_of(study, window=3)
-    assert {name for name, _, _ in columns} == {"dtml", "stocknet"}
+    assert {name for name, _, _ in members_of(study, window=3)} == {"dtml", "stocknet"}
     assert len(members_of(study)) == 6
