@@ -24,12 +24,15 @@ class Experiment:
     members: int = 2  # seeds 0, 1, ... of the ensemble
     train_sessions: int | None = None  # days of the training span; None: all there are
     validation_sessions: int = 126  # days before `as_of` that choose the epoch
+    gap_sessions: int = 1  # days left out before and after them, so that no close is part of labels on both sides
+    warm_start: bool = False  # from the weights of the model before, in place of fresh ones
 
     def __post_init__(self) -> None:
-        if self.members < 1 or self.validation_sessions < 1 or (self.train_sessions or 1) < 1:
+        counts = (self.members, 1 if self.train_sessions is None else self.train_sessions, self.validation_sessions)
+        if min(counts) < 1 or self.gap_sessions < 0:
             raise UsageError(
-                "members, train_sessions and validation_sessions are 1 or more; "
-                f"got {self.members}, {self.train_sessions}, {self.validation_sessions}"
+                "members, train_sessions and validation_sessions are 1 or more, gap_sessions 0 or more; "
+                f"got {counts} and {self.gap_sessions}"
             )
 
     def seeds(self, *seeds: int) -> list[Member]:
@@ -41,7 +44,7 @@ class Experiment:
         """Sessions of bars that a training reads, or None for all there are."""
         if self.train_sessions is None:
             return None
-        return self.train_sessions + self.validation_sessions + self.windows.history
+        return self.train_sessions + self.validation_sessions + 2 * self.gap_sessions + self.windows.history
 
 
 def nightly() -> Experiment:
@@ -68,5 +71,5 @@ def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:
         config = getattr(experiment, part)
         mine = {f.name: overrides[f.name] for f in fields(config) if f.name in overrides}
         parts[part] = replace(config, **mine)
-    own = {name: overrides[name] for name in ("members", "train_sessions", "validation_sessions") if name in overrides}
+    own = {f.name: overrides[f.name] for f in fields(experiment) if f.name in overrides and f.name not in parts}
     return replace(experiment, **parts, **own)

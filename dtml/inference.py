@@ -1,5 +1,8 @@
 """Run a trained ensemble: the probability that each stock rises, and who moved whom."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -44,13 +47,17 @@ def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.Da
 def member_probabilities(
     ensemble: Ensemble, windows: Windows, device: torch.device
 ) -> Float[Tensor, "members days stocks"]:
-    """Probability of a rise from each member; NaN for stocks that are not observed."""
+    """Probability of a rise from each member; NaN for stocks that are not observed.
+
+    On CPU one thread computes: how many share a product decides its last bits, and the machine should not.
+    """
     days = windows.observed.any(dim=1).nonzero().squeeze(1)
     found = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
-    for position in range(len(ensemble.seeds)):
-        model = _model(ensemble, position, device)
-        for batch in days.split(BATCH_DAYS):
-            found[position, batch] = model.logits(*_inputs(windows, batch, device)).sigmoid().cpu()
+    with _one_thread():
+        for position in range(len(ensemble.seeds)):
+            model = _model(ensemble, position, device)
+            for batch in days.split(BATCH_DAYS) if len(days) else ():
+                found[position, batch] = model.logits(*_inputs(windows, batch, device)).sigmoid().cpu()
     return found.masked_fill(~windows.observed, torch.nan)
 
 
@@ -68,6 +75,16 @@ def attention(ensemble: Ensemble, windows: Windows, device: torch.device) -> Flo
             _, weights = model(*_inputs(windows, batch, device), need_attention=True)
             total[batch] += weights.mean(dim=1).cpu()
     return total / len(ensemble.seeds)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:

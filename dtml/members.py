@@ -94,6 +94,11 @@ class Fit:
         stale = config.patience is not None and self.best_epoch > 0 and done - self.best_epoch >= config.patience
         return done >= config.epochs or stale
 
+    def start_from(self, weights: Weights) -> None:
+        """Begin from these weights in place of those drawn."""
+        for name, value in self.weights.items():
+            value.copy_(weights[name])
+
     def step(self, gradients: Weights) -> None:
         """One step of the optimiser."""
         for name, parameter in self.weights.items():

@@ -97,6 +97,10 @@ class Windows:
             target=self.target[which],
         )
 
+    def only(self, members: Bool[ndarray, "days stocks"]) -> "Windows":
+        """The same days, with no other stock observed than a day's `members`."""
+        return replace(self, observed=self.observed & torch.from_numpy(members))
+
     def labelled(self, protocol: Protocol) -> Bool[Tensor, "days stocks"]:
         """Which stock-days count: observed, with a known movement and, under the paper's rule, a move large enough."""
         known = self.observed & self.movement.isfinite()

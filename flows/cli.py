@@ -2,13 +2,27 @@
 
 import os
 import sys
-from datetime import date, datetime
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 
+from flows.options import (
+    AsJson,
+    AsOf,
+    DeviceOption,
+    Epochs,
+    IndexOption,
+    MarketFile,
+    Members,
+    OptionalMarket,
+    PricesOption,
+    SourceOption,
+    UniverseOption,
+    day_of,
+    order_of,
+)
 from flows.settings import prepare_prefect, prepare_torch, set_up_logging
+from flows.studies import studies
 
 app = typer.Typer(
     name="dtml",
@@ -19,29 +33,7 @@ app = typer.Typer(
 )
 db_app = typer.Typer(help="Look after the database.", no_args_is_help=True)
 app.add_typer(db_app, name="db")
-
-Universe = Literal["list", "source"]
-OptionalMarket = Annotated[str | None, typer.Argument(help="A market that `dtml markets` lists.", metavar="[MARKET]")]
-MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as a TOML file.")]
-SourceOption = Annotated[
-    Literal["yahoo", "files", "simulated"] | None,
-    typer.Option(help="Where prices come from; by default the market's own source, or files where --prices is given."),
-]
-PricesOption = Annotated[Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")]
-IndexOption = Annotated[Path | None, typer.Option(help="The index for --source files, if not among the prices.")]
-UniverseOption = Annotated[
-    Universe | None,
-    typer.Option(
-        help="Stocks of the market's list or of the source; by default the list, unless the source lacks much of it."
-    ),
-]
-AsOf = Annotated[
-    datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Last session seen; by default the last closed.")
-]
-DeviceOption = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto: CUDA if there.")]
-Members = Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+app.add_typer(studies)
 
 
 @app.callback()
@@ -76,8 +68,8 @@ def nightly(
     """
     from flows.commands import run_nights
 
-    order = _order(market, market_file, source, prices, index, universe, members, epochs, device)
-    run_nights(order, _day(as_of), nights, as_json=as_json)
+    order = order_of(market, market_file, source, prices, index, universe, members, epochs, device)
+    run_nights(order, day_of(as_of), nights, as_json=as_json)
 
 
 @app.command()
@@ -97,7 +89,7 @@ def fetch(
     """
     from flows.commands import fetch_market
 
-    fetch_market(_order(market, market_file, source, prices, index, universe), _day(as_of), as_json=as_json)
+    fetch_market(order_of(market, market_file, source, prices, index, universe), day_of(as_of), as_json=as_json)
 
 
 @app.command()
@@ -116,8 +108,8 @@ def train(
     """
     from flows.commands import train_market
 
-    order = _order(market, market_file, members=members, epochs=epochs, device=device)
-    train_market(order, _day(as_of), as_json=as_json)
+    order = order_of(market, market_file, members=members, epochs=epochs, device=device)
+    train_market(order, day_of(as_of), as_json=as_json)
 
 
 @app.command()
@@ -134,8 +126,8 @@ def predict(
     """
     from flows.commands import predict_market
 
-    order = _order(market, market_file, device=device)
-    predict_market(order, _day(as_of), as_json=as_json)
+    order = order_of(market, market_file, device=device)
+    predict_market(order, day_of(as_of), as_json=as_json)
 
 
 @app.command()
@@ -151,30 +143,7 @@ def score(
     """
     from flows.commands import score_predictions
 
-    score_predictions(_order(market, market_file), _day(as_of), as_json=as_json)
-
-
-@app.command()
-def benchmark(
-    market: Annotated[Literal["acl18", "kdd17", "ndx100"], typer.Argument(help="A set of the published table.")],
-    source: SourceOption = None,
-    prices: PricesOption = None,
-    index: IndexOption = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each model.")] = 10,
-    epochs: Annotated[int | None, typer.Option(min=1, help="At most so many epochs each: for a quick look.")] = None,
-    with_grid: Annotated[bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")] = False,
-    device: DeviceOption = "auto",
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Run the published experiment with every model of its table; interrupted, it continues when called again.
-
-    Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
-    """
-    from flows.commands import run_paper
-
-    order = _order(market, None, source, prices, index, device=device)
-    run_paper(order, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown)
+    score_predictions(order_of(market, market_file), day_of(as_of), as_json=as_json)
 
 
 @app.command()
@@ -257,29 +226,3 @@ def main() -> None:
     from flows.failures import run_command
 
     sys.exit(run_command(app))
-
-
-def _day(moment: datetime | None) -> date | None:
-    return None if moment is None else moment.date()
-
-
-def _order(
-    market: str | None,
-    market_file: Path | None,
-    source: str | None = None,
-    prices: Path | None = None,
-    index: Path | None = None,
-    universe: Universe | None = None,
-    members: int | None = None,
-    epochs: int | None = None,
-    device: str = "auto",
-) -> Any:
-    from dtml.errors import UsageError
-    from flows.desk import Order
-
-    if (market is None) == (market_file is None):
-        raise UsageError("name one market, such as `simulated`, or a file of your own with --market-file")
-    asked = {"members": members, "epochs": epochs}
-    overrides = {name: value for name, value in asked.items() if value is not None}
-    name = market or str(market_file)
-    return Order(name, market_file, source, prices, index, universe, overrides, device)

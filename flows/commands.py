@@ -7,17 +7,29 @@ import pandas as pd
 
 from db import queries
 from db.engine import location, reading
+from dtml.backtest_report import readme_lines
 from dtml.benchmark_report import readme_table
-from dtml.errors import UsageError
-from dtml.paper import SETS
-from dtml.sessions import sessions_up_to
+from dtml.errors import DtmlError, UsageError
+from dtml.paper import SETS, PaperSet, require_set, shortened
+from dtml.sessions import previous_session, sessions_up_to
+from flows.audit import audit_market
+from flows.audit_console import print_audit
+from flows.backtest import Plan, open_backtest
+from flows.backtest_console import print_backtest
+from flows.backtest_scores import stored_backtest
+from flows.benchmark import Study
 from flows.benchmark_console import print_benchmark
+from flows.benchmark_scores import Benchmark, stored_benchmark
 from flows.console import night_summary, print_frame, print_json, print_night, print_scores, without_adjusted
-from flows.desk import Desk, Order, choose_as_of, open_desk, open_stored_desk
+from flows.desk import Desk, Order, choose_as_of, open_desk, open_store, open_stored_desk
 from flows.fetch import fetch_bars
 from flows.night import Night, finished_night, run_night
 from flows.score import score_market
 from flows.settings import err, make_data_folder, out
+
+
+class LookAheadError(DtmlError):
+    """A prediction depends on what came after it was made."""
 
 
 def run_nights(order: Order, asked: date | None, nights: int, *, as_json: bool) -> None:
@@ -130,22 +142,111 @@ def run_paper(
     """Run the published experiment on a set and print its scoreboard; one that is stored is printed from there."""
     if order.market not in SETS:
         raise UsageError(f"there is a published experiment on {', '.join(SETS)}; got {order.market}")
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown are two forms of one answer: choose one")
+    if order.index and not order.prices:
+        raise UsageError("--index is read beside --prices: name both")
+    if order.source or order.prices:
+        _fetch_set(order)
+    found = _benchmark(order, tuple(range(seeds)), epochs, with_grid=with_grid)
+    if as_json:
+        return print_json(
+            {"benchmark": found.row, "scores": found.scores, "members": found.members, "number": found.number}
+        )
+    if as_markdown:
+        return print(readme_table(found.row, found.scores))  # noqa: T201 - Markdown is for a file
+    print_benchmark(found.row, found.scores, found.number)
+    out.print(f"page      {found.page}")
+    return None
+
+
+def _benchmark(order: Order, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool) -> Benchmark:
+    """A benchmark as a flow; one that is stored already needs none."""
+    paper = shortened(SETS[order.market], epochs)
+    with reading(open_store()) as conn:
+        if queries.memberships(conn, paper.market).empty:
+            raise UsageError(
+                f"nothing of {paper.market} is stored: name its files, as in "
+                f"`dtml benchmark {paper.market} --prices FILE --index FILE`"
+            )
+    desk = open_stored_desk(order)
+    require_set(desk.market, paper)
+    study = Study(desk, paper, seeds, with_grid)
+    study.require_test_span()
+    if (stored := stored_benchmark(desk.engine, study.id)) is not None:
+        err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
+        return stored
+    make_data_folder()
+    from flows.nightly import benchmark
+
+    found: Benchmark = benchmark(replace(order, attended=True), seeds, epochs, with_grid)
+    return found
+
+
+def _fetch_set(order: Order) -> None:
+    """Bring the prices of a published set into the store, after a look at whether they are its own."""
+    desk, paper = open_desk(order), SETS[order.market]
+    require_set(desk.market, paper)
+    if order.prices:
+        _require_index(desk, paper)
+    _announce(desk)
+    with err.status(f"fetching {desk.name}"):
+        catch = fetch_bars(desk, choose_as_of(desk, None))
+    if not catch.asked:
+        err.print(f"note: the store's bars of {desk.name} are used: nothing was asked of the files")
+
+
+def _require_index(desk: Desk, paper: PaperSet) -> None:
+    index = desk.market.index.symbol
+    answer = desk.source.fetch({index: paper.validation[0]}, paper.validation[1]).outcomes.iloc[0]
+    if answer["status"] != "ok":
+        raise UsageError(f"the index {index}: {answer['detail']}: give --index FILE")
+
+
+def backtest_market(
+    order: Order, plan: Plan, workers: int, cluster: str | None, *, as_json: bool, as_markdown: bool
+) -> None:
+    """Run a backtest and print it; one that is stored is printed from there."""
+    _fetch_named(order, plan.first)
+    make_data_folder()
+    found = open_backtest(order, plan)
+    result = stored_backtest(found.desk.engine, found.id)
+    if result is None:
+        from flows.nightly import backtest_flow
+
+        result = backtest_flow(replace(order, attended=True), plan, workers=workers, cluster=cluster)
+    else:
+        err.print(f"{found.id} was done before: nothing is trained, no row is added")
+    if as_json:
+        return print_json({name: getattr(result, name) for name in ("row", "folds", "scores", "portfolios")})
+    if as_markdown:
+        return print(readme_lines(result.row, result.scores, result.portfolios))  # noqa: T201 - Markdown is for a file
+    print_backtest(result)
+    return None
+
+
+def _fetch_named(order: Order, first: date) -> None:
+    """Bring the store up to date from the prices that the user names, if any, with what a training at `first` reads."""
     if order.source or order.prices:
         desk = open_desk(order)
         _announce(desk)
         with err.status(f"fetching {desk.name}"):
-            fetch_bars(desk, choose_as_of(desk, None))
-    make_data_folder()
-    from flows.nightly import benchmark
+            for day in (previous_session(desk.market.calendar, first), choose_as_of(desk, None)):
+                fetch_bars(desk, day)
 
-    found = benchmark(replace(order, attended=True), tuple(range(seeds)), epochs, with_grid)
+
+def audit_stored(order: Order, asked: date | None, *, as_json: bool) -> None:
+    """Audit a market and print what was found; raises LookAheadError when that is anything."""
+    desk = open_stored_desk(order)
+    as_of = choose_as_of(desk, asked)
+    with err.status("auditing") as status:
+        found = audit_market(desk, as_of, lambda step: status.update(f"auditing {step}"))
     if as_json:
-        return print_json({"benchmark": found.row, "scores": found.scores, "members": found.members})
-    if as_markdown:
-        return print(readme_table(found.row, found.scores))  # noqa: T201 - Markdown is for a file
-    print_benchmark(found.row, found.scores)
-    out.print(f"page      {found.page}")
-    return None
+        print_json({"as_of": as_of, "passed": found.passed, "findings": found.findings, "leaks": found.proof})
+    else:
+        print_audit(found)
+    if not found.passed:
+        raise LookAheadError(f"the audit of {desk.name} as of {as_of} found look-ahead, or missed a planted leak")
 
 
 def _announce(desk: Desk) -> None:

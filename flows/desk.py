@@ -1,12 +1,14 @@
 """What a night works with: a market, where its prices come from, the store, and the experiment it trains."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
+from jaxtyping import Bool
+from numpy import ndarray
 from sqlalchemy import Engine
 
 from db import queries
@@ -56,6 +58,11 @@ class Desk:
     def members(self, as_of: date) -> tuple[str, ...]:
         """The stocks that a night predicts: those that were members of the market on that day."""
         return tuple(member.symbol for member in self.market.constituents_on(as_of))
+
+    def membership(self, symbols: Sequence[str], days: pd.DatetimeIndex) -> Bool[ndarray, "days stocks"]:
+        """Which of these stocks were members of the market on each day; one that it does not list never was."""
+        listed = pd.DataFrame(self.market.membership(days), columns=list(self.market.symbols))
+        return listed.reindex(columns=list(symbols), fill_value=False).to_numpy(copy=True)
 
 
 def read_market(name: str, market_file: Path | None = None) -> Market:

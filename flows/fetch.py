@@ -126,7 +126,7 @@ def _wanted(desk: Desk, as_of: date) -> _Wanted:
             last = max(last, since.get(symbol, as_of))  # no hole before what is stored
         elif newest is None or newest.date() < as_of:
             known = as_of if newest is None else newest.date()
-            first[symbol] = max(start, sessions_up_to(desk.market.calendar, known, OVERLAP)[0].date())
+            first[symbol] = sessions_up_to(desk.market.calendar, known, OVERLAP)[0].date()  # no hole after it either
     return _Wanted(first, last, since)
 
 

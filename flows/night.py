@@ -16,7 +16,7 @@ from dtml.errors import DtmlError
 from dtml.sessions import next_session
 from flows.desk import Desk
 from flows.fetch import Catch, fetch_bars, nothing_fetched
-from flows.predict import Forecast, forecast
+from flows.predict import Forecast, forecast, shortage, too_few
 from flows.progress import training_progress
 from flows.publish import publish_night
 from flows.score import Scored, score_market
@@ -107,18 +107,9 @@ def _require_enough(desk: Desk, as_of: date, catch: Catch) -> None:
     """Refuse a night without its index, or with too many stocks missing."""
     with reading(desk.engine) as conn:
         today = queries.prices(conn, desk.name, as_of, as_of)
-    present = set(today["symbol"])
-    index = desk.market.index.symbol
-    if index not in present:
-        raise DtmlError(f"no good bar of the index {index} on {as_of}: {_cause(catch, {index})}")
-    members = set(desk.members(as_of))
-    missing = members - present
-    allowed = desk.market.checks.max_refused
-    if len(missing) > allowed * len(members):
-        raise DtmlError(
-            f"{len(missing)} of {len(members)} constituents have no good bar on {as_of}, more than the "
-            f"{allowed:.0%} allowed: {_cause(catch, missing)}"
-        )
+    short = shortage(desk, as_of, set(today["symbol"]))
+    if short is not None:
+        raise DtmlError(f"{short.what}: {_cause(catch, short.missing)}")
 
 
 def _cause(catch: Catch, symbols: set[str]) -> str:
@@ -144,10 +135,12 @@ def _model(desk: Desk, as_of: date) -> Model:
 
 
 def _require_predictions(desk: Desk, made: Forecast, as_of: date) -> None:
-    short, members = len(made.gaps), len(desk.members(as_of))
-    if short > desk.market.checks.max_refused * members:
+    if too_few(desk, as_of, made.predictions):
         reason = pd.Series(made.gaps).mode().iloc[0]
-        raise DtmlError(f"{short} of {members} constituents cannot be predicted from {as_of}, mostly: {reason}")
+        members = len(desk.members(as_of))
+        raise DtmlError(
+            f"{len(made.gaps)} of {members} constituents cannot be predicted from {as_of}, mostly: {reason}"
+        )
 
 
 def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) -> None:

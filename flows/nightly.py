@@ -1,24 +1,35 @@
-"""The flows of a night, a training and a benchmark: thin tasks around plain functions, for Prefect to run and log."""
+"""The flows: thin tasks around plain functions, for Prefect to run and log."""
 
+import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date
+from functools import cache
+from pathlib import Path
+from threading import Thread
 from types import FrameType
 from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.server.api.server import SubprocessASGIServer
+from prefect.task_runners import ProcessPoolTaskRunner
 
+from dtml.errors import UsageError
 from dtml.paper import SETS, shortened
+from flows.backtest import Job, Plan, jobs_of, open_backtest, run_fold
+from flows.backtest_scores import Result, run_backtest
 from flows.benchmark import Study, members_of
 from flows.benchmark_scores import Benchmark, run_benchmark
 from flows.desk import Order, open_desk, open_stored_desk
 from flows.night import Night, run_night
-from flows.progress import training_progress
+from flows.progress import fold_progress, training_progress
+from flows.settings import prepare_torch
 from flows.train import Model, train_model
 
 
@@ -82,3 +93,63 @@ def benchmark(order: Order, seeds: tuple[int, ...], epochs: int | None, with_gri
     windows = [recipe.window for _, recipe, _ in columns]
     with signals_of(order), training_progress(list(columns.values()), windows) as on_epoch:
         return run_benchmark(study, as_task, on_epoch)
+
+
+@task(name="fold", task_run_name="fold {job.fold.number}, as of {job.fold.as_of}", cache_policy=NO_CACHE)
+def fold(job: Job) -> Path:
+    """One fold of a backtest, in whichever process; see `flows.backtest.run_fold`."""
+    _end_with_parent()
+    prepare_torch()
+    return run_fold(job)
+
+
+@flow(name="backtest", flow_run_name="{order.market} {plan.first} .. {plan.last}", persist_result=False)
+def backtest(order: Order, plan: Plan, submit: bool = False, threads: int | None = None) -> Result:
+    """A backtest over what is stored of a market; see `flows.backtest_scores.run_backtest`.
+
+    Its folds run one by one in this process, or, to `submit`, on the flow's task runner, each on so many threads.
+    """
+    found = open_backtest(order, plan)
+    done = [job.card.exists() for job in jobs_of(found)]
+
+    def submitted(jobs: Sequence[Job]) -> Iterator[Path]:
+        if not submit:
+            yield from (fold(job) for job in jobs)
+        else:
+            futures = [fold.submit(replace(job, threads=threads)) for job in jobs]
+            yield from (future.result() for future in futures)
+
+    with signals_of(order), fold_progress(sum(done), len(done)) as on_fold:
+        return run_backtest(found, submitted, on_fold)
+
+
+def backtest_flow(order: Order, plan: Plan, *, workers: int, cluster: str | None) -> Result:
+    """Run a backtest with its folds here, in so many processes of this machine, or on a Dask cluster."""
+    if cluster is not None:
+        try:
+            from prefect_dask.task_runners import DaskTaskRunner
+        except ImportError as error:
+            raise UsageError("--cluster needs Dask: pip install -c constraints.txt -e '.[dask]'") from error
+        return _on(DaskTaskRunner(address=cluster))(order, plan, submit=True)
+    if workers == 1:
+        return backtest(order, plan)
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    return _on(ProcessPoolTaskRunner(max_workers=workers))(order, plan, submit=True, threads=threads)
+
+
+def _on(task_runner: Any) -> Callable[..., Result]:  # Prefect's annotations leave its own runners out
+    return backtest.with_options(task_runner=task_runner)
+
+
+@cache
+def _end_with_parent() -> None:
+    """End this process when the one that started it ends, however that was: a pool's worker would wait for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()

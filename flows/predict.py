@@ -10,7 +10,7 @@ from db.engine import reading
 from dtml.features import MAX_GAP
 from dtml.inference import choose_device, predict
 from dtml.sessions import next_session, sessions_up_to
-from dtml.windows import WindowConfig, Windows
+from dtml.windows import Windows
 from flows.desk import Desk
 from flows.train import Model, stored_bars, windows_of
 
@@ -33,28 +33,63 @@ def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = 
 
     No more sessions are read than a window needs.
     """
-    config = model.ensemble.windows
-    bars, watermark = stored_bars(desk, _first_needed(desk, config, as_of), as_of, known_at)
-    members = desk.members(as_of)
-    symbols = model.ensemble.symbols if model.ensemble.is_tied else members
-    windows = windows_of(desk, bars, config, symbols)
-    tonight = windows.between(first=pd.Timestamp(next_session(desk.market.calendar, as_of)))
-    made = predict(model.ensemble, tonight, choose_device(desk.device))
-    made = made[made["symbol"].isin(members)].reset_index(drop=True)
+    bars, watermark = stored_bars(desk, first_needed(desk, model, as_of), as_of, known_at)
+    made = predict_night(desk, model, as_of, bars)
     return Forecast(
         target=next_session(desk.market.calendar, as_of),
         predictions=made,
-        gaps=_gaps(desk, made, bars, windows, as_of),
+        gaps=_gaps(desk, model, made, bars, as_of),
         known_at=watermark,
     )
 
 
-def _first_needed(desk: Desk, config: WindowConfig, as_of: date) -> date:
+def predict_night(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
+    """Predict the session after `as_of` for that day's members, from bars that end there.
+
+    The bars begin at `first_needed`: then a prediction is the same to the last bit whoever asks for it.
+    """
+    return predict(model.ensemble, night_windows(desk, model, as_of, bars), choose_device(desk.device))
+
+
+def night_windows(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> Windows:
+    """The windows of the session after `as_of`; none when the bars do not end there."""
+    symbols = model.ensemble.symbols if model.ensemble.is_tied else desk.members(as_of)
+    windows = windows_of(desk, bars, model.ensemble.windows, symbols)
+    return windows.between(first=pd.Timestamp(next_session(desk.market.calendar, as_of)))
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Why the bars of a session allow no night, and which symbols lack theirs."""
+
+    what: str
+    missing: set[str]
+
+
+def shortage(desk: Desk, as_of: date, present: set[str]) -> Shortage | None:
+    """Say what keeps a session with bars of these symbols from a night: its index, or too many stocks missing."""
+    index, members = desk.market.index.symbol, set(desk.members(as_of))
+    if index not in present:
+        return Shortage(f"no good bar of the index {index} on {as_of}", {index})
+    missing, allowed = members - present, desk.market.checks.max_refused
+    if len(missing) <= allowed * len(members):
+        return None
+    what = f"{len(missing)} of {len(members)} constituents have no good bar on {as_of}"
+    return Shortage(f"{what}, more than the {allowed:.0%} allowed", missing)
+
+
+def too_few(desk: Desk, as_of: date, predictions: pd.DataFrame) -> bool:
+    """Whether so many of a night's members cannot be predicted that it is refused."""
+    members = len(desk.members(as_of))
+    return members - len(predictions) > desk.market.checks.max_refused * members
+
+
+def first_needed(desk: Desk, model: Model, as_of: date) -> date:
     """The first session that a window ending at `as_of` can read, bars missing in between allowed for."""
-    return sessions_up_to(desk.market.calendar, as_of, config.history + 2 * MAX_GAP)[0].date()
+    return sessions_up_to(desk.market.calendar, as_of, model.ensemble.windows.history + 2 * MAX_GAP)[0].date()
 
 
-def _gaps(desk: Desk, made: pd.DataFrame, bars: pd.DataFrame, windows: Windows, as_of: date) -> dict[str, str]:
+def _gaps(desk: Desk, model: Model, made: pd.DataFrame, bars: pd.DataFrame, as_of: date) -> dict[str, str]:
     with reading(desk.engine) as conn:
         refused = queries.refused_bars(conn, desk.name, as_of, as_of)
     reasons = dict(zip(refused["symbol"], refused["reason"], strict=True))
@@ -66,7 +101,7 @@ def _gaps(desk: Desk, made: pd.DataFrame, bars: pd.DataFrame, windows: Windows, 
             return f"bar refused: {reasons[symbol]}"
         if symbol not in present:
             return f"no bar on {as_of}"
-        if symbol not in windows.symbols:
+        if model.ensemble.is_tied and symbol not in model.ensemble.symbols:
             return "the model was trained without it"
         return "too few sessions of history"
 

@@ -1,12 +1,14 @@
 """How long steps show that they move: a bar on a terminal, a line now and then in a log."""
 
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dtml.members import Epoch, Member
+from dtml.paper import name_of
 from dtml.training import EpochReport
 from flows.settings import err
 
@@ -20,12 +22,13 @@ PACE_SECONDS = 300.0  # the time left is reckoned from the pace of the last minu
 def training_progress(members: Sequence[Member], windows: Sequence[int] | None = None) -> Iterator[EpochReport]:
     """Give the function that a training calls after each epoch; all members share one bar, by what an epoch costs.
 
-    `windows` are the sessions that each member sees, where they differ. What an interrupted training had done is
-    counted with a member's first new epoch.
+    `windows` are the sessions that each member sees, where they differ. What a training that is continued has reported
+    before is counted, and gets no second line in the log.
     """
     costs = [_cost(member) * window for member, window in zip(members, windows or [1] * len(members), strict=True)]
     cost = dict(zip(members, costs, strict=True))
     done = dict.fromkeys(members, 0)
+    several = len({name_of(member.model) for member in members}) > 1
     total = sum(cost[member] * member.training.epochs for member in members)
     columns = (
         TextColumn("training"),
@@ -41,11 +44,17 @@ def training_progress(members: Sequence[Member], windows: Sequence[int] | None =
 
         def report(member: Member, epoch: Epoch) -> None:
             said = f"loss {epoch.loss:.4f}, validation ACC {epoch.validation_acc:.4f}"
+            is_old = epoch.number > done[member] + 1
             done[member] = epoch.number
-            progress.update(bar, completed=sum(cost[each] * count for each, count in done.items()), last=said)
+            completed = sum(cost[each] * count for each, count in done.items())
+            if is_old:
+                progress.reset(bar, completed=completed, last=said)  # it took no time now: the pace is reckoned anew
+                return
+            progress.update(bar, completed=completed, last=said)
             epochs = member.training.epochs
             if epoch.number % max(1, epochs // LOGGED_SHARE) == 0:
-                log.info("seed %d, epoch %d of %d: %s", member.seed, epoch.number, epochs, said)
+                who = f"{name_of(member.model)}, seed {member.seed}" if several else f"seed {member.seed}"
+                log.info("%s, epoch %d of %d: %s", who, epoch.number, epochs, said)
 
         yield report
 
@@ -54,3 +63,27 @@ def _cost(member: Member) -> int:
     """What an epoch costs, in proportion: the multiplications of a recurrence."""
     hidden = int(getattr(member.model, "hidden", 1))
     return hidden * (hidden + 32)  # narrow layers are slower than their multiplications
+
+
+@contextmanager
+def fold_progress(first: int, of: int) -> Iterator[Callable[[int], None]]:
+    """Give the function that a backtest calls with the number of folds done, of so many; `first` were done before."""
+    columns = (
+        TextColumn("fold {task.completed:.0f} of {task.total:.0f}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    begun = time.monotonic()
+    with Progress(*columns, console=err, transient=True, speed_estimate_period=3600) as progress:
+        bar = progress.add_task("folds", total=of, completed=first)
+
+        def report(done: int) -> None:
+            progress.update(bar, completed=done)
+            spent = time.monotonic() - begun
+            left = spent / max(1, done - first) * (of - done)
+            log.info("fold %d of %d done after %.0f s, about %.0f s left", done, of, spent, left)
+
+        yield report

@@ -9,18 +9,18 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
 from db import queries, repositories
 from db.engine import reading, transaction
+from dtml.backtest import spans
 from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
 from dtml.errors import DtmlError
-from dtml.experiments import Experiment
 from dtml.inference import choose_device
 from dtml.members import Fit
-from dtml.sessions import next_session, sessions_between
+from dtml.sessions import next_session, previous_session, sessions_between
 from dtml.training import EpochReport, fit_members, no_report, stack_members
 from dtml.windows import WindowConfig, Windows, build_windows
 from flows.desk import Desk
@@ -29,7 +29,7 @@ from flows.settings import data_folder
 
 log = logging.getLogger(__name__)
 
-MINIMUM_DAYS = 64  # of training; below that there is nothing to learn from
+Kind = Literal["nightly", "backtest"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,14 @@ class Model:
 
     run_id: str
     ensemble: Ensemble
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model and its row of `run`, which is not stored yet; the weights are, in a checkpoint."""
+
+    model: Model
+    row: Mapping[str, Any]
 
 
 def why_due(desk: Desk, as_of: date) -> str | None:
@@ -77,12 +85,31 @@ def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = no_report) -> M
 
     Interrupted, it continues from the last epoch when it is called again.
     """
-    bars, watermark = stored_bars(desk, history_start(desk, as_of), as_of)
-    windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
-    train, validation = _spans(desk.experiment, windows, as_of)
-    run_id = _run_id(desk, as_of, bars)
+    trained = fit_model(desk, as_of, on_epoch, previous=_previous(desk, as_of))
+    with transaction(desk.engine) as conn:
+        repositories.save_run(conn, trained.row)
+    return trained.model
+
+
+def fit_model(
+    desk: Desk,
+    as_of: date,
+    on_epoch: EpochReport = no_report,
+    *,
+    kind: Kind = "nightly",
+    known_at: datetime | None = None,
+    previous: Model | None = None,
+) -> Trained:
+    """Train on bars up to `as_of` as known at a moment (None: now); a run that is stored is loaded in its place.
+
+    Nothing is written to the store. A warm start goes on from the weights of the `previous` model.
+    """
+    bars, watermark = stored_bars(desk, history_start(desk, as_of), as_of, known_at)
+    run_id = _run_id(desk, as_of, bars, kind, previous)
     if (known := _known(desk, run_id)) is not None:
         return known
+    windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
+    train, validation = spans(windows, as_of, desk.experiment)
     folder = data_folder() / "training" / run_id
     log.info("training %s on %d days, %d for validation", run_id, len(train), len(validation))
     fits = fit_members(
@@ -92,6 +119,7 @@ def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = no_report) -> M
         device=choose_device(desk.device),
         state_folder=folder,
         on_epoch=on_epoch,
+        begin=None if previous is None else [previous.ensemble.member(i) for i in range(desk.experiment.members)],
     )
     ensemble = Ensemble(
         market=desk.name,
@@ -101,9 +129,23 @@ def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = no_report) -> M
         windows=desk.experiment.windows,
         weights=stack_members(fits),
     )
-    _record(desk, run_id, ensemble, fits, (train, validation), watermark)
+    row = _row(desk, run_id, ensemble, fits) | {
+        "kind": kind,
+        "data_watermark": watermark,
+        "train_first": train.target[0].date(),
+        "train_last": as_of,
+    }
     shutil.rmtree(folder, ignore_errors=True)
-    return Model(run_id, ensemble)
+    return Trained(Model(run_id, ensemble), row)
+
+
+def _previous(desk: Desk, as_of: date) -> Model | None:
+    """The model that a warm start goes on from: the latest one trained before `as_of` with the same settings."""
+    if not desk.experiment.warm_start:
+        return None
+    with reading(desk.engine) as conn:
+        run = queries.latest_run(conn, desk.name, on_or_before=previous_session(desk.market.calendar, as_of))
+    return _load(desk, run) if run is not None and run["config"] == _config(desk) else None
 
 
 def stored_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> tuple[pd.DataFrame, datetime]:
@@ -116,9 +158,9 @@ def stored_bars(desk: Desk, first: date, last: date, known_at: datetime | None =
 
 
 def windows_of(desk: Desk, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]) -> Windows:
-    """Windows of a market's bars, up to the session after the last of them."""
+    """Windows of a market's bars, up to the session after the last of them; a stock counts while it was a member."""
     last = bars["session"].max().date()
-    return build_windows(
+    windows = build_windows(
         bars,
         sessions=sessions_between(
             desk.market.calendar, bars["session"].min().date(), next_session(desk.market.calendar, last)
@@ -127,19 +169,7 @@ def windows_of(desk: Desk, bars: pd.DataFrame, config: WindowConfig, symbols: tu
         index_symbol=desk.market.index.symbol,
         config=config,
     )
-
-
-def _spans(experiment: Experiment, windows: Windows, as_of: date) -> tuple[Windows, Windows]:
-    """Training days, then the validation days that choose the epoch; no target lies after `as_of`."""
-    known = windows.between(last=pd.Timestamp(as_of))
-    cut = len(known) - experiment.validation_sessions
-    first = 0 if experiment.train_sessions is None else max(0, cut - experiment.train_sessions)
-    if cut - first < MINIMUM_DAYS:
-        raise DtmlError(
-            f"{len(known)} days up to {as_of} have a whole window; training needs at least {MINIMUM_DAYS} before the "
-            f"{experiment.validation_sessions} of validation: fetch a longer history"
-        )
-    return known.days(slice(first, cut)), known.days(slice(cut, len(known)))
+    return windows.only(desk.membership(symbols, windows.as_of))
 
 
 def _config(desk: Desk) -> dict[str, Any]:
@@ -149,22 +179,24 @@ def _config(desk: Desk) -> dict[str, Any]:
     return config | ({"stocks": list(desk.market.symbols)} if tied else {})
 
 
-def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame) -> str:
+def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame, kind: Kind, previous: Model | None) -> str:
     """A name that says market and date, and ends in a digest of all that decides the weights."""
     device = choose_device(desk.device).type
     versions = [version("dtml-nightshift"), version("torch"), device]
-    digest = hashlib.sha256(json.dumps([_config(desk), desk.market.symbols, versions]).encode())
+    spells = [(each.symbol, str(each.since), str(each.until)) for each in desk.market.constituents]
+    begun = None if previous is None else previous.run_id
+    digest = hashlib.sha256(json.dumps([_config(desk), spells, versions, kind, begun]).encode())
     digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
     return f"{desk.name}-{as_of}-{digest.hexdigest()[:8]}"
 
 
-def _known(desk: Desk, run_id: str) -> Model | None:
+def _known(desk: Desk, run_id: str) -> Trained | None:
     with reading(desk.engine) as conn:
         if run_id not in set(queries.runs(conn, desk.name)["id"]):
             return None
         run = queries.run(conn, run_id)
     try:
-        return _load(desk, run)
+        return Trained(_load(desk, run), run)
     except DtmlError as error:
         log.warning("%s; training it anew", error)
         return None
@@ -175,36 +207,23 @@ def _load(desk: Desk, run: Mapping[str, Any]) -> Model:
     return Model(run["id"], load_ensemble(file, market=desk.name, sha=run["checkpoint_hash"]))
 
 
-def _record(
-    desk: Desk,
-    run_id: str,
-    ensemble: Ensemble,
-    fits: list[Fit],
-    spans: tuple[Windows, Windows],
-    watermark: datetime,
-) -> None:
+def _row(desk: Desk, run_id: str, ensemble: Ensemble, fits: list[Fit]) -> dict[str, Any]:
+    """Keep the weights in a checkpoint; what of the run's row does not depend on the bars."""
     path = Path("models") / f"{run_id}.safetensors"
     sha = save_ensemble(ensemble, data_folder() / path)
-    train, validation = spans
     losses = [
         {"seed": fit.member.seed, "best_epoch": fit.best_epoch, "epochs": [asdict(epoch) for epoch in fit.epochs]}
         for fit in fits
     ]
-    row = {
+    return {
         "id": run_id,
         "market": desk.name,
-        "kind": "nightly",
         "model": "dtml",
         "config": _config(desk),
         "seeds": list(ensemble.seeds),
         "code_version": version("dtml-nightshift"),
-        "data_watermark": watermark,
         "checkpoint_path": str(path),
         "checkpoint_hash": sha,
         "losses": losses,
-        "train_first": train.target[0].date(),
-        "train_last": validation.target[-1].date(),
         "created_at": datetime.now(UTC),
     }
-    with transaction(desk.engine) as conn:
-        repositories.save_run(conn, row)

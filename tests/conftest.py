@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from made_backtests import order  # noqa: F401 - a fixture that every test can ask for
 from made_nights import desk, folders  # noqa: F401 - fixtures that every test can ask for
 from sqlalchemy import Engine, create_engine, make_url, text
 

@@ -89,7 +89,7 @@ def test_a_night_reads_only_the_sessions_it_needs_and_predicts_as_from_all(
     fetch_bars(desk, AS_OF)
     model = train_model(desk, AS_OF)
     few = forecast(desk, model, AS_OF)
-    monkeypatch.setattr(predict, "_first_needed", lambda *_: date(2022, 1, 3))
+    monkeypatch.setattr(predict, "first_needed", lambda *_: date(2022, 1, 3))
     pd.testing.assert_frame_equal(few.predictions, forecast(desk, model, AS_OF).predictions, check_exact=True)
 
 

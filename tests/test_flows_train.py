@@ -9,13 +9,14 @@ from made_nights import AS_OF, BARS, FrameSource
 
 from db import queries
 from db.engine import reading
+from dtml.backtest import spans
 from dtml.errors import DtmlError
 from dtml.experiments import vary
 from flows.desk import Desk
 from flows.fetch import fetch_bars
 from flows.night import NightRefusedError, run_night
 from flows.settings import data_folder
-from flows.train import _spans, load_model, stored_bars, train_model, why_due, windows_of
+from flows.train import load_model, stored_bars, train_model, why_due, windows_of
 
 
 def counts(desk: Desk) -> dict[str, int]:
@@ -60,14 +61,15 @@ def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(desk: 
         run_night(short, AS_OF)
 
 
-def test_training_and_validation_days_never_overlap_and_end_at_as_of(desk: Desk) -> None:
+def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of(desk: Desk) -> None:
     fetch_bars(desk, AS_OF)
     fetch_bars(desk, date(2024, 7, 9))
-    bars, _ = stored_bars(desk, date(2023, 1, 3), date(2024, 7, 9))
+    bars, _ = stored_bars(desk, date(2022, 1, 3), date(2024, 7, 9))
     windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
-    fitted, chosen = _spans(desk.experiment, windows, AS_OF)
-    assert fitted.target[-1] < chosen.target[0]
-    assert chosen.target[-1] == pd.Timestamp(AS_OF)
+    fitted, chosen = spans(windows, AS_OF, desk.experiment)
+    sessions = windows.target
+    assert sessions.get_loc(chosen.target[0]) - sessions.get_loc(fitted.target[-1]) == 2
+    assert sessions.get_loc(pd.Timestamp(AS_OF)) - sessions.get_loc(chosen.target[-1]) == 1
     assert (len(fitted), len(chosen)) == (90, 19)
 
 

@@ -5,9 +5,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dtml.errors import UsageError
+
+if TYPE_CHECKING:  # a market is read without waiting for pandas
+    import numpy as np
+    import numpy.typing as npt
+    import pandas as pd
 
 SourceName = Literal["yahoo", "files", "simulated"]
 Returns = Literal["adj_close", "close"]
@@ -46,6 +51,8 @@ MODEL_KEYS: dict[str, type] = {
     "members": int,
     "train_sessions": int,
     "validation_sessions": int,
+    "gap_sessions": int,
+    "warm_start": bool,
 }
 
 # Letters, digits and the marks Yahoo uses (BRK-B, BT-A.L, M&M.NS, EURUSD=X, ^GSPC): a symbol can be part of a
@@ -136,6 +143,20 @@ class Market:
     def constituents_on(self, day: date) -> tuple[Constituent, ...]:
         """Return those listed that were members on a day, in the order of the list."""
         return tuple(member for member in self.constituents if member.is_member_on(day))
+
+    def membership(self, days: "pd.DatetimeIndex") -> "npt.NDArray[np.bool_]":
+        """Say which were members on each day: [days, stocks], the stocks in the order of the list."""
+        import numpy as np
+
+        known = [(each.since or date.min, each.until or date.max) for each in self.constituents]
+        since, until = np.array(known, dtype="datetime64[D]").reshape(-1, 2).T
+        day = days.to_numpy().astype("datetime64[D]")[:, None]
+        return np.asarray((since <= day) & (day < until))
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether the list gives no date of membership: it is that of one day, and past days are seen through it."""
+        return all(member.since is None and member.until is None for member in self.constituents)
 
     def with_symbols(self, symbols: Iterable[str]) -> "Market":
         """Return the same market over these symbols alone, in order; what the list knows of them is kept.

@@ -1,0 +1,65 @@
+"""The options that several commands share: one name and one meaning each."""
+
+from datetime import date, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+DAY = ["%Y-%m-%d"]
+Universe = Literal["list", "source"]
+OptionalMarket = Annotated[str | None, typer.Argument(help="A market that `dtml markets` lists.", metavar="[MARKET]")]
+MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as a TOML file.")]
+SourceOption = Annotated[
+    Literal["yahoo", "files", "simulated"] | None,
+    typer.Option(help="Where prices come from; by default the market's own source, or files where --prices is given."),
+]
+PricesOption = Annotated[Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")]
+IndexOption = Annotated[Path | None, typer.Option(help="The index for --source files, if not among the prices.")]
+UniverseOption = Annotated[
+    Universe | None,
+    typer.Option(
+        help="Stocks of the market's list or of the source; by default the list, unless the source lacks much of it."
+    ),
+]
+AsOf = Annotated[datetime | None, typer.Option(formats=DAY, help="Last session seen; by default the last closed.")]
+DeviceOption = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto: CUDA if there.")]
+Members = Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def day_of(moment: datetime | None) -> date | None:
+    """The day of an option."""
+    return None if moment is None else moment.date()
+
+
+def order_of(
+    market: str | None,
+    market_file: Path | None,
+    source: str | None = None,
+    prices: Path | None = None,
+    index: Path | None = None,
+    universe: Universe | None = None,
+    members: int | None = None,
+    epochs: int | None = None,
+    device: str = "auto",
+    train_sessions: int | None = None,
+    *,
+    warm_start: bool = False,
+) -> Any:
+    """The order that these options make."""
+    from dtml.errors import UsageError
+    from flows.desk import Order
+
+    if (market is None) == (market_file is None):
+        raise UsageError("name one market, such as `simulated`, or a file of your own with --market-file")
+    asked = {
+        "members": members,
+        "epochs": epochs,
+        "train_sessions": train_sessions,
+        "warm_start": warm_start or None,
+    }
+    overrides = {name: value for name, value in asked.items() if value is not None}
+    name = market or str(market_file)
+    return Order(name, market_file, source, prices, index, universe, overrides, device)

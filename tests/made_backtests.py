@@ -1,0 +1,69 @@
+"""A small market in a file, with memberships that begin and end, and a store that holds its bars."""
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from made_nights import BARS, FrameSource
+from sqlalchemy import Engine
+
+from flows.backtest import Backtest, Plan, open_backtest
+from flows.desk import Desk, Order, open_desk
+from flows.fetch import fetch_bars
+
+FIRST, LAST = date(2024, 3, 4), date(2024, 3, 25)
+MARKET = """
+title = "A small market with a past"
+calendar = "XNYS"
+timezone = "America/New_York"
+currency = "USD"
+source = "simulated"
+retrain = 7
+[index]
+symbol = "SIMX"
+name = "An index"
+[model]
+window = 3
+hidden = 8
+heads = 2
+epochs = 2
+first_kept_epoch = 1
+members = 2
+train_sessions = 90
+validation_sessions = 19
+batch_days = 31
+normalisation = "{normalisation}"
+[constituents]
+as_of = 2024-06-03
+complete = true
+members = [
+  "L01", "L02", "L03", "F01A", "F01B", "F02A",
+  {{symbol = "F02B", until = 2024-03-13}},
+  {{symbol = "F03A", since = 2024-03-11}},
+  "F03B",
+]
+"""
+
+
+@pytest.fixture(params=["shared"])
+def order(request: pytest.FixtureRequest, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Order:
+    """An order for that market, whose bars are stored to the end of May 2024."""
+    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
+    file = tmp_path / "past.toml"
+    file.write_text(MARKET.format(normalisation=request.param))
+    order = Order("past", market_file=file, source="simulated", device="cpu")
+    for day in (date(2024, 1, 31), date(2024, 5, 31)):
+        fetch_bars(desk_of(order), day)
+    return order
+
+
+def desk_of(order: Order) -> Desk:
+    """The desk of a night of that market, over the bars of `made_nights`."""
+    return replace(open_desk(order), source=FrameSource(BARS), notice=None)
+
+
+def backtest_of(order: Order, **changes: object) -> Backtest:
+    """Three folds of seven sessions, or a plan with changes."""
+    plan = Plan(first=FIRST, last=LAST, retrain_every=7, top=2, max_weight=0.5)
+    return open_backtest(order, replace(plan, **changes))

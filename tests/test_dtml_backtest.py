@@ -1,0 +1,93 @@
+"""When a backtest trains, what on, and how its calls are scored by fold, year and stock."""
+
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dtml.backtest import Fold, folds
+from dtml.errors import UsageError
+from dtml.metrics import score
+from dtml.slices import ROLLING_SESSIONS, count, rolling_mcc, slice_scores
+
+DAYS = pd.bdate_range("2023-11-01", periods=97)
+SYMBOLS = ("A", "B", "C", "D", "E")
+GENERATOR = np.random.default_rng(11)
+MOVEMENT = GENERATOR.normal(0, 0.02, (97, 5))
+MOVEMENT[3, 2] = np.nan
+MODEL = np.where(GENERATOR.random((97, 5)) < 0.9, GENERATOR.random((97, 5)) < 0.5, np.nan).astype(float)
+CALLS = {"dtml": MODEL, "always_up": np.ones((97, 5))}
+FOLD = np.repeat([1, 2, 3], [40, 40, 17])
+
+
+@given(every=st.integers(1, 120), begin=st.integers(1, 60), length=st.integers(1, 36))
+def test_folds_predict_every_session_once_and_train_on_the_one_before(every: int, begin: int, length: int) -> None:
+    first, last = DAYS[begin].date(), DAYS[begin + length - 1].date()
+    laid = folds(DAYS, first, last, every)
+    predicted = [day for fold in laid for day in DAYS[(str(fold.first) <= DAYS) & (str(fold.last) >= DAYS)]]
+    assert predicted == list(DAYS[begin : begin + length])
+    assert [fold.number for fold in laid] == list(range(1, len(laid) + 1))
+    for fold in laid:
+        assert DAYS[DAYS.get_loc(pd.Timestamp(fold.first)) - 1].date() == fold.as_of
+
+
+def test_a_span_between_sessions_begins_and_ends_at_the_sessions_inside() -> None:
+    laid = folds(DAYS, date(2023, 11, 4), date(2023, 11, 12), 63)  # a Saturday to a Sunday
+    assert laid == [Fold(1, date(2023, 11, 3), date(2023, 11, 6), date(2023, 11, 10))]
+    with pytest.raises(UsageError, match="no session lies in"):
+        folds(DAYS, date(2023, 11, 4), date(2023, 11, 5), 63)
+    with pytest.raises(UsageError, match="every 1 session or more"):
+        folds(DAYS, date(2023, 11, 3), date(2023, 11, 9), 0)
+
+
+def long_calls(days: np.ndarray, stocks: slice = slice(None)) -> pd.DataFrame:
+    """The model's calls as `dtml.metrics.score` wants them."""
+    rows = [
+        {"session": DAYS[day], "called": MODEL[day, stock] == 1, "rose": MOVEMENT[day, stock] > 0}
+        for day in np.flatnonzero(days)
+        for stock in range(5)[stocks]
+        if np.isfinite(MODEL[day, stock]) and np.isfinite(MOVEMENT[day, stock])
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_slices_score_as_the_calls_one_by_one_do() -> None:
+    scores = slice_scores(CALLS, MOVEMENT, DAYS, FOLD, SYMBOLS)
+    mine = scores[(scores["predictor"] == "dtml") & (scores["protocol"] == "all")].set_index(["slice", "value"])
+    wanted = {
+        ("all", ""): long_calls(np.ones(97, dtype=bool)),
+        ("fold", "2"): long_calls(FOLD == 2),
+        ("year", "2024"): long_calls(DAYS.year == 2024),
+        ("symbol", "D"): long_calls(np.ones(97, dtype=bool), slice(3, 4)),
+    }
+    for key, calls in wanted.items():
+        expected = score(calls)
+        found = mine.loc[key]
+        assert (found["n"], found["days"]) == (expected.calls, expected.days)
+        assert (found["acc"], found["mcc"]) == pytest.approx((expected.acc, expected.mcc))
+        assert found["acc_low"] == pytest.approx(expected.acc_interval[0], abs=0.02)  # fewer resamples
+        assert found["mcc_high"] == pytest.approx(expected.mcc_interval[1], abs=0.04)
+    assert mine.loc[("fold", "3"), ["acc_low", "mcc_high"]].isna().all()  # 17 days
+    assert set(mine.index.get_level_values("slice")) == {"all", "fold", "year", "symbol"}
+
+
+def test_every_predictor_is_scored_on_the_stock_days_that_all_of_them_called() -> None:
+    counts = count(CALLS, MOVEMENT, "all")
+    assert (counts.sum(axis=(0, 2, 3)) == np.isfinite(MODEL * MOVEMENT).sum()).all()
+    paper = count(CALLS, MOVEMENT, "paper")
+    large = (MOVEMENT >= 0.0055) | (MOVEMENT <= -0.005)
+    assert paper[:, 0].sum() == (large & np.isfinite(MODEL)).sum()
+
+
+def test_a_rolling_score_is_that_of_its_last_quarter() -> None:
+    rolling = rolling_mcc(CALLS, MOVEMENT, DAYS)
+    mine = rolling[rolling["predictor"] == "dtml"].set_index("session")
+    assert len(mine) == 97 - ROLLING_SESSIONS + 1
+    last = score(long_calls(np.arange(97) >= 97 - ROLLING_SESSIONS))
+    assert mine.loc[DAYS[-1], "mcc"] == pytest.approx(last.mcc)
+    assert mine.loc[DAYS[-1], "mcc_low"] == pytest.approx(last.mcc_interval[0], abs=0.04)
+    short = rolling_mcc({"dtml": MODEL[:9]}, MOVEMENT[:9], DAYS[:9])
+    assert short.empty

@@ -1,0 +1,300 @@
+"""Laws of a backtest's page, its verdict and its README tables."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from datetime import date
+from html import unescape
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_dtml_benchmark_report import Reader, curve
+
+from dtml.backtest_report import PAPERS, backtest_page, readme_lines, survivorship, track_kinds, verdict
+from dtml.charts import POINTS, date_ticks, figure, percent, session_chart, thin
+from dtml.performance import Performance, drawdown, equity
+from dtml.portfolio import FREE, Costs, Fill, Form, Strategy
+
+NAN = float("nan")
+RULES = ("always_up", "index_reversal", "index_below_mean20")
+TRADED = ("long, next open", "long-short, next open", "weighted, next open")
+FREE_ONES = tuple(f"{form}, close, no costs {PAPERS}" for form in ("long", "long-short", "weighted"))
+PORTFOLIOS = (*TRADED, *FREE_ONES, "index", "equal weight")
+SPAN = {"first": date(2018, 1, 2), "last": date(2019, 6, 28), "retrain_every": 63, "stocks": 25}
+TIMES = {"data_watermark": pd.Timestamp("2026-01-19", tz="UTC"), "created_at": pd.Timestamp("2026-01-20", tz="UTC")}
+LISTED = {"list_is_snapshot": True, "list_as_of": date(2022, 12, 30), "member_days": 10_000, "without_price": 123}
+BACKTEST: dict[str, Any] = {"id": "sp500-2018-01-02-1a2b3c4d", "market": "sp500", **SPAN, **TIMES, **LISTED, "tried": 7}
+BACKTEST |= {"config": {"note": "<script>alert(1)</script>"}, "seeds": [0, 1], "code_version": "0.3.0"}
+BACKTEST |= {"device": "cpu", "seconds": 7512.3}
+FILLS: tuple[tuple[Fill, Costs], ...] = (("next_open", Costs()), ("close", FREE))
+SCORES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
+SHARPE = ("sharpe", "sharpe_low", "sharpe_high")
+FIGURES = tuple(each.name for each in fields(Performance) if each.name != "days")
+
+
+def score(predictor: str = "dtml", kind: str = "all", value: str = "", **known: Any) -> dict[str, Any]:
+    row = {"slice": kind, "value": value, "protocol": "all", "predictor": predictor, "n": 7398, "days": 252}
+    return row | {"rises": 3788} | dict.fromkeys(SCORES, NAN) | known
+
+
+def held(portfolio: str, figures: Iterable[float] = (NAN,) * 10, names: tuple[str, ...] = FIGURES) -> dict[str, Any]:
+    return {"portfolio": portfolio, "days": 252} | dict.fromkeys(FIGURES, NAN) | dict(zip(names, figures, strict=True))
+
+
+def random_scores(symbols: int = 25, folds: int = 6) -> pd.DataFrame:
+    """Every slice of every predictor, each figure another one."""
+    generator = np.random.default_rng(7)
+    slices = [("all", ""), ("year", "2018"), ("year", "2019"), *(("fold", str(i)) for i in range(1, folds + 1))]
+    rows = [
+        score(predictor, kind, value, protocol=protocol, **dict(zip(SCORES, generator.random(6).tolist(), strict=True)))
+        for kind, value in [*slices, *(("symbol", f"S{number:03d}") for number in range(symbols))]
+        for protocol in ("paper", "all")
+        for predictor in ("dtml", *RULES)
+    ]
+    return pd.DataFrame(rows)
+
+
+def random_tracks(days: int) -> pd.DataFrame:
+    generator = np.random.default_rng(11)
+    names, sessions = np.repeat(PORTFOLIOS, days), np.tile(pd.bdate_range("2018-01-02", periods=days), len(PORTFOLIOS))
+    gross, turnover = 0.01 * generator.standard_normal(len(names)), generator.random(len(names))
+    paid = {"cost": 3e-4 * turnover, "borrow": 1e-5, "net": gross - 3e-4 * turnover - 1e-5}
+    return pd.DataFrame({"portfolio": names, "session": sessions, "gross": gross, "turnover": turnover} | paid)
+
+
+def random_performances() -> pd.DataFrame:
+    figures = np.random.default_rng(13).random((len(PORTFOLIOS), 10))
+    return pd.DataFrame([held(*each) for each in zip(PORTFOLIOS, figures, strict=True)])
+
+
+def random_rolling(days: int) -> pd.DataFrame:
+    sessions = np.tile(pd.bdate_range("2018-04-02", periods=days), 4)
+    middle = 0.1 * np.random.default_rng(17).standard_normal(4 * days)
+    ends = {"mcc": middle, "mcc_low": middle - 0.1, "mcc_high": middle + 0.1}
+    return pd.DataFrame({"session": sessions, "predictor": np.repeat(["dtml", *RULES], days)} | ends)
+
+
+def folds(number: int = 6) -> pd.DataFrame:
+    days = pd.date_range("2018-01-01", periods=number, freq="63D")
+    spans = {"as_of": days, "first": days + pd.Timedelta(days=1), "last": days + pd.Timedelta(days=62)}
+    return pd.DataFrame({"number": range(1, number + 1), "predictions": 1575, "validation_acc": 0.5234} | spans)
+
+
+def page(**known: Any) -> str:
+    given = {"backtest": BACKTEST, "folds": folds(), "scores": random_scores(), "tracks": random_tracks(378)}
+    given |= {"performances": random_performances(), "rolling": random_rolling(315), "calibration": curve()}
+    return backtest_page(**(given | known))
+
+
+def table_rows(text: str) -> list[list[str]]:
+    rows = (re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr.*?</tr>", text, re.DOTALL))
+    return [[unescape(re.sub(r"<[^>]+>", "", cell)) for cell in row] for row in rows]
+
+
+def test_the_tables_hold_the_figures_of_the_frames() -> None:
+    scores, performances, tracks = random_scores(), random_performances(), random_tracks(378)
+    rows = table_rows(page(scores=scores, performances=performances, tracks=tracks))
+    for row in performances.to_dict("records"):
+        cells = next(cells for cells in rows if cells[0] == row["portfolio"])
+        track = tracks[tracks["portfolio"] == row["portfolio"]]
+        became, gross = (equity(track[name].to_numpy())[-1] for name in ("net", "gross"))
+        sharpe = f"{figure(row['sharpe'], 2)} [{figure(row['sharpe_low'], 2)}, {figure(row['sharpe_high'], 2)}]"
+        assert cells[1:5] == [
+            "252",
+            figure(became, 3),
+            percent(row["annual_return"]),
+            percent(gross ** (252 / 378) - 1),
+        ]
+        assert cells[6] == sharpe
+        assert cells[-3:-1] == [percent(252 * track["cost"].mean()), percent(252 * track["borrow"].mean())]
+        assert cells[-1] == f"{row['break_even']:.1f} bp"
+    shown = scores[(scores["protocol"] == "all") & (scores["slice"].isin(["all", "year"]))]
+    for row in shown.to_dict("records"):
+        said = f"{figure(row['mcc'])} [{figure(row['mcc_low'], 3)}, {figure(row['mcc_high'], 3)}]"
+        assert any(cells[-1] == said and row["predictor"] in cells[:2] for cells in rows), row
+    mine = scores[(scores["slice"] == "fold") & (scores["protocol"] == "all") & (scores["predictor"] == "dtml")]
+    for number, mcc in zip(mine["value"], mine["mcc"], strict=True):
+        cells = next(cells for cells in rows if cells[0] == number)
+        assert (cells[4], cells[-1].split()[0]) == (".5234", figure(mcc))
+
+
+def test_years_compound_their_own_sessions() -> None:
+    tracks = random_tracks(378).sort_values(["portfolio", "session"])  # as SQL gives them
+    rows = table_rows(page(tracks=tracks))
+    header = next(cells for cells in rows if cells == ["year", *PORTFOLIOS])
+    for year in (2018, 2019):
+        cells = next(cells for cells in rows if cells[0] == str(year) and len(cells) == len(header))
+        for portfolio, said in zip(header[1:], cells[1:], strict=True):
+            mine = tracks[(tracks["portfolio"] == portfolio) & (tracks["session"].dt.year == year)]
+            assert said == percent(float(np.prod(1 + mine["net"]) - 1))
+
+
+def test_the_best_and_the_worst_stocks_are_listed_and_none_twice() -> None:
+    for symbols in (25, 7, 1):
+        scores = random_scores(symbols)
+        text = page(scores=scores)
+        listed = [cells[0] for cells in table_rows(text) if re.fullmatch(r"S\d{3}", cells[0])]
+        wanted = (scores["slice"] == "symbol") & (scores["protocol"] == "all") & (scores["predictor"] == "dtml")
+        ordered = scores[wanted].sort_values("mcc", ascending=False)["value"].tolist()
+        assert listed == ordered[:10] + ordered[10:][-10:]
+        assert f"of {symbols} stocks with enough days" in text
+
+
+def test_every_portfolio_and_every_predictor_is_drawn_with_its_own_look() -> None:
+    read = Reader(page())
+    charts = 2
+    assert read.count("polyline", "paper") == read.count("line", "paper") == 3 * charts  # the latter in the legends
+    assert read.count("polyline", "index") == read.count("polyline", "equal") == charts
+    assert read.count("polyline", "line") == len(PORTFOLIOS) * charts + 1 + len(RULES) + 1  # and the calibration
+    assert read.count("polygon", "band") == 1
+    kinds = track_kinds(PORTFOLIOS)
+    assert len(set(kinds.values())) == len(PORTFOLIOS)
+    assert [kinds[name] for name in FREE_ONES] == [f"{kinds[name]} paper" for name in TRADED]
+    names = [Strategy(form, fill, costs=costs).name for fill, costs in FILLS for form in get_args(Form)]
+    assert names == [*TRADED, *FREE_ONES]
+
+
+def test_the_page_is_whole_alone_and_accessible() -> None:
+    read = Reader(text := page())
+    assert not re.search(r"https?:|src\s*=|<link|<script|@import|url\(", text)
+    assert not re.search(r"\b(nan|NaN|NaT|None)\b", read.seen)
+    ids = [attrs["id"] for _, attrs in read.found if "id" in attrs]
+    drawn = [attrs for tag, attrs in read.found if tag == "svg" and attrs.get("role") == "img"]
+    assert (len(drawn), len(ids)) == (4, len(set(ids)))  # equity, drawdown, rolling MCC, calibration
+    assert all(set((attrs["aria-labelledby"] or "").split()) <= set(ids) for attrs in drawn)
+    assert all(attrs.get("scope") in ("col", "row") for tag, attrs in read.found if tag == "th")
+    for said in ("2 h 05 min", "7 configurations", "Survivorship", "nothing promises profit"):
+        assert said in read.seen
+
+
+def test_names_are_escaped() -> None:
+    evil = "<script>alert('x')</script>"
+    scores = random_scores().replace({"always_up": evil, "S001": evil})
+    tracks, performances = (frame.replace({TRADED[0]: evil}) for frame in (random_tracks(90), random_performances()))
+    text = page(scores=scores, tracks=tracks, performances=performances, backtest=BACKTEST | {"market": evil})
+    assert "<script>" in Reader(text).seen
+    assert "<script" not in text
+
+
+def test_the_page_shows_what_there_is() -> None:
+    blank = {"scores": random_scores().iloc[:0], "rolling": random_rolling(1).iloc[:0], "calibration": curve().iloc[:0]}
+    blank |= {"tracks": random_tracks(1).iloc[:0], "performances": random_performances().iloc[:0]}
+    unfinished = dict.fromkeys(("seconds", "stocks", "member_days", "without_price", "tried", "list_as_of"))
+    read = Reader(page(**blank, backtest=BACKTEST | unfinished, folds=folds().drop(columns="validation_acc")))
+    for said in ("No prediction has an outcome yet", "No portfolio has a return yet", "nothing to roll over"):
+        assert said in read.seen
+    assert not re.search(r"\b(nan|NaN|NaT|None)\b", read.seen)
+    short = page(tracks=random_tracks(12), performances=pd.DataFrame([held(name) for name in PORTFOLIOS]))
+    assert "252 days of portfolios are too few for an interval" in Reader(short).seen
+
+
+def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes() -> None:
+    tracks = random_tracks(1800)
+    text = page(tracks=tracks, rolling=random_rolling(1738), scores=random_scores(500, 29), folds=folds(29))
+    assert len(text.encode()) < 400_000
+    deepest = drawdown(tracks.loc[tracks["portfolio"] == "index", "net"].to_numpy()).min()
+    assert f"{figure(deepest, 3)} to .000 on the way" in text
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ((0.031, 0.061), "beats the best naive rule in hindsight, index_reversal"),
+        ((0.030, 0.061), "cannot be told from the best naive rule in hindsight, index_reversal"),
+        ((-0.09, -0.051), "is beaten by the best naive rule in hindsight, index_reversal"),
+        ((NAN, NAN), "cannot be compared, without intervals, with the best naive rule in hindsight, index_reversal"),
+    ],
+)
+def test_the_verdict_on_calls_follows_the_intervals_of_mcc(ends: tuple[float, float], said: str) -> None:
+    model = score(**dict(zip(SCORES, (0.52, 0.5, 0.54, 0.0411, *ends), strict=True)))
+    best = score("index_reversal", acc=0.51, mcc=0.01, mcc_low=-0.05, mcc_high=0.03)
+    other = score("always_up", acc=0.53, mcc=0.0, mcc_low=0.0, mcc_high=0.0)
+    paper = score("always_up", protocol="paper", mcc=0.9, mcc_low=0.8, mcc_high=1.0)
+    whole = verdict(BACKTEST, pd.DataFrame([other, model, best, paper]), random_performances())
+    assert whole.startswith("Over 252 days and 7,398 stock-days of sp500 DTML (MCC .0411")
+    assert f"ACC .5200 [.500, .540]) {said}" in whole
+    assert whole.endswith("Nothing here promises profit.")
+    assert "No prediction for sp500" in verdict(BACKTEST, pd.DataFrame([other, best]), random_performances())
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ((0.9, 0.1, 1.7), (0.2, -0.5, 0.9), "1 of 2: long, next open (.90 [.10, 1.70]), cannot be told from the index"),
+        ((2.9, 1.9, 3.9), (0.2, -0.5, 0.9), "1 of 2: long, next open (2.90 [1.90, 3.90]), beats the index"),
+        ((0.4, -0.4, 1.2), (0.2, -0.5, 0.9), "none of 2; the highest: long, next open (.40 [-.40, 1.20]), cannot be t"),
+        ((-3, -4, -2), (-5, -6, -4), "none of 2; the highest: long, next open (-3.00 [-4.00, -2.00]), is beaten by"),
+        ((0.9, 0.1, 1.7), (1.9, 1.1, 2.7), "2 of 2: weighted, next open (1.90 [1.10, 2.70]), cannot be told from the"),
+        ((NAN, NAN, NAN), (NAN, NAN, NAN), "252 days of portfolios are too few for an interval"),
+    ],
+)
+def test_the_verdict_on_portfolios_follows_the_intervals_of_sharpe_ratios(
+    first: tuple[float, ...], second: tuple[float, ...], said: str
+) -> None:
+    ratios = {TRADED[0]: first, TRADED[2]: second, FREE_ONES[0]: (9.0, 8.0, 10.0)}
+    rows = [held(portfolio, each, SHARPE) for portfolio, each in ratios.items()]
+    scores = random_scores().iloc[:0]
+    words = verdict(BACKTEST, scores, pd.DataFrame([*rows, held("index", (0.8, -0.2, 1.8), SHARPE)]))
+    assert said in words
+    assert PAPERS not in words  # nobody can trade it
+    assert "index" not in verdict(BACKTEST, scores, pd.DataFrame(rows))
+    assert "No portfolio that can be traded" in verdict(BACKTEST, scores, pd.DataFrame(rows[2:]))
+
+
+def test_survivorship_is_said_in_a_line() -> None:
+    assert survivorship(BACKTEST) == (
+        "Survivorship: the list of stocks is a snapshot of 2022-12-30: those that left before are missing, which "
+        "flatters holders. Of 10,000 member-days 1.2 % have no price."
+    )
+    dated = BACKTEST | {"list_is_snapshot": False, "member_days": 0, "without_price": 0}
+    assert "memberships are dated" in survivorship(dated)
+    assert survivorship(dated).endswith("Of 0 member-days - have no price.")
+
+
+def test_the_readme_tables_are_exact() -> None:
+    dtml = dict(zip(SCORES, (0.5353, 0.512, 0.561, -0.012, -0.053, 0.027), strict=True))
+    scores = pd.DataFrame([score("always_up", acc=0.512, mcc=0.0), score(**dtml), score(kind="year", value="2018")])
+    figures = (0.1234, 0.2, 0.617, -0.2, 1.4, 0.51, -0.25, 0.53, 1.2, 4.04)
+    span = "2018-01-02 to 2019-06-28, 25 stocks"
+    assert readme_lines(BACKTEST, scores, pd.DataFrame([held(TRADED[0], figures), held("index")])) == (
+        f"**sp500, all stock-days**: {span}, 252 days, 7,398 stock-days, 3,788 of them rises.\n\n"
+        "| predictor | ACC [95 %] | MCC [95 %] |\n| --- | --- | --- |\n"
+        "| dtml | .5353 [.512, .561] | -.0120 [-.053, .027] |\n| always_up | .5120 | .0000 |\n\n"
+        f"**sp500, portfolios**: {span}, trained anew every 63 sessions.\n\n"
+        "| portfolio | return a year, net | volatility | Sharpe [95 %] | deflated | drawdown | days above 0 "
+        "| turnover a day | break-even |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        "| long, next open | 12.3 % | 20.0 % | .62 [-.20, 1.40] | .51 | -25.0 % | 53.0 % | 120.0 % | 4.0 bp |\n"
+        "| index | - | - | - | - | - | - | - | - |\n"
+    )
+
+
+def test_a_thinned_line_keeps_its_ends_and_the_extremes_of_every_stretch() -> None:
+    values = np.random.default_rng(19).standard_normal(1801)
+    kept = thin(values)
+    assert len(kept) <= POINTS
+    assert {0, 1800, values.argmin(), values.argmax()} <= set(kept)
+    assert 0 < np.diff(kept).min() <= np.diff(kept).max() < 4 * 1801 / POINTS
+    assert thin(values[:POINTS]).tolist() == list(range(POINTS))
+
+
+def test_dates_below_a_chart_are_first_sessions_and_fit_on_a_phone() -> None:
+    def labels(first: str, last: str) -> list[str]:
+        return [label for _, label in date_ticks(pd.bdate_range(first, last))]
+
+    assert labels("2018-01-02", "2018-04-30") == ["2018-02", "2018-03", "2018-04"]
+    assert labels("2016-01-04", "2019-06-28") == ["2017", "2018", "2019"]
+    assert len(labels("1990-01-02", "2022-12-30")) <= 7
+    assert date_ticks(pd.bdate_range("2018-12-31", "2019-01-02")) == [("50", "2019-01")]
+
+
+def test_lines_lie_on_one_scale_over_the_sessions_of_all() -> None:
+    days = pd.bdate_range("2018-01-01", periods=3)
+    lines = {"whole": pd.Series([0.0, 2.0, 4.0], days), "late": pd.Series([NAN, 4.0], days[1:])}
+    chart = session_chart(lines, dict.fromkeys(lines, ""), {}, baseline=0.0)
+    assert chart
+    first, late = (line.points.split() for line in chart.lines)
+    assert [point.split(",")[0] for point in first] == ["0", "500", "1000"]
+    assert (late, first[0]) == (first[-1:], f"0,{chart.base}")
+    assert session_chart({"one": lines["whole"][:1]}, {"one": ""}, {}, baseline=0.0) is None

@@ -1,0 +1,225 @@
+"""A backtest is the nights it stands for; whatever interrupts it, the rows are the same."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_backtests import FIRST, LAST, backtest_of, desk_of
+from made_nights import BARS
+
+from db import backtests, queries
+from db.engine import reading
+from dtml.errors import UsageError
+from dtml.sessions import previous_session, sessions_between
+from flows import backtest as backtest_module
+from flows.backtest import Backtest, Job, run_fold
+from flows.backtest_scores import Result, run_backtest
+from flows.desk import Order
+from flows.fetch import fetch_bars
+from flows.night import run_night
+from flows.train import stored_bars
+
+
+def predictions(backtest: Backtest) -> pd.DataFrame:
+    with reading(backtest.desk.engine) as conn:
+        folds = backtests.backtest_folds(conn, backtest.id)
+        parts = [queries.predictions(conn, backtest.desk.name, run_id=run_id) for run_id in folds["run_id"]]
+    return pd.concat(parts, ignore_index=True)
+
+
+def everything(backtest: Backtest) -> dict[str, pd.DataFrame]:
+    """All rows that a backtest leaves, but for the moments at which they were written."""
+    with reading(backtest.desk.engine) as conn:
+        tables = {
+            "folds": backtests.backtest_folds(conn, backtest.id),
+            "scores": backtests.backtest_scores(conn, backtest.id),
+            "returns": backtests.backtest_returns(conn, backtest.id),
+            "portfolios": backtests.backtest_portfolios(conn, backtest.id),
+        }
+    return tables | {"predictions": predictions(backtest).drop(columns="made_at")}
+
+
+def assert_same(found: dict[str, pd.DataFrame], expected: dict[str, pd.DataFrame]) -> None:
+    for name, frame in expected.items():
+        pd.testing.assert_frame_equal(
+            found[name].drop(columns="seconds", errors="ignore"),
+            frame.drop(columns="seconds", errors="ignore"),
+            check_exact=True,
+            obj=name,
+        )
+
+
+@pytest.mark.parametrize("order", ["shared", "per_stock"], indirect=True)
+def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(order: Order) -> None:
+    backtest = backtest_of(order)
+    run_backtest(backtest)
+    desk = desk_of(order)
+    for day in sessions_between("XNYS", previous_session("XNYS", FIRST), previous_session("XNYS", LAST)):
+        run_night(desk, day.date())
+    with reading(desk.engine) as conn:
+        nightly = queries.prediction_history(conn, market=desk.name)
+        runs = queries.runs(conn, desk.name)
+    assert runs["kind"].tolist().count("nightly") == runs["kind"].tolist().count("backtest") == 3
+    columns = ["as_of", "target", "symbol", "probability", "spread"]
+    nights = nightly[columns].sort_values(["target", "symbol"], ignore_index=True)
+    found = predictions(backtest)[columns].sort_values(["target", "symbol"], ignore_index=True)
+    pd.testing.assert_frame_equal(found, nights, check_exact=True)
+    assert found["target"].nunique() == 16
+
+
+def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(order: Order) -> None:
+    backtest = backtest_of(order)
+    result = run_backtest(backtest)
+    made = predictions(backtest)
+    gone, come = made[made["symbol"] == "F02B"], made[made["symbol"] == "F03A"]
+    assert gone["as_of"].max() == pd.Timestamp("2024-03-12")
+    assert come["as_of"].min() == pd.Timestamp("2024-03-11")
+    assert gone["as_of"].min() == pd.Timestamp("2024-03-01")
+    days = sessions_between("XNYS", FIRST, LAST)
+    absent = int((days >= "2024-03-13").sum() + (days < "2024-03-11").sum())
+    assert result.row["member_days"] == 9 * len(days) - absent
+    assert result.row["without_price"] == 0
+    assert not result.row["list_is_snapshot"]
+
+
+def test_a_rerun_adds_no_row_and_trains_nothing(order: Order, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_backtest(backtest_of(order))
+    with reading(backtest_of(order).desk.engine) as conn:
+        before = queries.table_counts(conn)
+    monkeypatch.setattr(backtest_module, "fit_model", None)
+    page = first.page.read_text()
+    first.page.unlink()
+    again = run_backtest(backtest_of(order))
+    with reading(backtest_of(order).desk.engine) as conn:
+        assert queries.table_counts(conn) == before
+    assert again.row == first.row
+    assert again.page.read_text() == page
+
+
+def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(order: Order, tmp_path: Path) -> None:
+    backtest = backtest_of(order)
+    trained: list[int] = []
+
+    def cut_short(jobs: Sequence[Job]) -> Iterator[Path]:
+        yield run_fold(jobs[0])
+        run_fold(jobs[1])  # done, and not yet stored
+        raise KeyboardInterrupt
+
+    def counted(jobs: Sequence[Job]) -> Iterator[Path]:
+        for job in jobs:
+            trained.extend([] if job.card.exists() else [job.fold.number])
+            yield run_fold(job)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_backtest(backtest, cut_short)
+    run_backtest(backtest, counted)
+    assert trained == [3]
+    interrupted = everything(backtest)
+    with backtest.desk.engine.begin() as conn:
+        for table in (
+            "backtest_score",
+            "backtest_return",
+            "backtest_portfolio",
+            "backtest_fold",
+            "backtest",
+            "prediction",
+            "run",
+        ):
+            conn.exec_driver_sql(f"delete from {table}")
+    run_backtest(backtest)
+    assert_same(everything(backtest), interrupted)
+
+
+def test_an_oracle_scores_one_and_a_coin_nothing_through_the_whole_path(
+    order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = BARS.pivot(index="session", columns="symbol", values="adj_close")
+    rises = wide.pct_change(fill_method=None).shift(-1) > 0
+    coin = np.random.default_rng(6)  # a 95 % interval: one seed in twenty fails
+
+    def told(made: pd.DataFrame) -> pd.DataFrame:
+        right = [rises.loc[row.as_of, row.symbol] for row in made.itertuples()]
+        return made.assign(probability=np.where(right, 0.9, 0.1))
+
+    def tossed(made: pd.DataFrame) -> pd.DataFrame:
+        return made.assign(probability=coin.random(len(made)))
+
+    honest = backtest_module.predict_night
+    long = {"first": date(2024, 2, 1), "last": date(2024, 5, 20), "retrain_every": 80}
+
+    def run(change: Callable[[pd.DataFrame], pd.DataFrame], order: Order) -> Result:
+        monkeypatch.setattr(backtest_module, "predict_night", lambda *asked: change(honest(*asked)))
+        return run_backtest(backtest_of(order, **long))
+
+    oracle, luck = run(told, order), run(tossed, replace(order, overrides={"epochs": 1}))
+    whole = oracle.scores[(oracle.scores["slice"] != "symbol") & (oracle.scores["predictor"] == "dtml")]
+    assert (whole[["acc", "mcc"]] == 1).all(axis=None)
+    portfolios = oracle.portfolios.set_index("portfolio")
+    assert portfolios.loc["long, close, no costs (the paper's)", "hit_rate"] > 0.9
+    assert portfolios.loc["long, close, no costs (the paper's)", "sharpe_low"] > portfolios.loc["index", "sharpe"]
+    (guess,) = luck.scores[
+        (luck.scores["slice"] == "all") & (luck.scores["protocol"] == "all") & (luck.scores["predictor"] == "dtml")
+    ].to_dict("records")
+    assert guess["mcc_low"] < 0 < guess["mcc_high"]
+    assert guess["acc_low"] < 0.5 < guess["acc_high"]
+    assert guess["n"] == len(predictions(backtest_of(order, **long)))
+
+
+def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(order: Order) -> None:
+    lost = date(2024, 3, 6)
+    backtest = backtest_of(order)
+    with backtest.desk.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "delete from price where session = '2024-03-06' and instrument_id in "
+            "(select id from instrument where symbol in ('L01', 'L02', 'F01A'))"
+        )
+    result = run_backtest(backtest)
+    made = predictions(backtest)
+    assert lost not in set(made["as_of"].dt.date)
+    assert date(2024, 3, 5) in set(made["as_of"].dt.date)
+    refused = result.folds["refused"].iloc[0]
+    assert list(refused) == ["2024-03-06", "2024-03-07", "2024-03-08"]  # a window holds three sessions
+    assert "3 of 8 constituents have no good bar" in refused["2024-03-06"]
+    assert refused["2024-03-07"] == "5 of 8 constituents can be predicted"
+
+
+def test_a_warm_start_goes_on_from_the_fold_before(order: Order) -> None:
+    warm = replace(order, overrides={"warm_start": True})
+    cold, started = run_backtest(backtest_of(order)), run_backtest(backtest_of(warm))
+    with reading(backtest_of(order).desk.engine) as conn:
+        first = [queries.run(conn, run_id)["checkpoint_hash"] for run_id in cold.folds["run_id"]]
+        then = [queries.run(conn, run_id)["checkpoint_hash"] for run_id in started.folds["run_id"]]
+    assert first[0] == then[0]
+    assert first[1] != then[1]
+
+
+def test_attention_is_kept_for_the_days_asked_for(order: Order) -> None:
+    backtest = backtest_of(order, attention_on=(date(2024, 3, 6),))
+    run_backtest(backtest)
+    with reading(backtest.desk.engine) as conn:
+        run_id = backtests.backtest_folds(conn, backtest.id)["run_id"].iloc[0]
+        seen = backtests.attention(conn, run_id, date(2024, 3, 6))
+        assert backtests.attention(conn, run_id, date(2024, 3, 7)).empty
+    np.testing.assert_allclose(seen.groupby("symbol")["weight"].sum(), 1, atol=1e-5)
+    assert seen["symbol"].nunique() == 8
+
+
+def test_spans_that_cannot_be_walked_are_the_users_mistake(order: Order) -> None:
+    with pytest.raises(UsageError, match="up to 2024-05-31; a backtest to 2024-06-20"):
+        backtest_of(order, last=date(2024, 6, 20))
+    with pytest.raises(UsageError, match="lies after"):
+        backtest_of(order, first=date(2024, 4, 1))
+    with pytest.raises(UsageError, match=r"no session lies in 2024-03-30 \.\. 2024-03-31"):
+        backtest_of(order, first=date(2024, 3, 30), last=date(2024, 3, 31))
+
+
+def test_what_a_backtest_reads_has_no_hole_however_the_store_was_filled(order: Order) -> None:
+    desk = desk_of(order)
+    later = date(2024, 12, 30)  # more sessions after the last stored one than a training reads
+    fetch_bars(desk, later)
+    bars, _ = stored_bars(desk, FIRST, later)
+    assert sorted(bars["session"].unique()) == list(sessions_between("XNYS", FIRST, later))
