@@ -13,11 +13,9 @@ from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
-from numpy import ndarray
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
-from db import backtests, repositories
+from db import backtests, queries, repositories
 from db.engine import reading, transaction
 from dtml.backtest_report import backtest_page
 from dtml.inference import choose_device
@@ -35,14 +33,12 @@ from dtml.portfolio import (
     index_track,
     positions,
 )
-from dtml.rules import RULE_HISTORY, naive_calls
 from dtml.scoreboard import calibration_curve
-from dtml.sessions import sessions_between, sessions_up_to
-from dtml.slices import Calls, rolling_mcc, slice_scores
-from dtml.windows import adjusted_price, paper_labels
+from dtml.sessions import sessions_between
+from dtml.slices import rolling_mcc, slice_scores
 from flows.backtest import Backtest, Runner, jobs_of, one_by_one, read_attention, read_card, read_predictions
+from flows.backtest_history import History, read_history, save_outcomes, scored_bars
 from flows.settings import reports_folder
-from flows.train import stored_bars
 
 OnFold = Callable[[int], None]  # called with the number of folds done
 
@@ -56,29 +52,6 @@ class Result:
     scores: pd.DataFrame
     portfolios: pd.DataFrame
     page: Path
-
-
-@dataclass(frozen=True)
-class History:
-    """All that was predicted and what came of it, on the sessions predicted.
-
-    `probability` is NaN where nothing was predicted, `movement` a ratio minus 1, NaN where it is not known.
-    """
-
-    probability: Float[ndarray, "days stocks"]
-    movement: Float[ndarray, "days stocks"]
-    as_of: pd.DatetimeIndex
-    target: pd.DatetimeIndex
-    fold: Int[ndarray, " days"]
-    symbols: tuple[str, ...]
-    rules: pd.DataFrame  # a column a rule, a row a day
-
-    def calls(self) -> Calls:
-        """What the model and each rule called, stock by stock."""
-        model = np.where(np.isfinite(self.probability), self.probability > 0.5, np.nan)
-        everyone = np.ones_like(self.probability)
-        rules = {str(rule): everyone * self.rules[rule].to_numpy()[:, None] for rule in self.rules}
-        return {"dtml": model, **rules}
 
 
 def run_backtest(backtest: Backtest, runner: Runner = one_by_one, on_fold: OnFold = lambda _done: None) -> Result:
@@ -113,13 +86,19 @@ def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
         row = backtests.backtest(conn, backtest_id)
         if row is None or row["finished_at"] is None:
             return None
+        folds = backtests.backtest_folds(conn, backtest_id)
         return Result(
             row,
-            backtests.backtest_folds(conn, backtest_id),
+            folds.assign(validation_acc=[_validation_acc(queries.run(conn, run_id)) for run_id in folds["run_id"]]),
             backtests.backtest_scores(conn, backtest_id),
             backtests.backtest_portfolios(conn, backtest_id),
             page_of(row),
         )
+
+
+def _validation_acc(run: Mapping[str, Any]) -> float:
+    """The validation accuracy that chose the epoch, the mean over the members."""
+    return float(np.mean([each["epochs"][each["best_epoch"] - 1]["validation_acc"] for each in run["losses"]]))
 
 
 def page_of(row: Mapping[str, Any]) -> Path:
@@ -165,8 +144,7 @@ def _store_fold(backtest: Backtest, file: Path) -> None:
 def _finish(backtest: Backtest, seconds: float | None) -> None:
     """Score and follow the predictions, and write figures and page."""
     desk = backtest.desk
-    first = sessions_up_to(desk.market.calendar, backtest.plan.first, 2 * RULE_HISTORY)[0].date()
-    bars, _ = stored_bars(desk, first, backtest.until, backtest.known_at)
+    bars = scored_bars(backtest)
     history = read_history(backtest, bars)
     scores = slice_scores(history.calls(), history.movement, history.target, history.fold, history.symbols)
     tracks, strategies = _tracks(backtest, history, bars)
@@ -179,7 +157,7 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
     ]
     predicted = np.isfinite(history.probability).any(axis=0)
     with transaction(desk.engine) as conn:
-        _save_outcomes(conn, backtest, history)
+        save_outcomes(conn, backtest, history)
         backtests.finish_backtest(
             conn,
             backtest.id,
@@ -190,54 +168,6 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
             finished_at=datetime.now(UTC),
             seconds=seconds,
         )
-
-
-def read_history(backtest: Backtest, bars: pd.DataFrame) -> History:
-    """The predictions of all folds, and what `bars` say came of them."""
-    desk = backtest.desk
-    with reading(desk.engine) as conn:
-        made = backtests.backtest_predictions(conn, backtest.id)
-        folds = backtests.backtest_folds(conn, backtest.id)
-    days = made[["as_of", "target"]].drop_duplicates().sort_values("target", ignore_index=True)
-    fold = folds["number"].to_numpy()[folds["first"].searchsorted(days["target"], side="right") - 1]
-    symbols = desk.market.symbols
-    row, column = (
-        days.set_index("target").index.get_indexer(pd.Index(made["target"])),
-        pd.Index(symbols).get_indexer(pd.Index(made["symbol"])),
-    )
-    probability = np.full((len(days), len(symbols)), np.nan)
-    probability[row, column] = made["probability"]
-    price = bars.assign(price=adjusted_price(bars, desk.market.returns))
-    closes = price.pivot(index="session", columns="symbol", values="price").reindex(columns=list(symbols))
-    ends = (closes.reindex(days[day]).to_numpy() for day in ("target", "as_of"))
-    movement = np.divide(*ends) - 1
-    index = bars[bars["symbol"] == desk.market.index.symbol].set_index("session")["close"]
-    return History(
-        probability,
-        movement,
-        pd.DatetimeIndex(days["as_of"]),
-        pd.DatetimeIndex(days["target"]),
-        fold,
-        symbols,
-        naive_calls(index).reindex(days["as_of"]),
-    )
-
-
-def _save_outcomes(conn: Connection, backtest: Backtest, history: History) -> None:
-    """What became of every prediction, as a night's scoring would record it."""
-    day, stock = np.nonzero(np.isfinite(history.probability) & np.isfinite(history.movement))
-    move = history.movement[day, stock]
-    rows = pd.DataFrame(
-        {
-            "symbol": pd.Index(history.symbols)[stock],
-            "session": history.target[day],
-            "move": move,
-            "rise": move > 0,
-            "label": paper_labels(move),
-        }
-    )
-    now = datetime.now(UTC)
-    repositories.save_outcomes(conn, backtest.desk.name, rows, known_at=backtest.known_at, recorded_at=now)
 
 
 def _tracks(
@@ -272,12 +202,10 @@ def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
 
 def write_page(backtest: Backtest, result: Result) -> None:
     """Write the page from what is stored, whole or not at all."""
-    desk = backtest.desk
-    first = sessions_up_to(desk.market.calendar, backtest.plan.first, 2 * RULE_HISTORY)[0].date()
-    history = read_history(backtest, stored_bars(desk, first, backtest.until, backtest.known_at)[0])
+    history = read_history(backtest, scored_bars(backtest))
     calls = history.calls()
     known = np.isfinite(history.movement)
-    with reading(desk.engine) as conn:
+    with reading(backtest.desk.engine) as conn:
         returns = backtests.backtest_returns(conn, backtest.id)
     page = backtest_page(
         backtest=result.row,

@@ -1,0 +1,124 @@
+"""Kill a small backtest at 20 random moments, go on each time, and hold its rows to those of an undisturbed run.
+
+`python -m benchmarks.kills [KILLS]`
+"""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+import pandas as pd
+
+from db.engine import open_engine, reading
+from db.queries import select
+from flows.backtest import Plan, open_backtest
+from flows.backtest_scores import run_backtest
+from flows.desk import Order, open_desk
+from flows.fetch import fetch_bars
+
+MARKET = """
+title = "A small simulated market"
+calendar = "XNYS"
+timezone = "America/New_York"
+currency = "USD"
+source = "simulated"
+[index]
+symbol = "SIMX"
+name = "An index"
+[model]
+window = 5
+hidden = 16
+heads = 2
+epochs = 6
+first_kept_epoch = 1
+train_sessions = 252
+validation_sessions = 63
+"""
+PLAN = Plan(date(2023, 1, 3), date(2023, 6, 30), retrain_every=21)
+TABLES = {  # every row that a backtest writes, but for when and how long
+    "run": "select id, config, seeds, checkpoint_hash, losses, train_first, train_last from run order by id",
+    "prediction": "select run_id, target, instrument_id, as_of, probability, spread from prediction order by 1, 2, 3",
+    "outcome": "select instrument_id, session, move, rise, label from outcome order by 1, 2",
+    "fold": "select number, run_id, as_of, first, last, predictions, refused from backtest_fold order by 1",
+    "score": "select * from backtest_score order by slice, value, protocol, predictor",
+    "return": "select * from backtest_return order by portfolio, session",
+    "portfolio": "select * from backtest_portfolio order by portfolio",
+}
+
+
+def main() -> None:
+    """Run it undisturbed, then killed and killed again, and compare."""
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    if os.environ.get("KILLS_CHILD"):
+        run_backtest(open_backtest(_order(), PLAN))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        whole, killed = Path(folder) / "whole", Path(folder) / "killed"
+        for home in (whole, killed):
+            _prepare(home)
+        seconds = _run(whole, None)
+        print(f"undisturbed: {seconds:.1f} s")
+        draw, died = random.Random(0), 0  # noqa: S311
+        while died < kills:
+            after = draw.uniform(0, seconds)
+            if _run(killed, after) < 0:
+                died += 1
+            else:  # it came to its end before: begin again
+                killed = Path(folder) / f"killed-{died}"
+                _prepare(killed)
+        _run(killed, None)
+        same = _digest(killed) == _digest(whole)
+        print(f"killed {died} times, resumed each time: the rows are {'the same' if same else 'NOT the same'}")
+        sys.exit(0 if same else 1)
+
+
+def _order() -> Order:
+    return Order("small", market_file=Path("small.toml"), source="simulated", device="cpu")
+
+
+def _prepare(home: Path) -> None:
+    """A folder with the market's file and a store that holds its bars, known since one moment."""
+    home.mkdir()
+    (home / "small.toml").write_text(MARKET)
+    os.chdir(home)
+    desk = open_desk(_order())
+    moment = pd.Timestamp("2023-12-29", tz="UTC").to_pydatetime()
+    for day in (date(2023, 1, 2), date(2023, 9, 29)):
+        fetch_bars(desk, day, known_at=moment)
+
+
+def _run(home: Path, kill_after: float | None) -> float:
+    """Seconds that the backtest took, or -1 when it was killed."""
+    begun = time.monotonic()
+    environment = os.environ | {"KILLS_CHILD": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen([sys.executable, "-m", "benchmarks.kills"], cwd=home, env=environment) as child:
+        try:
+            child.wait(kill_after)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+            return -1
+    if child.returncode:
+        raise SystemExit(f"the backtest ended with {child.returncode}")
+    return time.monotonic() - begun
+
+
+def _digest(home: Path) -> dict[str, str]:
+    """A digest of the rows of each table."""
+    os.chdir(home)
+    engine = open_engine(read_only=True)
+    with reading(engine):
+        return {
+            name: hashlib.sha256(select(engine, sql).to_csv(index=False).encode()).hexdigest()
+            for name, sql in TABLES.items()
+        }
+
+
+if __name__ == "__main__":
+    main()

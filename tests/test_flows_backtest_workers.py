@@ -1,0 +1,100 @@
+"""Where the folds run changes the time they take and nothing else: one process, two, or a Dask cluster."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_backtests import MARKET
+
+from db.engine import open_engine
+from db.queries import select
+
+DTML = Path(sys.executable).with_name("dtml")
+COMMAND = (
+    "backtest",
+    "--market-file",
+    "past.toml",
+    "--from",
+    "2024-03-04",
+    "--to",
+    "2024-03-25",
+    "--retrain-every",
+    "7",
+)
+ROWS = {
+    "run": "select id, checkpoint_hash, losses from run order by id",
+    "prediction": "select run_id, target, instrument_id, probability, spread from prediction order by 1, 2, 3",
+    "score": "select * from backtest_score order by slice, value, protocol, predictor",
+    "portfolio": "select * from backtest_portfolio order by portfolio",
+}
+
+
+def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"DTML_DATA": str(home / "data"), "DTML_REPORTS": str(home / "reports")}
+    return subprocess.run(
+        [DTML, "backtest", "--market-file", "past.toml", *SPAN, *arguments],
+        cwd=home,
+        env=environment | {"DTML_DATABASE_URL": f"sqlite:///{home / 'store.sqlite'}"},
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+
+
+@contextmanager
+def dask_cluster(home: Path) -> Iterator[str]:
+    """A scheduler and one worker process of its own, as on a cluster: the store and the folders are shared."""
+    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    shared = {"DTML_DATA": str(home / "data"), "DTML_DATABASE_URL": f"sqlite:///{home / 'store.sqlite'}"}
+    with distributed.LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=None,
+        host="127.0.0.1",
+        env=shared | {"OMP_NUM_THREADS": "1"},
+    ) as cluster:
+        yield cluster.scheduler_address
+
+
+def rows(home: Path) -> dict[str, pd.DataFrame]:
+    engine = open_engine(f"sqlite:///{home / 'store.sqlite'}", read_only=True)
+    return {name: select(engine, sql).drop(columns="backtest_id", errors="ignore") for name, sql in ROWS.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home in which the backtest ran in one process, and was asked for twice."""
+    home = tmp_path_factory.mktemp("serial")
+    (home / "past.toml").write_text(MARKET.format(normalisation="shared"))
+    first = run(home, "--source", "simulated", "--json")
+    assert first.returncode == 0, first.stderr
+    found = json.loads(first.stdout)
+    assert [fold["number"] for fold in found["folds"]] == [1, 2, 3]
+    assert {row["portfolio"] for row in found["portfolios"]} >= {"long, next open", "index", "equal weight"}
+    again = run(home)
+    assert again.returncode == 0, again.stderr
+    assert "was done before: nothing is trained, no row is added" in again.stderr
+    assert "Survivorship: memberships are dated" in again.stdout
+    return home
+
+
+@pytest.mark.parametrize("where", ["two processes", "a Dask cluster"])
+def test_folds_give_the_same_rows_wherever_they_run(whole: Path, tmp_path: Path, where: str) -> None:
+    (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
+    if where == "two processes":
+        ended = run(tmp_path, "--source", "simulated", "--workers", "2")
+    else:
+        with dask_cluster(tmp_path) as address:
+            ended = run(tmp_path, "--source", "simulated", "--cluster", address)
+    assert ended.returncode == 0, ended.stderr
+    expected = rows(whole)
+    for name, frame in rows(tmp_path).items():
+        pd.testing.assert_frame_equal(frame, expected[name], check_exact=True, obj=name)
