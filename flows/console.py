@@ -17,9 +17,6 @@ from flows.settings import out
 ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
 SHOWN = 12  # rows of the most and the least probable risers
 
-ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
-SHOWN = 12  # rows of the most and the least probable risers
-
 
 def print_json(value: object) -> None:
     """Print plain values, frames and rows as one JSON document; missing numbers are null, times are ISO 8601."""
@@ -128,7 +125,9 @@ def print_night(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, s
         out.print(f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that resample days")
         print_scores(scores)
         if scores["nights"].max() < MINIMUM_DAYS:
-            out.print(f"Fewer than {MINIMUM_DAYS} nights: resampling so few gives intervals too narrow to print.")
+            out.print(
+                f"Fewer than {MINIMUM_DAYS} nights: so few do not show how days hang together, so no interval is printed."
+            )
     out.print(f"\nreport    {night.report}\ndatabase  {store}")
     out.print(ASK_MORE.format(market=row["market"]), soft_wrap=True)
 

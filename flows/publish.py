@@ -16,6 +16,7 @@ from flows.settings import reports_folder
 REFUSED_SESSIONS = 30
 RECEIPT = (
     "id",
+    "model",
     "created_at",
     "train_first",
     "train_last",
