@@ -1,7 +1,7 @@
 """What DTML's figures on ACL18 depend on: steps of 1, 8 or 64 days, gains per stock or shared, index on or off.
 
 Each control is trained like the published recipe and scored on the same test span. Nothing is chosen by these figures.
-Needs the shared data; the seeds and epochs are fewer than a benchmark's, so that the whole takes half an hour on 4 cores.
+Needs the shared data; seeds and epochs are fewer than a benchmark's: half an hour on 4 cores.
 """
 
 import os

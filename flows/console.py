@@ -125,9 +125,7 @@ def print_night(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, s
         out.print(f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that resample days")
         print_scores(scores)
         if scores["nights"].max() < MINIMUM_DAYS:
-            out.print(
-                f"Fewer than {MINIMUM_DAYS} nights: so few do not show how days hang together, so no interval is printed."
-            )
+            out.print(f"Fewer than {MINIMUM_DAYS} nights do not show how days hang together: no interval is printed.")
     out.print(f"\nreport    {night.report}\ndatabase  {store}")
     out.print(ASK_MORE.format(market=row["market"]), soft_wrap=True)
 
