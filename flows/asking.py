@@ -37,18 +37,8 @@ def show_runs(market: str | None, *, as_json: bool) -> None:
         rows = queries.runs(conn, market)
     if as_json:
         return print_json(rows)
-    columns = [
-        "id",
-        "kind",
-        "model",
-        "train_first",
-        "train_last",
-        "seeds",
-        "code_version",
-        "checkpoint_hash",
-        "created_at",
-    ]
-    shown = rows[list(told)]
+    told = ["id", "kind", "model", "train_first", "train_last", "seeds"]
+    shown = rows[[*told, "code_version", "checkpoint_hash", "created_at"]]
     shown = shown.assign(
         checkpoint_hash=shown["checkpoint_hash"].str.slice(0, 12),
         created_at=shown["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
