@@ -1,18 +1,18 @@
 """`make bench`: every benchmark in turn; those that need the shared data say so when it is not there."""
 
-from benchmarks import coverage, data_axis, night, panel, resampling, store, training
+from benchmarks import backtest, controls, coverage, data_axis, kills, night, panel, resampling, store, training
 from benchmarks.panel import SHARED
 
 
 def main() -> None:
     """Run them all, the quick ones first."""
     if (SHARED / "prices").is_dir():
-        for benchmark in (panel, store, night):
+        for benchmark in (panel, store, night, backtest, controls):
             print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}", flush=True)
             benchmark.main()
     else:
-        print(f"no shared data at {SHARED}: the benchmarks of panel, store and night are left out")
-    for benchmark in (training, resampling, coverage, data_axis):
+        print(f"no shared data at {SHARED}: what needs it is left out")
+    for benchmark in (training, resampling, kills, coverage, data_axis):
         print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}", flush=True)
         benchmark.main()
 
