@@ -52,7 +52,7 @@ def show_markets(*, as_json: bool) -> None:
     rows = []
     for name in market_names():
         market = load_market(name)
-        listed = f"{len(market.constituents)} of {market.constituents_as_of}" if market.constituents else "from a file"
+        listed = f"{len(market.symbols)} of {market.constituents_as_of}" if market.constituents else "from a file"
         rows.append(
             {
                 "market": name,

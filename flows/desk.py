@@ -117,7 +117,7 @@ class StoredSource:
             stored = queries.memberships(conn, self.market.name)
         if stored.empty:
             raise UsageError(f"nothing of {self.market.name} is stored: run `dtml fetch {self.market.name}` first")
-        return [str(symbol) for symbol in stored["symbol"]]
+        return [str(symbol) for symbol in stored["symbol"].unique()]
 
     def last_session(self) -> date | None:
         """The last session with a bar of the index."""

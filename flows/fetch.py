@@ -91,14 +91,14 @@ def save_universe(conn: Connection, desk: Desk) -> None:
     """Record the market's index and stocks, and when each was a member."""
     market = desk.market
     columns = ["symbol", "source_symbol", "name", "sector", "valid_from", "valid_to"]
-    stocks = pd.DataFrame(
-        [(c.symbol, c.source_symbol, c.name, c.sector, c.since, c.until) for c in market.constituents], columns=columns
-    )
+    listed = [(c.symbol, c.source_symbol, c.name, c.sector, c.since, c.until) for c in market.constituents]
+    stays = pd.DataFrame(listed, columns=columns)
+    stocks = stays[columns[:4]].drop_duplicates("symbol").assign(kind="stock")
     index = pd.DataFrame([(market.index.symbol, market.index.source_symbol, market.index.name)], columns=columns[:3])
-    named = pd.concat([stocks.assign(kind="stock"), index.assign(kind="index", sector=None)], ignore_index=True)
+    named = pd.concat([stocks, index.assign(kind="index", sector=None)], ignore_index=True)
     repositories.save_instruments(conn, market.name, named)
-    listed = market.facts[0] if market.facts else f"the file of market {market.name}"
-    stays = stocks.assign(source=listed).astype({"valid_from": "datetime64[ns]", "valid_to": "datetime64[ns]"})
+    said_by = market.facts[0] if market.facts else f"the file of market {market.name}"
+    stays = stays.assign(source=said_by).astype({"valid_from": "datetime64[ns]", "valid_to": "datetime64[ns]"})
     repositories.save_memberships(conn, market.name, stays)
 
 

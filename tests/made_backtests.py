@@ -40,6 +40,7 @@ complete = true
 members = [
   "L01", "L02", "L03", "F01A", "F01B", "F02A",
   {{symbol = "F02B", until = 2024-03-13}},
+  {{symbol = "F02B", since = 2024-03-20}},
   {{symbol = "F03A", since = 2024-03-11}},
   "F03B",
 ]

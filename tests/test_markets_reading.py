@@ -3,6 +3,7 @@
 from datetime import date
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from dtml.errors import UsageError
@@ -197,6 +198,10 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ),
         ('as_of = 2020-01-02\nmembers = ["A", "A"]', "constituents.members: symbol 'A' comes twice"),
         (
+            "as_of = 2020-01-02\nmembers = [{symbol = 'A', until = 2010-01-04}, {symbol = 'A', since = 2009-05-05}]",
+            "constituents.members: symbol 'A' comes twice; list it once, or each stay in order",
+        ),
+        (
             "as_of = 2020-01-02\nmembers = ['A', {symbol = 'B', source_symbol = 'A'}]",
             "constituents.members: source_symbol 'A' comes twice",
         ),
@@ -232,3 +237,16 @@ def test_a_file_whose_name_cannot_name_a_market_is_refused(tmp_path: Path, name:
     (tmp_path / name).write_text(LEAST, encoding="utf-8")
     with pytest.raises(UsageError, match="the file names the market"):
         load_market_file(tmp_path / name)
+
+
+def test_a_stock_that_came_back_is_a_member_in_each_of_its_stays(tmp_path: Path) -> None:
+    stays = "{symbol = 'A', until = 2010-01-04}, 'B', {symbol = 'A', since = 2012-05-07}"
+    file = tmp_path / "my.toml"
+    file.write_text(f"{LEAST}\n[constituents]\nas_of = 2020-01-02\nmembers = [{stays}]\n")
+    market = load_market_file(file)
+    assert market.symbols == ("A", "B")
+    for known in (market, market.with_symbols(["A", "B"])):
+        members = [{each.symbol for each in known.constituents_on(date(year, 1, 3))} for year in (2010, 2011, 2013)]
+        assert members == [{"A", "B"}, {"B"}, {"A", "B"}]
+        days = pd.DatetimeIndex(["2010-01-03", "2011-01-03", "2013-01-03"])
+        assert known.membership(days).tolist() == [[True, True], [False, True], [True, True]]

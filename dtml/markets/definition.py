@@ -68,9 +68,9 @@ def is_symbol(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Constituent:
-    """A member of the index; `since` is its first day as a member, `until` the first day on which it is none.
+    """A stay in the index; `since` is its first day as a member, `until` the first day on which it is none.
 
-    A missing date means that nothing is known on that side.
+    A missing date means that nothing is known on that side. A stock that came back has a stay for each time.
     """
 
     symbol: str
@@ -138,20 +138,23 @@ class Market:
     @property
     def symbols(self) -> tuple[str, ...]:
         """The symbols of every constituent listed, whatever its dates; the index is not among them."""
-        return tuple(member.symbol for member in self.constituents)
+        return tuple(dict.fromkeys(member.symbol for member in self.constituents))
 
     def constituents_on(self, day: date) -> tuple[Constituent, ...]:
         """Return those listed that were members on a day, in the order of the list."""
         return tuple(member for member in self.constituents if member.is_member_on(day))
 
     def membership(self, days: "pd.DatetimeIndex") -> "npt.NDArray[np.bool_]":
-        """Say which were members on each day: [days, stocks], the stocks in the order of the list."""
+        """Say which were members on each day: [days, stocks], the stocks in the order of `symbols`."""
         import numpy as np
 
-        known = [(each.since or date.min, each.until or date.max) for each in self.constituents]
-        since, until = np.array(known, dtype="datetime64[D]").reshape(-1, 2).T
-        day = days.to_numpy().astype("datetime64[D]")[:, None]
-        return np.asarray((since <= day) & (day < until))
+        day = days.to_numpy().astype("datetime64[D]")
+        column = {symbol: position for position, symbol in enumerate(self.symbols)}
+        found = np.zeros((len(days), len(column)), dtype=bool)
+        for stay in self.constituents:
+            since, until = np.datetime64(stay.since or date.min), np.datetime64(stay.until or date.max)
+            found[:, column[stay.symbol]] |= (since <= day) & (day < until)
+        return found
 
     @property
     def is_snapshot(self) -> bool:
@@ -163,11 +166,14 @@ class Market:
 
         The index is left out. Raises UsageError for a symbol that cannot be one or comes twice.
         """
-        listed = {member.symbol: member for member in self.constituents}
+        listed: dict[str, list[Constituent]] = {}
+        for stay in self.constituents:
+            listed.setdefault(stay.symbol, []).append(stay)
         wanted = [symbol for symbol in symbols if symbol != self.index.symbol]
         for symbol, times in Counter(wanted).items():
             if not is_symbol(symbol):
                 raise UsageError(f"market {self.name}: {symbol!r} cannot be a symbol; rename it at its source")
             if times > 1:
                 raise UsageError(f"market {self.name}: symbol {symbol!r} comes {times} times; name it once")
-        return replace(self, constituents=tuple(listed.get(s, Constituent(s, s)) for s in wanted))
+        stays = (stay for symbol in wanted for stay in listed.get(symbol, [Constituent(symbol, symbol)]))
+        return replace(self, constituents=tuple(stays))

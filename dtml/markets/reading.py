@@ -205,13 +205,18 @@ def _member(table: _Table, position: int, row: object, suffix: str) -> Constitue
 
 
 def _refuse_repeats(table: _Table, members: tuple[Constituent, ...]) -> None:
-    for key in ("symbol", "source_symbol"):
-        seen: set[str] = set()
-        for member in members:
-            symbol = getattr(member, key)
-            if symbol in seen:
-                raise table.error("members", f"{key} {symbol!r} comes twice; list it once")
-            seen.add(symbol)
+    """A symbol may come again for another stay, after the one before; a source's symbol belongs to one stock."""
+    left: dict[str, date | None] = {}
+    known_as: dict[str, str] = {}
+    for stay in members:
+        symbol = stay.symbol
+        if symbol in left and (left[symbol] is None or stay.since is None or stay.since < cast(date, left[symbol])):
+            raise table.error(
+                "members", f"symbol {symbol!r} comes twice; list it once, or each stay in order with since and until"
+            )
+        if known_as.setdefault(stay.source_symbol, symbol) != symbol:
+            raise table.error("members", f"source_symbol {stay.source_symbol!r} comes twice; list it once")
+        left[symbol] = stay.until
 
 
 def _symbol(table: _Table, key: str) -> str:
