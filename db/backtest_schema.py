@@ -51,7 +51,11 @@ backtest = Table(
     Column("stocks", Integer, comment="Stocks predicted at least once; missing until finished."),
     Column("member_days", Integer, comment="Days of membership, summed over the stocks; missing until finished."),
     Column("without_price", Integer, comment="Those of them without a price; missing until finished."),
-    Column("tried", Integer, comment="Configurations tried, this one included; missing until finished."),
+    Column(
+        "tried",
+        Integer,
+        comment="Portfolios that followed predictions on this market so far, these included; missing until finished.",
+    ),
     CheckConstraint("first <= last", name="span"),
     CheckConstraint(
         "retrain_every >= 1 and seconds >= 0 and stocks >= 0 and without_price >= 0 and without_price <= member_days"
@@ -142,8 +146,8 @@ backtest_portfolio = Table(
     Column(
         "deflated_sharpe",
         REAL,
-        comment="Probability that the true Sharpe ratio is above 0 given all that was tried, 0 to 1"
-        f" (Bailey and Lopez de Prado, 2014); {_FEW}.",
+        comment="Probability that the true Sharpe ratio is above the best that chance gives of all that was tried,"
+        " 0 to 1 (Bailey and Lopez de Prado, 2014); missing for a yardstick or with too few days.",
     ),
     Column("max_drawdown", REAL, comment=f"Largest fall of net equity from a peak, -0.01 is 1 %; {_FEW}."),
     Column("hit_rate", REAL, comment=f"Share of sessions with a net return above 0, 0 to 1; {_FEW}."),

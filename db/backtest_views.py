@@ -20,8 +20,8 @@ left join backtest_score r on r.backtest_id = b.id and r.slice = 'all' and r.pro
         select s.predictor
         from backtest_score s
         where s.backtest_id = b.id and s.slice = 'all' and s.protocol = 'all' and s.predictor <> 'dtml'
-            and s.acc is not null
-        order by s.acc desc, s.predictor
+            and s.mcc is not null
+        order by s.mcc desc, s.predictor
         limit 1
     )
 """
@@ -54,9 +54,9 @@ BACKTEST_VIEW_COLUMNS: Final = MappingProxyType(
             "sharpe": f"Annual Sharpe ratio of the net return, no risk-free rate; {_FEW}.",
             "sharpe_low": f"Lower end of its day-resampled 95 % interval; {_FEW}.",
             "sharpe_high": f"Upper end of that interval; {_FEW}.",
-            "deflated_sharpe": "Probability that the true Sharpe ratio is above 0 given all that was tried, 0 to 1"
-            f" (Bailey and Lopez de Prado, 2014); {_FEW}.",
-            "tried": "Configurations tried, this one included.",
+            "deflated_sharpe": "Probability that the true Sharpe ratio is above the best that chance gives of all that"
+            " was tried, 0 to 1 (Bailey and Lopez de Prado, 2014); missing for a yardstick or with too few days.",
+            "tried": "Portfolios that followed predictions on this market so far, these included.",
             "max_drawdown": f"Largest fall of net equity from a peak, -0.01 is 1 %; {_FEW}.",
             "hit_rate": f"Share of sessions with a net return above 0, 0 to 1; {_FEW}.",
             "turnover": f"Mean a session of the value traded, as a share of equity; {_FEW}.",
@@ -68,7 +68,7 @@ BACKTEST_VIEW_COLUMNS: Final = MappingProxyType(
             "mcc": "Matthews correlation of the same calls, -1 to 1; missing when not scored.",
             "mcc_low": f"Lower end of its day-resampled 95 % interval; {_FEW}.",
             "mcc_high": f"Upper end of that interval; {_FEW}.",
-            "best_rule": "The naive rule with the highest acc on the same stock-days, chosen in hindsight; missing"
+            "best_rule": "The naive rule with the highest mcc on the same stock-days, chosen in hindsight; missing"
             " without one.",
             "rule_acc": "Share of right calls of that rule, 0 to 1; missing without one.",
             "rule_acc_low": f"Lower end of its day-resampled 95 % interval; {_FEW}.",

@@ -3,6 +3,9 @@
 Each check runs a whole pipeline, from bars to probabilities, on a history and on a changed one, and says what it
 found. What changes lies in the future or is pure chance, so an honest pipeline cannot tell; `dtml.leaks` holds
 pipelines that can. Everything is drawn from a seed and runs on CPU, where equal means equal to the last bit.
+
+Trainings are cut short (`hurried`), and whoever audits a large market hands in a part of it (`History.cut`): what is
+audited is where rows come from. A leak that only more stocks, sessions or epochs would bring out is not found.
 """
 
 from collections.abc import Iterator
@@ -27,7 +30,8 @@ LOOK_BACK, LOOK_AHEAD = 10, 5  # sessions before and after a date that are predi
 LATEST_RETRAINING = 20  # a date is at most so many sessions after the training that serves it
 ZOO_STOCKS, ZOO_SESSIONS = 12, 280  # what leaks are proven on
 TEST_DAYS = 252  # at most, scored with directions drawn by coin
-TRAIN_DAYS, VALIDATION_DAYS = 252, 21  # at most: what is audited is where rows come from, not how well they are used
+TRAIN_DAYS, VALIDATION_DAYS = 252, 21  # at most
+SHORT, LONGER = 2, 12  # epochs; the latter where a leak must be learnt to show
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def audit(pipeline: Pipeline, history: History, *, seed: int = 0, dates: int = 3
 
     Trainings are short and of one member. Raises DtmlError when the history is too short to train and to score.
     """
-    quick, longer = _hurried(pipeline, epochs=2), _hurried(pipeline, epochs=12)
+    quick, longer = (replace(pipeline, experiment=hurried(pipeline.experiment, epochs)) for epochs in (SHORT, LONGER))
     findings = []
     for at, trained in _dates(quick, history, seed, dates):
         findings += [
@@ -112,7 +116,7 @@ def scrambled_future(
     rows, others = (_served(pipeline, each, at, trained) for each in (before, before.scrambled_after(at, seed)))
     detail = f"{len(rows)} predictions up to that day, the same to the last bit whatever came later"
     if not (same := rows.equals(others)):
-        detail = _changes(rows, others)
+        detail = changes(rows, others)
     return Finding("scrambled_future", at, same and len(rows) > 0, detail)
 
 
@@ -177,6 +181,40 @@ def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
             break
     passed = len(set(sides)) > 1 or sides[-1] == 0
     return Finding("permuted_labels", at, passed, f"MCC with directions drawn by coin: {', then '.join(detail)}")
+
+
+def hurried(experiment: Experiment, epochs: int) -> Experiment:
+    """The same experiment with one member and a short training on few days."""
+    mine = experiment.training
+    recipe = replace(
+        mine,
+        epochs=epochs,
+        first_kept_epoch=1,
+        patience=None,
+        batch_days=min(mine.batch_days, 16),
+        learning_rate=0.01,
+        penalty=min(mine.penalty, 0.01),
+    )
+    return replace(
+        experiment,
+        training=recipe,
+        members=1,
+        train_sessions=min(experiment.train_sessions or TRAIN_DAYS, TRAIN_DAYS),
+        validation_sessions=min(experiment.validation_sessions, VALIDATION_DAYS),
+    )
+
+
+def changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
+    """Of predictions `as_of, symbol, probability`, how many changed, came or went, and the first of them."""
+    both = rows.merge(others, on=["as_of", "symbol"], how="outer", suffixes=("", "_other"))
+    changed = both[both["probability"] != both["probability_other"]].sort_values(["as_of", "symbol"])
+    if changed.empty:
+        return "the same probabilities in other rows or another order"
+    first = changed.iloc[0]
+    return (
+        f"{len(changed)} of {len(both)} predictions change with what came later: {first['symbol']} on "
+        f"{_day(first['as_of'])} from {first['probability']:.6f} to {first['probability_other']:.6f}"
+    )
 
 
 def _of(experiment: Experiment, network: ModelConfig, normalisation: Normalisation) -> Experiment:
@@ -246,43 +284,8 @@ def _dates(
         yield as_of[place], as_of[place - age]
 
 
-def _hurried(pipeline: Pipeline, epochs: int) -> Pipeline:
-    """The same pipeline with one member and a short training."""
-    mine = pipeline.experiment
-    recipe = replace(
-        mine.training,
-        epochs=epochs,
-        first_kept_epoch=1,
-        patience=None,
-        batch_days=min(mine.training.batch_days, 16),
-        learning_rate=0.01,
-        penalty=min(mine.training.penalty, 0.01),
-    )
-    shorter = replace(
-        mine,
-        training=recipe,
-        members=1,
-        train_sessions=min(mine.train_sessions or TRAIN_DAYS, TRAIN_DAYS),
-        validation_sessions=min(mine.validation_sessions, VALIDATION_DAYS),
-    )
-    return replace(pipeline, experiment=shorter)
-
-
 def _equal(old: Windows, new: Windows, name: str) -> bool:
     return torch.equal(getattr(old, name), getattr(new, name))
-
-
-def _changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
-    """How many predictions changed, came or went, and the first of them."""
-    both = rows.merge(others, on=["as_of", "symbol"], how="outer", suffixes=("", "_other"))
-    changed = both[both["probability"] != both["probability_other"]].sort_values(["as_of", "symbol"])
-    if changed.empty:
-        return "the same probabilities in other rows or another order"
-    first = changed.iloc[0]
-    return (
-        f"{len(changed)} of {len(both)} predictions change with what came later: {first['symbol']} on "
-        f"{_day(first['as_of'])} from {first['probability']:.6f} to {first['probability_other']:.6f}"
-    )
 
 
 def _day(moment: pd.Timestamp) -> str:

@@ -1,7 +1,8 @@
 """What the look-ahead audit works on: histories, the pipeline that is honest, and a zoo of pipelines that are not.
 
 Each leak overrides one step of the honest pipeline by what is found in practice, and says where. `dtml.audit` must
-catch every one of them.
+catch every one of them. The pipeline is the path of a night and of a backtest written once more, without a store: what
+a store is asked for is audited where it is asked (`flows.audit`).
 """
 
 from collections.abc import Sequence

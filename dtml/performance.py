@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy import ndarray
 
 from dtml.metrics import day_interval
@@ -21,9 +21,9 @@ class Performance:
 
     `annual_return` is geometric and `max_drawdown` 0 or less. `sharpe` is per year, with its 95 % interval; NaN where
     returns do not vary, its ends also below `dtml.metrics.MINIMUM_DAYS`. `deflated_sharpe` is in [0, 1]
-    (`deflated_sharpe`). `hit_rate` is the share of days above 0, `turnover` the mean per day. `break_even` is the cost
-    in basis points per unit traded at which the mean return, less borrow, is 0; below 0 where it is lost without any
-    cost, NaN without turnover.
+    (`deflated_sharpe`), NaN for a yardstick. `hit_rate` is the share of days above 0, `turnover` the mean per day.
+    `break_even` is the cost in basis points per unit traded at which the mean return, less borrow, is 0; below 0 where
+    it is lost without any cost, NaN without turnover.
     """
 
     days: int
@@ -39,11 +39,13 @@ class Performance:
     break_even: float
 
 
-def performance(track: pd.DataFrame, *, trials: Sequence[float], resamples: int = 4000, seed: int = 0) -> Performance:
+def performance(
+    track: pd.DataFrame, *, trials: Sequence[float] | None, resamples: int = 4000, seed: int = 0
+) -> Performance:
     """The statistics of a track of `dtml.portfolio.follow`.
 
-    `trials` are the Sharpe ratios per session (`session_sharpe`) of everything tried, this track included. Raises
-    ValueError where the track has no day.
+    `trials` are the Sharpe ratios per session (`session_sharpe`) of everything tried, this track included; None for a
+    yardstick, which was not chosen among tries. Raises ValueError where the track has no day.
     """
     if track.empty:
         raise ValueError("the track has no day")
@@ -58,7 +60,7 @@ def performance(track: pd.DataFrame, *, trials: Sequence[float], resamples: int 
         sharpe=float(session_sharpe(net) * np.sqrt(YEAR)),
         sharpe_low=float(low[0]),
         sharpe_high=float(high[0]),
-        deflated_sharpe=deflated_sharpe(net, trials),
+        deflated_sharpe=np.nan if trials is None else deflated_sharpe(net, trials),
         max_drawdown=float(drawdown(net).min()),
         hit_rate=float((net > 0).mean()),
         turnover=turnover,
@@ -103,10 +105,9 @@ def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> fl
     """The probability, in [0, 1], that the true Sharpe ratio is above what the best of `trials` shows by chance.
 
     Bailey & Lopez de Prado, "The Deflated Sharpe Ratio" (2014): the ratio is compared with the expected maximum of so
-    many ratios of no skill, whose variance is that across the trials, with an error that allows for skew and fat tails.
-    With one trial it is their probabilistic Sharpe ratio against 0 (2012). `trials` are per session; those that are NaN
-    never varied and count for nothing. Trials that resemble each other count in full, which errs on the safe side.
-    Days count as independent. NaN where the returns do not vary.
+    many ratios of no skill (`luckiest`), with an error that allows for skew and fat tails. With one trial it is their
+    probabilistic Sharpe ratio against 0 (2012). `trials` are per session; those that are NaN never varied and count for
+    nothing. Days count as independent. NaN where the returns do not vary.
     """
     from scipy.special import ndtr
     from scipy.stats import kurtosis, skew
@@ -115,25 +116,46 @@ def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> fl
     if np.isnan(ratio):
         return np.nan
     error = np.sqrt(1 - skew(net) * ratio + (kurtosis(net, fisher=False) - 1) / 4 * ratio**2)
-    return float(ndtr((ratio - luckiest(trials)) * np.sqrt(len(net) - 1) / error))
+    return float(ndtr((ratio - luckiest(trials, len(net))) * np.sqrt(len(net) - 1) / error))
 
 
-def luckiest(trials: Sequence[float]) -> float:
-    """The best Sharpe ratio per session to expect of so many trials without skill; 0 of a single one.
+def luckiest(trials: Sequence[float], days: int) -> float:
+    """The best Sharpe ratio per session to expect, in so many days, of so many trials without skill; 0 of one.
 
-    Eq. 1 of Bailey & Lopez de Prado (2014): the variance (of a sample: trials - 1) is that across the trials. Raises
-    ValueError where none of them is a number.
+    Eq. 1 of Bailey & Lopez de Prado (2014) takes the variance across the trials (of a sample: trials - 1), and so falls
+    where trials that resemble each other are added. Two bounds keep it from that: the variance is never below
+    1 / (days - 1), that of a ratio without skill (2012), so that trials alike count in full; and of all parts of the
+    trials the one counts that gives most. So bounded, this is the least figure that neither lies below Eq. 1 nor falls
+    with a trial more. Raises ValueError where no trial is a number.
     """
-    from scipy.special import ndtri
-
-    ratios = np.asarray(trials, dtype=float)
+    ratios = np.sort(np.asarray(trials, dtype=float))
     ratios = ratios[np.isfinite(ratios)]
     if not len(ratios):
         raise ValueError("trials must hold the Sharpe ratio of the track itself, got none")
     if len(ratios) == 1:
         return 0.0
-    expected = (1 - np.euler_gamma) * ndtri(1 - 1 / len(ratios)) + np.euler_gamma * ndtri(1 - 1 / (len(ratios) * np.e))
-    return float(ratios.std(ddof=1) * expected)
+    deviation = np.sqrt(np.maximum(_widest(ratios), 1 / (days - 1)))
+    return float((deviation * _highest_of(np.arange(2, len(ratios) + 1))).max())
+
+
+def _highest_of(number: Int[ndarray, " sizes"]) -> Float[ndarray, " sizes"]:
+    """About the expected maximum of so many standard normal variables, 2 or more."""
+    from scipy.special import ndtri
+
+    return np.asarray((1 - np.euler_gamma) * ndtri(1 - 1 / number) + np.euler_gamma * ndtri(1 - 1 / (number * np.e)))
+
+
+def _widest(ratios: Float[ndarray, " trials"]) -> Float[ndarray, " sizes"]:
+    """The highest variance that 2, 3, ... of the sorted ratios have: that of some lowest and the rest highest."""
+    centred = ratios - ratios.mean()
+    low, low_squares = (np.concatenate([[0.0], part.cumsum()]) for part in (centred, centred**2))
+    high, high_squares = (np.concatenate([[0.0], part[::-1].cumsum()]) for part in (centred, centred**2))
+    found = []
+    for size in range(2, len(ratios) + 1):
+        below = np.arange(size + 1)
+        total, squares = low[below] + high[size - below], low_squares[below] + high_squares[size - below]
+        found.append(max(0.0, (squares - total**2 / size).max()) / (size - 1))
+    return np.array(found)
 
 
 def _sharpe_of_sums(sums: ndarray) -> ndarray:

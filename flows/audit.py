@@ -1,20 +1,31 @@
-"""Audit a market for look-ahead: its own bars, its own settings, its latest model, and leaks planted in all of them."""
+"""Audit a market for look-ahead: its own bars, settings, stored nights, latest model, and leaks planted in all of them.
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from datetime import date
+A part of the market and short trainings stand for the whole, so that it takes a minute or two; what is printed says so.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from db import queries
-from db.engine import reading
-from dtml.audit import audit, audit_model, prove
+from db import queries, repositories
+from db.engine import open_engine, reading, transaction, upgrade
+from dtml.audit import LOOK_AHEAD, LOOK_BACK, SHORT, Finding, audit, audit_model, changes, hurried, prove
+from dtml.backtest import Fold
 from dtml.leaks import History, Pipeline
 from dtml.sessions import next_session, sessions_between, sessions_up_to
+from flows.backtest import Nights
 from flows.desk import Desk
-from flows.train import load_model, stored_bars
+from flows.fetch import save_universe
+from flows.predict import forecast
+from flows.train import fit_model, load_model, stored_bars
 
 STOCKS, SESSIONS = 50, 1000  # at most: a part of a market shows what the whole does, in a minute or two
+FETCHED = datetime(2000, 1, 1, tzinfo=UTC)  # when all bars of an audit's own stores became known: no difference there
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,10 @@ def audit_market(desk: Desk, as_of: date, tell: Callable[[str], object], seed: i
     history = History(bars, sessions_between(desk.market.calendar, bars["session"].min().date(), until), desk.market)
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=seed)
     tell("the pipeline: windows, spans, training, predictions")
-    rows = [{"audited": "pipeline"} | asdict(each) for each in audit(Pipeline(desk.experiment), part, seed=seed)]
+    findings = audit(Pipeline(desk.experiment), part, seed=seed)
+    rows = [{"audited": "pipeline"} | asdict(each) for each in findings]
+    tell("nights from a store")
+    rows += [{"audited": "nights"} | asdict(stored_nights(desk, part, findings[0].at, seed))]
     with reading(desk.engine) as conn:
         trained = queries.latest_run(conn, desk.name, on_or_before=as_of) is not None
     if trained:
@@ -50,3 +64,63 @@ def audit_market(desk: Desk, as_of: date, tell: Callable[[str], object], seed: i
         rows += [{"audited": model.run_id} | asdict(each) for each in audit_model(model.ensemble, history, seed=seed)]
     tell("leaks planted on purpose")
     return Audit(pd.DataFrame(rows), prove(part, desk.experiment, seed=seed, dates=1))
+
+
+def stored_nights(desk: Desk, history: History, at: pd.Timestamp, seed: int) -> Finding:
+    """Train as of `at` and make the nights up to it from a store: scrambling every later bar in it may change nothing.
+
+    This is the code of a night, and of a fold of a backtest that goes on after `at`, with what they ask of a store.
+    Neither the bars that the training reads, of which its run's name is a digest, nor any prediction may change a bit.
+    """
+    scrambled = replace(history.scrambled_after(at, seed), market=history.market)
+    (run_id, made), (other_id, again) = (_nights(desk, each, at) for each in (history, scrambled))
+    differing = [(rows, others) for rows, others in zip(made, again, strict=True) if not rows.equals(others)]
+    alone, walked = map(len, made)
+    detail = (
+        f"{alone} predictions of single nights and {walked} of a fold's, the same to the last bit whatever the store "
+        "holds of later"
+    )
+    if run_id != other_id:
+        detail = f"the training as of {at.date()} reads bars of later sessions"
+    elif differing:
+        detail = changes(*differing[0])
+    return Finding("stored_nights", at, run_id == other_id and not differing and alone > 0, detail)
+
+
+def _nights(desk: Desk, history: History, at: pd.Timestamp) -> tuple[str, tuple[pd.DataFrame, pd.DataFrame]]:
+    """The name of a short training as of `at` on a store that holds this history, and what it predicts up to then.
+
+    The predictions are those of single nights, and those of the same nights as a fold, without the refused ones.
+    """
+    with TemporaryDirectory(prefix="dtml-audit-") as folder, _models_in(folder):
+        engine = open_engine(f"sqlite:///{folder}/store.sqlite")
+        mine = replace(desk, market=history.market, engine=engine, device="cpu")
+        mine = replace(mine, experiment=hurried(desk.experiment, SHORT))
+        upgrade(engine)
+        with transaction(engine) as conn:
+            save_universe(conn, mine)
+            repositories.append_prices(conn, mine.name, history.bars, source="audit", known_at=FETCHED)
+        model = fit_model(mine, at.date()).model
+        index = history.bars.loc[history.bars["symbol"] == mine.market.index.symbol, "session"]
+        days = [day.date() for day in index[index <= at].sort_values().iloc[-1 - LOOK_BACK :]]
+        made = [forecast(mine, model, day).predictions for day in days]
+        later = history.sessions[history.sessions > at][LOOK_AHEAD - 1].date()
+        fold = Fold(1, days[0], next_session(mine.market.calendar, days[0]), later)
+        walked, _ = Nights(mine, fold, FETCHED).predict(model)
+        engine.dispose()
+    rows = pd.concat(made, ignore_index=True)
+    walked = walked.reindex(columns=list(rows))
+    return model.run_id, (rows, walked[walked["as_of"] <= at])
+
+
+@contextmanager
+def _models_in(folder: str) -> Iterator[None]:
+    """Keep what is trained meanwhile in a folder of its own."""
+    before = os.environ.get("DTML_DATA")
+    os.environ["DTML_DATA"] = folder
+    try:
+        yield
+    finally:
+        del os.environ["DTML_DATA"]
+        if before is not None:
+            os.environ["DTML_DATA"] = before

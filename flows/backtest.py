@@ -6,30 +6,33 @@ other processes or on other machines alike, and one process stores what they ret
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
+from functools import cached_property
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import torch
 
-from db.engine import location
+from db import queries
+from db.engine import location, reading
 from dtml.backtest import Fold, folds
-from dtml.checkpoints import load_ensemble
 from dtml.errors import DtmlError, UsageError
-from dtml.inference import attention, choose_device
-from dtml.portfolio import Costs
-from dtml.sessions import next_session, previous_session, sessions_between
+from dtml.inference import choose_device
+from dtml.portfolio import FREE, Costs, Fill, Form, Strategy
+from dtml.sessions import previous_session, sessions_between
 from flows.desk import Desk, Order, open_stored_desk
-from flows.predict import first_needed, night_windows, predict_night, shortage, too_few
+from flows.fetch import history_start
+from flows.predict import first_needed, predict_night, shortage, too_few
 from flows.settings import data_folder
-from flows.train import Model, fit_model, stored_bars
+from flows.train import Model, fit_model, load_run
 
-_EARLIEST = date(1900, 1, 1)
 MOMENTS = ("data_watermark", "created_at")
 DAYS = ("train_first", "train_last")
 
@@ -44,7 +47,19 @@ class Plan:
     top: int = 10  # stocks a portfolio is long, and short
     max_weight: float = 0.1
     costs: Costs = field(default_factory=Costs)
-    attention_on: tuple[date, ...] = ()  # sessions predicted whose attention is kept
+
+    def __post_init__(self) -> None:
+        if self.first > self.last:
+            raise UsageError(f"--from {self.first} lies after --to {self.last}")
+        assert self.strategies  # a strategy knows what it cannot be
+
+    @property
+    def strategies(self) -> list[Strategy]:
+        """Every form, filled at the next open with the costs, and as papers do it: at the close, without any."""
+        costs: dict[Fill, Costs] = {"next_open": self.costs, "close": FREE}
+        return [
+            Strategy(form, fill, self.top, self.max_weight, costs[fill]) for fill in costs for form in get_args(Form)
+        ]
 
 
 @dataclass(frozen=True)
@@ -56,20 +71,15 @@ class Backtest:
     plan: Plan
     folds: tuple[Fold, ...]
     known_at: datetime
+    digest: str  # of the bars it reads
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Market, first session, and a digest of all that decides the figures."""
-        spells = [(each.symbol, str(each.since), str(each.until)) for each in self.desk.market.constituents]
-        device = choose_device(self.desk.device).type
-        made_by = [version("dtml-nightshift"), version("torch"), device, str(self.known_at), spells]
-        said = json.dumps([asdict(self.plan), asdict(self.desk.experiment), made_by], default=str)
-        return f"{self.desk.name}-{self.plan.first}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
-
-    @property
-    def until(self) -> date:
-        """The last session whose bars it reads: the one after the last predicted, whose open ends the last position."""
-        return next_session(self.desk.market.calendar, self.plan.last)
+        made_by = [version("dtml-nightshift"), version("torch"), choose_device(self.desk.device).type, self.digest]
+        said = [asdict(self.plan), asdict(self.desk.experiment), asdict(self.desk.market), made_by]
+        digest = hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:8]
+        return f"{self.desk.name}-{self.plan.first}-{digest}"
 
     @property
     def folder(self) -> Path:
@@ -91,7 +101,6 @@ class Job:
     order: Order
     fold: Fold
     known_at: datetime
-    attention_on: tuple[date, ...]
     folder: Path
     store: str  # where the store is, without its password
     previous: Path | None = None  # what the fold before left, for a warm start
@@ -109,28 +118,36 @@ Runner = Callable[[Sequence[Job]], Iterable[Path]]
 def open_backtest(order: Order, plan: Plan) -> Backtest:
     """Open what is stored of a market and lay out the folds; every session predicted must have happened."""
     desk = open_stored_desk(order)
-    last = desk.source.last_session()
+    calendar, last = desk.market.calendar, desk.source.last_session()
     if last is None or plan.last > last:
         raise UsageError(f"the store holds {desk.name} up to {last}; a backtest to {plan.last} needs what came of it")
-    if plan.first > plan.last:
-        raise UsageError(f"--from {plan.first} lies after --to {plan.last}")
-    sessions = sessions_between(desk.market.calendar, previous_session(desk.market.calendar, plan.first), plan.last)
-    _, known_at = stored_bars(desk, _EARLIEST, next_session(desk.market.calendar, plan.last))
+    sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
     laid = folds(sessions, plan.first, plan.last, plan.retrain_every)
-    return Backtest(desk, order, plan, tuple(laid), known_at)
+    bars = read_bars(desk, history_start(desk, laid[0].as_of), plan.last)
+    return Backtest(desk, order, plan, tuple(laid), bars["known_at"].max().to_pydatetime(), digest_of(bars))
 
 
-def jobs_of(backtest: Backtest, threads: int | None = None) -> list[Job]:
+def read_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> pd.DataFrame:
+    """The bars of first .. last with the moment that each was known since."""
+    with reading(desk.engine) as conn:
+        bars = queries.prices(conn, desk.name, first, last, known_at=known_at)
+    if bars.empty:
+        raise DtmlError(
+            f"the store holds no bar of {desk.name} from {first} to {last}: name the files with --prices, or fetch them"
+        )
+    return bars
+
+
+def digest_of(bars: pd.DataFrame) -> str:
+    """A digest of what bars say, whenever they were fetched."""
+    rows = pd.util.hash_pandas_object(bars.drop(columns="known_at"), index=False)
+    return hashlib.sha256(rows.to_numpy().tobytes()).hexdigest()
+
+
+def jobs_of(backtest: Backtest) -> list[Job]:
     """A job for each fold; those whose card lies there have nothing left to do."""
-    common = Job(
-        backtest.order,
-        backtest.folds[0],
-        backtest.known_at,
-        backtest.plan.attention_on,
-        backtest.folder,
-        location(backtest.desk.engine),
-        threads=threads,
-    )
+    store = location(backtest.desk.engine)
+    common = Job(backtest.order, backtest.folds[0], backtest.known_at, backtest.folder, store)
     jobs = [replace(common, fold=fold) for fold in backtest.folds]
     if backtest.desk.experiment.warm_start:
         jobs = jobs[:1] + [replace(job, previous=before.card) for before, job in pairwise(jobs)]
@@ -152,6 +169,7 @@ def run_fold(job: Job) -> Path:
         return job.card
     if job.threads is not None:
         torch.set_num_threads(job.threads)
+    begun = time.perf_counter()
     desk = open_stored_desk(job.order)
     if location(desk.engine) != job.store:
         raise UsageError(
@@ -159,101 +177,84 @@ def run_fold(job: Job) -> Path:
             "set DTML_DATABASE_URL and DTML_DATA for the workers as for the command"
         )
     job.folder.mkdir(parents=True, exist_ok=True)
-    previous = None if job.previous is None else _model_of(desk, read_card(job.previous)["run"])
-    trained = fit_model(desk, job.fold.as_of, kind="backtest", known_at=job.known_at, previous=previous)
-    nights = _Nights(desk, trained.model, job.fold, job.known_at)
-    parts, refused = nights.predict()
-    made = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-    seen = [nights.attention(target) for target in job.attention_on if job.fold.first <= target <= job.fold.last]
-    _write_frame(made, job.card.with_suffix(".parquet"))
-    if seen:
-        _write_frame(pd.concat(seen, ignore_index=True), job.card.with_suffix(".attention.parquet"))
-    card = {"fold": asdict(job.fold), "run": dict(trained.row), "refused": refused, "known_at": job.known_at}
-    _write(job.card, json.dumps(card, default=str).encode())
+    nights = Nights(desk, job.fold, job.known_at)
+    previous = None if job.previous is None else load_run(desk, read_card(job.previous)["run"])
+    trained = fit_model(
+        desk, job.fold.as_of, kind="backtest", known_at=job.known_at, previous=previous, serves=nights.digest
+    )
+    made, refused = nights.predict(trained.model)
+    _write(job.card.with_suffix(".parquet"), lambda file: made.to_parquet(file, index=False))
+    card = {
+        "fold": asdict(job.fold),
+        "run": dict(trained.row),
+        "refused": refused,
+        "seconds": time.perf_counter() - begun,
+    }
+    _write(job.card, lambda file: file.write_text(json.dumps(card, default=str)))
     return job.card
 
 
 def read_card(card: Path) -> dict[str, Any]:
-    """What a fold left: `fold`, the row of its `run`, and the nights `refused` with their reasons."""
+    """What a fold left: `fold`, the row of its `run`, the nights `refused` with their reasons, its `seconds`."""
     found: dict[str, Any] = json.loads(card.read_text())
-    run = found["run"]
+    run, fold = found["run"], found["fold"]
     run |= {name: datetime.fromisoformat(str(run[name])) for name in MOMENTS}
     run |= {name: date.fromisoformat(str(run[name])) for name in DAYS}
+    fold |= {name: date.fromisoformat(fold[name]) for name in ("as_of", "first", "last")}
     return found
 
 
 def read_predictions(card: Path) -> pd.DataFrame:
-    """The predictions of a fold: `as_of, target, symbol, probability, spread`."""
+    """The predictions of a fold: `as_of, target, symbol, probability, spread, known_at`."""
     return pd.read_parquet(card.with_suffix(".parquet"))
 
 
-def read_attention(card: Path) -> pd.DataFrame | None:
-    """Who moved whom on the days asked for, or None when none of them lies in the fold."""
-    file = card.with_suffix(".attention.parquet")
-    return pd.read_parquet(file) if file.exists() else None
+class Nights:
+    """The nights of a fold, with the bars that they read."""
 
-
-def _model_of(desk: Desk, run: Mapping[str, Any]) -> Model:
-    file = data_folder() / run["checkpoint_path"]
-    return Model(run["id"], load_ensemble(file, market=desk.name, sha=run["checkpoint_hash"]))
-
-
-class _Nights:
-    """The nights of a fold, with the bars they read."""
-
-    def __init__(self, desk: Desk, model: Model, fold: Fold, known_at: datetime) -> None:
-        self.desk, self.model, self.fold = desk, model, fold
-        first = first_needed(desk, model, fold.as_of)
-        bars, _ = stored_bars(desk, first, previous_session(desk.market.calendar, fold.last), known_at)
+    def __init__(self, desk: Desk, fold: Fold, known_at: datetime) -> None:
+        self.desk, self.fold = desk, fold
+        before = previous_session(desk.market.calendar, fold.last)
+        bars = read_bars(desk, first_needed(desk, desk.experiment.windows, fold.as_of), before, known_at)
         self.bars = bars.sort_values(["session", "symbol"], ignore_index=True)
 
-    def predict(self) -> tuple[list[pd.DataFrame], dict[str, str]]:
+    @property
+    def digest(self) -> str:
+        """A digest of all that decides what a model predicts in these nights, and which are refused."""
+        return f"{digest_of(self.bars)} {self.fold} {self.desk.market.checks}"
+
+    def predict(self, model: Model) -> tuple[pd.DataFrame, dict[str, str]]:
         """The predictions of every night, and why some nights are refused, as the nightly job would have."""
         calendar = self.desk.market.calendar
-        made, refused = [], {}
+        made, refused = [pd.DataFrame()], {}
         for day in sessions_between(calendar, self.fold.as_of, previous_session(calendar, self.fold.last)):
             as_of = day.date()
             try:
-                made.append(self._night(as_of))
+                made.append(self._night(model, as_of))
             except DtmlError as error:
                 refused[str(as_of)] = str(error)
-        return made, refused
+        return pd.concat(made, ignore_index=True), refused
 
-    def attention(self, target: date) -> pd.DataFrame:
-        """Rows `target, symbol, source, weight` of one session predicted."""
-        as_of = previous_session(self.desk.market.calendar, target)
-        tonight = night_windows(self.desk, self.model, as_of, self._bars(as_of))
-        weights = attention(self.model.ensemble, tonight, choose_device(self.desk.device))[0]
-        there = tonight.observed[0].numpy()
-        names = pd.Index(tonight.symbols)[there]
-        square = pd.DataFrame(weights.numpy()[there][:, there], index=names, columns=names)
-        rows = square.rename_axis("symbol").reset_index().melt("symbol", var_name="source", value_name="weight")
-        return rows.assign(target=pd.Timestamp(target))
-
-    def _night(self, as_of: date) -> pd.DataFrame:
-        bars = self._bars(as_of)
-        short = shortage(self.desk, as_of, set(bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"]))
-        if short is not None:
-            raise DtmlError(short.what)
-        made = predict_night(self.desk, self.model, as_of, bars)
-        if too_few(self.desk, as_of, made):
-            raise DtmlError(f"{len(made)} of {len(self.desk.members(as_of))} constituents can be predicted")
-        return made
-
-    def _bars(self, as_of: date) -> pd.DataFrame:
-        """The bars that a night reads."""
-        begin = self.bars["session"].searchsorted(pd.Timestamp(first_needed(self.desk, self.model, as_of)))
+    def bars_of(self, as_of: date) -> pd.DataFrame:
+        """The bars that one night reads."""
+        first = first_needed(self.desk, self.desk.experiment.windows, as_of)
+        begin = self.bars["session"].searchsorted(pd.Timestamp(first))
         end = self.bars["session"].searchsorted(pd.Timestamp(as_of), side="right")
         return self.bars.iloc[begin:end]
 
+    def _night(self, model: Model, as_of: date) -> pd.DataFrame:
+        bars = self.bars_of(as_of)
+        short = shortage(self.desk, as_of, set(bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"]))
+        if short is not None:
+            raise DtmlError(short.what)
+        made = predict_night(self.desk, model, as_of, bars)
+        if too_few(self.desk, as_of, made):
+            raise DtmlError(f"{len(made)} of {len(self.desk.members(as_of))} constituents can be predicted")
+        return made.assign(known_at=bars["known_at"].max())
 
-def _write_frame(frame: pd.DataFrame, file: Path) -> None:
-    partial = file.with_suffix(".partial")
-    frame.to_parquet(partial, index=False)
-    partial.replace(file)
 
-
-def _write(file: Path, content: bytes) -> None:
-    partial = file.with_suffix(".partial")
-    partial.write_bytes(content)
+def _write(file: Path, write: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all, whoever else writes it."""
+    partial = file.with_suffix(f".{os.getpid()}.partial")
+    write(partial)
     partial.replace(file)

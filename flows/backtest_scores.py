@@ -3,42 +3,33 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import version
-from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from filelock import FileLock, Timeout
 from sqlalchemy import Engine
 
 from db import backtests, queries, repositories
 from db.engine import reading, transaction
 from dtml.backtest_report import backtest_page
+from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.performance import performance, session_sharpe
-from dtml.portfolio import (
-    FREE,
-    YEAR,
-    Costs,
-    Fill,
-    Form,
-    Quotes,
-    Strategy,
-    equal_weight_track,
-    follow,
-    index_track,
-    positions,
-)
+from dtml.portfolio import YEAR, Quotes, equal_weight_track, follow, index_track, positions
 from dtml.scoreboard import calibration_curve
-from dtml.sessions import sessions_between
+from dtml.sessions import previous_session, require_session, sessions_between
 from dtml.slices import rolling_mcc, slice_scores
-from flows.backtest import Backtest, Runner, jobs_of, one_by_one, read_attention, read_card, read_predictions
-from flows.backtest_history import History, read_history, save_outcomes, scored_bars
+from flows.backtest import Backtest, Runner, jobs_of, one_by_one, read_bars, read_card, read_predictions
+from flows.backtest_record import TrackRecord, read_record, save_outcomes, scored_bars
+from flows.predict import first_needed, look
 from flows.settings import reports_folder
+from flows.train import load_run
 
 OnFold = Callable[[int], None]  # called with the number of folds done
 
@@ -54,10 +45,32 @@ class Result:
     page: Path
 
 
-def run_backtest(backtest: Backtest, runner: Runner = one_by_one, on_fold: OnFold = lambda _done: None) -> Result:
-    """Walk forward, fold by fold, then score; what an interrupted backtest had done is not done again."""
-    if stored_backtest(backtest.desk.engine, backtest.id) is not None:
-        return _stored(backtest)
+def run_backtest(
+    backtest: Backtest,
+    runner: Runner = one_by_one,
+    on_fold: OnFold = lambda _done: None,
+    attention_on: Sequence[date] = (),
+) -> Result:
+    """Walk forward, fold by fold, then score; what an interrupted backtest had done is not done again.
+
+    Attention between stocks is kept for the sessions asked for, of a backtest that was done before as well. Raises
+    DtmlError when another process is at the same backtest.
+    """
+    _require_sessions(backtest, attention_on)
+    backtest.folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(backtest.folder.with_suffix(".lock"))
+    try:
+        with lock.acquire(timeout=0):
+            if stored_backtest(backtest.desk.engine, backtest.id) is None:
+                _walk(backtest, runner, on_fold)
+            shutil.rmtree(backtest.folder, ignore_errors=True)
+            keep_attention(backtest, attention_on)
+            return _stored(backtest)
+    except Timeout as error:
+        raise DtmlError(f"another process is at the backtest {backtest.id}: wait for it") from error
+
+
+def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
     with transaction(backtest.desk.engine) as conn:
         backtests.save_backtest(conn, _row(backtest))
     begun = time.perf_counter()
@@ -67,8 +80,31 @@ def run_backtest(backtest: Backtest, runner: Runner = one_by_one, on_fold: OnFol
         _store_fold(backtest, card)
         on_fold(done)
     _finish(backtest, None if resumed else time.perf_counter() - begun)
-    shutil.rmtree(backtest.folder, ignore_errors=True)
-    return _stored(backtest)
+
+
+def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
+    for day in days:
+        require_session(backtest.desk.market.calendar, day)
+        if not backtest.plan.first <= day <= backtest.plan.last:
+            raise UsageError(f"--attention {day} lies outside {backtest.plan.first} .. {backtest.plan.last}")
+
+
+def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
+    """Store who looked at whom on sessions predicted, from the models of their folds; a refused night has none."""
+    desk = backtest.desk
+    with reading(desk.engine) as conn:
+        folds = backtests.backtest_folds(conn, backtest.id)
+    for day in days:
+        row = folds[(folds["first"] <= pd.Timestamp(day)) & (pd.Timestamp(day) <= folds["last"])].iloc[0]
+        as_of = previous_session(desk.market.calendar, day)
+        if str(as_of) in row["refused"]:
+            continue
+        with reading(desk.engine) as conn:
+            model = load_run(desk, queries.run(conn, row["run_id"]))
+        bars = read_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, backtest.known_at)
+        seen = look(desk, model, as_of, bars)
+        with transaction(desk.engine) as conn:
+            backtests.save_attention(conn, desk.name, seen.assign(run_id=model.run_id))
 
 
 def _stored(backtest: Backtest) -> Result:
@@ -126,38 +162,37 @@ def _row(backtest: Backtest) -> dict[str, Any]:
 
 
 def _store_fold(backtest: Backtest, file: Path) -> None:
-    """The fold's run, its predictions and its attention, in one transaction; what is stored stays."""
+    """The fold's run and its predictions, in one transaction; what is stored stays."""
     card, made = read_card(file), read_predictions(file)
-    run, fold = card["run"], card["fold"]
-    now, market = datetime.now(UTC), backtest.desk.name
+    run, fold, market = card["run"], card["fold"], backtest.desk.name
+    said = {"predictions": len(made), "refused": card["refused"], "seconds": card["seconds"]}
+    now = datetime.now(UTC)
     with transaction(backtest.desk.engine) as conn:
         repositories.save_run(conn, run)
-        made = made.assign(run_id=run["id"])
-        repositories.save_predictions(conn, market, made, known_at=backtest.known_at, made_at=now)
-        if (seen := read_attention(file)) is not None:
-            backtests.save_attention(conn, market, seen.assign(run_id=run["id"]))
-        dates = {name: date.fromisoformat(fold[name]) for name in ("as_of", "first", "last")}
-        counts = {"predictions": len(made), "refused": card["refused"]}
-        backtests.save_fold(conn, backtest.id, {"number": fold["number"], "run_id": run["id"]} | dates | counts)
+        for known_at in made["known_at"].unique() if len(made) else ():
+            rows = made[made["known_at"] == known_at].assign(run_id=run["id"])
+            repositories.save_predictions(conn, market, rows, known_at=known_at.to_pydatetime(), made_at=now)
+        backtests.save_fold(conn, backtest.id, fold | {"run_id": run["id"]} | said)
 
 
 def _finish(backtest: Backtest, seconds: float | None) -> None:
     """Score and follow the predictions, and write figures and page."""
     desk = backtest.desk
     bars = scored_bars(backtest)
-    history = read_history(backtest, bars)
-    scores = slice_scores(history.calls(), history.movement, history.target, history.fold, history.symbols)
-    tracks, strategies = _tracks(backtest, history, bars)
+    record = read_record(backtest, bars)
+    scores = slice_scores(record.calls(), record.movement, record.target, record.fold, record.symbols)
+    tracks, strategies = _tracks(backtest, record, bars)
     with reading(desk.engine) as conn:
         before = backtests.sharpe_ratios(conn, desk.name, other_than=backtest.id)
     trials = [*(before / np.sqrt(YEAR)), *(session_sharpe(tracks[name]["net"].to_numpy()) for name in strategies)]
     portfolios = [
-        {"portfolio": name, "strategy": strategies.get(name)} | asdict(performance(track, trials=trials))
+        {"portfolio": name, "strategy": strategies.get(name)}
+        | asdict(performance(track, trials=trials if name in strategies else None))
         for name, track in tracks.items()
     ]
-    predicted = np.isfinite(history.probability).any(axis=0)
+    predicted = np.isfinite(record.probability).any(axis=0)
     with transaction(desk.engine) as conn:
-        save_outcomes(conn, backtest, history)
+        save_outcomes(conn, backtest, record)
         backtests.finish_backtest(
             conn,
             backtest.id,
@@ -171,22 +206,22 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
 
 
 def _tracks(
-    backtest: Backtest, history: History, bars: pd.DataFrame
+    backtest: Backtest, record: TrackRecord, bars: pd.DataFrame
 ) -> tuple[dict[str, pd.DataFrame], dict[str, dict[str, Any]]]:
     """What each portfolio earned, by its name, and how those that follow the predictions were made."""
-    desk, plan = backtest.desk, backtest.plan
+    desk = backtest.desk
     sessions = sessions_between(desk.market.calendar, bars["session"].min().date(), bars["session"].max().date())
-    quotes = Quotes.of(bars, sessions, history.symbols, desk.market.returns)
+    quotes = Quotes.of(bars, sessions, record.symbols, desk.market.returns)
     index = Quotes.of(bars, sessions, (desk.market.index.symbol,), desk.market.returns)
-    tracks, strategies = {}, {}
-    costs: dict[Fill, Costs] = {"next_open": plan.costs, "close": FREE}
-    for fill, form in product(costs, get_args(Form)):
-        strategy = Strategy(form, fill, plan.top, plan.max_weight, costs[fill])
-        weights = positions(history.probability, strategy)
-        tracks[strategy.name] = follow(weights, history.as_of, quotes, strategy)
-        strategies[strategy.name] = asdict(strategy)
-    tracks["index"] = index_track(index, history.as_of, "next_open")
-    tracks["equal weight"] = equal_weight_track(history.probability, history.as_of, quotes, "next_open")
+    tracks = {
+        strategy.name: follow(positions(record.probability, strategy), record.as_of, quotes, strategy)
+        for strategy in backtest.plan.strategies
+    }
+    strategies = {
+        strategy.name: asdict(strategy) for strategy in backtest.plan.strategies if len(tracks[strategy.name])
+    }
+    tracks["index"] = index_track(index, record.as_of, "next_open")
+    tracks["equal weight"] = equal_weight_track(record.probability, record.as_of, quotes, "next_open")
     return {name: track for name, track in tracks.items() if len(track)}, strategies  # an index may have no opens
 
 
@@ -202,9 +237,9 @@ def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
 
 def write_page(backtest: Backtest, result: Result) -> None:
     """Write the page from what is stored, whole or not at all."""
-    history = read_history(backtest, scored_bars(backtest))
-    calls = history.calls()
-    known = np.isfinite(history.movement)
+    record = read_record(backtest, scored_bars(backtest))
+    calls = record.calls()
+    known = np.isfinite(record.movement)
     with reading(backtest.desk.engine) as conn:
         returns = backtests.backtest_returns(conn, backtest.id)
     page = backtest_page(
@@ -213,8 +248,8 @@ def write_page(backtest: Backtest, result: Result) -> None:
         scores=result.scores,
         tracks=returns,
         performances=result.portfolios,
-        rolling=rolling_mcc(calls, history.movement, history.target),
-        calibration=calibration_curve(np.where(known, history.probability, np.nan), history.movement > 0),
+        rolling=rolling_mcc(calls, record.movement, record.target),
+        calibration=calibration_curve(np.where(known, record.probability, np.nan), record.movement > 0),
     )
     result.page.parent.mkdir(parents=True, exist_ok=True)
     partial = result.page.with_suffix(f".{os.getpid()}.partial")

@@ -1,6 +1,7 @@
 """The commands that change something: they run as flows, or as plain calls where a flow would add nothing."""
 
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 
 import pandas as pd
@@ -16,7 +17,7 @@ from flows.audit import audit_market
 from flows.audit_console import print_audit
 from flows.backtest import Plan, open_backtest
 from flows.backtest_console import print_backtest
-from flows.backtest_scores import stored_backtest
+from flows.backtest_scores import run_backtest, stored_backtest
 from flows.benchmark import Study
 from flows.benchmark_console import print_benchmark
 from flows.benchmark_scores import Benchmark, stored_benchmark
@@ -203,20 +204,39 @@ def _require_index(desk: Desk, paper: PaperSet) -> None:
         raise UsageError(f"the index {index}: {answer['detail']}: give --index FILE")
 
 
+@dataclass(frozen=True)
+class Where:
+    """Where the folds of a backtest run: so many processes here, or the Dask cluster of a scheduler."""
+
+    workers: int = 1
+    cluster: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers > 1 and self.cluster is not None:
+            raise UsageError("--workers are processes of this machine, --cluster is another's: choose one")
+
+
 def backtest_market(
-    order: Order, plan: Plan, workers: int, cluster: str | None, *, as_json: bool, as_markdown: bool
+    order: Order, plan: Plan, attention_on: Sequence[date], where: Where, *, as_json: bool, as_markdown: bool
 ) -> None:
     """Run a backtest and print it; one that is stored is printed from there."""
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown are two forms of one answer: choose one")
+    if order.index and not order.prices:
+        raise UsageError("--index is read beside --prices: name both")
+    if (order.overrides or {}).get("warm_start") and where != Where():
+        raise UsageError("--warm-start trains each fold from the one before: without --workers and --cluster")
     _fetch_named(order, plan.first)
     make_data_folder()
     found = open_backtest(order, plan)
-    result = stored_backtest(found.desk.engine, found.id)
-    if result is None:
+    if stored_backtest(found.desk.engine, found.id) is None:
         from flows.nightly import backtest_flow
 
-        result = backtest_flow(replace(order, attended=True), plan, workers=workers, cluster=cluster)
+        attended = replace(order, attended=True)
+        result = backtest_flow(attended, plan, attention_on, workers=where.workers, cluster=where.cluster)
     else:
-        err.print(f"{found.id} was done before: nothing is trained, no row is added")
+        err.print(f"{found.id} was done before: nothing is trained, no prediction is added")
+        result = run_backtest(found, attention_on=attention_on)
     if as_json:
         return print_json({name: getattr(result, name) for name in ("row", "folds", "scores", "portfolios")})
     if as_markdown:

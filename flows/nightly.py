@@ -46,8 +46,7 @@ def signals_of(order: Order) -> Iterator[None]:
         return
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        for server in list(SubprocessASGIServer._instances.values()):
-            server.stop()
+        _stop_temporary_servers()
         print("interrupted: run the same command again to go on", file=sys.stderr)  # noqa: T201
         os._exit(128 + number)
 
@@ -57,6 +56,17 @@ def signals_of(order: Order) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _share_temporary_server() -> None:
+    """Let processes that this one starts use its server; each would start one of its own."""
+    for server in SubprocessASGIServer._instances.values():
+        os.environ.setdefault("PREFECT_API_URL", server.api_url)
+
+
+def _stop_temporary_servers() -> None:
+    for server in list(SubprocessASGIServer._instances.values()):
+        server.stop()
 
 
 def as_task(name: str, work: Callable[[], Any]) -> Any:
@@ -104,7 +114,9 @@ def fold(job: Job) -> Path:
 
 
 @flow(name="backtest", flow_run_name="{order.market} {plan.first} .. {plan.last}", persist_result=False)
-def backtest(order: Order, plan: Plan, submit: bool = False, threads: int | None = None) -> Result:
+def backtest(
+    order: Order, plan: Plan, attention_on: Sequence[date], submit: bool = False, threads: int | None = None
+) -> Result:
     """A backtest over what is stored of a market; see `flows.backtest_scores.run_backtest`.
 
     Its folds run one by one in this process, or, to `submit`, on the flow's task runner, each on so many threads.
@@ -116,25 +128,28 @@ def backtest(order: Order, plan: Plan, submit: bool = False, threads: int | None
         if not submit:
             yield from (fold(job) for job in jobs)
         else:
+            _share_temporary_server()
             futures = [fold.submit(replace(job, threads=threads)) for job in jobs]
             yield from (future.result() for future in futures)
 
     with signals_of(order), fold_progress(sum(done), len(done)) as on_fold:
-        return run_backtest(found, submitted, on_fold)
+        return run_backtest(found, submitted, on_fold, attention_on)
 
 
-def backtest_flow(order: Order, plan: Plan, *, workers: int, cluster: str | None) -> Result:
+def backtest_flow(
+    order: Order, plan: Plan, attention_on: Sequence[date], *, workers: int, cluster: str | None
+) -> Result:
     """Run a backtest with its folds here, in so many processes of this machine, or on a Dask cluster."""
     if cluster is not None:
         try:
             from prefect_dask.task_runners import DaskTaskRunner
         except ImportError as error:
             raise UsageError("--cluster needs Dask: pip install -c constraints.txt -e '.[dask]'") from error
-        return _on(DaskTaskRunner(address=cluster))(order, plan, submit=True)
+        return _on(DaskTaskRunner(address=cluster))(order, plan, attention_on, submit=True)
     if workers == 1:
-        return backtest(order, plan)
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    return _on(ProcessPoolTaskRunner(max_workers=workers))(order, plan, submit=True, threads=threads)
+        return backtest(order, plan, attention_on)
+    pool, threads = ProcessPoolTaskRunner(max_workers=workers), max(1, (os.cpu_count() or 1) // workers)
+    return _on(pool)(order, plan, attention_on, submit=True, threads=threads)
 
 
 def _on(task_runner: Any) -> Callable[..., Result]:  # Prefect's annotations leave its own runners out
@@ -150,6 +165,7 @@ def _end_with_parent() -> None:
 
     def watch() -> None:
         multiprocessing.connection.wait([parent.sentinel])
+        _stop_temporary_servers()
         os._exit(1)
 
     Thread(target=watch, daemon=True).start()

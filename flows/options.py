@@ -62,4 +62,5 @@ def order_of(
     }
     overrides = {name: value for name, value in asked.items() if value is not None}
     name = market or str(market_file)
-    return Order(name, market_file, source, prices, index, universe, overrides, device)
+    found = market_file.absolute() if market_file else None  # a worker may be in another folder
+    return Order(name, found, source, prices, index, universe, overrides, device)

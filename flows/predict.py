@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from datetime import date, datetime
 
+import numpy as np
 import pandas as pd
 
 from db import queries
 from db.engine import reading
 from dtml.features import MAX_GAP
-from dtml.inference import choose_device, predict
+from dtml.inference import attention, choose_device, predict
 from dtml.sessions import next_session, sessions_up_to
-from dtml.windows import Windows
+from dtml.windows import WindowConfig, Windows
 from flows.desk import Desk
 from flows.train import Model, stored_bars, windows_of
 
@@ -33,7 +34,7 @@ def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = 
 
     No more sessions are read than a window needs.
     """
-    bars, watermark = stored_bars(desk, first_needed(desk, model, as_of), as_of, known_at)
+    bars, watermark = stored_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, known_at)
     made = predict_night(desk, model, as_of, bars)
     return Forecast(
         target=next_session(desk.market.calendar, as_of),
@@ -56,6 +57,17 @@ def night_windows(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> 
     symbols = model.ensemble.symbols if model.ensemble.is_tied else desk.members(as_of)
     windows = windows_of(desk, bars, model.ensemble.windows, symbols)
     return windows.between(first=pd.Timestamp(next_session(desk.market.calendar, as_of)))
+
+
+def look(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
+    """Who looked at whom when the session after `as_of` was predicted: rows `target, symbol, source, weight`."""
+    tonight = night_windows(desk, model, as_of, bars)
+    weights = attention(model.ensemble, tonight, choose_device(desk.device))[0].numpy()
+    there = tonight.observed[0].numpy()
+    names = pd.Index(tonight.symbols)[there]
+    looking, seen = np.indices((len(names), len(names))).reshape(2, -1)
+    rows = {"symbol": names[looking], "source": names[seen], "weight": weights[there][:, there].ravel()}
+    return pd.DataFrame(rows).assign(target=tonight.target[0])
 
 
 @dataclass(frozen=True)
@@ -84,9 +96,9 @@ def too_few(desk: Desk, as_of: date, predictions: pd.DataFrame) -> bool:
     return members - len(predictions) > desk.market.checks.max_refused * members
 
 
-def first_needed(desk: Desk, model: Model, as_of: date) -> date:
+def first_needed(desk: Desk, config: WindowConfig, as_of: date) -> date:
     """The first session that a window ending at `as_of` can read, bars missing in between allowed for."""
-    return sessions_up_to(desk.market.calendar, as_of, model.ensemble.windows.history + 2 * MAX_GAP)[0].date()
+    return sessions_up_to(desk.market.calendar, as_of, config.history + 2 * MAX_GAP)[0].date()
 
 
 def _gaps(desk: Desk, model: Model, made: pd.DataFrame, bars: pd.DataFrame, as_of: date) -> dict[str, str]:

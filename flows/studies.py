@@ -85,7 +85,7 @@ def backtest(
     """
     from dtml.portfolio import Costs
     from flows.backtest import Plan
-    from flows.commands import backtest_market
+    from flows.commands import Where, backtest_market
 
     order = order_of(
         market,
@@ -102,8 +102,8 @@ def backtest(
     )
     kept = tuple(day.date() for day in attention or ())
     costs = Costs(commission, spread, borrow)
-    plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs, kept)
-    backtest_market(order, plan, workers, cluster, as_json=as_json, as_markdown=as_markdown)
+    plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs)
+    backtest_market(order, plan, kept, Where(workers, cluster), as_json=as_json, as_markdown=as_markdown)
 
 
 @studies.command()

@@ -77,7 +77,7 @@ def load_model(desk: Desk, as_of: date) -> Model:
             f"market {desk.name} has no model trained up to {as_of} and its policy is not to train: "
             f"run `dtml train {desk.name} --as-of {as_of}`"
         )
-    return _load(desk, run)
+    return load_run(desk, run)
 
 
 def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = no_report) -> Model:
@@ -99,13 +99,15 @@ def fit_model(
     kind: Kind = "nightly",
     known_at: datetime | None = None,
     previous: Model | None = None,
+    serves: str = "",
 ) -> Trained:
     """Train on bars up to `as_of` as known at a moment (None: now); a run that is stored is loaded in its place.
 
-    Nothing is written to the store. A warm start goes on from the weights of the `previous` model.
+    Nothing is written to the store. A warm start goes on from the weights of the `previous` model. `serves` tells apart
+    runs of the same weights that will predict from other bars.
     """
     bars, watermark = stored_bars(desk, history_start(desk, as_of), as_of, known_at)
-    run_id = _run_id(desk, as_of, bars, kind, previous)
+    run_id = _run_id(desk, as_of, bars, [kind, serves, None if previous is None else previous.run_id])
     if (known := _known(desk, run_id)) is not None:
         return known
     windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
@@ -145,7 +147,7 @@ def _previous(desk: Desk, as_of: date) -> Model | None:
         return None
     with reading(desk.engine) as conn:
         run = queries.latest_run(conn, desk.name, on_or_before=previous_session(desk.market.calendar, as_of))
-    return _load(desk, run) if run is not None and run["config"] == _config(desk) else None
+    return load_run(desk, run) if run is not None and run["config"] == _config(desk) else None
 
 
 def stored_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> tuple[pd.DataFrame, datetime]:
@@ -179,13 +181,12 @@ def _config(desk: Desk) -> dict[str, Any]:
     return config | ({"stocks": list(desk.market.symbols)} if tied else {})
 
 
-def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame, kind: Kind, previous: Model | None) -> str:
-    """A name that says market and date, and ends in a digest of all that decides the weights."""
+def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame, purpose: list[str | None]) -> str:
+    """A name that says market and date, and ends in a digest of all that decides the weights, and of their purpose."""
     device = choose_device(desk.device).type
     versions = [version("dtml-nightshift"), version("torch"), device]
     spells = [(each.symbol, str(each.since), str(each.until)) for each in desk.market.constituents]
-    begun = None if previous is None else previous.run_id
-    digest = hashlib.sha256(json.dumps([_config(desk), spells, versions, kind, begun]).encode())
+    digest = hashlib.sha256(json.dumps([_config(desk), spells, versions, purpose]).encode())
     digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
     return f"{desk.name}-{as_of}-{digest.hexdigest()[:8]}"
 
@@ -196,13 +197,14 @@ def _known(desk: Desk, run_id: str) -> Trained | None:
             return None
         run = queries.run(conn, run_id)
     try:
-        return Trained(_load(desk, run), run)
+        return Trained(load_run(desk, run), run)
     except DtmlError as error:
         log.warning("%s; training it anew", error)
         return None
 
 
-def _load(desk: Desk, run: Mapping[str, Any]) -> Model:
+def load_run(desk: Desk, run: Mapping[str, Any]) -> Model:
+    """The model of a row of `run`, its weights checked against the row."""
     file = data_folder() / run["checkpoint_path"]
     return Model(run["id"], load_ensemble(file, market=desk.name, sha=run["checkpoint_hash"]))
 

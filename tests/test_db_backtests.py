@@ -112,7 +112,7 @@ def test_a_rerun_adds_no_row_and_the_first_stands(store: Engine) -> None:
     ("changed", "named"),
     [
         ({"scores": scores().assign(rises=[3, 3, 3, 2, 2, 0])}, f"{NAME} symbol A all dtml"),
-        ({"scores": scores().assign(acc=[0.5, 0.76, 0.625, 0.5, 0.5, np.nan])}, f"{NAME} all  all dtml"),
+        ({"scores": scores().assign(acc=[0.6875, 0.76, 0.625, 0.5, 0.5, np.nan])}, f"{NAME} all  all dtml"),
         ({"returns": returns().assign(net=[0.01, -0.02, 0.0098, -0.0006])}, f"{NAME} long, next open 2024-01-05"),
         ({"portfolios": portfolios().assign(break_even=[1.0, 33.0])}, f"{NAME} index"),
         ({"counts": COUNTS | {"tried": 3}}, f"{NAME} tried"),
@@ -196,7 +196,7 @@ def test_what_was_tried_before_are_the_strategies_of_the_other_backtests_of_the_
         assert backtests.sharpe_ratios(conn, "none", other_than=NAME).tolist() == []
 
 
-def test_the_view_backtest_summary_sets_a_portfolio_beside_the_best_rule(store: Engine, reader: Engine) -> None:
+def test_the_summary_sets_a_portfolio_beside_the_rule_of_highest_mcc(store: Engine, reader: Engine) -> None:
     finish(store)
     rows = queries.select(reader, "select * from backtest_summary order by portfolio")
     assert list(rows) == list(VIEW_COLUMNS["backtest_summary"])
@@ -211,7 +211,7 @@ def test_the_view_backtest_summary_sets_a_portfolio_beside_the_best_rule(store: 
 
 
 def test_of_two_rules_alike_the_summary_takes_one(store: Engine, reader: Engine) -> None:
-    finish(store, scores=scores().assign(acc=0.5))
+    finish(store, scores=scores().assign(mcc=0.25))
     assert queries.select(reader, "select best_rule from backtest_summary")["best_rule"].tolist() == ["always_up"] * 2
 
 

@@ -1,5 +1,9 @@
 """Statistics of a portfolio: against another library's figures, by hand, and what intervals promise."""
 
+from dataclasses import replace
+from itertools import combinations
+from statistics import NormalDist
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,6 +21,7 @@ from dtml.performance import (
 from dtml.portfolio import Costs, Quotes, Strategy, follow
 
 DAYS, RESAMPLES = 300, 499
+LONG = 10**9  # days, so many that a ratio has no error
 
 
 def track_of(net: np.ndarray, turnover: float = 0.5, paid: float = 0.0, borrow: float = 0.0) -> pd.DataFrame:
@@ -124,18 +129,53 @@ def test_the_luckiest_of_ten_tries_by_hand() -> None:
     Tables: z(.9) = 1.281552 and z(.963212) = 1.789240, so .541818 + 1.032777 = 1.574595.
     """
     tries = np.tile([-1.0, 1.0], 5) * 0.1 * np.sqrt(9 / 10)
-    assert luckiest(tries.tolist()) == pytest.approx(0.1574595, abs=1e-5)
-    assert luckiest([0.3]) == 0
-    assert luckiest([0.3, np.nan]) == 0
+    assert luckiest(tries.tolist(), LONG) == pytest.approx(0.1574595, abs=1e-5)
+    assert luckiest([0.3], LONG) == 0
+    assert luckiest([0.3, np.nan], LONG) == 0
     with pytest.raises(ValueError, match="trials"):
-        luckiest([np.nan])
+        luckiest([np.nan], LONG)
+
+
+def test_of_trials_alike_the_luckiest_is_what_sampling_error_alone_makes_of_so_many() -> None:
+    """Of 101 days a ratio without skill has an error of 0.1, whatever the ten trials have in common."""
+    assert luckiest([0.05] * 10, 101) == pytest.approx(0.1574595, abs=1e-5)
+
+
+def test_the_luckiest_is_that_of_the_part_of_the_trials_that_gives_most() -> None:
+    """Eq. 1 of all parts, one by one."""
+    trials = np.random.default_rng(3).standard_t(3, 9)
+    parts = (list(part) for size in range(2, 10) for part in combinations(trials, size))
+    highest = max(np.std(part, ddof=1) * expected_maximum(len(part)) for part in parts)
+    assert luckiest(trials.tolist(), LONG) == pytest.approx(highest, rel=1e-9)
+    assert highest > np.std(trials, ddof=1) * expected_maximum(9)
+
+
+def expected_maximum(number: int) -> float:
+    """Of so many standard normal variables, as Eq. 1 has it, with the quantiles of the standard library."""
+    quantile = NormalDist().inv_cdf
+    return (1 - np.euler_gamma) * quantile(1 - 1 / number) + np.euler_gamma * quantile(1 - 1 / (number * np.e))
+
+
+@pytest.mark.parametrize("days", [21, 252, LONG])
+def test_no_trial_more_makes_the_luckiest_less(days: int) -> None:
+    generator = np.random.default_rng(4)
+    wide, alike, none = [0.2, -0.1], [0.05] * 100, generator.normal(0, 0.02, 40).tolist()
+    for trials in (wide + alike, wide + none, none + wide, none + alike, alike + none):
+        found = [luckiest(trials[:number], days) for number in range(1, len(trials) + 1)]
+        assert (np.diff(found) >= -1e-12).all()
+        assert found[-1] > found[1]
 
 
 def test_the_more_was_tried_the_less_the_best_of_it_shows(net: np.ndarray) -> None:
     own = session_sharpe(net)
-    chances = [deflated_sharpe(net, [own])]
-    for trials in (2, 5, 17, 101):
-        spread = np.linspace(-1, 1, trials)
-        chances.append(deflated_sharpe(net, (own + 0.02 * spread / spread.std(ddof=1)).tolist()))
-    assert (np.diff(chances) < 0).all()
-    assert 0 <= min(chances) < max(chances) <= 1
+    for others in (np.full(100, own), np.linspace(-0.02, 0.02, 100), np.zeros(100)):
+        chances = [deflated_sharpe(net, [own, *others[:number]]) for number in (0, 1, 4, 16, 100)]
+        assert (np.diff(chances) < 0).all()
+        assert 0 <= min(chances) < max(chances) <= 1
+
+
+def test_what_was_not_tried_is_not_deflated(net: np.ndarray) -> None:
+    yardstick = performance(track_of(net), trials=None, resamples=RESAMPLES)
+    tried = performance(track_of(net), trials=[session_sharpe(net)], resamples=RESAMPLES)
+    assert np.isnan(yardstick.deflated_sharpe)
+    assert replace(yardstick, deflated_sharpe=tried.deflated_sharpe) == tried

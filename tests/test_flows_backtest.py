@@ -2,21 +2,21 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from made_backtests import FIRST, LAST, backtest_of, desk_of
-from made_nights import BARS
+from made_nights import BARS, FrameSource
 
-from db import backtests, queries
-from db.engine import reading
-from dtml.errors import UsageError
+from db import backtests, queries, repositories
+from db.engine import reading, transaction
+from dtml.errors import DtmlError, UsageError
 from dtml.sessions import previous_session, sessions_between
 from flows import backtest as backtest_module
-from flows.backtest import Backtest, Job, run_fold
+from flows.backtest import Backtest, Job, one_by_one, run_fold
 from flows.backtest_scores import Result, run_backtest
 from flows.desk import Order
 from flows.fetch import fetch_bars
@@ -198,14 +198,19 @@ def test_a_warm_start_goes_on_from_the_fold_before(order: Order) -> None:
 
 
 def test_attention_is_kept_for_the_days_asked_for(order: Order) -> None:
-    backtest = backtest_of(order, attention_on=(date(2024, 3, 6),))
+    backtest = backtest_of(order)
     run_backtest(backtest)
+    run_backtest(backtest, attention_on=[date(2024, 3, 6)])  # done before: the models are there
     with reading(backtest.desk.engine) as conn:
         run_id = backtests.backtest_folds(conn, backtest.id)["run_id"].iloc[0]
         seen = backtests.attention(conn, run_id, date(2024, 3, 6))
         assert backtests.attention(conn, run_id, date(2024, 3, 7)).empty
     np.testing.assert_allclose(seen.groupby("symbol")["weight"].sum(), 1, atol=1e-5)
     assert seen["symbol"].nunique() == 8
+    with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\) is no session"):
+        run_backtest(backtest, attention_on=[date(2024, 3, 9)])
+    with pytest.raises(UsageError, match=r"lies outside 2024-03-04 \.\. 2024-03-25"):
+        run_backtest(backtest, attention_on=[date(2024, 4, 1)])
 
 
 def test_spans_that_cannot_be_walked_are_the_users_mistake(order: Order) -> None:
@@ -223,3 +228,53 @@ def test_what_a_backtest_reads_has_no_hole_however_the_store_was_filled(order: O
     fetch_bars(desk, later)
     bars, _ = stored_bars(desk, FIRST, later)
     assert sorted(bars["session"].unique()) == list(sessions_between("XNYS", FIRST, later))
+
+
+def test_what_a_backtest_does_not_read_does_not_make_it_another(order: Order) -> None:
+    first = run_backtest(backtest_of(order))
+    fetch_bars(desk_of(order), date(2024, 7, 31))
+    fetch_bars(desk_of(order), date(2024, 1, 3))  # earlier history than it trains on
+    assert backtest_of(order).id == first.row["id"]
+
+
+def test_a_restated_bar_among_the_sessions_predicted_makes_another_backtest_beside_the_first(order: Order) -> None:
+    first = run_backtest(backtest_of(order))
+    scrambled = BARS.copy()
+    restated = (scrambled["symbol"] == "L01") & (scrambled["session"] == pd.Timestamp("2024-03-06"))
+    scrambled.loc[restated, ["high", "close", "adj_close"]] *= 1.02
+    desk = replace(desk_of(order), source=FrameSource(scrambled))
+    with transaction(desk.engine) as conn:
+        repositories.append_prices(conn, desk.name, scrambled[restated], source="simulated", known_at=datetime.now(UTC))
+    second = run_backtest(backtest_of(order))
+    assert second.row["id"] != first.row["id"]
+    assert second.folds["run_id"].iloc[0] != first.folds["run_id"].iloc[0]
+    with reading(desk.engine) as conn:
+        hashes = [queries.run(conn, each.folds["run_id"].iloc[0])["checkpoint_hash"] for each in (first, second)]
+    assert hashes[0] == hashes[1]
+
+
+def test_a_second_process_at_the_same_backtest_is_turned_away(order: Order) -> None:
+    backtest = backtest_of(order)
+
+    def meanwhile(jobs: Sequence[Job]) -> Iterator[Path]:
+        with pytest.raises(DtmlError, match="another process is at the backtest"):
+            run_backtest(backtest_of(order))
+        yield from one_by_one(jobs)
+
+    run_backtest(backtest, meanwhile)
+
+
+def test_a_history_of_refused_nights_alone_ends_with_the_reason(order: Order) -> None:
+    backtest = backtest_of(order)
+    with backtest.desk.engine.begin() as conn:
+        conn.exec_driver_sql(
+            "delete from price where session >= '2024-03-01' and instrument_id in "
+            "(select id from instrument where symbol in ('L01', 'L02', 'F01A'))"
+        )
+    with pytest.raises(DtmlError, match="every one of 16 nights was refused, such as: 3 of 8 constituents"):
+        run_backtest(backtest_of(order))
+
+
+def test_a_plan_that_no_portfolio_can_follow_is_refused_before_anything_is_trained(order: Order) -> None:
+    with pytest.raises(UsageError, match="max_weight must be above 0"):
+        backtest_of(order, max_weight=2.0)

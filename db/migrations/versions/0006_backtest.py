@@ -32,8 +32,8 @@ left join backtest_score r on r.backtest_id = b.id and r.slice = 'all' and r.pro
         select s.predictor
         from backtest_score s
         where s.backtest_id = b.id and s.slice = 'all' and s.protocol = 'all' and s.predictor <> 'dtml'
-            and s.acc is not null
-        order by s.acc desc, s.predictor
+            and s.mcc is not null
+        order by s.mcc desc, s.predictor
         limit 1
     )
 """
@@ -100,7 +100,12 @@ def _create_backtest() -> None:
             "member_days", sa.Integer, comment="Days of membership, summed over the stocks; missing until finished."
         ),
         sa.Column("without_price", sa.Integer, comment="Those of them without a price; missing until finished."),
-        sa.Column("tried", sa.Integer, comment="Configurations tried, this one included; missing until finished."),
+        sa.Column(
+            "tried",
+            sa.Integer,
+            comment="Portfolios that followed predictions on this market so far, these included; missing until"
+            " finished.",
+        ),
         sa.CheckConstraint("first <= last", name=op.f("ck_backtest_span")),
         sa.CheckConstraint(
             "retrain_every >= 1 and seconds >= 0 and stocks >= 0 and without_price >= 0 and without_price <="
@@ -224,8 +229,8 @@ def _create_portfolios() -> None:
         sa.Column(
             "deflated_sharpe",
             REAL,
-            comment="Probability that the true Sharpe ratio is above 0 given all that was tried, 0 to 1"
-            " (Bailey and Lopez de Prado, 2014); missing with too few days.",
+            comment="Probability that the true Sharpe ratio is above the best that chance gives of all that was tried,"
+            " 0 to 1 (Bailey and Lopez de Prado, 2014); missing for a yardstick or with too few days.",
         ),
         sa.Column(
             "max_drawdown",

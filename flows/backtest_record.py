@@ -11,16 +11,16 @@ from sqlalchemy import Connection
 
 from db import backtests, repositories
 from db.engine import reading
+from dtml.errors import DtmlError
 from dtml.rules import RULE_HISTORY, naive_calls
 from dtml.sessions import sessions_up_to
 from dtml.slices import Calls
 from dtml.windows import adjusted_price, paper_labels
-from flows.backtest import Backtest
-from flows.train import stored_bars
+from flows.backtest import Backtest, read_bars
 
 
 @dataclass(frozen=True)
-class History:
+class TrackRecord:
     """All that was predicted and what came of it, on the sessions predicted.
 
     `probability` is NaN where nothing was predicted, `movement` a ratio minus 1, NaN where it is not known.
@@ -43,17 +43,20 @@ class History:
 
 
 def scored_bars(backtest: Backtest) -> pd.DataFrame:
-    """The bars of the sessions predicted, and of those before and after that rules and fills read."""
+    """The bars of the sessions predicted, and of those before that the rules read."""
     first = sessions_up_to(backtest.desk.market.calendar, backtest.plan.first, 2 * RULE_HISTORY)[0].date()
-    return stored_bars(backtest.desk, first, backtest.until, backtest.known_at)[0]
+    return read_bars(backtest.desk, first, backtest.plan.last, backtest.known_at)
 
 
-def read_history(backtest: Backtest, bars: pd.DataFrame) -> History:
-    """The predictions of all folds, and what `bars` say came of them."""
+def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
+    """The predictions of all folds, and what `bars` say came of them; raises DtmlError when every night was refused."""
     desk = backtest.desk
     with reading(desk.engine) as conn:
         made = backtests.backtest_predictions(conn, backtest.id)
         folds = backtests.backtest_folds(conn, backtest.id)
+    if made.empty:
+        reasons = pd.Series([reason for refused in folds["refused"] for reason in refused.values()])
+        raise DtmlError(f"every one of {len(reasons)} nights was refused, such as: {reasons.iloc[0]}")
     days = made[["as_of", "target"]].drop_duplicates().sort_values("target", ignore_index=True)
     fold = folds["number"].to_numpy()[folds["first"].searchsorted(days["target"], side="right") - 1]
     symbols = desk.market.symbols
@@ -68,7 +71,7 @@ def read_history(backtest: Backtest, bars: pd.DataFrame) -> History:
     ends = (closes.reindex(days[day]).to_numpy() for day in ("target", "as_of"))
     movement = np.divide(*ends) - 1
     index = bars[bars["symbol"] == desk.market.index.symbol].set_index("session")["close"]
-    return History(
+    return TrackRecord(
         probability,
         movement,
         pd.DatetimeIndex(days["as_of"]),
@@ -79,14 +82,14 @@ def read_history(backtest: Backtest, bars: pd.DataFrame) -> History:
     )
 
 
-def save_outcomes(conn: Connection, backtest: Backtest, history: History) -> None:
+def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> None:
     """What became of every prediction, as a night's scoring would record it."""
-    day, stock = np.nonzero(np.isfinite(history.probability) & np.isfinite(history.movement))
-    move = history.movement[day, stock]
+    day, stock = np.nonzero(np.isfinite(record.probability) & np.isfinite(record.movement))
+    move = record.movement[day, stock]
     rows = pd.DataFrame(
         {
-            "symbol": pd.Index(history.symbols)[stock],
-            "session": history.target[day],
+            "symbol": pd.Index(record.symbols)[stock],
+            "session": record.target[day],
             "move": move,
             "rise": move > 0,
             "label": paper_labels(move),
