@@ -4,6 +4,7 @@ A member is one seed of one configuration: its initial weights, the order of its
 generators of its own, so its weights are the same whoever trains beside it.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,8 @@ from dtml.members import Epoch, Fit, Member, optimiser_of, restore_state, save_s
 from dtml.program import Captured, Program, Span
 from dtml.windows import Protocol, Windows
 
-STACK_BYTES = 4 * 2**20  # of gates: what the members of a program may hold at once on CPU, some caches' worth
+STACK_BYTES = 32 * 2**20  # of gates: what the members of a program may hold at once on CPU
+SWITCH_SECONDS = 0.0002  # for which a thread may keep the interpreter from the others, between two operations
 MOST_STACKED = 3  # on CPU: 10 seeds then fill 4 threads
 
 EpochReport = Callable[[Member, Epoch], None]
@@ -87,10 +89,11 @@ def _advance(programs: "deque[Iterator[int]]", device: torch.device) -> None:
             if goes_on:
                 (programs.append if on_cpu else programs.appendleft)(program)
 
-    threads = torch.get_num_threads()
+    threads, interval = torch.get_num_threads(), sys.getswitchinterval()
     workers = min(len(programs), threads) if on_cpu else 1
     try:
         torch.set_num_threads(1)
+        sys.setswitchinterval(SWITCH_SECONDS)
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             try:
                 for future in [pool.submit(work) for _ in range(workers)]:
@@ -100,6 +103,7 @@ def _advance(programs: "deque[Iterator[int]]", device: torch.device) -> None:
                 raise
     finally:
         torch.set_num_threads(threads)
+        sys.setswitchinterval(interval)
 
 
 def stack_members(fits: Sequence[Fit]) -> Weights:
@@ -111,7 +115,8 @@ def _stack_size(alike: Sequence[Member], train: Windows, device: torch.device) -
     """How many of these members one program takes: the same on every machine, so that weights are, to the last bit.
 
     On CPU a stack of large networks leaves the cache (10 DTMLs of ACL18 were trained at 0.6 times the pace of one
-    after the other), and one of small networks spares the threads their quarrel over the interpreter.
+    after the other), and one of small networks spares the threads their quarrel over the interpreter: the LSTMs of
+    ACL18, each alone in its program, gained nothing from four threads.
     """
     if device.type != "cpu":
         return len(alike)

@@ -6,7 +6,6 @@ other processes or on other machines alike, and one process stores what they ret
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -30,7 +29,7 @@ from dtml.sessions import previous_session, sessions_between
 from flows.desk import Desk, Order, open_stored_desk
 from flows.fetch import history_start
 from flows.predict import first_needed, predict_night, shortage, too_few
-from flows.settings import data_folder
+from flows.settings import data_folder, write_whole
 from flows.train import Model, fit_model, load_run
 
 MOMENTS = ("data_watermark", "created_at")
@@ -176,21 +175,20 @@ def run_fold(job: Job) -> Path:
             f"this worker's store is {location(desk.engine)}, the backtest's is {job.store}: "
             "set DTML_DATABASE_URL and DTML_DATA for the workers as for the command"
         )
-    job.folder.mkdir(parents=True, exist_ok=True)
     nights = Nights(desk, job.fold, job.known_at)
     previous = None if job.previous is None else load_run(desk, read_card(job.previous)["run"])
     trained = fit_model(
         desk, job.fold.as_of, kind="backtest", known_at=job.known_at, previous=previous, serves=nights.digest
     )
     made, refused = nights.predict(trained.model)
-    _write(job.card.with_suffix(".parquet"), lambda file: made.to_parquet(file, index=False))
+    write_whole(job.card.with_suffix(".parquet"), lambda file: made.to_parquet(file, index=False))
     card = {
         "fold": asdict(job.fold),
         "run": dict(trained.row),
         "refused": refused,
         "seconds": time.perf_counter() - begun,
     }
-    _write(job.card, lambda file: file.write_text(json.dumps(card, default=str)))
+    write_whole(job.card, lambda file: file.write_text(json.dumps(card, default=str)))
     return job.card
 
 
@@ -251,10 +249,3 @@ class Nights:
         if too_few(self.desk, as_of, made):
             raise DtmlError(f"{len(made)} of {len(self.desk.members(as_of))} constituents can be predicted")
         return made.assign(known_at=bars["known_at"].max())
-
-
-def _write(file: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all, whoever else writes it."""
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    write(partial)
-    partial.replace(file)

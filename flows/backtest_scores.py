@@ -1,6 +1,5 @@
 """Store what the folds of a backtest found, score it, follow it with portfolios, and publish the page."""
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from dtml.slices import rolling_mcc, slice_scores
 from flows.backtest import Backtest, Runner, jobs_of, one_by_one, read_bars, read_card, read_predictions
 from flows.backtest_record import TrackRecord, read_record, save_outcomes, scored_bars
 from flows.predict import first_needed, look
-from flows.settings import reports_folder
+from flows.settings import reports_folder, write_whole
 from flows.train import load_run
 
 OnFold = Callable[[int], None]  # called with the number of folds done
@@ -251,7 +250,4 @@ def write_page(backtest: Backtest, result: Result) -> None:
         rolling=rolling_mcc(calls, record.movement, record.target),
         calibration=calibration_curve(np.where(known, record.probability, np.nan), record.movement > 0),
     )
-    result.page.parent.mkdir(parents=True, exist_ok=True)
-    partial = result.page.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(result.page)
+    write_whole(result.page, lambda partial: partial.write_text(page, encoding="utf-8"))

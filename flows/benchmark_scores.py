@@ -3,7 +3,6 @@
 What is published comes from the store alone, so that a page written again is the same.
 """
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from dtml.scoreboard import Predictor, calibration_curve, common_stock_days, mem
 from dtml.training import EpochReport, no_report
 from dtml.windows import Windows, adjusted_price, paper_labels
 from flows.benchmark import Study, Trial, train_models, was_begun
-from flows.settings import data_folder, reports_folder
+from flows.settings import data_folder, reports_folder, write_whole
 
 Stage = Callable[[str, Callable[[], Any]], Any]
 
@@ -270,7 +269,4 @@ def _write_page(found: Benchmark, curves: Mapping[str, pd.DataFrame]) -> None:
     page = benchmark_page(
         benchmark=found.row, scores=found.scores, members=found.members, curves=curves, number=found.number
     )
-    found.page.parent.mkdir(parents=True, exist_ok=True)
-    partial = found.page.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(found.page)
+    write_whole(found.page, lambda partial: partial.write_text(page, encoding="utf-8"))

@@ -1,6 +1,5 @@
 """Write a night's report from what the store holds."""
 
-import os
 from datetime import date
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from db.engine import reading
 from dtml.report import night_report
 from dtml.sessions import sessions_up_to
 from flows.desk import Desk
-from flows.settings import reports_folder
+from flows.settings import reports_folder, write_whole
 
 REFUSED_SESSIONS = 30
 RECEIPT = (
@@ -50,8 +49,5 @@ def publish_night(desk: Desk, as_of: date) -> Path:
             | {"inputs known at": night["known_at"], "config": run["config"]},
         )
     file = reports_folder() / desk.name / f"{as_of}.html"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(file)
+    write_whole(file, lambda partial: partial.write_text(page, encoding="utf-8"))
     return file

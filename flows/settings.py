@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -16,9 +17,8 @@ err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() el
 
 OWN_LOGGERS = ("dtml", "flows", "db", "translation")
 
-# Of <malloc.h>: no large block by mmap, nothing trimmed, growth by 256 MB, and one arena for all threads, as the
-# others cannot hold a large block.
-MALLOC_OPTIONS = ((-4, 0), (-1, 2**31 - 1), (-2, 2**28), (-8, 1))
+# Of <malloc.h>: no large block by mmap, nothing trimmed, growth by 256 MB.
+MALLOC_OPTIONS = ((-4, 0), (-1, 2**31 - 1), (-2, 2**28))
 
 PREFECT_DEFAULTS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # a first start migrates: over 20 s
@@ -41,6 +41,14 @@ def data_folder() -> Path:
 def reports_folder() -> Path:
     """Where the HTML reports lie: `DTML_REPORTS`, or `reports` below the current folder."""
     return Path(os.environ.get("DTML_REPORTS", "reports")).absolute()
+
+
+def write_whole(file: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a file, which is then there whole or not at all, whoever else writes it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(f".{os.getpid()}.partial")
+    write(partial)
+    partial.replace(file)
 
 
 def make_data_folder() -> None:
