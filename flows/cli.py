@@ -22,7 +22,7 @@ from flows.options import (
     order_of,
 )
 from flows.settings import prepare_prefect, prepare_torch, set_up_logging
-from flows.studies import studies
+from flows.study_cli import studies
 
 app = typer.Typer(
     name="dtml",

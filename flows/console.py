@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dtml.metrics import MINIMUM_DAYS
+from flows.desk import Desk
 from flows.fetch import Catch
 from flows.night import Night
-from flows.settings import out
+from flows.settings import err, out
 
 ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
 SHOWN = 12  # rows of the most and the least probable risers
@@ -44,6 +45,12 @@ def _plain_scalar(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return value.item() if hasattr(value, "item") else value
+
+
+def announce(desk: Desk) -> None:
+    """Say what a desk has to say about how it was opened."""
+    if desk.notice:
+        err.print(f"note: {desk.notice}")
 
 
 def print_frame(frame: pd.DataFrame, title: str | None = None, *, formats: dict[str, str] | None = None) -> None:

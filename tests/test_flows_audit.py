@@ -23,9 +23,9 @@ from flows import predict as predict_module
 from flows import train as train_module
 from flows.audit import stored_nights
 from flows.backtest import Nights
-from flows.commands import LookAheadError, audit_stored
 from flows.desk import Desk, Order
 from flows.settings import data_folder
+from flows.study_commands import LookAheadError, audit_stored
 
 AT, LAST = pd.Timestamp("2024-03-05"), date(2024, 5, 31)
 Read = Callable[..., tuple[pd.DataFrame, datetime]]

@@ -21,10 +21,10 @@ from dtml.paper import SETS, Figure, PaperSet, Recipe, grid, name_of, shortened
 from dtml.stocknet import StockNetConfig
 from flows.benchmark import Study, members_of, train_models
 from flows.benchmark_scores import run_benchmark
-from flows.commands import run_paper
 from flows.desk import Desk, Order, open_stored_desk
 from flows.fetch import fetch_bars
 from flows.night import run_night
+from flows.study_commands import run_paper
 
 QUICK = TrainingConfig(epochs=3, batch_days=31, first_kept_epoch=1, learning_rate=0.003)
 PAPER = PaperSet(
@@ -237,8 +237,8 @@ def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
 def order(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
     """The small set in files, an empty store, and no flow to be had."""
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
-    monkeypatch.setattr("flows.commands.SETS", {"simulated": PAPER})
-    monkeypatch.setitem(sys.modules, "flows.nightly", None)
+    monkeypatch.setattr("flows.study_commands.SETS", {"simulated": PAPER})
+    monkeypatch.setitem(sys.modules, "flows.study_flows", None)
     bars = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].rename(columns={"session": "date"})
     index = bars["symbol"] == SIMULATED.index_symbol
     for name, which in (("prices", ~index), ("fewer", ~index & (bars["symbol"] != "L01")), ("index", index)):

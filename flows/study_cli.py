@@ -42,7 +42,7 @@ def benchmark(
 
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
-    from flows.commands import run_paper
+    from flows.study_commands import run_paper
 
     order = order_of(market, None, source, prices, index, device=device)
     run_paper(order, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown)
@@ -85,7 +85,7 @@ def backtest(
     """
     from dtml.portfolio import Costs
     from flows.backtest import Plan
-    from flows.commands import Where, backtest_market
+    from flows.study_commands import Where, backtest_market
 
     order = order_of(
         market,
@@ -114,6 +114,6 @@ def audit(
 
     Example: dtml audit kdd17
     """
-    from flows.commands import audit_stored
+    from flows.study_commands import audit_stored
 
     audit_stored(order_of(market, market_file), day_of(as_of), as_json=as_json)
