@@ -11,3 +11,7 @@ class StoreUsageError(StoreError):
     """A mistake of the caller: a bad database URL, a schema that needs an upgrade, SQL that does not run."""
 
     exit_code = 2
+
+
+class StoreBusyError(StoreError):
+    """Another process holds what was asked for; nothing was done, and later it can be."""

@@ -276,7 +276,7 @@ def _require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
 def _view(name: str) -> sa.TableClause:
     """A view whose columns have the types of the tables' columns of the same name."""
     types = {each.name: each.type for known in schema.metadata.tables.values() for each in known.c}
-    types |= {"hit": sa.Integer(), "call": sa.String()}
+    types |= {"hit": sa.Integer(), "call": sa.String(), "receipt": sa.String()}
     return sa.table(name, *(sa.column(each, types[each]) for each in VIEW_COLUMNS[name]))
 
 

@@ -180,6 +180,7 @@ def finish_night(
     reason: str | None = None,
     run_id: str | None = None,
     known_at: datetime | None = None,
+    inputs_hash: str | None = None,
 ) -> None:
     """Close a night that was started: complete, complete_with_gaps, or refused with its reason.
 
@@ -189,7 +190,7 @@ def finish_night(
     statement = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
     values: dict[str, Any] = {name: counts[name] for name in ("fetched", "stored", "refused", "predictions")}
     values |= {"status": status, "finished_at": finished_at, "gaps": [dict(each) for each in gaps]}
-    values |= {"reason": reason, "run_id": run_id, "known_at": known_at}
+    values |= {"reason": reason, "run_id": run_id, "known_at": known_at, "inputs_hash": inputs_hash}
     if conn.execute(statement.values(values)).rowcount != 1:
         raise StoreError(f"night {market} {as_of} was never started")
 

@@ -32,9 +32,11 @@ from db.backtest_schema import (
 )
 from db.benchmark_schema import benchmark, benchmark_member, benchmark_score
 from db.columns import REAL, UtcTimestamp, metadata
+from db.service_schema import alert, price_fetch
 
 __all__ = [
     "REVISION",
+    "alert",
     "attention_weight",
     "backtest",
     "backtest_fold",
@@ -51,13 +53,14 @@ __all__ = [
     "outcome",
     "prediction",
     "price",
+    "price_fetch",
     "refused_bar",
     "run",
     "score",
 ]
 
 # The newest Alembic revision, which a store must have; a test holds it to the migrations.
-REVISION = "0006"
+REVISION = "0007"
 
 
 def _instrument() -> Column[Any]:
@@ -258,6 +261,7 @@ night = Table(
     Column("refused", Integer, comment="Bars refused; missing while running."),
     Column("predictions", Integer, comment="Stocks predicted; missing while running."),
     Column("gaps", JSON, comment="Stocks left out, a list of {symbol, reason}; missing while running."),
+    Column("inputs_hash", String, comment="SHA-256 of the windows the model read; missing until it has."),
     Column("started_at", UtcTimestamp, nullable=False, comment="When the night began."),
     Column("finished_at", UtcTimestamp, comment="When it ended; missing while running."),
     CheckConstraint("status in ('running', 'complete', 'complete_with_gaps', 'refused')", name="status"),

@@ -9,6 +9,7 @@ from typing import Final
 
 from db.backtest_views import BACKTEST_VIEW_COLUMNS, BACKTEST_VIEW_SQL
 from db.benchmark_views import BENCHMARK_VIEW_COLUMNS, BENCHMARK_VIEW_SQL
+from db.service_views import SERVICE_VIEW_COLUMNS, SERVICE_VIEW_SQL
 
 LATEST_PREDICTION = """
 create view latest_prediction as
@@ -24,7 +25,8 @@ with newest as (
 select
     i.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.spread,
     case when p.probability > 0.5 then 'rise' else 'fall' end as call,
-    p.run_id, p.known_at, p.made_at
+    p.run_id, p.known_at, p.made_at,
+    p.run_id || '/' || i.symbol || '/' || cast(p.target as varchar) as receipt
 from newest n
 join run r on r.market = n.market and r.kind = 'nightly'
 join prediction p on p.run_id = r.id and p.target = n.target
@@ -45,7 +47,8 @@ select
     case when p.probability > 0.5 then 'rise' else 'fall' end as call,
     o.move, o.label,
     case when o.rise is null then null when (p.probability > 0.5) = o.rise then 1 else 0 end as hit,
-    r.kind, p.run_id, p.known_at, p.made_at
+    r.kind, p.run_id, p.known_at, p.made_at,
+    p.run_id || '/' || i.symbol || '/' || cast(p.target as varchar) as receipt
 from prediction p
 join instrument i on i.id = p.instrument_id
 join run r on r.id = p.run_id
@@ -106,7 +109,7 @@ NIGHT_LOG = """
 create view night_log as
 select
     market, as_of, target, status, reason, source, fetched, stored, refused, predictions, gaps, run_id,
-    known_at, started_at, finished_at
+    known_at, inputs_hash, started_at, finished_at
 from night
 """
 
@@ -121,6 +124,7 @@ VIEW_SQL: Final = MappingProxyType(
         "night_log": NIGHT_LOG,
         **BENCHMARK_VIEW_SQL,
         **BACKTEST_VIEW_SQL,
+        **SERVICE_VIEW_SQL,
     }
 )
 
@@ -140,6 +144,7 @@ _RECEIPT = {
     "run_id": "The model that predicted: a row of run.",
     "known_at": "Latest known_at of the prices it saw, UTC.",
     "made_at": "When it was computed, UTC.",
+    "receipt": "What `dtml reproduce` takes: run, symbol and session predicted.",
 }
 
 VIEW_COLUMNS: Final = MappingProxyType(
@@ -227,10 +232,12 @@ VIEW_COLUMNS: Final = MappingProxyType(
             "gaps": "Stocks left out, a JSON list of {symbol, reason}; missing while running.",
             "run_id": "The model used: a row of run; missing until there is one.",
             "known_at": "Latest known_at of the prices used, UTC; missing until known.",
+            "inputs_hash": "SHA-256 of the windows the model read; missing until it has.",
             "started_at": "When the night began, UTC.",
             "finished_at": "When it ended, UTC; missing while running.",
         },
         **BENCHMARK_VIEW_COLUMNS,
         **BACKTEST_VIEW_COLUMNS,
+        **SERVICE_VIEW_COLUMNS,
     }
 )

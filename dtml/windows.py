@@ -4,6 +4,7 @@ A window for the session `target` holds the rows of the sessions up to `as_of`, 
 Everything later is used for the movement, which is the label, and for nothing else.
 """
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -71,6 +72,14 @@ class Windows:
     def window(self) -> int:
         """Sessions in a window."""
         return self.index.shape[1]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that a model reads: symbols, sessions, features, which stocks are observed."""
+        said = hashlib.sha256(repr([self.symbols, [str(day.date()) for day in self.as_of]]).encode())
+        for tensor in (self.stocks, self.index, self.observed):
+            said.update(tensor.contiguous().numpy().tobytes())
+        return said.hexdigest()
 
     def rows(self) -> Float[Tensor, "sessions symbols features"]:
         """The sessions behind the windows, the index the last symbol: day d sees rows d .. d + window - 1."""

@@ -2,12 +2,12 @@
 
 import logging
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 
 import pandas as pd
 from sqlalchemy import Connection
 
-from db import queries, repositories
+from db import queries, repositories, service
 from db.engine import reading, transaction
 from dtml.bars import Checked, check
 from dtml.restatements import restated_symbols
@@ -49,12 +49,13 @@ def nothing_fetched() -> Catch:
 
 
 def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None) -> Catch:
-    """Bring the store up to `as_of`, asking only for what it lacks, and record what was refused.
+    """Bring the store up to `as_of`, asking only for what it lacks, and record what came and what was refused.
+
+    The bars are known since the moment that they are stored, unless a test says otherwise by `known_at`.
 
     A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched anew from its start; if
     that fails, nothing of it is stored, and the next fetch finds the restatement again.
     """
-    known_at = known_at or datetime.now(UTC)
     with transaction(desk.engine) as conn:
         save_universe(conn, desk)
     wanted = _wanted(desk, as_of)
@@ -64,15 +65,33 @@ def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None) -> Cat
     checked = _check(desk, brought.bars, wanted.last)
     answered = set(brought.outcomes.loc[brought.outcomes["status"].isin(["ok", "no_data"]), "symbol"])
     with transaction(desk.engine) as conn:
+        known_at = known_at or service.next_known_at(conn, desk.name)
         stored = repositories.append_prices(
             conn, desk.name, checked.accepted, source=desk.source.name, known_at=known_at
         )
         repositories.record_refused(conn, desk.name, checked.refused, source=desk.source.name, known_at=known_at)
         earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
         repositories.note_asked(conn, desk.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
-    log.info("%s: %d bars fetched, %d new, %d refused", desk.name, len(brought.bars), stored, len(checked.refused))
-    unadjusted = _unadjusted(desk, checked.accepted)
-    return Catch(len(wanted.first), len(brought.bars), stored, checked.refused, brought.outcomes, restated, unadjusted)
+        unadjusted = _unadjusted(desk, checked.accepted)
+        catch = Catch(
+            len(wanted.first), len(brought.bars), stored, checked.refused, brought.outcomes, restated, unadjusted
+        )
+        service.save_fetch(conn, {"known_at": known_at, "as_of": as_of} | _fetch_row(desk, catch))
+    log.info("%s: %d bars fetched, %d new, %d refused", desk.name, catch.fetched, stored, len(checked.refused))
+    return catch
+
+
+def _fetch_row(desk: Desk, catch: Catch) -> dict[str, object]:
+    return {
+        "market": desk.name,
+        "source": desk.source.name,
+        "asked": catch.asked,
+        "fetched": catch.fetched,
+        "stored": catch.stored,
+        "refused": len(catch.refused),
+        "restated": catch.restated,
+        "failures": catch.failures[["symbol", "status", "detail"]].to_dict("records"),
+    }
 
 
 def _unadjusted(desk: Desk, bars: pd.DataFrame) -> list[str]:

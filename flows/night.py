@@ -12,6 +12,7 @@ import pandas as pd
 from db import queries, repositories
 from db.engine import reading, transaction
 from db.errors import StoreError
+from db.locks import market_lock
 from dtml.errors import DtmlError
 from dtml.sessions import next_session
 from flows.desk import Desk
@@ -73,18 +74,24 @@ def run_night(desk: Desk, as_of: date, *, stage: Stage = directly, only_stored: 
     With `only_stored` the source is not asked and nothing is trained: the latest model predicts from the stored bars.
 
     A night that is complete is left as it is. An interrupted or refused one is run again from what is stored. Raises
-    NightRefusedError, after recording the reason, when the bars do not allow predictions.
+    NightRefusedError, after recording the reason, when the bars do not allow predictions, and StoreBusyError when
+    another process is at a night of the market.
     """
-    if (done := finished_night(desk, as_of)) is not None:
-        score_market(desk, as_of)  # the run that completed the night may have ended before its scores
-        return Night(done, publish_night(desk, as_of))
+    with market_lock(desk.engine, desk.name):
+        if (done := finished_night(desk, as_of)) is not None:
+            score_market(desk, as_of)  # the run that completed the night may have ended before its scores
+            return Night(done, publish_night(desk, as_of))
+        return _run(desk, as_of, stage, only_stored=only_stored)
+
+
+def _run(desk: Desk, as_of: date, stage: Stage, *, only_stored: bool) -> Night:
     begun = datetime.now(UTC)
     target = next_session(desk.market.calendar, as_of)
     with transaction(desk.engine) as conn:
         repositories.start_night(conn, desk.name, as_of, target=target, source=desk.source.name, started_at=begun)
     catch = None
     try:
-        catch = nothing_fetched() if only_stored else stage("fetch", lambda: fetch_bars(desk, as_of, begun))
+        catch = nothing_fetched() if only_stored else stage("fetch", lambda: fetch_bars(desk, as_of))
         _require_enough(desk, as_of, catch)
         model = stage("model", lambda: load_model(desk, as_of) if only_stored else _model(desk, as_of))
         made = stage("predict", lambda: forecast(desk, model, as_of))
@@ -165,6 +172,7 @@ def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) 
             gaps=[{"symbol": symbol, "reason": reason} for symbol, reason in made.gaps.items()],
             run_id=model.run_id,
             known_at=made.known_at,
+            inputs_hash=made.inputs_hash,
         )
 
 

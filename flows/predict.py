@@ -20,13 +20,15 @@ from flows.train import Model, stored_bars, windows_of
 class Forecast:
     """Predictions of one night, and its inputs' watermark.
 
-    `predictions` has rows `as_of, target, symbol, probability, spread`; `gaps` maps each constituent left out to why.
+    `predictions` has rows `as_of, target, symbol, probability, spread`; `gaps` maps each constituent left out to why;
+    `inputs_hash` is the digest of the windows that the model read.
     """
 
     target: date
     predictions: pd.DataFrame
     gaps: dict[str, str]
     known_at: datetime
+    inputs_hash: str
 
 
 def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = None) -> Forecast:
@@ -35,12 +37,14 @@ def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = 
     No more sessions are read than a window needs.
     """
     bars, watermark = stored_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, known_at)
-    made = predict_night(desk, model, as_of, bars)
+    tonight = night_windows(desk, model, as_of, bars)
+    made = predict(model.ensemble, tonight, choose_device(desk.device))
     return Forecast(
         target=next_session(desk.market.calendar, as_of),
         predictions=made,
         gaps=_gaps(desk, model, made, bars, as_of),
         known_at=watermark,
+        inputs_hash=tonight.digest,
     )
 
 

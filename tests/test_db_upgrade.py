@@ -15,12 +15,17 @@ from test_db_schema import alembic, tables_and_views
 from db import queries, repositories, schema
 from db.engine import open_engine, reading, require_current, transaction, upgrade
 from db.errors import StoreError
+from db.views import VIEW_COLUMNS
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = {"benchmark", "benchmark_score", "benchmark_member", "attention_weight", "backtest", "backtest_fold"}
-LATER |= {"backtest_score", "backtest_return", "backtest_portfolio"}
+LATER |= {"backtest_score", "backtest_return", "backtest_portfolio", "price_fetch", "alert"}
 OLD = sorted(set(schema.metadata.tables) - LATER)
-ASKED = ("select * from latest_prediction order by symbol", "select * from prediction_history order by symbol, target")
+NEWER = {"model", "inputs_hash", "receipt"}  # columns of tables and views that 0004 did not have
+ASKED = tuple(
+    f"select {', '.join(each for each in VIEW_COLUMNS[view] if each not in NEWER)} from {view} order by symbol, target"
+    for view in ("latest_prediction", "prediction_history")
+)
 
 
 def fill(conn: Connection) -> None:
@@ -30,18 +35,15 @@ def fill(conn: Connection) -> None:
     for name in ("first", "second"):
         repositories.save_run(conn, {column: value for column, value in run(name).items() if column != "model"})
         repositories.save_predictions(conn, "toy", predictions(name), known_at=NOW, made_at=NOW)
-    as_of = predictions()["as_of"][0].date()
-    repositories.start_night(conn, "toy", as_of, target=TARGET.date(), source="files", started_at=NOW)
-    counts = dict.fromkeys(("fetched", "stored", "refused", "predictions"), 3)
-    repositories.finish_night(
-        conn, "toy", as_of, status="complete", finished_at=NOW, counts=counts, gaps=[], run_id="first"
-    )
+    night = {"market": "toy", "as_of": predictions()["as_of"][0].date(), "target": TARGET.date(), "source": "files"}
+    night |= {"status": "complete", "run_id": "first", "started_at": NOW, "finished_at": NOW, "gaps": []}
+    conn.execute(sa.insert(schema.night), night | dict.fromkeys(("fetched", "stored", "refused", "predictions"), 3))
 
 
 def rows(engine: Engine) -> dict[str, list[tuple[object, ...]]]:
     """Every row of the tables of 0004, in its columns, and of the views on run."""
     with reading(engine) as conn:
-        kept = {name: [each.name for each in schema.metadata.tables[name].c if each.name != "model"] for name in OLD}
+        kept = {name: [each.name for each in schema.metadata.tables[name].c if each.name not in NEWER] for name in OLD}
         texts = {name: f"select {', '.join(columns)} from {name} order by 1, 2, 3" for name, columns in kept.items()}
         texts |= {text: text for text in ASKED}
         return {name: [tuple(each) for each in conn.execute(sa.text(text))] for name, text in texts.items()}
