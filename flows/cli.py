@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from flows.db_cli import store_commands
 from flows.options import (
     AsJson,
     AsOf,
@@ -21,6 +22,8 @@ from flows.options import (
     day_of,
     order_of,
 )
+from flows.replay_cli import replays
+from flows.service_cli import services
 from flows.settings import prepare_prefect, prepare_torch, set_up_logging
 from flows.study_cli import studies
 
@@ -31,9 +34,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-db_app = typer.Typer(help="Look after the database.", no_args_is_help=True)
-app.add_typer(db_app, name="db")
+app.add_typer(store_commands, name="db")
 app.add_typer(studies)
+app.add_typer(replays)
+app.add_typer(services)
 
 
 @app.callback()
@@ -197,28 +201,6 @@ def query(
     from flows.asking import answer
 
     answer(sql, as_json=as_json, as_csv=as_csv)
-
-
-@db_app.command()
-def upgrade() -> None:
-    """Bring the database to this program's schema; nothing is lost.
-
-    Example: dtml db upgrade
-    """
-    from flows.asking import upgrade_store
-
-    upgrade_store()
-
-
-@db_app.command()
-def dictionary() -> None:
-    """Print the meaning of every view, table and column, as Markdown.
-
-    Example: dtml db dictionary
-    """
-    from flows.asking import data_dictionary
-
-    print(data_dictionary())  # noqa: T201 - Markdown is for a file as much as for a person
 
 
 def main() -> None:

@@ -1,0 +1,5 @@
+"""The commands that make past nights again."""
+
+import typer
+
+replays = typer.Typer()
