@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ REMEDIES = {
     "file is not a database": f"set {URL_VARIABLE} to another file",
     "connection failed": f"start the server or correct {URL_VARIABLE}",
     "statement timeout": f"a read may take {READ_LIMIT_S} s; ask for less",
+    "interrupted": f"a read may take {READ_LIMIT_S} s; ask for less",
 }
 
 
@@ -136,11 +138,16 @@ def location(engine: Engine) -> str:
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError) as error:
-        # The text may hold a password where none can be told apart, so it is not shown.
+    except (ArgumentError, ValueError):
+        parsed = None
+    # Of two @, the first may be a password's: what follows it would be shown as the host.
+    apart = re.sub(r"([?&]password=)[^&]*", r"\1", url)
+    if parsed is None or (parsed.get_backend_name() != "sqlite" and apart.count("@") > 1):
+        # The text may hold a password where none can be told apart, so it is not shown: not in a traceback either.
         raise StoreUsageError(
-            f"malformed database URL: set {URL_VARIABLE} to sqlite:///FILE or postgresql://USER@HOST/NAME"
-        ) from error
+            f"malformed database URL: set {URL_VARIABLE} to sqlite:///FILE or postgresql://USER@HOST/NAME,"
+            " with a password's @ as %40, / as %2F and : as %3A"
+        )
     engine = parsed.get_backend_name()
     if engine in ("postgresql", "postgres"):
         secret = parsed.query.get("password")

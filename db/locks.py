@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from db.engine import reading
+from db.engine import location, reading
 from db.errors import StoreBusyError
 
+WAIT_S = 2  # a holder that was killed is gone within that
+LOCKED = "55P03"  # PostgreSQL: lock_not_available
 MARKET_LOCK = 0x64746D6D  # any number, as long as every process of a store asks for the same one
 
 
 @contextmanager
 def market_lock(engine: Engine, market: str) -> Iterator[None]:
-    """Hold a market of a store; raises StoreBusyError at once when another process holds it.
+    """Hold a market of a store; raises StoreBusyError when another process has held it for `WAIT_S` seconds.
 
     On SQLite a file beside the store is locked, on PostgreSQL an advisory lock of the server: both are let go when
     the process or the connection ends, however that was.
@@ -29,9 +32,9 @@ def market_lock(engine: Engine, market: str) -> Iterator[None]:
 
 @contextmanager
 def _file(engine: Engine, market: str) -> Iterator[None]:
-    lock = FileLock(Path(f"{engine.url.database}.{market}.lock"))
+    lock = FileLock(Path(f"{location(engine)}.{market}.lock"))
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=WAIT_S)
     except Timeout as error:
         raise _busy(market) from error
     try:
@@ -43,11 +46,18 @@ def _file(engine: Engine, market: str) -> Iterator[None]:
 @contextmanager
 def _advisory(engine: Engine, market: str) -> Iterator[None]:
     with reading(engine.execution_options(isolation_level="AUTOCOMMIT")) as conn:
-        conn.detach()  # it goes back to no pool: closing it lets go, even after the server has
+        conn.detach()  # it goes back to no pool: closing it lets go, whatever became of the server
         key = {"lock": MARKET_LOCK, "market": market}
-        if not conn.execute(text("select pg_try_advisory_lock(:lock, hashtext(:market))"), key).scalar_one():
-            raise _busy(market)
-        yield
+        conn.execute(text(f"set lock_timeout = '{WAIT_S}s'"))
+        try:
+            conn.execute(text("select pg_advisory_lock(:lock, hashtext(:market))"), key)
+        except OperationalError as error:
+            raise _busy(market) if getattr(error.orig, "sqlstate", None) == LOCKED else error from error
+        try:
+            yield
+        finally:
+            with suppress(SQLAlchemyError):  # closing would do, only later
+                conn.execute(text("select pg_advisory_unlock(:lock, hashtext(:market))"), key)
 
 
 def _busy(market: str) -> StoreBusyError:

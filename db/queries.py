@@ -18,6 +18,7 @@ from db import schema
 from db.engine import is_read_only, reading
 from db.errors import StoreError, StoreUsageError
 from db.frames import BAR_VALUES, bars, frame, row
+from db.typed_sql import guarded
 from db.views import VIEW_COLUMNS
 
 
@@ -244,7 +245,7 @@ def select(engine: Engine, sql: str) -> pd.DataFrame:
     # A prepared statement is one statement: no commit can be hung on behind a semicolon, and none follows here.
     prepared = {"prepare": True} if engine.dialect.name == "postgresql" else {}
     try:
-        with reading(engine) as conn:
+        with reading(engine) as conn, guarded(conn, sql):
             cursor: Any = conn.connection.cursor()
             cursor.execute(sql, **prepared)
             names = [each[0] for each in cursor.description or ()]

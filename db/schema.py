@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 # The newest Alembic revision, which a store must have; a test holds it to the migrations.
-REVISION = "0007"
+REVISION = "0008"
 
 
 def _instrument() -> Column[Any]:
@@ -189,6 +189,7 @@ prediction = Table(
     CheckConstraint("as_of < target", name="dates"),
     Index(None, "instrument_id", "target"),
     Index(None, "target"),
+    Index(None, "as_of"),
     comment="Predictions, never rewritten: one row per run, session predicted and stock.",
     sqlite_with_rowid=False,
 )

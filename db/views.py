@@ -11,6 +11,7 @@ from db.backtest_views import BACKTEST_VIEW_COLUMNS, BACKTEST_VIEW_SQL
 from db.benchmark_views import BENCHMARK_VIEW_COLUMNS, BENCHMARK_VIEW_SQL
 from db.service_views import SERVICE_VIEW_COLUMNS, SERVICE_VIEW_SQL
 
+# SQLite reads a cross join in the order written: the newest night before its predictions, never all of a market's.
 LATEST_PREDICTION = """
 create view latest_prediction as
 with newest as (
@@ -23,21 +24,23 @@ with newest as (
     group by market
 )
 select
-    i.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.spread,
+    n.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.spread,
     case when p.probability > 0.5 then 'rise' else 'fall' end as call,
     p.run_id, p.known_at, p.made_at,
     p.run_id || '/' || i.symbol || '/' || cast(p.target as varchar) as receipt
 from newest n
-join run r on r.market = n.market and r.kind = 'nightly'
-join prediction p on p.run_id = r.id and p.target = n.target
-join instrument i on i.id = p.instrument_id
-where not exists (
-    select 1
-    from prediction later
-    join run lr on lr.id = later.run_id and lr.kind = 'nightly'
-    where later.instrument_id = p.instrument_id and later.target = p.target
-        and (later.made_at > p.made_at or later.made_at = p.made_at and later.run_id > p.run_id)
-)
+cross join run r
+cross join prediction p
+cross join instrument i
+where r.market = n.market and r.kind = 'nightly' and p.run_id = r.id and p.target = n.target
+    and i.id = p.instrument_id
+    and not exists (
+        select 1
+        from prediction later
+        join run lr on lr.id = later.run_id and lr.kind = 'nightly'
+        where later.instrument_id = p.instrument_id and later.target = p.target
+            and (later.made_at > p.made_at or later.made_at = p.made_at and later.run_id > p.run_id)
+    )
 """
 
 PREDICTION_HISTORY = """
@@ -82,6 +85,7 @@ where not exists (
 )
 """
 
+# A join that could go either way, PostgreSQL begins with the versions before, and pairs each with every later one.
 PRICE_RESTATEMENT = """
 create view price_restatement as
 select
@@ -90,12 +94,13 @@ select
     b.known_at as known_at_before
 from price p
 join instrument i on i.id = p.instrument_id
-join price b on b.instrument_id = p.instrument_id and b.session = p.session and b.known_at = (
+left join price b on b.instrument_id = p.instrument_id and b.session = p.session and b.known_at = (
     select max(earlier.known_at)
     from price earlier
     where earlier.instrument_id = p.instrument_id and earlier.session = p.session
         and earlier.known_at < p.known_at
 )
+where coalesce(b.close, 0) > 0
 """
 
 REFUSED = """

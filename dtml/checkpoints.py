@@ -74,18 +74,22 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
             f"it was changed or damaged; restore it, or train anew with `dtml train {market}`"
         )
     weights, card = read_tensors(file)
-    if card["format"] != FORMAT:
-        raise DtmlError(f"checkpoint {file} has format {card['format']}, this program reads {FORMAT}: train anew")
-    if card["market"] != market:
-        raise DtmlError(f"checkpoint {file} was trained for market {card['market']}, not {market}")
-    return Ensemble(
-        market=market,
-        symbols=tuple(card["symbols"]),
-        seeds=tuple(card["seeds"]),
-        model=CONFIGS[card.get("network", "ModelConfig")](**card["model"]),
-        windows=WindowConfig(**card["windows"]),
-        weights=weights,
-    )
+    try:
+        if card["format"] != FORMAT:
+            raise DtmlError(f"checkpoint {file} has format {card['format']}, this program reads {FORMAT}: train anew")
+        if card["market"] != market:
+            raise DtmlError(f"checkpoint {file} was trained for market {card['market']}, not {market}")
+        return Ensemble(
+            market=market,
+            symbols=tuple(card["symbols"]),
+            seeds=tuple(card["seeds"]),
+            model=CONFIGS[card.get("network", "ModelConfig")](**card["model"]),
+            windows=WindowConfig(**card["windows"]),
+            weights=weights,
+        )
+    except (KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise DtmlError(f"{file} is no checkpoint of this program: its card does not fit, {reason}") from error
 
 
 def sha256(file: Path) -> str:
@@ -99,10 +103,13 @@ def write_tensors(file: Path, tensors: Weights, card: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(f".{os.getpid()}.partial")
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    with partial.open("wb") as stream:
-        stream.write(save(contiguous, metadata={"card": json.dumps(card, sort_keys=True)}))
-        os.fsync(stream.fileno())  # a run's row must never outlive its file
-    partial.replace(file)
+    try:
+        with partial.open("wb") as stream:
+            stream.write(save(contiguous, metadata={"card": json.dumps(card, sort_keys=True)}))
+            os.fsync(stream.fileno())  # a run's row must never outlive its file
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)  # it is there after a failure alone, such as a full disk
 
 
 def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
@@ -111,5 +118,5 @@ def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
         with safe_open(file, framework="pt") as stream:
             card = json.loads((stream.metadata() or {})["card"])
             return {name: stream.get_tensor(name) for name in stream.keys()}, card  # noqa: SIM118
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
         raise DtmlError(f"{file} is no checkpoint of this program: {error}") from error

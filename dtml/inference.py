@@ -89,7 +89,13 @@ def _one_thread() -> Iterator[None]:
 
 def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:
     model = ensemble.model.build(len(ensemble.symbols))
-    model.load_state_dict(ensemble.member(position))
+    try:
+        model.load_state_dict(ensemble.member(position))
+    except (RuntimeError, IndexError) as error:
+        reason = " ".join(str(error).split())
+        raise DtmlError(
+            f"the weights of {ensemble.market} are not those of its model: train anew, or restore them ({reason})"
+        ) from error
     return model.to(device).eval()
 
 

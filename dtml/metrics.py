@@ -37,18 +37,24 @@ def score(calls: pd.DataFrame, *, resamples: int = 4000, seed: int = 0) -> Score
     ACC and MCC are scikit-learn's, pooled over all rows; MCC is 0 when one class is never called. The intervals
     resample days (`dtml.resampling`), and are missing (NaN) below `MINIMUM_DAYS`.
     """
-    from sklearn.metrics import accuracy_score, matthews_corrcoef
-
     if calls.empty:
         raise ValueError("there are no calls to score")
-    counts = confusion_by_day(calls)
+    return score_days(confusion_by_day(calls), resamples=resamples, seed=seed)
+
+
+def score_days(counts: Int[ndarray, "days 4"], *, resamples: int = 4000, seed: int = 0) -> Score:
+    """Score calls counted by day, as `confusion_by_day` does; see `score`. A day without a call counts for none."""
+    from sklearn.metrics import accuracy_score, matthews_corrcoef
+
+    counts = counts[counts.sum(axis=1) > 0]
+    called, rose, weight = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0]), counts.sum(axis=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of a single class; its MCC is 0 by definition
-        pooled = float(matthews_corrcoef(calls["rose"], calls["called"]))
+        pooled = float(matthews_corrcoef(rose, called, sample_weight=weight))
     return Score(
         days=len(counts),
-        calls=len(calls),
-        acc=float(accuracy_score(calls["rose"], calls["called"])),
+        calls=int(weight.sum()),
+        acc=float(accuracy_score(rose, called, sample_weight=weight)),
         mcc=pooled,
         acc_interval=_ends(counts, accuracy, resamples, seed),
         mcc_interval=_ends(counts, mcc, resamples, seed),

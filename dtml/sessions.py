@@ -1,10 +1,10 @@
-"""Trading sessions of an exchange: which days, when they close, which one was the last to close."""
+"""Trading sessions of an exchange: which days, when they open and close, which one was the last to close."""
 
 import warnings
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pandas as pd
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from exchange_calendars import ExchangeCalendar
 
 _EARLIEST = "1990-01-01"
+_RARE = 0.05  # the share of the sessions that a weekday of trading has at least
 
 # Closures that exchange_calendars 4.13.2 still shows as sessions; its issue threads 574 and 583.
 _CLOSED = {
@@ -27,10 +28,11 @@ _CLOSED = {
 
 @dataclass(frozen=True)
 class _Exchange:
-    """What is known of an exchange: sessions [n] (naive midnights, ns), closes [n] (UTC, ns), time zone."""
+    """What is known of an exchange: sessions [n] (naive midnights, ns), opens and closes [n] (UTC, ns), time zone."""
 
     code: str
     sessions: pd.DatetimeIndex
+    opens: pd.DatetimeIndex
     closes: pd.DatetimeIndex
     timezone: ZoneInfo
 
@@ -92,11 +94,42 @@ def previous_session(calendar: str, day: date) -> date:
     return exchange.sessions[position - 1].date()
 
 
+def session_open(calendar: str, day: date) -> datetime:
+    """Return when a session opened, in UTC; UsageError when the day is no session."""
+    require_session(calendar, day)
+    exchange = _exchange(calendar)
+    return exchange.opens[_position(exchange, day)].to_pydatetime().astimezone(UTC)
+
+
 def session_close(calendar: str, day: date) -> datetime:
     """Return when a session closed, in UTC, half days included; UsageError when the day is no session."""
     require_session(calendar, day)
     exchange = _exchange(calendar)
     return exchange.closes[_position(exchange, day)].to_pydatetime().astimezone(UTC)
+
+
+class UsualWeek(NamedTuple):
+    """When an exchange usually closes: the time since a session's local midnight, its weekdays (Monday is 0), its zone.
+
+    A close at midnight is 24 hours after the session's own.
+    """
+
+    close: timedelta
+    weekdays: frozenset[int]
+    timezone: ZoneInfo
+
+
+def usual_week(calendar: str, day: date) -> UsualWeek:
+    """Return the most common close and weekdays of the year that begins on a day, as far as its sessions are known."""
+    exchange = _exchange(calendar)
+    _require_known(exchange, day)
+    year = slice(_position(exchange, day), _position(exchange, day + timedelta(days=365)))
+    sessions = exchange.sessions[year]
+    local = exchange.closes[year].tz_convert(exchange.timezone).tz_localize(None) - sessions
+    counts = sessions.weekday.value_counts(normalize=True)
+    # A session that makes up for a holiday, on a weekday that usually has none, is left to be caught up.
+    usual = frozenset(int(weekday) for weekday in counts.index[counts > _RARE])
+    return UsualWeek(local.value_counts().index[0].to_pytimedelta(), usual, exchange.timezone)
 
 
 def last_closed_session(calendar: str, now: datetime, grace: timedelta = timedelta(minutes=30)) -> date:
@@ -132,9 +165,10 @@ def _exchange(code: str) -> _Exchange:
         warnings.simplefilter("ignore", DeprecationWarning)  # pandas 3 warns once for every calendar
         calendar = _calendar(code)
     sessions = pd.DatetimeIndex(calendar.sessions).as_unit("ns")
+    opens = pd.DatetimeIndex(calendar.opens).as_unit("ns")
     closes = pd.DatetimeIndex(calendar.closes).as_unit("ns")
     traded = ~sessions.isin(pd.DatetimeIndex(_CLOSED.get(code, ())))
-    return _Exchange(code, sessions[traded], closes[traded], ZoneInfo(str(calendar.tz)))
+    return _Exchange(code, sessions[traded], opens[traded], closes[traded], ZoneInfo(str(calendar.tz)))
 
 
 def _calendar(code: str) -> "ExchangeCalendar":

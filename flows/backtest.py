@@ -29,7 +29,7 @@ from dtml.sessions import previous_session, sessions_between
 from flows.desk import Desk, Order, open_stored_desk
 from flows.fetch import history_start
 from flows.predict import first_needed, predict_night, shortage, too_few
-from flows.settings import data_folder, write_whole
+from flows.settings import data_folder, give_memory_back, write_whole
 from flows.train import Model, fit_model, load_run
 
 MOMENTS = ("data_watermark", "created_at")
@@ -189,6 +189,7 @@ def run_fold(job: Job) -> Path:
         "seconds": time.perf_counter() - begun,
     }
     write_whole(job.card, lambda file: file.write_text(json.dumps(card, default=str)))
+    give_memory_back()
     return job.card
 
 

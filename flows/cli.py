@@ -25,6 +25,7 @@ from flows.options import (
 from flows.replay_cli import replays
 from flows.service_cli import services
 from flows.settings import prepare_prefect, prepare_torch, set_up_logging
+from flows.status_cli import statuses
 from flows.study_cli import studies
 
 app = typer.Typer(
@@ -38,6 +39,7 @@ app.add_typer(store_commands, name="db")
 app.add_typer(studies)
 app.add_typer(replays)
 app.add_typer(services)
+app.add_typer(statuses)
 
 
 @app.callback()
@@ -61,6 +63,9 @@ def nightly(
     universe: UniverseOption = None,
     as_of: AsOf = None,
     nights: Annotated[int, typer.Option(min=1, help="Run this many nights in order, the last one at --as-of.")] = 1,
+    missed: Annotated[
+        bool, typer.Option("--catch-up", help="Run every night missed since the market's first, up to --as-of.")
+    ] = False,
     members: Members = None,
     epochs: Epochs = None,
     device: DeviceOption = "auto",
@@ -70,10 +75,14 @@ def nightly(
 
     Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
     """
-    from flows.commands import run_nights
+    from flows.commands import catch_up_market, run_nights
 
     order = order_of(market, market_file, source, prices, index, universe, members, epochs, device)
-    run_nights(order, day_of(as_of), nights, as_json=as_json)
+    if not missed:
+        return run_nights(order, day_of(as_of), nights, as_json=as_json)
+    if nights > 1:
+        raise typer.BadParameter("--catch-up finds its nights by itself: leave out --nights")
+    return catch_up_market(order, day_of(as_of), as_json=as_json)
 
 
 @app.command()
@@ -85,6 +94,9 @@ def fetch(
     index: IndexOption = None,
     universe: UniverseOption = None,
     as_of: AsOf = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Ask for the whole stored history anew: finds what was restated long ago.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fetch what the store lacks, check it, and keep it.
@@ -93,7 +105,8 @@ def fetch(
     """
     from flows.commands import fetch_market
 
-    fetch_market(order_of(market, market_file, source, prices, index, universe), day_of(as_of), as_json=as_json)
+    order = order_of(market, market_file, source, prices, index, universe)
+    fetch_market(order, day_of(as_of), whole=again, as_json=as_json)
 
 
 @app.command()

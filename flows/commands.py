@@ -7,7 +7,9 @@ import pandas as pd
 
 from db import queries
 from db.engine import location, reading
+from dtml.errors import DtmlError
 from dtml.sessions import sessions_up_to
+from flows.catch_up import missed_nights
 from flows.console import announce, night_summary, print_frame, print_json, print_night, print_scores, without_adjusted
 from flows.desk import Desk, Order, choose_as_of, open_desk, open_stored_desk
 from flows.fetch import fetch_bars
@@ -29,6 +31,26 @@ def run_nights(order: Order, asked: date | None, nights: int, *, as_json: bool) 
     _show_night(desk, night, as_json=as_json)
 
 
+def catch_up_market(order: Order, asked: date | None, *, as_json: bool) -> None:
+    """Run every missed night up to a session, in order, and print the last one; raises for those refused."""
+    desk = open_desk(order)
+    last = choose_as_of(desk, asked)
+    days = missed_nights(desk, last)
+    announce(desk)
+    if not days:
+        return _show_night(desk, run_night(desk, last), as_json=as_json)
+    err.print(f"{len(days)} night{'s'[: len(days) > 1]} missed: {', '.join(map(str, days))}")
+    make_data_folder()
+    from flows.scheduled import missed
+
+    done = missed(replace(order, attended=True), last)
+    if done.nights:
+        _show_night(desk, done.nights[-1], as_json=as_json)
+    if done.refused:
+        raise DtmlError(done.reason)
+    return None
+
+
 def _night(desk: Desk, order: Order, day: date) -> Night:
     """A night as a flow; one that is complete already needs none."""
     if finished_night(desk, day) is not None:
@@ -47,13 +69,13 @@ def predict_market(order: Order, asked: date | None, *, as_json: bool) -> None:
     _show_night(desk, run_night(desk, choose_as_of(desk, asked), only_stored=True), as_json=as_json)
 
 
-def fetch_market(order: Order, asked: date | None, *, as_json: bool) -> None:
-    """Fetch and print what came; a source that failed for some symbol is named."""
+def fetch_market(order: Order, asked: date | None, *, whole: bool, as_json: bool) -> None:
+    """Fetch what is missing, or the `whole` history anew, and print what came; failed symbols are named."""
     desk = open_desk(order)
     as_of = choose_as_of(desk, asked)
     announce(desk)
     with err.status(f"fetching {desk.name} up to {as_of}"):
-        catch = fetch_bars(desk, as_of)
+        catch = fetch_bars(desk, as_of, whole=whole)
     if as_json:
         return print_json({"as_of": as_of} | asdict(catch) | {"outcomes": catch.failures})
     out.print(

@@ -1,19 +1,23 @@
 """What a command prints: Rich tables for people, JSON for programs."""
 
+from __future__ import annotations
+
 import json
 import math
 from datetime import date, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
 from dtml.metrics import MINIMUM_DAYS
-from flows.desk import Desk
-from flows.fetch import Catch
-from flows.night import Night
 from flows.settings import err, out
+
+if TYPE_CHECKING:  # what only reads prints without waiting for torch
+    from flows.desk import Desk
+    from flows.fetch import Catch
+    from flows.night import Night
 
 ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
 SHOWN = 12  # rows of the most and the least probable risers

@@ -48,17 +48,18 @@ def nothing_fetched() -> Catch:
     return Catch(0, 0, 0, refused, pd.DataFrame(columns=list(OUTCOME_COLUMNS)), [], [])
 
 
-def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None) -> Catch:
+def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None, *, whole: bool = False) -> Catch:
     """Bring the store up to `as_of`, asking only for what it lacks, and record what came and what was refused.
 
-    The bars are known since the moment that they are stored, unless a test says otherwise by `known_at`.
+    The bars are known since the moment that they are stored, unless a test says otherwise by `known_at`. With `whole`
+    everything that was ever asked for is asked for again: that finds bars restated long ago.
 
     A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched anew from its start; if
     that fails, nothing of it is stored, and the next fetch finds the restatement again.
     """
     with transaction(desk.engine) as conn:
         save_universe(conn, desk)
-    wanted = _wanted(desk, as_of)
+    wanted = _wanted(desk, as_of, whole=whole)
     if not wanted.first:
         return nothing_fetched()
     brought, restated = _with_restated_histories(desk, wanted, desk.source.fetch(wanted.first, wanted.last))
@@ -130,15 +131,23 @@ class _Wanted:
     since: dict[str, date]
 
 
-def _wanted(desk: Desk, as_of: date) -> _Wanted:
-    """What the store lacks up to `as_of`: the newest sessions, and earlier ones that were never asked for."""
+def _wanted(desk: Desk, as_of: date, *, whole: bool) -> _Wanted:
+    """What the store lacks up to `as_of`: the newest sessions, and earlier ones that were never asked for.
+
+    The `whole` is that and all that it holds.
+    """
     with reading(desk.engine) as conn:
         stored = queries.last_sessions(conn, desk.name)
         asked = queries.instruments(conn, desk.name).set_index("symbol")["asked_from"].dropna()
     start = history_start(desk, as_of)
     since = {str(symbol): day.date() for symbol, day in asked.items()}
+    symbols = (desk.market.index.symbol, *desk.market.symbols)
     first, last = {}, as_of
-    for symbol in (desk.market.index.symbol, *desk.market.symbols):
+    if whole:  # sessions after `as_of` too: a restatement moves them all
+        first = {symbol: min(start, since.get(symbol, start)) for symbol in symbols}
+        last = max([as_of, *(day.date() for symbol, day in stored.items() if symbol in first)])
+        return _Wanted(first, last, since)
+    for symbol in symbols:
         newest = stored.get(symbol)
         if symbol not in since or start < since[symbol]:
             first[symbol] = start
@@ -158,13 +167,15 @@ def _with_restated_histories(desk: Desk, wanted: _Wanted, brought: Fetched) -> t
     restated = restated_symbols(stored, brought.bars)
     if not restated:
         return brought, []
-    again = desk.source.fetch(
-        {symbol: min(wanted.first[symbol], wanted.since.get(symbol, wanted.last)) for symbol in restated}, wanted.last
-    )
+    begun = {symbol: min(wanted.first[symbol], wanted.since.get(symbol, wanted.last)) for symbol in restated}
+    lacking = {symbol: day for symbol, day in begun.items() if day < wanted.first[symbol]}
+    if not lacking:
+        return brought, restated
+    again = desk.source.fetch(lacking, wanted.last)
     whole = again.outcomes.loc[again.outcomes["status"] == "ok", "symbol"]
-    kept = brought.bars[~brought.bars["symbol"].isin(restated)]
+    kept = brought.bars[~brought.bars["symbol"].isin(lacking)]
     bars = pd.concat([kept, again.bars[again.bars["symbol"].isin(whole)]], ignore_index=True)
-    others = brought.outcomes[~brought.outcomes["symbol"].isin(restated)]
+    others = brought.outcomes[~brought.outcomes["symbol"].isin(lacking)]
     return Fetched(bars, pd.concat([others, again.outcomes], ignore_index=True)), restated
 
 

@@ -1,9 +1,11 @@
 """Ends that leave nothing behind: signals, and Prefect's temporary server."""
 
+import atexit
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +28,8 @@ def signals_of(attended: bool) -> Iterator[None]:
         yield
         return
 
+    _end_temporary_servers_with_us()
+
     def stop(number: int, _frame: FrameType | None) -> None:
         _stop_temporary_servers()
         print("interrupted: run the same command again to go on", file=sys.stderr)  # noqa: T201
@@ -43,6 +47,17 @@ def share_temporary_server() -> None:
     """Let processes that this one starts use its server; each would start one of its own."""
     for server in SubprocessASGIServer._instances.values():
         os.environ.setdefault("PREFECT_API_URL", server.api_url)
+
+
+def _end_temporary_servers_with_us() -> None:
+    """Let Prefect's temporary server end when this process does, killed or not: it would run for ever."""
+    for server in SubprocessASGIServer._instances.values():
+        if server.server_process is not None:
+            watch = f"read -r _; kill {server.server_process.pid} 2>/dev/null"
+            keeper = subprocess.Popen(  # noqa: S603 - a constant and a number
+                ["/bin/sh", "-c", watch], stdin=subprocess.PIPE, start_new_session=True
+            )
+            atexit.register(keeper.kill)  # before Prefect ends the server: its number is nobody else's yet
 
 
 def _stop_temporary_servers() -> None:

@@ -32,9 +32,10 @@ Stage = Callable[[str, Callable[[], Any]], Any]
 class NightRefusedError(DtmlError):
     """The night ended without predictions; its row says why, and nothing is half-written."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, exit_code: int, *, may_pass: bool = False) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.may_pass = may_pass  # the source failed: the same night may be complete when it is run again
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,19 @@ def _is_complete(row: Mapping[str, Any] | None) -> bool:
     return row is not None and row["status"] in ("complete", "complete_with_gaps")
 
 
-def run_night(desk: Desk, as_of: date, *, stage: Stage = directly, only_stored: bool = False) -> Night:
+def run_night(
+    desk: Desk,
+    as_of: date,
+    *,
+    stage: Stage = directly,
+    only_stored: bool = False,
+    fetch: Callable[[], Catch] | None = None,
+    known_at: datetime | None = None,
+) -> Night:
     """Fetch, check, store, train if due, predict, store, score, report.
 
     With `only_stored` the source is not asked and nothing is trained: the latest model predicts from the stored bars.
+    `fetch` takes the place of the night's own, and the model sees bars as known at a moment (None: now).
 
     A night that is complete is left as it is. An interrupted or refused one is run again from what is stored. Raises
     NightRefusedError, after recording the reason, when the bars do not allow predictions, and StoreBusyError when
@@ -81,26 +91,30 @@ def run_night(desk: Desk, as_of: date, *, stage: Stage = directly, only_stored: 
         if (done := finished_night(desk, as_of)) is not None:
             score_market(desk, as_of)  # the run that completed the night may have ended before its scores
             return Night(done, publish_night(desk, as_of))
-        return _run(desk, as_of, stage, only_stored=only_stored)
+        fetch = nothing_fetched if only_stored else fetch or (lambda: fetch_bars(desk, as_of))
+        return _run(desk, as_of, stage, fetch, known_at, only_stored=only_stored)
 
 
-def _run(desk: Desk, as_of: date, stage: Stage, *, only_stored: bool) -> Night:
+def _run(
+    desk: Desk, as_of: date, stage: Stage, fetch: Callable[[], Catch], known_at: datetime | None, *, only_stored: bool
+) -> Night:
     begun = datetime.now(UTC)
     target = next_session(desk.market.calendar, as_of)
     with transaction(desk.engine) as conn:
         repositories.start_night(conn, desk.name, as_of, target=target, source=desk.source.name, started_at=begun)
     catch = None
     try:
-        catch = nothing_fetched() if only_stored else stage("fetch", lambda: fetch_bars(desk, as_of))
-        _require_enough(desk, as_of, catch)
-        model = stage("model", lambda: load_model(desk, as_of) if only_stored else _model(desk, as_of))
-        made = stage("predict", lambda: forecast(desk, model, as_of))
+        catch = fetch() if only_stored else stage("fetch", fetch)
+        _require_enough(desk, as_of, catch, known_at)
+        model = stage("model", lambda: load_model(desk, as_of) if only_stored else _model(desk, as_of, known_at))
+        made = stage("predict", lambda: forecast(desk, model, as_of, known_at))
         _require_predictions(desk, made, as_of)
         stage("store", lambda: _store(desk, as_of, catch, model, made))
     except (DtmlError, StoreError, OSError) as error:
         _refuse(desk, as_of, str(error), catch)
         code = getattr(error, "exit_code", 1)
-        raise NightRefusedError(f"night {as_of} of {desk.name} refused: {error}", code) from error
+        message = f"night {as_of} of {desk.name} refused: {error}"
+        raise NightRefusedError(message, code, may_pass=_source_failed(catch)) from error
     except Exception as error:
         _refuse(desk, as_of, f"unexpected {type(error).__name__}: {error}", catch)
         raise
@@ -110,10 +124,15 @@ def _run(desk: Desk, as_of: date, stage: Stage, *, only_stored: bool) -> Night:
     return Night(finished, stage("report", lambda: publish_night(desk, as_of)), catch, scored)
 
 
-def _require_enough(desk: Desk, as_of: date, catch: Catch) -> None:
+def _source_failed(catch: Catch | None) -> bool:
+    """Whether the source was out of reach, limited the rate or answered nonsense: not that it has no bar."""
+    return catch is not None and bool((catch.failures["status"] != "no_data").any())
+
+
+def _require_enough(desk: Desk, as_of: date, catch: Catch, known_at: datetime | None) -> None:
     """Refuse a night without its index, or with too many stocks missing."""
     with reading(desk.engine) as conn:
-        today = queries.prices(conn, desk.name, as_of, as_of)
+        today = queries.prices(conn, desk.name, as_of, as_of, known_at=known_at)
     short = shortage(desk, as_of, set(today["symbol"]))
     if short is not None:
         raise DtmlError(f"{short.what}: {_cause(catch, short.missing)}")
@@ -132,13 +151,13 @@ def _cause(catch: Catch, symbols: set[str]) -> str:
     return "the source has none for that session"
 
 
-def _model(desk: Desk, as_of: date) -> Model:
+def _model(desk: Desk, as_of: date, known_at: datetime | None) -> Model:
     reason = why_due(desk, as_of)
     if reason is None:
         return load_model(desk, as_of)
     log.info("training %s: %s", desk.name, reason)
     with training_progress(desk.experiment.seeds()) as on_epoch:
-        return train_model(desk, as_of, on_epoch)
+        return train_model(desk, as_of, on_epoch, known_at=known_at)
 
 
 def _require_predictions(desk: Desk, made: Forecast, as_of: date) -> None:

@@ -1,16 +1,20 @@
-"""The flows of a night and of a training: thin tasks around plain functions, for Prefect to run and log."""
+"""The flows of a night, a training and a watch: thin tasks around plain functions, for Prefect to run and log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
-from flows.desk import Order, open_desk, open_stored_desk
+from flows.alerts import after_night, watch_markets
+from flows.artifacts import leave_artifacts
+from flows.desk import Order, open_desk, open_store, open_stored_desk
 from flows.interrupts import signals_of
 from flows.night import Night, run_night
 from flows.progress import training_progress
+from flows.status import named_markets
 from flows.train import Model, train_model
 
 
@@ -21,9 +25,15 @@ def as_task(name: str, work: Callable[[], Any]) -> Any:
 
 @flow(name="nightly", flow_run_name="{order.market} {as_of}", persist_result=False)
 def nightly(order: Order, as_of: date) -> Night:
-    """One night of one market; see `flows.night.run_night`."""
+    """One night of one market, and what it has to tell; see `flows.night.run_night`."""
     with signals_of(order.attended):
-        return run_night(open_desk(order), as_of, stage=as_task)
+        desk = open_desk(order)
+        try:
+            night = run_night(desk, as_of, stage=as_task)
+        finally:
+            after_night(desk.engine, desk.name, as_of)
+        leave_artifacts(desk, night)
+        return night
 
 
 @flow(name="train", flow_run_name="{order.market} {as_of}", persist_result=False)
@@ -38,3 +48,11 @@ def train(order: Order, as_of: date) -> Model:
     with signals_of(order.attended):
         model: Model = as_task("train", work)
     return model
+
+
+@flow(name="watch", persist_result=False)
+def watch(markets: Sequence[str] = (), market_files: Sequence[Path] = ()) -> list[str]:
+    """Raise what is late or refused of these markets, or of all in the store; see `flows.alerts.watch_markets`."""
+    engine = open_store()
+    found = watch_markets(engine, named_markets(engine, markets, market_files))
+    return [each.problem for each in found if each.problem]

@@ -2,15 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from itertools import product
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int
+from numpy import ndarray
 from sqlalchemy import Connection
 
-from db import queries, repositories
+from db import calls, queries, repositories
 from db.engine import transaction
-from dtml.metrics import Score, score
+from dtml.metrics import score_days
 from dtml.rules import NAIVE_RULES, RULE_HISTORY, naive_calls
 from dtml.sessions import sessions_up_to
 from dtml.windows import adjusted_price, paper_labels
@@ -30,30 +31,33 @@ class Scored:
     unresolved: int
 
 
+@dataclass(frozen=True)
+class DayCounts:
+    """Calls of one predictor with an outcome: true rises, false rises, false falls and true falls of each target."""
+
+    predictor: str
+    protocol: str
+    target: pd.DatetimeIndex
+    counts: Int[ndarray, "days 4"]
+
+
 def score_market(desk: Desk, as_of: date) -> Scored:
     """Record what became of the predictions, and score each night whose outcomes are new or were restated.
 
     Outcomes and scores are one transaction. The running scores of every later night are renewed with them.
     """
     now = datetime.now(UTC)
+    restatable = sessions_up_to(desk.market.calendar, as_of, OVERLAP)[0]
     with transaction(desk.engine) as conn:
-        made = _made(conn, desk, as_of)
+        made = calls.unsettled_calls(conn, desk.name, as_of, since=restatable.date())
         outcomes, known_at = _changed_outcomes(conn, desk, made, as_of)
         if not outcomes.empty:
             repositories.save_outcomes(conn, desk.name, outcomes, known_at=known_at, recorded_at=now)
-            calls = scored_calls(conn, desk, as_of)
-            scores = _scores(calls, set(outcomes["session"]))
+            scores = _scores(day_counts(conn, desk, as_of), set(outcomes["session"]))
             repositories.save_scores(conn, desk.name, scores, scored_at=now)
     nights = sorted(day.date() for day in outcomes["session"].unique())
     unresolved = int(made["move"].isna().sum()) - int(outcomes["is_new"].sum())
     return Scored(len(outcomes), nights, unresolved)
-
-
-def _made(conn: Connection, desk: Desk, last: date) -> pd.DataFrame:
-    """The predictions of closed nights for sessions up to `last`, each night with the model it was closed with."""
-    history = queries.prediction_history(conn, market=desk.name, last=last)
-    nights = queries.nights(conn, desk.name)[["as_of", "run_id"]]
-    return history.merge(nights, on=["as_of", "run_id"])
 
 
 def _changed_outcomes(conn: Connection, desk: Desk, made: pd.DataFrame, as_of: date) -> tuple[pd.DataFrame, datetime]:
@@ -61,10 +65,8 @@ def _changed_outcomes(conn: Connection, desk: Desk, made: pd.DataFrame, as_of: d
 
     Rows are `symbol, session, move, rise, label, is_new`; a stock without a good bar on either session has none.
     """
-    restatable = sessions_up_to(desk.market.calendar, as_of, OVERLAP)[0]
     awaited = sessions_up_to(desk.market.calendar, as_of, LATEST_OUTCOME)[0]
-    due = (made["target"] >= restatable) | (made["move"].isna() & (made["target"] >= awaited))
-    made = made.loc[due, ["symbol", "as_of", "target", "move"]]
+    made = made[made["move"].notna() | (made["target"] >= awaited)]
     first = as_of if made.empty else made["as_of"].min().date()
     stocks = made["symbol"].unique().tolist()
     bars = queries.prices(conn, desk.name, first, as_of, symbols=stocks)
@@ -87,51 +89,67 @@ def _changed_outcomes(conn: Connection, desk: Desk, made: pd.DataFrame, as_of: d
     return found, bars["known_at"].max().to_pydatetime() if len(bars) else datetime.now(UTC)
 
 
-def _scores(calls: pd.DataFrame, changed: set[pd.Timestamp]) -> pd.DataFrame:
+def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFrame:
     """One row a night, span, protocol and predictor: the nights that changed, and the running scores from then on."""
-    targets = sorted(target for target in calls["session"].unique() if target >= min(changed))
     rows = []
-    for predictor, protocol in product(calls["predictor"].unique(), PROTOCOLS):
-        mine = calls[calls["predictor"] == predictor]
-        mine = mine if protocol == "all" else mine[mine["label"] != 0]
-        for target in targets:
-            key = {"target": target, "protocol": protocol, "predictor": predictor}
-            rows.append(key | {"span": "running"} | _columns(mine[mine["session"] <= target]))
-            if target in changed:
-                rows.append(key | {"span": "night"} | _columns(mine[mine["session"] == target]))
+    for each in counted:
+        for position in range(int(each.target.searchsorted(min(changed))), len(each.target)):
+            key = {"target": each.target[position], "protocol": each.protocol, "predictor": each.predictor}
+            rows.append(key | {"span": "running"} | _columns(each.counts[: position + 1]))
+            if each.target[position] in changed:
+                rows.append(key | {"span": "night"} | _columns(each.counts[position : position + 1]))
     return pd.DataFrame(rows)
 
 
-def scored_calls(conn: Connection, desk: Desk, last: date) -> pd.DataFrame:
-    """Every call with an outcome up to a session: `session, symbol, predictor, called, rose, label`, rules included."""
-    made = _made(conn, desk, last)
-    known = made[made["move"].notna()]
-    first = sessions_up_to(desk.market.calendar, known["as_of"].min().date(), 2 * RULE_HISTORY)[0]
+def day_counts(conn: Connection, desk: Desk, last: date) -> list[DayCounts]:
+    """Calls with an outcome up to a session, by target: the model's and each rule's, on both protocols.
+
+    A rule makes no call while it lacks history of the index.
+    """
+    counted = calls.call_counts(conn, desk.name, last).astype({"called": bool, "rise": bool, "labelled": bool})
+    days = counted[["as_of", "target"]].drop_duplicates(ignore_index=True)
+    first = sessions_up_to(desk.market.calendar, days["as_of"].min().date(), 2 * RULE_HISTORY)[0]
     index = queries.prices(conn, desk.name, first.date(), last, symbols=[desk.market.index.symbol])
-    rules = naive_calls(index.set_index("session")["close"])
-    known = known.rename(columns={"target": "session"}).assign(rose=known["move"] > 0)
-    parts = [known.assign(predictor="dtml", called=known["probability"] > 0.5)]
-    for rule in NAIVE_RULES:
-        call = known["as_of"].map(rules[rule])
-        parts.append(known.assign(predictor=rule, called=call == 1)[call.notna()])
-    calls = pd.concat(parts, ignore_index=True)
-    return calls[["session", "symbol", "predictor", "called", "rose", "label"]]
+    rules = naive_calls(index.set_index("session")["close"]).reindex(days["as_of"])
+    found = []
+    for protocol in PROTOCOLS:
+        mine = counted if protocol == "all" else counted[counted["labelled"]]
+        cell = 2 * (~mine["called"]) + (~mine["rise"])
+        cells = mine.assign(cell=cell).pivot_table("n", "target", "cell", "sum", fill_value=0)
+        counts = cells.reindex(index=days["target"], columns=range(4), fill_value=0).to_numpy(np.int64)
+        target = pd.DatetimeIndex(days["target"])
+        found.append(DayCounts("dtml", protocol, target, counts))
+        for rule in NAIVE_RULES:
+            called = rules[rule].to_numpy()
+            there = np.isfinite(called)
+            found.append(DayCounts(rule, protocol, target[there], _all_called(counts[there], called[there] == 1)))
+    return found
 
 
-def _columns(calls: pd.DataFrame) -> dict[str, float | int | None]:
+def _all_called(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, "days 4"]:
+    """The same stocks with one call for all of a day: a rise where it is `up`, else a fall."""
+    rises, falls = counts[:, 0] + counts[:, 2], counts[:, 1] + counts[:, 3]
+    return np.where(
+        up[:, None],
+        np.stack([rises, falls, 0 * rises, 0 * falls], 1),
+        np.stack([0 * rises, 0 * falls, rises, falls], 1),
+    )
+
+
+def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
     """The score as the table has it; nothing counted gives missing scores."""
-    if calls.empty:
+    if not counts.any():
         return {
             "n": 0,
             "nights": 0,
             "rises": 0,
             **dict.fromkeys(("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")),
         }
-    found: Score = score(calls)
+    found = score_days(counts)
     return {
         "n": found.calls,
         "nights": found.days,
-        "rises": int(calls["rose"].sum()),
+        "rises": int(counts[:, [0, 2]].sum()),
         "acc": found.acc,
         "acc_low": found.acc_interval[0],
         "acc_high": found.acc_interval[1],

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -47,13 +48,21 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a file, which is then there whole or not at all, whoever else writes it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(f".{os.getpid()}.partial")
-    write(partial)
-    partial.replace(file)
+    try:
+        write(partial)
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)  # it is there after a failure alone, such as a full disk
 
 
 def make_data_folder() -> None:
     """Prefect's own folder lies inside, and Prefect makes no parents."""
     data_folder().mkdir(parents=True, exist_ok=True)
+
+
+def _of_libc(name: str) -> Any:
+    """A function of the C library of Linux; None elsewhere, or where it has none of that name."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def prepare_torch() -> None:
@@ -64,10 +73,15 @@ def prepare_torch() -> None:
     variable once, at its first large tensor. Call it before there are threads.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # pages of 2 MB
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
+    if (mallopt := _of_libc("mallopt")) is not None:
         for option, value in MALLOC_OPTIONS:
             mallopt(option, value)
+
+
+def give_memory_back() -> None:
+    """Give the system what a training has freed: the threads of the next one keep memory of their own."""
+    if (malloc_trim := _of_libc("malloc_trim")) is not None:
+        malloc_trim(0)
 
 
 def prepare_prefect(*, quiet: bool) -> None:

@@ -1,5 +1,6 @@
 """The commands over years of history: they run as flows unless what they would find is stored."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -112,6 +113,10 @@ class Where:
     def __post_init__(self) -> None:
         if self.workers > 1 and self.cluster is not None:
             raise UsageError("--workers are processes of this machine, --cluster is another's: choose one")
+        if self.cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", self.cluster):
+            raise UsageError(
+                f"--cluster {self.cluster!r} is no scheduler's address: give one such as tcp://scheduler:8786"
+            )
 
 
 def backtest_market(

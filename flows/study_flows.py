@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -11,7 +12,7 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.task_runners import ProcessPoolTaskRunner
 
-from dtml.errors import UsageError
+from dtml.errors import DtmlError, UsageError
 from dtml.paper import SETS, shortened
 from flows.backtest import Job, Plan, jobs_of, open_backtest, run_fold
 from flows.backtest_scores import Result, run_backtest
@@ -32,6 +33,12 @@ def benchmark(order: Order, seeds: tuple[int, ...], epochs: int | None, with_gri
     windows = [recipe.window for _, recipe, _ in columns]
     with signals_of(order.attended), training_progress(list(columns.values()), windows) as on_epoch:
         return run_benchmark(study, as_task, on_epoch)
+
+
+WORKER_GONE = (
+    "a process that trained folds was ended from outside, as systems do for want of memory: run the same command "
+    "again to go on, with fewer --workers"
+)
 
 
 @task(name="fold", task_run_name="fold {job.fold.number}, as of {job.fold.as_of}", cache_policy=NO_CACHE)
@@ -59,7 +66,10 @@ def backtest(
         else:
             share_temporary_server()
             futures = [fold.submit(replace(job, threads=threads)) for job in jobs]
-            yield from (future.result() for future in futures)
+            try:
+                yield from (future.result() for future in futures)
+            except BrokenProcessPool as error:
+                raise DtmlError(WORKER_GONE) from error
 
     with signals_of(order.attended), fold_progress(sum(done), len(done)) as on_fold:
         return run_backtest(found, submitted, on_fold, attention_on)

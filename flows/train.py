@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import version
@@ -38,6 +38,15 @@ class Model:
 
     run_id: str
     ensemble: Ensemble
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """An ensemble as a training leaves it, the course of each member, and the first session trained on."""
+
+    ensemble: Ensemble
+    fits: Sequence[Fit]
+    first: date
 
 
 @dataclass(frozen=True)
@@ -80,12 +89,16 @@ def load_model(desk: Desk, as_of: date) -> Model:
     return load_run(desk, run)
 
 
-def train_model(desk: Desk, as_of: date, on_epoch: EpochReport = no_report) -> Model:
+def train_model(
+    desk: Desk, as_of: date, on_epoch: EpochReport = no_report, *, known_at: datetime | None = None
+) -> Model:
     """Train on what is stored up to `as_of` and record the run; the same data, settings and seeds give the same run.
+
+    The bars are as known at a moment (None: now).
 
     Interrupted, it continues from the last epoch when it is called again.
     """
-    trained = fit_model(desk, as_of, on_epoch, previous=_previous(desk, as_of))
+    trained = fit_model(desk, as_of, on_epoch, known_at=known_at, previous=_previous(desk, as_of))
     with transaction(desk.engine) as conn:
         repositories.save_run(conn, trained.row)
     return trained.model
@@ -110,10 +123,31 @@ def fit_model(
     run_id = _run_id(desk, as_of, bars, [kind, serves, None if previous is None else previous.run_id])
     if (known := _known(desk, run_id)) is not None:
         return known
+    folder = data_folder() / "training" / run_id
+    log.info("training %s", run_id)
+    fitted = fit_bars(desk, as_of, bars, folder, on_epoch, previous)
+    row = _row(desk, run_id, fitted) | {
+        "kind": kind,
+        "data_watermark": watermark,
+        "train_first": fitted.first,
+        "train_last": as_of,
+    }
+    shutil.rmtree(folder, ignore_errors=True)
+    return Trained(Model(run_id, fitted.ensemble), row)
+
+
+def fit_bars(
+    desk: Desk,
+    as_of: date,
+    bars: pd.DataFrame,
+    folder: Path,
+    on_epoch: EpochReport = no_report,
+    previous: Model | None = None,
+) -> Fitted:
+    """Train on these bars, which end at `as_of`; the state after each epoch lies in `folder`, to go on from."""
     windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
     train, validation = spans(windows, as_of, desk.experiment)
-    folder = data_folder() / "training" / run_id
-    log.info("training %s on %d days, %d for validation", run_id, len(train), len(validation))
+    log.info("%d days to train on, %d for validation", len(train), len(validation))
     fits = fit_members(
         train,
         validation,
@@ -131,14 +165,7 @@ def fit_model(
         windows=desk.experiment.windows,
         weights=stack_members(fits),
     )
-    row = _row(desk, run_id, ensemble, fits) | {
-        "kind": kind,
-        "data_watermark": watermark,
-        "train_first": train.target[0].date(),
-        "train_last": as_of,
-    }
-    shutil.rmtree(folder, ignore_errors=True)
-    return Trained(Model(run_id, ensemble), row)
+    return Fitted(ensemble, fits, train.target[0].date())
 
 
 def _previous(desk: Desk, as_of: date) -> Model | None:
@@ -209,20 +236,20 @@ def load_run(desk: Desk, run: Mapping[str, Any]) -> Model:
     return Model(run["id"], load_ensemble(file, market=desk.name, sha=run["checkpoint_hash"]))
 
 
-def _row(desk: Desk, run_id: str, ensemble: Ensemble, fits: list[Fit]) -> dict[str, Any]:
+def _row(desk: Desk, run_id: str, fitted: Fitted) -> dict[str, Any]:
     """Keep the weights in a checkpoint; what of the run's row does not depend on the bars."""
     path = Path("models") / f"{run_id}.safetensors"
-    sha = save_ensemble(ensemble, data_folder() / path)
+    sha = save_ensemble(fitted.ensemble, data_folder() / path)
     losses = [
         {"seed": fit.member.seed, "best_epoch": fit.best_epoch, "epochs": [asdict(epoch) for epoch in fit.epochs]}
-        for fit in fits
+        for fit in fitted.fits
     ]
     return {
         "id": run_id,
         "market": desk.name,
         "model": "dtml",
         "config": _config(desk),
-        "seeds": list(ensemble.seeds),
+        "seeds": list(fitted.ensemble.seeds),
         "code_version": version("dtml-nightshift"),
         "checkpoint_path": str(path),
         "checkpoint_hash": sha,

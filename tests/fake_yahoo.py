@@ -9,7 +9,8 @@ host: cookie, crumb and chart JSON. A client needs nothing but two environment v
 
 `bars` are bars frames (or parts: session, open, high, low, close are needed), as Yahoo would hold them today.
 `prices`, `faults` and `rate_limit_after` may be changed while it runs; a symbol that has no prices is
-answered as delisted.
+answered as delisted. Missing sessions, rows on holidays, restated pasts and new names are matters of `prices`:
+tests/made_history.py tells them.
 """
 
 import json
@@ -31,7 +32,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pandas as pd
 import trustme
 
-Fault = Literal["rate_limit", "500", "html", "slow", "empty", "nan_last", "delisted", "internal_error"]
+Fault = Literal["rate_limit", "500", "html", "slow", "empty", "nan_last", "open_row", "delisted", "internal_error"]
 HOSTS = ("*.yahoo.com", "*.finance.yahoo.com", "yahoo.com", "localhost")
 OPENING = pd.Timedelta(hours=9, minutes=30)
 
@@ -126,6 +127,8 @@ class FakeYahoo:
         if "period1" in query:
             start, end = int(query["period1"][0]), int(query["period2"][0])
             asked = (seconds >= start) & (seconds < end)
+            if self.faults.get(symbol) == "open_row":  # the session under way, whatever was asked for
+                asked |= asked.shift(1, fill_value=False)
             with self._lock:
                 self.spans.append((symbol, self._day(start), self._day(end - 1)))
         else:

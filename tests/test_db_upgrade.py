@@ -23,7 +23,7 @@ LATER |= {"backtest_score", "backtest_return", "backtest_portfolio", "price_fetc
 OLD = sorted(set(schema.metadata.tables) - LATER)
 NEWER = {"model", "inputs_hash", "receipt"}  # columns of tables and views that 0004 did not have
 ASKED = tuple(
-    f"select {', '.join(each for each in VIEW_COLUMNS[view] if each not in NEWER)} from {view} order by symbol, target"
+    f"select {', '.join(each for each in VIEW_COLUMNS[view] if each not in NEWER)} from {view} order by run_id, symbol"
     for view in ("latest_prediction", "prediction_history")
 )
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,11 +17,12 @@ from db.engine import reading, transaction
 from dtml.errors import DtmlError, UsageError
 from dtml.sessions import previous_session, sessions_between
 from flows import backtest as backtest_module
-from flows.backtest import Backtest, Job, one_by_one, run_fold
+from flows.backtest import Backtest, Job, Plan, one_by_one, run_fold
 from flows.backtest_scores import Result, run_backtest
 from flows.desk import Order
 from flows.fetch import fetch_bars
 from flows.night import run_night
+from flows.study_commands import Where, backtest_market
 from flows.train import stored_bars
 
 
@@ -278,3 +280,17 @@ def test_a_history_of_refused_nights_alone_ends_with_the_reason(order: Order) ->
 def test_a_plan_that_no_portfolio_can_follow_is_refused_before_anything_is_trained(order: Order) -> None:
     with pytest.raises(UsageError, match="max_weight must be above 0"):
         backtest_of(order, max_weight=2.0)
+
+
+def test_a_market_of_which_nothing_is_stored_says_where_prices_may_come_from(order: Order) -> None:
+    plan = Plan(FIRST, LAST, 21)
+    with pytest.raises(UsageError, match="nothing of kdd17 is stored: say where its prices come from: --source yahoo"):
+        backtest_market(Order("kdd17"), plan, (), Where(), as_json=False, as_markdown=False)
+
+
+@pytest.mark.parametrize(
+    "where", [{"cluster": "nonsense"}, {"cluster": "tcp://host"}, {"workers": 2, "cluster": "tcp://host:1"}]
+)
+def test_a_place_that_no_fold_can_run_at_is_the_users_mistake(where: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="--cluster"):
+        Where(**where)

@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from made_backtests import MARKET
 from db.engine import open_engine
 from db.queries import select
 
+Interference = Callable[[subprocess.Popen[str]], None]
 DTML = Path(sys.executable).with_name("dtml")
 SPAN = ("--from", "2024-03-04", "--to", "2024-03-25", "--retrain-every", "7")
 ROWS = {
@@ -25,17 +28,33 @@ ROWS = {
 }
 
 
-def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(home: Path, *arguments: str, while_running: Interference | None = None) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"DTML_DATA": str(home / "data"), "DTML_REPORTS": str(home / "reports")}
-    return subprocess.run(
-        [DTML, "backtest", "--market-file", "past.toml", *SPAN, *arguments],
+    command = [str(DTML), "backtest", "--market-file", "past.toml", *SPAN, *arguments]
+    with subprocess.Popen(
+        command,
         cwd=home,
         env=environment | {"DTML_DATABASE_URL": f"sqlite:///{home / 'store.sqlite'}"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=170,
-        check=False,
-    )
+    ) as process:
+        if while_running is not None:
+            while_running(process)
+        said, erred = process.communicate(timeout=170)
+        return subprocess.CompletedProcess(command, process.returncode, said, erred)
+
+
+def kill_a_worker(process: subprocess.Popen[str]) -> None:
+    """End one of the processes that train folds, as the system does when memory runs out."""
+    while process.poll() is None:
+        threads = Path(f"/proc/{process.pid}/task").glob("*/children")
+        children = [each for thread in threads for each in thread.read_text().split()]
+        workers = [each for each in children if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()]
+        if workers:
+            os.kill(int(workers[0]), signal.SIGKILL)
+            return
+        time.sleep(0.05)
 
 
 @contextmanager
@@ -80,7 +99,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_folds_give_the_same_rows_wherever_they_run(whole: Path, tmp_path: Path, where: str) -> None:
     (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
     if where == "two processes":
-        ended = run(tmp_path, "--source", "simulated", "--workers", "2")
+        killed = run(tmp_path, "--source", "simulated", "--workers", "2", while_running=kill_a_worker)
+        assert killed.returncode == 1
+        assert "was ended from outside, as systems do for want of memory: run the same command again" in killed.stderr
+        ended = run(tmp_path, "--workers", "2")
     else:
         with dask_cluster(tmp_path) as address:
             ended = run(tmp_path, "--source", "simulated", "--cluster", address)

@@ -10,13 +10,14 @@ from made_nights import AS_OF, BARS, FrameSource, without
 
 from db import queries, repositories
 from db.engine import reading, transaction
+from dtml.metrics import confusion_by_day
 from dtml.rules import NAIVE_RULES
 from dtml.sessions import next_session, sessions_up_to
 from flows import score
 from flows.desk import Desk
 from flows.fetch import fetch_bars
 from flows.night import run_night
-from flows.score import score_market, scored_calls
+from flows.score import day_counts, score_market
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
 
@@ -32,14 +33,30 @@ def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(desk: Des
     for day in DAYS:
         run_night(desk, day)
     with reading(desk.engine) as conn:
-        calls = scored_calls(conn, desk, DAYS[-1])
+        counted = {each.predictor: each for each in day_counts(conn, desk, DAYS[-1]) if each.protocol == "all"}
     index = BARS[BARS["symbol"] == desk.market.index.symbol].set_index("session")["close"]
-    reversal = calls[calls["predictor"] == "index_reversal"]
-    assert reversal["session"].nunique() == 4
-    for session, rows in reversal.groupby("session"):
+    reversal, model = counted["index_reversal"], counted["dtml"]
+    assert [day.date() for day in reversal.target] == DAYS[1:]
+    for session, counts in zip(reversal.target, reversal.counts, strict=True):
         before = index[index.index < session].iloc[-2:]
-        assert set(rows["called"]) == {bool(before.iloc[1] < before.iloc[0])}
-    assert set(calls["predictor"]) == {"dtml", *NAIVE_RULES}
+        rises, falls = counts[[0, 1]].sum(), counts[[2, 3]].sum()
+        assert (rises if before.iloc[1] >= before.iloc[0] else falls) == 0
+        assert rises + falls == len(desk.market.symbols)
+    assert (reversal.counts[:, [0, 2]].sum(axis=1) == model.counts[:, [0, 2]].sum(axis=1)).all()
+    assert set(counted) == {"dtml", *NAIVE_RULES}
+
+
+def test_the_models_calls_are_counted_as_its_history_shows_them(desk: Desk) -> None:
+    for day in DAYS:
+        run_night(desk, day)
+    with reading(desk.engine) as conn:
+        counted = [each for each in day_counts(conn, desk, DAYS[-1]) if each.predictor == "dtml"]
+        history = queries.prediction_history(conn, market=desk.name, last=DAYS[-1]).dropna(subset=["move"])
+    for each in counted:
+        mine = history if each.protocol == "all" else history[history["label"] != 0]
+        calls = pd.DataFrame({"session": mine["target"], "called": mine["probability"] > 0.5, "rose": mine["move"] > 0})
+        assert each.counts[each.counts.any(axis=1)].tolist() == confusion_by_day(calls).tolist()
+    assert counted[0].counts.sum() < counted[1].counts.sum()
 
 
 def test_the_papers_label_of_an_outcome_follows_its_thresholds(desk: Desk) -> None:

@@ -18,7 +18,9 @@ from dtml.sessions import (
     previous_session,
     require_session,
     session_close,
+    session_open,
     sessions_between,
+    usual_week,
 )
 
 NEW_YORK = ZoneInfo("America/New_York")
@@ -109,6 +111,32 @@ def test_next_and_previous_step_over_a_session_and_meet_again() -> None:
 def test_a_session_closes_at_its_own_minute(calendar: str, day: date, close: str) -> None:
     assert session_close(calendar, day) == datetime.fromisoformat(close).replace(tzinfo=UTC)
     assert session_close(calendar, day).utcoffset() == timedelta(0)
+
+
+def test_a_session_opens_at_its_own_minute() -> None:
+    assert session_open("XNYS", date(2024, 3, 8)) == datetime(2024, 3, 8, 14, 30, tzinfo=UTC)
+    assert session_open("XNYS", date(2024, 3, 11)) == datetime(2024, 3, 11, 13, 30, tzinfo=UTC)
+    assert session_open("XKRX", date(2024, 4, 11)) == datetime(2024, 4, 11, 0, 0, tzinfo=UTC)
+    with pytest.raises(UsageError, match="is no session of XNYS"):
+        session_open("XNYS", date(2016, 7, 4))
+
+
+@pytest.mark.parametrize(
+    ("calendar", "day", "hours", "weekdays"),
+    [
+        ("XNYS", date(2024, 1, 1), 16.0, range(5)),
+        ("XTKS", date(2023, 1, 4), 15.0, range(5)),
+        ("XTKS", date(2025, 1, 4), 15.5, range(5)),  # half an hour longer since November 2024
+        ("XSAU", date(2024, 1, 1), 15.0, (6, 0, 1, 2, 3)),
+        ("24/7", date(2024, 1, 1), 24.0, range(7)),
+    ],
+)
+def test_the_usual_week_is_that_of_the_year_to_come(
+    calendar: str, day: date, hours: float, weekdays: tuple[int, ...]
+) -> None:
+    usual = usual_week(calendar, day)
+    assert usual.close == timedelta(hours=hours)
+    assert usual.weekdays == frozenset(weekdays)
 
 
 @pytest.mark.parametrize(

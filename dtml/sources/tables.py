@@ -36,6 +36,7 @@ NAMES = {name: name for name in BAR_COLUMNS} | {  # in a file: any case, blanks 
     "stock_splits": "split",
 }
 BLANK = ("", "na", "n/a", "#n/a", "nan", "null", "none")  # a missing number written as text, lower case
+LONGEST = 80  # characters of a value that a complaint shows
 FIRST_YEAR, LAST_YEAR = 1678, 2261  # what 64 bits of nanoseconds can hold
 
 
@@ -155,7 +156,7 @@ class TableFile:
         bad = np.flatnonzero(np.array([day is None for day in days])[codes])
         if len(bad):
             value = [*written, None][codes[bad[0]]]
-            raise UsageError(f"{self.path}: row {bad[0] + 1}: {value!r} is no date; write YYYY-MM-DD")
+            raise UsageError(f"{self.path}: row {bad[0] + 1}: {_shown(value)} is no date; write YYYY-MM-DD")
         dates: ndarray = np.array(days, dtype="datetime64[ns]")[codes]
         return dates
 
@@ -174,14 +175,22 @@ class TableFile:
         kind = pa.types
         if any(is_kind(column.type) for is_kind in (kind.is_integer, kind.is_floating, kind.is_decimal, kind.is_null)):
             return pd.Series(column.cast(pa.float64(), safe=False).to_numpy())
+        if not (kind.is_string(column.type) or kind.is_large_string(column.type) or kind.is_boolean(column.type)):
+            raise UsageError(f"{self.path}: column {self._columns[name]!r} holds {column.type}, not numbers")
         values = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str).str.strip()
         values = values.where(~values.str.lower().isin(BLANK))
         numbers = pd.to_numeric(values, errors="coerce")
         bad = np.flatnonzero(numbers.isna() & values.notna())
         if len(bad):
             where = f"{self.path}: row {row[bad[0]] + 1}: {self._columns[name]}"
-            raise UsageError(f"{where} {values.iloc[bad[0]]!r} is no number")
+            raise UsageError(f"{where} {_shown(values.iloc[bad[0]])} is no number")
         return numbers.astype(np.float64)
+
+
+def _shown(value: object) -> str:
+    """A value as a complaint shows it: of a long one, the beginning."""
+    written = repr(value)
+    return written if len(written) <= LONGEST else f"{written[:LONGEST]}..."
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:

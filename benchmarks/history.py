@@ -1,0 +1,240 @@
+"""Ten years of nights, ten million predictions: how long each documented view takes for one symbol or one night.
+
+`python -m benchmarks.history`: fills a store of each engine (20 minutes and 6 GB each), asks and loads;
+`--predictions 1000000` makes it a tenth, `--engine sqlite` does one engine. Exit 1 when a limit is missed.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Engine, text
+
+from benchmarks.store import postgresql
+from benchmarks.ten_years import BACKTEST_MARKET, MARKETS, RESTATED, STOCKS, TenYears, moment, run_name
+from db import queries, repositories
+from db.engine import open_engine, reading, transaction, upgrade
+from db.views import VIEW_SQL
+
+DRAWS = 200
+VIEW_LIMIT_MS, NIGHT_LIMIT_MS = 50.0, 100.0
+STORED_NIGHTS = 10  # of each market
+DRAWN = np.random.default_rng(7)
+
+Draw = Callable[[TenYears], str]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A query a user would type: of which view, for what, and a draw of its condition."""
+
+    view: str
+    about: str
+    condition: Draw
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Print a table for each engine and whether both limits hold."""
+    asked = _arguments(arguments)
+    assert {each.view for each in QUESTIONS} == set(VIEW_SQL), "a view that nothing is asked of"
+    history = TenYears.of(asked.predictions)
+    verdicts = []
+    if asked.engine in ("sqlite", "both"):
+        with tempfile.TemporaryDirectory() as folder:
+            verdicts.append(measure(f"sqlite:///{folder}/store.sqlite", history))
+    if asked.engine in ("postgresql", "both"):
+        with postgresql() as server:
+            verdicts.append(measure(server.render_as_string(hide_password=False), history))
+    if not all(verdicts):
+        sys.exit(1)
+
+
+def measure(url: str, history: TenYears) -> bool:
+    """Fill the store at a URL, print what it takes to ask and to load; whether both limits hold."""
+    engine = open_engine(url)
+    upgrade(engine)
+    began = time.perf_counter()
+    history.fill(engine)
+    filled = time.perf_counter() - began
+    _settle(engine)
+    with reading(engine) as conn:
+        counts = queries.table_counts(conn)
+    rows = ", ".join(f"{counts[name]:,} {name}" for name in ("prediction", "outcome", "price", "score"))
+    print(f"{engine.dialect.name}: {rows} rows, {_gigabytes(engine):.1f} GB, filled in {filled:.0f} s")
+    views = time_views(url, history, QUESTIONS)
+    unlimited = time_views(url, history, [EVERY_PAIR], draws=10)
+    nights = time_nights(engine, history)
+    engine.dispose()
+    print(pd.concat([views, nights, unlimited]).to_string(index=False, float_format="{:.1f}".format))
+    within = [
+        _verdict("each view for one symbol or one night", views["p95 ms"].max(), VIEW_LIMIT_MS),
+        _verdict("storing a night of 400 stocks", nights["p95 ms"].iloc[0], NIGHT_LIMIT_MS),
+    ]
+    return all(within)
+
+
+def time_views(url: str, history: TenYears, questions: Sequence[Question], draws: int = DRAWS) -> pd.DataFrame:
+    """A line for each question, asked again and again, on the store opened read only as `dtml sql` opens it."""
+    engine = open_engine(url, read_only=True)
+    lines = []
+    for question in questions:
+        texts = [f"select * from {question.view} where {question.condition(history)}" for _ in range(draws)]  # noqa: S608
+        cold = [_timed(_ask, engine, sql) for sql in texts]  # the pages come from the disk
+        lines.append(_line(question.view, question.about, cold[:1] + [_timed(_ask, engine, sql) for sql in texts]))
+    engine.dispose()
+    return pd.DataFrame(lines)
+
+
+def time_nights(engine: Engine, history: TenYears) -> pd.DataFrame:
+    """Storing a night's predictions and its end in one transaction; reading a night back."""
+    stored = [_timed(_store_night, engine, *night) for night in _new_nights(engine, history)]
+    days = history.days[1:]
+    read = [_timed(_read_night, engine, _one(MARKETS), _one(days)) for _ in range(DRAWS + 1)]
+    return pd.DataFrame([_line("prediction", "store a night", stored), _line("prediction", "read a night", read)])
+
+
+def _new_nights(engine: Engine, history: TenYears) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Nights after the last one of each market, each begun as the product begins it."""
+    days = pd.bdate_range(history.days[-1], periods=STORED_NIGHTS + 1)
+    for as_of, target in pairwise(days):
+        for market in MARKETS:
+            with transaction(engine) as conn:
+                begun = moment(as_of).to_pydatetime()
+                repositories.start_night(
+                    conn, market, as_of.date(), target=target.date(), source="yahoo", started_at=begun
+                )
+            chances = DRAWN.beta(200, 200, len(STOCKS))
+            made = pd.DataFrame({"symbol": STOCKS, "probability": chances, "spread": chances / 50})
+            run_id = run_name(market, history.days[history.starts[-1]])
+            yield market, run_id, made.assign(as_of=as_of, target=target, run_id=run_id)
+
+
+def _ask(engine: Engine, sql: str) -> int:
+    return len(queries.select(engine, sql))
+
+
+def _store_night(engine: Engine, market: str, run_id: str, made: pd.DataFrame) -> int:
+    as_of = made["as_of"].iloc[0]
+    now = moment(as_of).to_pydatetime()
+    counts = {"fetched": 4000, "stored": 400, "refused": 0, "predictions": len(made)}
+    with transaction(engine) as conn:
+        new = repositories.save_predictions(conn, market, made, known_at=now, made_at=now)
+        repositories.finish_night(
+            conn,
+            market,
+            as_of.date(),
+            status="complete",
+            finished_at=now,
+            counts=counts,
+            gaps=[],
+            run_id=run_id,
+            known_at=now,
+            inputs_hash="0" * 64,
+        )
+    return new
+
+
+def _read_night(engine: Engine, market: str, target: pd.Timestamp) -> int:
+    with reading(engine) as conn:
+        return len(queries.predictions(conn, market, target=target.date()))
+
+
+def _settle(engine: Engine) -> None:
+    """What autovacuum does to PostgreSQL's tables in time; SQLite needs no such care."""
+    if engine.dialect.name == "postgresql":
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+            conn.execute(text("vacuum (analyze)"))
+
+
+def _gigabytes(engine: Engine) -> float:
+    size = "select pg_database_size(current_database())"
+    if engine.dialect.name == "sqlite":
+        size = "select page_count * page_size from pragma_page_count(), pragma_page_size()"
+    with reading(engine) as conn:
+        return float(conn.execute(text(size)).scalar_one()) / 1e9
+
+
+def _timed(work: Callable[..., int], *given: Any) -> tuple[float, int]:
+    """Milliseconds, and how many rows."""
+    began = time.perf_counter()
+    rows = work(*given)
+    return 1000 * (time.perf_counter() - began), rows
+
+
+def _line(what: str, about: str, answers: Sequence[tuple[float, int]]) -> dict[str, Any]:
+    """Percentiles of all answers but the first, which is told apart."""
+    times, rows = (np.array(each) for each in zip(*answers, strict=True))
+    p50, p95 = np.percentile(times[1:], [50, 95])
+    named = {"what": what, "for": about, "rows": int(np.median(rows[1:]))}
+    return named | {"first ms": times[0], "p50 ms": p50, "p95 ms": p95}
+
+
+def _verdict(what: str, worst: float, limit: float) -> bool:
+    kept = bool(worst < limit)
+    print(f"{what} under {limit:.0f} ms at the 95th percentile: {'yes' if kept else 'no'} ({worst:.1f} ms)")
+    return kept
+
+
+def _one(choices: Sequence[Any] | pd.DatetimeIndex) -> Any:
+    return choices[int(DRAWN.integers(len(choices)))]
+
+
+def _stock(markets: Sequence[str] = MARKETS, symbols: Sequence[str] = STOCKS) -> Draw:
+    return lambda _history: f"market = '{_one(markets)}' and symbol = '{_one(symbols)}'"
+
+
+def _day(column: str) -> Draw:
+    seen = slice(1, None) if column == "target" else slice(-1)
+    return lambda history: f"market = '{_one(MARKETS)}' and {column} = '{_one(history.days[seen]):%Y-%m-%d}'"
+
+
+def _attended(history: TenYears) -> str:
+    return f"market = '{BACKTEST_MARKET}' and target = '{_one(history.attended()):%Y-%m-%d}'"
+
+
+def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--predictions", type=int, default=10_000_000)
+    parser.add_argument("--engine", choices=["sqlite", "postgresql", "both"], default="both")
+    return parser.parse_args(arguments)
+
+
+QUESTIONS = (
+    Question("latest_prediction", "a symbol", _stock()),
+    Question("latest_prediction", "the newest night", lambda _history: f"market = '{_one(MARKETS)}'"),
+    Question("prediction_history", "a symbol", _stock()),
+    Question("prediction_history", "a symbol of a backtest too", _stock([BACKTEST_MARKET])),
+    Question("prediction_history", "a night by target", _day("target")),
+    Question("prediction_history", "a night by as_of", _day("as_of")),
+    Question("daily_score", "a night", _day("target")),
+    Question("price_latest", "a symbol", _stock()),
+    Question("price_latest", "a restated symbol", _stock(symbols=RESTATED)),
+    Question("price_latest", "a session", _day("session")),
+    Question("price_restatement", "a restated symbol", _stock(symbols=RESTATED)),
+    Question("price_restatement", "a session", _day("session")),
+    Question("refused", "a symbol", _stock()),
+    Question("refused", "a session", _day("session")),
+    Question("night_log", "a night by as_of", _day("as_of")),
+    Question("night_log", "a night by target", _day("target")),
+    Question("run_score", "a market", lambda _history: f"market = '{BACKTEST_MARKET}'"),
+    Question("benchmark_configuration", "a market", lambda _history: f"market = '{BACKTEST_MARKET}'"),
+    Question("backtest_summary", "a market", lambda _history: f"market = '{BACKTEST_MARKET}'"),
+    Question("attention", "a symbol", _stock([BACKTEST_MARKET])),
+    Question("attention", "a symbol of a night", lambda history: f"{_attended(history)} and symbol = '{_one(STOCKS)}'"),
+    Question("fetch_log", "a night", _day("as_of")),
+    Question("alert_log", "a night", _day("as_of")),
+    Question("model", "a market", lambda _history: f"market = '{_one(MARKETS)}'"),
+)
+# Each of 400 stocks looks at 400: the rows alone take longer than the limit, and nobody reads them one by one.
+EVERY_PAIR = Question("attention", "every pair of a night", _attended)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

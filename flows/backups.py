@@ -1,0 +1,185 @@
+"""A folder that holds a whole store, its checkpoints and what proves them, and the way back from it."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+
+from sqlalchemy import Engine
+
+from db import queries
+from db.copying import Progress, copy_store, require_empty, snapshot, write_snapshot
+from db.engine import open_engine, prepare, reading, upgrade
+from db.schema import REVISION
+from dtml.errors import DtmlError, UsageError
+from flows.settings import data_folder, write_whole
+
+STORE, MANIFEST = "dtml.sqlite", "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a backup holds: rows of each table, SHA-256 of each file, and runs whose weights could not be kept."""
+
+    made_at: str
+    program: str
+    schema: str
+    rows: dict[str, int]
+    files: dict[str, str]
+    absent: list[dict[str, str]]
+
+
+def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
+    """Each run with weights: its name, the checkpoint's path below the data folder, SHA-256, and what is wrong."""
+    with reading(engine) as conn:
+        runs = queries.runs(conn).dropna(subset="checkpoint_path")
+    for run in runs.itertuples():
+        path, sha = str(run.checkpoint_path), str(run.checkpoint_hash)
+        yield str(run.id), path, sha, _what_is_wrong(data_folder() / path, sha)
+
+
+def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
+    """Write the store as it is at one moment, and its checkpoints, into a new folder, while others write.
+
+    The folder is there whole or not at all. Raises UsageError for one that holds something.
+    """
+    folder = folder.absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there and not empty: name a new folder")
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    partial.mkdir(parents=True)
+    try:
+        rows = write_snapshot(engine, partial / STORE, progress)
+        files, absent = _keep_checkpoints(partial, progress)
+        files[STORE] = _sha256(partial / STORE)
+        made_at = datetime.now(UTC).isoformat(timespec="seconds")
+        manifest = Manifest(made_at, version("dtml-nightshift"), REVISION, rows, files, absent)
+        text = json.dumps({"format": FORMAT} | asdict(manifest), indent=2)
+        (partial / MANIFEST).write_text(text, encoding="utf-8")
+        _settle(partial)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return manifest
+
+
+def read_backup(folder: Path) -> Manifest:
+    """The manifest of a backup, every file of it checked.
+
+    Raises UsageError for a folder that is no backup which this program understands, DtmlError for a damaged one.
+    """
+    manifest = _read_manifest(folder)
+    for name, sha in manifest.files.items():
+        if wrong := _what_is_wrong(folder / name, sha):
+            raise DtmlError(f"the backup {folder} is damaged: {name}: {wrong}; nothing was restored")
+    return manifest
+
+
+def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress) -> None:
+    """Fill an empty store and the data folder from what `read_backup` read, every row compared.
+
+    Raises UsageError for a store with rows and for weights of other content in their place.
+    """
+    prepare(target)
+    with reading(target) as conn:
+        require_empty(conn)
+    for name, sha in manifest.files.items():  # first: a run's row must never be without its weights
+        if name != STORE:
+            _put_back(folder / name, data_folder() / name, sha)
+    with _of_this_schema(folder / STORE, manifest.schema) as source, snapshot(source) as conn:
+        _require_rows(folder, manifest, queries.table_counts(conn))
+        copy_store(conn, target, progress)
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    try:
+        said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if said.pop("format") != FORMAT:
+            raise UsageError(f"{folder} was made by a newer dtml: update this one")
+        manifest = Manifest(**said)
+        outside = [name for name in manifest.files if not _is_below(name)]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"{folder} is no backup of dtml: its {MANIFEST} cannot be read ({error})") from error
+    if outside or STORE not in manifest.files:
+        raise UsageError(f"{folder} is no backup of dtml: its {MANIFEST} names {outside or 'no store'}")
+    return manifest
+
+
+def _keep_checkpoints(folder: Path, progress: Progress) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Copy the checkpoints of a snapshot's runs: SHA-256 by path; the runs whose weights are lost, and why."""
+    files, absent = {}, []
+    snapped = open_engine(f"sqlite:///{folder / STORE}", read_only=True)
+    for run_id, path, sha, wrong in checkpoints(snapped):
+        if wrong is None and _is_below(path):
+            progress("copying", path, 0)
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(data_folder() / path, folder / path)
+            files[path] = sha
+        else:
+            absent.append({"run_id": run_id, "path": path, "why": wrong or "it lies outside of the data folder"})
+    snapped.dispose()
+    for path, sha in files.items():
+        if _sha256(folder / path) != sha:
+            raise DtmlError(f"{path} changed while it was copied: try again")
+    return files, absent
+
+
+def _is_below(path: str) -> bool:
+    """Whether a path stays below the folder that it is relative to."""
+    return not PurePosixPath(path).is_absolute() and ".." not in PurePosixPath(path).parts
+
+
+def _what_is_wrong(file: Path, sha: str) -> str | None:
+    if not file.is_file():
+        return "it is not there"
+    return None if _sha256(file) == sha else "it was changed or damaged"
+
+
+def _require_rows(folder: Path, manifest: Manifest, rows: Mapping[str, int]) -> None:
+    differing = [name for name, count in manifest.rows.items() if rows.get(name) != count]
+    if differing:
+        raise DtmlError(f"the backup {folder} has not the rows of its {MANIFEST}: {differing}; no row was restored")
+
+
+def _put_back(kept: Path, file: Path, sha: str) -> None:
+    if not file.exists():
+        write_whole(file, lambda partial: shutil.copyfile(kept, partial))
+    if wrong := _what_is_wrong(file, sha):
+        raise UsageError(f"{file} is not the one of the backup ({wrong}): set DTML_DATA to an empty folder")
+
+
+@contextmanager
+def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
+    """The store of a backup, read only; one of an older schema is upgraded in a copy."""
+    with tempfile.TemporaryDirectory() as folder:
+        if revision == REVISION:
+            engine = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
+        else:
+            engine = open_engine(f"sqlite:///{shutil.copy(file, folder)}")
+            upgrade(engine)
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+
+
+def _settle(folder: Path) -> None:
+    """Wait until every file is on the disk: a backup that is there must outlive a power cut."""
+    for file in (each for each in folder.rglob("*") if each.is_file()):
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+
+
+def _sha256(file: Path) -> str:
+    """Hexadecimal SHA-256; that of dtml.checkpoints would bring torch along."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

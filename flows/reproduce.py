@@ -1,0 +1,234 @@
+"""One prediction made again from its receipt, and the model behind it trained again, compared to the last bit."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sqlalchemy import Engine
+
+from db import queries
+from db.engine import reading
+from db.errors import StoreUsageError
+from dtml.checkpoints import save_ensemble
+from dtml.errors import DtmlError, UsageError
+from dtml.experiments import Experiment
+from dtml.inference import choose_device
+from dtml.markets import Market, market_names
+from dtml.members import TrainingConfig
+from dtml.model import ModelConfig
+from dtml.training import EpochReport, no_report
+from dtml.windows import WindowConfig
+from flows.desk import Desk, StoredSource, read_market
+from flows.fetch import history_start
+from flows.replay import COMPLETE, FIGURES, Archive, made_by
+from flows.train import fit_bars, stored_bars
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What names a prediction: `RUN/SYMBOL/TARGET`."""
+
+    run_id: str
+    symbol: str
+    target: date
+
+    @classmethod
+    def read(cls, text: str) -> "Receipt":
+        """Read it as the views show it; raises UsageError for anything else."""
+        try:
+            run_id, symbol, day = text.split("/")
+            return cls(run_id, symbol, date.fromisoformat(day))
+        except ValueError as error:
+            raise UsageError(
+                f"{text!r} is no receipt: they are RUN/SYMBOL/TARGET, as in the column receipt of latest_prediction"
+            ) from error
+
+    def __str__(self) -> str:
+        return f"{self.run_id}/{self.symbol}/{self.target}"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A stored prediction beside the one made again.
+
+    `stored` and `again` map `probability` and `spread`; `again` is None when the stock cannot be predicted any more.
+    `universe` says in words which stocks the model saw and how that is known, `night_hash` and `inputs_hash` what
+    digest the night recorded (None: not a night, or none) and what digest the windows have now.
+    """
+
+    receipt: Receipt
+    run: Mapping[str, Any]
+    device: str
+    prediction: Mapping[str, Any]
+    again: Mapping[str, float] | None
+    universe: str
+    night_hash: str | None
+    inputs_hash: str
+
+    @property
+    def config_digest(self) -> str:
+        """SHA-256 of the settings of the run."""
+        return hashlib.sha256(json.dumps(self.run["config"], sort_keys=True).encode()).hexdigest()
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is not as it was, in words; nothing when all is equal to the last bit."""
+        said = []
+        if self.night_hash is not None and self.night_hash != self.inputs_hash:
+            said.append(f"inputs: SHA-256 {self.inputs_hash[:12]}..., the night recorded {self.night_hash[:12]}...")
+        if self.again is None:
+            said.append(f"{self.receipt.symbol} cannot be predicted again from the stored bars")
+        elif not all(_same(self.prediction[name], self.again[name]) for name in FIGURES):
+            by = abs(self.prediction["probability"] - self.again["probability"])
+            said.append(f"probability: {by:.2g} apart, or the spread; {made_by(self.run, self.device)}")
+        return said
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """A model trained again: its checkpoint's SHA-256, and each parameter that differs, with the largest difference."""
+
+    run: Mapping[str, Any]
+    device: str
+    checkpoint_hash: str
+    parameters: int
+    differing: Mapping[str, float]
+    first: date
+
+    @property
+    def reasons(self) -> list[str]:
+        """What is not as it was, in words; nothing when all weights are the same to the last bit."""
+        if not self.differing:
+            return []
+        worst = max(self.differing, key=lambda name: self.differing[name])
+        by = f"most {worst} by {self.differing[worst]:.2g}"
+        computed = made_by(self.run, self.device)
+        said = [f"weights: {len(self.differing)} of {self.parameters} parameters differ, {by} ({computed})"]
+        if self.first != self.run["train_first"]:
+            said.append(f"trained from {self.first} on, the run from {self.run['train_first']}")
+        return said
+
+
+def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
+    """The row of a receipt's run; raises UsageError for one whose predictions are not made from single nights."""
+    with reading(engine) as conn:
+        run = queries.run(conn, receipt.run_id)
+    if run["kind"] == "paper":
+        raise UsageError(
+            f"{run['id']} is a run of the published experiment: its predictions come from the windows of a whole set, "
+            f"which `dtml benchmark {run['market']}` makes again"
+        )
+    return run
+
+
+def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
+    """The market of a run, which must be one of the package or the one that `market_file` describes."""
+    name = run["market"]
+    if market_file is None and name not in market_names():
+        raise UsageError(f"{run['id']} is of {name}, a market of your own: name its file with --market-file")
+    if market_file is not None and market_file.stem != name:
+        raise UsageError(f"{run['id']} is of {name}: {market_file} describes another market")
+    return read_market(name, market_file)
+
+
+def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Reproduction:
+    """Predict what a receipt stands for again, from the bars that its row says it saw."""
+    name = archive.market.name
+    with reading(archive.engine) as conn:
+        made = queries.predictions(conn, name, run_id=run["id"])
+        mine = made[(made["symbol"] == receipt.symbol) & (made["target"] == pd.Timestamp(receipt.target))]
+        if mine.empty:
+            raise StoreUsageError(_missing(receipt, made))
+        prediction = _plain(mine.iloc[0])
+        as_of = prediction["as_of"].date()
+        night = queries.night(conn, name, as_of)
+    predicted = set(made.loc[made["target"] == mine["target"].iloc[0], "symbol"])
+    is_night = run["kind"] == "nightly" and night is not None and night["status"] in COMPLETE
+    if is_night and night is not None and night["run_id"] == run["id"]:
+        symbols, universe = predicted | {gap["symbol"] for gap in night["gaps"]}, "as the night recorded them"
+    else:
+        symbols = predicted | _listed(archive, set(made["symbol"]), as_of)
+        universe = f"{len(predicted)} predicted, the others from the market's list of today"
+        night = None
+    again = archive.again(archive.desk(symbols), archive.model(run), as_of, prediction["known_at"].to_pydatetime())
+    found = again.predictions[again.predictions["symbol"] == receipt.symbol]
+    return Reproduction(
+        receipt,
+        run,
+        choose_device(archive.device).type,
+        prediction,
+        None if found.empty else _plain(found[list(FIGURES)].iloc[0]),
+        f"{len(symbols)} stocks, {universe}",
+        None if night is None else night["inputs_hash"],
+        again.inputs_hash,
+    )
+
+
+def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report) -> Retraining:
+    """Train the model of a run again, in a temporary folder, from the bars that it knew, and compare the weights.
+
+    When the stocks were members is what the market's list says today. Raises UsageError for a run that went on from
+    another's weights.
+    """
+    model, experiment = archive.model(run), experiment_of(run)
+    if experiment.warm_start:
+        raise UsageError(f"{run['id']} went on from the weights of the model before, which its row does not name")
+    market = archive.market.with_symbols(model.ensemble.symbols)
+    source = StoredSource(archive.engine, market)
+    desk = Desk(market, source, archive.engine, experiment, archive.device, None)
+    as_of = run["train_last"]
+    bars, _ = stored_bars(desk, history_start(desk, as_of), as_of, run["data_watermark"])
+    with TemporaryDirectory() as folder:
+        fitted = fit_bars(desk, as_of, bars, Path(folder) / "training", on_epoch)
+        sha = save_ensemble(fitted.ensemble, Path(folder) / "again.safetensors")
+    then, now = model.ensemble.weights, fitted.ensemble.weights
+    differing = {
+        name: float((then[name] - now[name]).abs().max()) for name in then if not torch.equal(then[name], now[name])
+    }
+    return Retraining(run, choose_device(archive.device).type, sha, len(then), differing, fitted.first)
+
+
+def experiment_of(run: Mapping[str, Any]) -> Experiment:
+    """The experiment of a run, from its row; raises DtmlError for settings that this version does not have."""
+    config = dict(run["config"])
+    config.pop("stocks", None)
+    try:
+        return Experiment(
+            windows=WindowConfig(**config.pop("windows")),
+            model=ModelConfig(**config.pop("model")),
+            training=TrainingConfig(**config.pop("training")),
+            **config,
+        )
+    except (KeyError, TypeError) as error:
+        code = run["code_version"]
+        raise DtmlError(f"the settings of {run['id']}, trained by code {code}, are not of this version") from error
+
+
+def _listed(archive: Archive, known: set[str], as_of: date) -> set[str]:
+    """The members of a day by the market's list of today, or, where that gives none, by the stocks that are stored."""
+    stored = StoredSource(archive.engine, archive.market).symbols()
+    listed = archive.market.with_symbols(sorted(known | set(stored)))
+    return {member.symbol for member in listed.constituents_on(as_of)}
+
+
+def _missing(receipt: Receipt, made: pd.DataFrame) -> str:
+    if made.empty:
+        return f"run {receipt.run_id} has made no prediction"
+    first, last = made["target"].min().date(), made["target"].max().date()
+    return f"no prediction {receipt}: {receipt.run_id} has {len(made)}, of sessions {first} .. {last}"
+
+
+def _plain(row: "pd.Series[Any]") -> dict[str, Any]:
+    return {str(name): value for name, value in row.items()}
+
+
+def _same(stored: float, again: float) -> bool:
+    return bool(stored == again or (np.isnan(stored) and np.isnan(again)))

@@ -1,0 +1,149 @@
+"""The flows that schedules start: each says in its last state what it did, or why it did nothing."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from functools import partial
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+
+from db.errors import StoreBusyError, StoreError
+from db.locks import market_lock
+from dtml.errors import DtmlError
+from flows.alerts import after_night
+from flows.artifacts import leave_artifacts
+from flows.catch_up import CaughtUp, catch_up, missed_nights
+from flows.desk import Desk, Order, choose_as_of, open_desk, open_stored_desk
+from flows.fetch import fetch_bars
+from flows.interrupts import signals_of
+from flows.night import run_night
+from flows.nightly import as_task
+from flows.progress import training_progress
+from flows.schedules import skip_reason
+from flows.settings import prepare_torch
+from flows.train import train_model
+
+log = logging.getLogger(__name__)
+
+WAITS = (300, 900, 2700)  # seconds: a rate limit of Yahoo's passes within the hour
+
+Outcome = State[None]
+
+
+@flow(name="catch-up", flow_run_name="{order.market} {last}", persist_result=False)
+def missed(order: Order, last: date) -> CaughtUp:
+    """Every missed night of a market up to a session; see `flows.catch_up.catch_up`."""
+    with signals_of(order.attended):
+        return _caught_up(open_desk(order), last, ())
+
+
+@flow(name="night", flow_run_name="{order.market}", persist_result=False)
+def scheduled_night(
+    order: Order, as_of: date | None = None, waits: Sequence[int] = WAITS, any_day: bool = False
+) -> Outcome:
+    """The night of the last session that had closed when the run was due, and those missed before it.
+
+    On a day without a session it is skipped, unless it is told `any_day` or `as_of`. Refused because the source
+    failed, it is tried again after each of `waits`, in seconds.
+    """
+    prepare_torch()
+    return _outcome(partial(_night, order, as_of, waits, any_day=any_day))
+
+
+@flow(name="training", flow_run_name="{order.market}", persist_result=False)
+def scheduled_training(order: Order) -> Outcome:
+    """Train on what was stored of the sessions that had closed when the run was due."""
+    prepare_torch()
+    return _outcome(partial(_training, order))
+
+
+@flow(name="refetch", flow_run_name="{order.market}", persist_result=False)
+def scheduled_refetch(order: Order) -> Outcome:
+    """Ask for the whole stored history anew, up to the last session that had closed when the run was due."""
+    return _outcome(partial(_refetch, order))
+
+
+def _outcome(work: Callable[[], Outcome]) -> Outcome:
+    """The state that the work ends in; a failure of ours is one line, without its traceback."""
+    try:
+        return work()
+    except StoreBusyError as error:
+        return _skipped(str(error))
+    except (DtmlError, StoreError, OSError) as error:
+        return Failed(message=str(error))
+
+
+def _skipped(reason: str) -> Outcome:
+    return Completed(name="Skipped", message=reason)
+
+
+def _due() -> datetime:
+    """When the run was to start, however late it is; now where it was started by hand."""
+    return datetime.fromtimestamp(flow_run.scheduled_start_time.timestamp(), UTC)  # plain: not all take Prefect's own
+
+
+def _night(order: Order, asked: date | None, waits: Sequence[int], *, any_day: bool) -> Outcome:
+    due = _due()
+    desk = open_desk(order)
+    if asked is None and not any_day and (reason := skip_reason(desk.market, due)) is not None:
+        return _skipped(reason)
+    as_of = choose_as_of(desk, asked, due)
+    if not missed_nights(desk, as_of):
+        return _skipped(f"the night of {as_of} is complete already")
+    done = _caught_up(desk, as_of, waits)
+    if as_of in done.refused:
+        return Failed(message=done.reason)
+    return Completed(message=_summary(done))
+
+
+def _caught_up(desk: Desk, as_of: date, waits: Sequence[int]) -> CaughtUp:
+    """Run the missed nights, again after each of `waits` while the source fails, and tell how they ended."""
+    done = CaughtUp()
+    for wait in (*waits, None):
+        tried = catch_up(desk, as_of, partial(run_night, stage=as_task))
+        done = CaughtUp([*done.nights, *tried.nights], tried.refused)
+        if wait is None or not tried.may_pass:
+            break
+        log.warning("%s; the next try is in %d s", tried.reason, wait)
+        time.sleep(wait)
+    for night in done.nights:
+        leave_artifacts(desk, night)
+    for day in sorted([*(night.row["as_of"] for night in done.nights), *done.refused]):
+        after_night(desk.engine, desk.name, day)
+    return done
+
+
+def _summary(done: CaughtUp) -> str:
+    nights = ", ".join(str(night.row["as_of"]) for night in done.nights)
+    last = done.nights[-1].row
+    said = f"{nights}: {last['predictions']} stocks predicted for {last['target']}, {len(last['gaps'])} left out"
+    return f"{said}; refused: {done.reason}" if done.refused else said
+
+
+def _training(order: Order) -> Outcome:
+    desk = open_stored_desk(order)
+    as_of = choose_as_of(desk, None, _due())
+
+    def work() -> Any:
+        with training_progress(desk.experiment.seeds()) as on_epoch:
+            return train_model(desk, as_of, on_epoch)
+
+    with market_lock(desk.engine, desk.name):
+        return Completed(message=as_task("train", work).run_id)
+
+
+def _refetch(order: Order) -> Outcome:
+    desk = open_desk(order)
+    as_of = choose_as_of(desk, None, _due())
+    with market_lock(desk.engine, desk.name):
+        catch = as_task("fetch", lambda: fetch_bars(desk, as_of, whole=True))
+    said = f"{catch.fetched} bars up to {as_of}, {catch.stored} new or restated, {len(catch.refused)} refused"
+    if catch.failures.empty:
+        return Completed(message=said)
+    first = catch.failures.iloc[0]
+    return Failed(message=f"{said}; {len(catch.failures)} not answered, such as {first['symbol']}: {first['detail']}")

@@ -1,0 +1,130 @@
+"""What must hold of a store and its folder after every night, whatever happened during it."""
+
+import sqlite3
+import time
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from datetime import date
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from db import queries
+from db.engine import reading
+from db.errors import StoreBusyError
+from db.locks import market_lock
+
+MARKET = "made"
+KEPT = {  # rows that may only become more
+    "prediction": "select receipt, probability, made_at from prediction_history",
+    "price": "select * from price",
+    "night": "select as_of, status, run_id, inputs_hash, gaps from night where status not in ('running', 'refused')",
+    "run": "select id, checkpoint_hash, data_watermark from run",
+    "refused_bar": "select * from refused_bar",
+    "price_fetch": "select market, known_at, asked, fetched, stored, refused from price_fetch",
+}
+TWICE = """
+select sum(n - 1) as twice from (
+  select count(*) as n from prediction join run on run.id = run_id and run.kind = 'nightly'
+  join instrument on instrument.id = instrument_id group by instrument.market, target, symbol
+) as counted
+"""
+PREDICTED = "select target, symbol, run_id from prediction join instrument on instrument.id = instrument_id"
+MARK = "CHAOS_FOLDER"  # in the environment of every command of a folder, and of what it starts
+LETTING_GO_S = 5.0  # a server takes a moment to see that a connection has died
+LEFTOVERS = ("*.partial", "*.tmp", "*-journal", "training/*")
+
+Snapshot = dict[str, set[str]]
+
+
+def snapshot(reader: Engine) -> Snapshot:
+    """Every row that may never change or vanish, by table."""
+    return {name: {repr(row) for row in _rows(reader, sql)} for name, sql in KEPT.items()}
+
+
+def rows_lost(before: Snapshot, after: Snapshot) -> list[str]:
+    """Rows that were there and are not, or not as they were."""
+    return [f"{name}: {row}" for name, rows in before.items() for row in rows - after[name]]
+
+
+def rows_twice(reader: Engine) -> int:
+    """Predictions beyond the first of a market, session and stock."""
+    (row,) = _rows(reader, TWICE)
+    return int(float(row[0])) if row[0] not in ("None", "nan") else 0
+
+
+def night_faults(reader: Engine, days: Collection[date], members: Mapping[date, frozenset[str]]) -> list[str]:
+    """What is wrong with the nights of these days: each complete for all its members, or refused with a reason."""
+    with reading(reader) as conn:
+        stored = {row["as_of"].date(): row for row in queries.nights(conn, MARKET).to_dict("records")}
+    predicted: dict[str, dict[str, str]] = {}
+    faults = []
+    for target, symbol, run_id in _rows(reader, PREDICTED):
+        predicted.setdefault(target, {})[symbol] = run_id
+    for day in sorted(days):
+        if day not in stored:
+            faults.append(f"{day}: no night")
+            continue
+        row = stored.pop(day)
+        made = predicted.pop(str(row["target"].date()), {})
+        gaps = [gap["symbol"] for gap in row["gaps"] or []]
+        if row["status"].startswith("complete"):
+            whole = sorted([*made, *gaps]) == sorted(members[day]) and set(made.values()) == {row["run_id"]}
+            if not whole or bool(gaps) != (row["status"] == "complete_with_gaps") or len(made) != row["predictions"]:
+                faults.append(f"{day}: {row['status']}, {len(made)} predictions, gaps {gaps}")
+        elif row["status"] != "refused" or not row["reason"] or made:
+            faults.append(f"{day}: {row['status']}, reason {row['reason']}, {len(made)} predictions")
+    faults += [f"predictions of {target} without a night" for target in predicted]
+    return faults + [f"{day}: a night that nobody ran" for day in stored]
+
+
+def held_locks(engine: Engine) -> list[str]:
+    """Locks that somebody still holds, though every process of the night has ended."""
+    deadline, held = time.monotonic() + LETTING_GO_S, ["?"]
+    while held and time.monotonic() < deadline:
+        held = _held(engine)
+        if held:
+            time.sleep(0.05)
+    return held
+
+
+def _held(engine: Engine) -> list[str]:
+    held = []
+    try:
+        with market_lock(engine, MARKET):
+            pass
+    except StoreBusyError as error:
+        held.append(str(error))
+    if engine.dialect.name == "postgresql":
+        locks = _rows(engine, "select count(*) from pg_locks where locktype = 'advisory'")
+        return held + [f"{count} advisory locks" for (count,) in locks if count != "0"]
+    with closing(sqlite3.connect(str(engine.url.database), timeout=0, isolation_level=None)) as conn:
+        try:
+            conn.execute("begin immediate")
+        except sqlite3.OperationalError as error:
+            held.append(str(error))
+    return held
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Processes of the folder's nights that still run, and temporary files that they left."""
+    files = [file for room in ("data", "reports") for pattern in LEFTOVERS for file in (folder / room).rglob(pattern)]
+    return [str(file) for file in files if "prefect" not in file.parts] + _processes(f"{MARK}={folder}")
+
+
+def _processes(mark: str) -> list[str]:
+    """Processes with this in their environment; none where the system does not show it."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in file.read_bytes().decode(errors="replace").split("\0"):
+                found.append(f"process {file.parent.name}: {(file.parent / 'cmdline').read_text()!r}")
+        except OSError:  # it has ended, or is another user's
+            continue
+    return found
+
+
+def _rows(engine: Engine, sql: str) -> list[tuple[str, ...]]:
+    """The rows of a query as text, the same on both engines from one night to the next."""
+    with reading(engine) as conn:
+        return [tuple(str(value) for value in row) for row in conn.exec_driver_sql(sql).all()]

@@ -1,0 +1,120 @@
+"""A small store that is sound and has rows in every table, some with values that are awkward to copy."""
+
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import sqlalchemy as sa
+from made_backtest_rows import COUNTS, attention, backtest, fold, portfolios, returns
+from made_backtest_rows import NAME as BACKTEST
+from made_backtest_rows import scores as backtest_scores
+from sqlalchemy import Connection, Engine
+from test_db_benchmarks import benchmark, members
+from test_db_benchmarks import scores as benchmark_scores
+from test_db_nights import scores
+from test_db_predictions import AS_OF, STOCKS, TARGET, predictions, run
+
+from db import backtests, queries, repositories, schema, service
+from db.bulk import insert_frame
+from db.engine import location, open_engine, reading, transaction
+
+Command = Callable[..., tuple[int, str, str]]
+FIRST = "models/first.safetensors"
+WEIGHTS = b"weights of the first run"
+MOMENT = datetime(2024, 1, 5, 2, 30, 0, 7, tzinfo=UTC)
+GAP = {"symbol": "Ünïcode", "reason": "no bar: 'quoted', \"twice\", \\ and\ttab"}
+# Text in an order that a language would not give it, and with all that COPY, CSV and SQL give a meaning.
+TEXTS = ["Zebra", "apple", "Äpfel", "a\tb", "a\nb", "back\\slash", "\\N", "it's", '"q"', "100 %s :x", "日本", "{}"]
+# The smallest and the largest number, one that no short decimal gives, and one that is whole.
+NUMBERS = [5e-324, 1.7976931348623157e308, 0.1 + 0.2, 3.0]
+
+
+def fill(engine: Engine) -> None:
+    """Rows in every table."""
+    with transaction(engine) as conn:
+        _fill_market(conn)
+        _fill_studies(conn)
+        repositories.save_scores(conn, "toy", scores(), scored_at=MOMENT)
+        repositories.start_night(conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=MOMENT)
+        repositories.finish_night(
+            conn, "toy", AS_OF.date(), status="complete_with_gaps", finished_at=MOMENT, run_id="first",
+            counts={"fetched": 7, "stored": 5, "refused": 2, "predictions": len(STOCKS)}, gaps=[GAP], known_at=MOMENT,
+        )  # fmt: skip
+        counts = dict.fromkeys(("asked", "fetched", "stored", "refused"), 2)
+        fetched = {"market": "toy", "known_at": MOMENT, "as_of": AS_OF.date(), "source": "files"}
+        service.save_fetch(conn, fetched | counts | {"restated": ["A"], "failures": []})
+        service.raise_alert(conn, "toy", AS_OF.date(), "late", message=TEXTS[3], raised_at=MOMENT)
+
+
+def _fill_market(conn: Connection) -> None:
+    named = [*STOCKS, GAP["symbol"], *TEXTS]
+    stocks = pd.DataFrame({"symbol": named, "kind": "stock", "source_symbol": named, "name": None, "sector": "Tin"})
+    repositories.save_instruments(conn, "toy", stocks)
+    stays = pd.DataFrame({"symbol": STOCKS, "valid_from": pd.NaT, "valid_to": TARGET, "source": "a list"})
+    repositories.save_memberships(conn, "toy", stays)
+    bars = pd.DataFrame({"symbol": "A", "session": pd.date_range("2024-01-02", periods=4), "volume": NUMBERS})
+    bars = bars.assign(**dict.fromkeys(("open", "high", "low", "close"), NUMBERS))
+    bars = bars.assign(adj_close=np.nan, dividend=0.0, split=np.nan)
+    repositories.append_prices(conn, "toy", bars, source="files", known_at=MOMENT)
+    refused = pd.DataFrame({"symbol": "A", "session": TARGET, "reason": TEXTS, "value": TEXTS})
+    repositories.record_refused(conn, "toy", refused, source="files", known_at=MOMENT)
+    happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "move": [-0.01, 0.0, 0.02]})
+    happened = happened.assign(rise=happened["move"] > 0, label=[-1, 0, 1])
+    repositories.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
+
+
+def _fill_studies(conn: Connection) -> None:
+    """The run of the night has a checkpoint, the other none: the store need not know where weights lie."""
+    kept = {"checkpoint_path": FIRST, "checkpoint_hash": hashlib.sha256(WEIGHTS).hexdigest()}
+    repositories.save_run(conn, run(**kept, config={"window": 3, "words": TEXTS}))
+    repositories.save_run(conn, run("trees", kind="paper", checkpoint_path=None, checkpoint_hash=None))
+    repositories.save_predictions(conn, "toy", predictions(), known_at=MOMENT, made_at=MOMENT)
+    repositories.save_benchmark(conn, benchmark(), benchmark_scores(), members())
+    backtests.save_backtest(conn, backtest())
+    backtests.save_fold(conn, BACKTEST, fold())
+    figures = {"scores": backtest_scores(), "returns": returns(), "portfolios": portfolios(), "counts": COUNTS}
+    backtests.finish_backtest(conn, BACKTEST, finished_at=MOMENT, seconds=97.5, **figures)
+    backtests.save_attention(conn, "toy", attention())
+
+
+def keep_weights(folder: Path) -> Path:
+    """The checkpoint of the run of `fill`, in its place below a data folder."""
+    file = folder / FIRST
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(WEIGHTS)
+    return file
+
+
+def add_predictions(engine: Engine, count: int) -> None:
+    """That many more predictions of the run of `fill`, of its stocks and later sessions."""
+    with transaction(engine) as conn:
+        ids = conn.execute(sa.select(schema.instrument.c.id).where(schema.instrument.c.symbol.in_(STOCKS))).scalars()
+        targets = pd.bdate_range("2024-01-08", periods=-(-count // len(STOCKS)))
+        keys = pd.MultiIndex.from_product([targets, list(ids)], names=["target", "instrument_id"])
+        frame = keys.to_frame(index=False).head(count)
+        frame["probability"] = np.random.default_rng(17).random(count)
+        frame = frame.assign(run_id="first", as_of=AS_OF, spread=np.nan, known_at=MOMENT, made_at=MOMENT)
+        insert_frame(conn, schema.prediction, frame)
+
+
+def contents(engine: Engine) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table, as Python values, in the order of its key, strings by their characters."""
+    found = {}
+    with reading(engine) as conn:
+        for table in schema.metadata.sorted_tables:
+            rows = [tuple(each) for each in conn.execute(sa.select(table))]
+            found[table.name] = sorted(rows, key=lambda row: [repr(value) for value in row])
+    assert all(found.values()), f"a table of {location(engine)} has no row"
+    return found
+
+
+def url_of(engine: Engine) -> str:
+    return engine.url.render_as_string(hide_password=False)
+
+
+def rows(url: str) -> int:
+    with reading(open_engine(url)) as conn:
+        return sum(queries.table_counts(conn).values())

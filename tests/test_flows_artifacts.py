@@ -1,0 +1,134 @@
+"""What a night tells Prefect: artifacts, events, and alerts by a webhook kept as a block; none of it ends a night."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_nights import AS_OF, BARS, SMALL
+from made_webhook import webhook
+
+from db.engine import open_engine, reading
+from db.service import alerts
+from dtml.sessions import next_session
+from flows.desk import Desk, Order
+from flows.night import NightRefusedError, run_night
+
+MARKET_FILE = """
+title = "A small market"
+calendar = "XNYS"
+timezone = "America/New_York"
+currency = "USD"
+source = "simulated"
+[index]
+symbol = "SIMX"
+name = "An index"
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[None]:
+    """Prefect with a server of its own: a quarter of a minute, so it is shared."""
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
+
+
+@pytest.fixture
+def order(server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
+    monkeypatch.setenv("DTML_DATABASE_URL", f"sqlite:///{tmp_path}/store.sqlite")
+    monkeypatch.delenv("DTML_ALERT_WEBHOOK", raising=False)
+    file = tmp_path / "small_one.toml"
+    file.write_text(MARKET_FILE)
+    return Order(str(file), file, overrides=SMALL, device="cpu")
+
+
+def asked(path: str, body: dict[str, Any]) -> Any:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return client._client.post(path, json=body).json()
+
+
+def artifacts() -> dict[str, Any]:
+    """The newest artifact of each key, tables as rows."""
+    found = asked("/artifacts/latest/filter", {})
+    return {each["key"]: json.loads(each["data"]) if each["type"] == "table" else each["data"] for each in found}
+
+
+def events(name: str) -> list[Any]:
+    """The events of a name, once they have come to the server."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = asked("/events/filter", {"filter": {"event": {"name": [name]}}})["events"]
+        if found:
+            return list(found)
+        time.sleep(0.2)
+    return []
+
+
+def test_nights_leave_their_calls_their_gaps_and_their_scores(order: Order) -> None:
+    from flows.nightly import nightly
+
+    nightly(order, AS_OF)
+    assert "No prediction of this market has an outcome yet" in artifacts()["night-small-one-scores"]
+    night = nightly(order, next_session("XNYS", AS_OF))
+    left = artifacts()
+    calls = left["night-small-one-calls"]
+    assert len(calls) == 24
+    assert [call["probability"] for call in calls] == sorted((call["probability"] for call in calls), reverse=True)
+    assert {call["call"] for call in calls} <= {"rise", "fall"}
+    assert left["night-small-one-gaps"] == [{"symbol": "-", "reason": "every constituent was predicted"}]
+    page = left["night-small-one-scores"]
+    assert "| always_up | 1 | 30 |" in page
+    assert f"Report: `{night.report}`" in page
+
+
+def test_a_refused_night_is_an_event_and_goes_to_the_webhook_that_prefect_keeps(order: Order, tmp_path: Path) -> None:
+    from prefect.blocks.webhook import Webhook
+
+    from flows.nightly import nightly
+
+    early = BARS[BARS["session"] < "2024-06-03"].drop(columns=["dividend", "split"])
+    early.to_csv(tmp_path / "early.csv", index=False)
+    refused = replace(order, source="files", prices=tmp_path / "early.csv")
+    with webhook() as hook:
+        Webhook(url=hook.url).save("dtml-alerts", overwrite=True)
+        with pytest.raises(NightRefusedError):
+            nightly(refused, date(2024, 6, 4))
+        with pytest.raises(NightRefusedError):
+            nightly(refused, date(2024, 6, 5))
+    assert [said["as_of"] for said in hook.taken] == ["2024-06-04", "2024-06-05"]
+    found = events("dtml.night.refused")
+    assert {event["resource"]["prefect.resource.id"] for event in found} == {"dtml.market.small_one"}
+    assert found[0]["payload"]["kind"] == "refused"
+    assert found[0]["payload"]["message"].startswith("night of 2024-06-0")
+    with reading(open_engine(read_only=True)) as conn:
+        assert alerts(conn)["sent_at"].notna().all()
+
+
+def test_a_watch_is_a_flow_that_says_what_is_late(order: Order) -> None:
+    from flows.nightly import nightly, watch
+
+    nightly(order, AS_OF)
+    (said,) = watch(market_files=[order.market_file])
+    assert said.startswith("small_one: night of ")
+    assert [event["payload"]["kind"] for event in events("dtml.night.late")] == ["late"]
+
+
+def test_artifacts_that_fail_cost_a_line_in_the_log(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from flows import artifacts as left
+
+    def fail(*_: object, **_options: object) -> None:
+        raise RuntimeError("no server")
+
+    monkeypatch.setattr(left, "create_table_artifact", fail)
+    left.leave_artifacts(desk, run_night(desk, AS_OF))
+    assert "artifacts not left: no server" in caplog.text

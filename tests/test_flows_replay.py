@@ -1,0 +1,257 @@
+"""A past night gives what it gave, to the last bit, whatever came after it; and what was changed is found and named."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from made_nights import AS_OF, BARS, FrameSource, without
+from sqlalchemy import Engine, text
+
+from db import queries
+from db.engine import reading, transaction
+from dtml.errors import UsageError
+from dtml.markets import load_market
+from dtml.sessions import next_session, sessions_up_to
+from flows.cli import app
+from flows.desk import Desk
+from flows.failures import run_command
+from flows.fetch import fetch_bars
+from flows.night import NightRefusedError, run_night
+from flows.replay import Archive, Replay
+from flows.settings import data_folder
+from flows.train import train_model
+
+FOLLOWING = next_session("XNYS", AS_OF)
+LATER = datetime(2124, 1, 1, tzinfo=UTC)
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def archive(reader: Engine) -> Archive:
+    return Archive(reader, load_market("simulated"), "cpu")
+
+
+@pytest.fixture
+def dtml(engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command in this process on the store of the test: exit code, standard output, standard error."""
+    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dtml", *arguments])
+        code = run_command(app)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def replayed(archive: Archive, as_of: date = AS_OF, known_at: datetime | None = None) -> Replay:
+    return archive.replay(archive.night(as_of), known_at)
+
+
+def assert_equal(replay: Replay) -> None:
+    assert replay.reasons == []
+    assert replay.inputs_equal
+    assert len(replay.differing) == 0
+
+
+def change(engine: Engine, sql: str, **values: object) -> None:
+    with transaction(engine) as conn:
+        assert conn.execute(text(sql), values).rowcount > 0
+
+
+def restated_bars() -> pd.DataFrame:
+    """A dividend of every stock three sessions before the night, and a split of one."""
+    bars = BARS.copy()
+    ex = sessions_up_to("XNYS", AS_OF, 3)[0]
+    bars.loc[bars["session"] < ex, "adj_close"] *= 0.98
+    bars.loc[bars["symbol"] == "L01", ["open", "high", "low", "close", "adj_close"]] /= 2
+    return bars
+
+
+def test_a_night_replays_equal_after_its_whole_history_was_restated(desk: Desk, archive: Archive) -> None:
+    run_night(desk, AS_OF)
+    catch = fetch_bars(replace(desk, source=FrameSource(restated_bars())), FOLLOWING)
+    assert len(catch.restated) >= 9
+    assert_equal(replayed(archive))
+    today = replayed(archive, known_at=LATER)
+    assert today.inputs_equal is False
+    assert archive.restated(today)["restated"] > 9 * 20
+
+
+def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(desk: Desk, archive: Archive) -> None:
+    run_night(desk, AS_OF)
+    others = [symbol for symbol in desk.market.symbols if symbol not in ("L01", "F01A")]
+    later = replace(desk, market=desk.market.with_symbols(others))
+    run_night(later, FOLLOWING)
+    train_model(later, FOLLOWING)
+    run_night(later, next_session("XNYS", FOLLOWING))
+    gone = [replace(each, until=date(2020, 1, 2)) for each in later.market.constituents]
+    archive.market = replace(archive.market, constituents=tuple(gone)).with_symbols(["L02", "NEW"])
+    for night in archive.nights():
+        assert_equal(archive.replay(night))
+    assert [len(archive.replay(night).predictions) for night in archive.nights()] == [9, 7, 7]
+    assert len(archive.models) == 2
+
+
+def test_a_night_with_gaps_leaves_out_the_same_stocks_again(desk: Desk, archive: Archive) -> None:
+    broken = without(BARS, ["L02"])
+    row = run_night(replace(desk, source=FrameSource(broken)), AS_OF).row
+    assert row["status"] == "complete_with_gaps"
+    fetch_bars(desk, FOLLOWING)  # brings the bar that was missing
+    found = replayed(archive)
+    assert_equal(found)
+    assert found.left_out == found.left_out_again == ["L02"]
+    assert "L02" in set(replayed(archive, known_at=LATER).predictions["symbol"])
+
+
+def test_a_fetch_that_began_before_a_night_and_ended_after_it_changes_nothing_of_it(
+    desk: Desk, archive: Archive
+) -> None:
+    @dataclass
+    class Slow(FrameSource):
+        """A source during whose answer the night is run by another."""
+
+        def fetch(self, first: Any, last: date) -> Any:
+            answer = super().fetch(first, last)
+            run_night(desk, AS_OF)
+            return answer
+
+    assert fetch_bars(replace(desk, source=Slow(restated_bars())), AS_OF).stored > 9 * 20
+    assert_equal(replayed(archive))
+    assert replayed(archive, known_at=LATER).inputs_equal is False
+
+
+def test_a_zone_and_threads_of_another_machine_change_nothing(desk: Desk, engine: Engine) -> None:
+    run_night(desk, AS_OF)
+    run_night(desk, FOLLOWING)
+    url = engine.url.render_as_string(hide_password=False)
+    elsewhere = {"DTML_DATABASE_URL": url, "TZ": "Pacific/Kiritimati", "OMP_NUM_THREADS": "2"}
+    ended = subprocess.run(
+        [Path(sys.executable).with_name("dtml"), "replay", "simulated", "--all", "--device", "cpu"],
+        env=os.environ | elsewhere, capture_output=True, text=True, timeout=170, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "2 nights replayed" in ended.stdout
+    assert "2 equal to the last bit" in ended.stdout
+
+
+def test_a_changed_price_is_found_and_named_as_inputs(desk: Desk, engine: Engine, archive: Archive) -> None:
+    run_night(desk, AS_OF)
+    change(engine, "update price set close = close * 1.001 where session = :day", day=AS_OF.isoformat())
+    found = replayed(archive)
+    assert found.inputs_equal is False
+    assert found.reasons[0].startswith("inputs: ")
+
+
+def test_a_changed_prediction_is_found_and_named(desk: Desk, engine: Engine, archive: Archive) -> None:
+    run_night(desk, AS_OF)
+    named = "instrument_id = (select id from instrument where symbol = 'L02')"
+    change(engine, f"update prediction set probability = probability + 1e-15 where {named}")
+    found = replayed(archive)
+    assert found.inputs_equal
+    assert found.differing["symbol"].tolist() == ["L02"]
+    assert found.largest[0] == "L02"
+    assert "predictions: 1 of 9" in found.reasons[0]
+
+
+def test_a_prediction_taken_away_is_found(desk: Desk, engine: Engine, archive: Archive) -> None:
+    run_night(desk, AS_OF)
+    change(engine, "delete from prediction where instrument_id = (select max(instrument_id) from prediction)")
+    assert any("the night made 9, 8 are there" in reason for reason in replayed(archive).reasons)
+
+
+def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
+    desk: Desk, dtml: Command, archive: Archive
+) -> None:
+    first = run_night(desk, AS_OF).row["run_id"]
+    train_model(desk, FOLLOWING)
+    second = run_night(desk, FOLLOWING).row["run_id"]
+    models = data_folder() / "models"
+    shutil.copy(models / f"{second}.safetensors", models / f"{first}.safetensors")
+    assert "its run recorded" in str(replayed(archive).failure)
+    code, said, error = dtml("replay", "simulated", "--all", "--device", "cpu")
+    assert code == 1
+    assert "2 nights replayed" in said
+    assert "1 equal to the last bit" in said
+    assert f"1 of 2 nights differ: {AS_OF}" in error
+
+
+def test_a_night_that_recorded_no_inputs_says_so_and_still_compares_predictions(
+    desk: Desk, engine: Engine, dtml: Command
+) -> None:
+    run_night(desk, AS_OF)
+    change(engine, "update night set inputs_hash = null")
+    code, said, _ = dtml("replay", "simulated", "--device", "cpu")
+    assert code == 0
+    assert "cannot be compared: the night recorded none" in said
+    assert "9 of 9 equal to the last bit" in said
+    change(engine, "update price set close = close * 1.001 where session = :day", day=AS_OF.isoformat())
+    code, said, _ = dtml("replay", "simulated", "--device", "cpu")
+    assert code == 1
+    assert "differ, most that of" in said
+
+
+def test_a_replay_at_another_moment_shows_both_predictions_and_what_was_restated(desk: Desk, dtml: Command) -> None:
+    known = run_night(desk, AS_OF).row["known_at"]
+    fetch_bars(replace(desk, source=FrameSource(restated_bars())), FOLLOWING)
+    then = (known + timedelta(microseconds=1)).isoformat()
+    code, said, _ = dtml("replay", "simulated", "--known-at", then, "--device", "cpu")
+    assert code == 0
+    assert "0 restated, 0 new, 0 not known" in said
+    asked = ("--as-of", str(AS_OF), "--known-at", "2124-01-01", "--device", "cpu", "--json")
+    code, said, _ = dtml("replay", "simulated", *asked)
+    document = json.loads(said)
+    assert code == 0
+    assert document["equal"] is False
+    assert document["bars_since"]["restated"] > 9 * 20
+    assert {"symbol", "probability", "replayed_probability"} <= set(document["predictions"][0])
+
+
+def test_nothing_is_written_by_a_replay(desk: Desk, engine: Engine, dtml: Command) -> None:
+    run_night(desk, AS_OF)
+    files = {path: path.stat().st_mtime_ns for path in data_folder().rglob("*") if path.suffix == ".safetensors"}
+    with reading(engine) as conn:
+        before = queries.table_counts(conn)
+    assert dtml("replay", "simulated", "--json")[0] == 0
+    with reading(engine) as conn:
+        assert queries.table_counts(conn) == before
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+
+
+def test_what_is_no_complete_night_is_said_with_those_there_are(desk: Desk, archive: Archive) -> None:
+    with pytest.raises(UsageError, match="no night of simulated is complete"):
+        archive.night(None)
+    run_night(desk, AS_OF)
+    poor = replace(desk, source=FrameSource(without(BARS, [desk.market.index.symbol], FOLLOWING)))
+    with pytest.raises(NightRefusedError):
+        run_night(poor, FOLLOWING)
+    with pytest.raises(UsageError, match=rf"of simulated is refused \(.*\): 1 are complete, {AS_OF} .. {AS_OF}"):
+        archive.night(FOLLOWING)
+    with pytest.raises(UsageError, match="was never run: 1 are complete"):
+        archive.night(date(2024, 6, 3))
+    assert archive.night(None)["as_of"] == AS_OF
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("--known-at", "2024-07-02T10:00"), "has no time zone"),
+        (("--known-at", "yesterday"), "is no moment"),
+        (("--all", "--as-of", "2024-07-01"), "leave out --as-of and --known-at"),
+    ],
+)
+def test_a_wrong_moment_is_the_users_mistake(dtml: Command, asked: tuple[str, ...], said: str) -> None:
+    code, _, error = dtml("replay", "simulated", *asked)
+    assert code == 2
+    assert said in error

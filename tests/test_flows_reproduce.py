@@ -1,0 +1,151 @@
+"""A prediction is made again from its receipt, and its model trained again, to the last bit."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_backtests import backtest_of
+from made_nights import AS_OF, BARS, FrameSource
+from sqlalchemy import Engine, text
+
+from db import queries
+from db.engine import reading, transaction
+from db.errors import StoreUsageError
+from dtml.errors import UsageError
+from dtml.markets import load_market
+from dtml.sessions import next_session
+from flows.backtest_scores import run_backtest
+from flows.cli import app
+from flows.desk import Desk, Order, read_market
+from flows.failures import run_command
+from flows.fetch import fetch_bars
+from flows.night import run_night
+from flows.replay import Archive
+from flows.reproduce import Receipt, market_of, reproduce, retrain, run_of
+
+FOLLOWING = next_session("XNYS", AS_OF)
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def archive(reader: Engine) -> Archive:
+    return Archive(reader, load_market("simulated"), "cpu")
+
+
+@pytest.fixture
+def dtml(engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run the command in this process on the store of the test: exit code, standard output, standard error."""
+    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dtml", *arguments])
+        code = run_command(app)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def receipt_of(desk: Desk, symbol: str) -> Receipt:
+    """The receipt that the view shows, of the last night."""
+    with reading(desk.engine) as conn:
+        shown = conn.execute(text("select receipt from latest_prediction where symbol = :symbol"), {"symbol": symbol})
+        return Receipt.read(shown.scalar_one())
+
+
+def restate(desk: Desk) -> None:
+    """A dividend on everything just before the night, and a correction in the middle of what was trained on."""
+    bars = BARS.copy()
+    bars.loc[bars["session"] < pd.Timestamp("2024-06-27"), "adj_close"] *= 0.98
+    bars.loc[bars["session"] == pd.Timestamp("2024-03-20"), "adj_close"] *= 1.01
+    assert len(fetch_bars(replace(desk, source=FrameSource(bars)), FOLLOWING).restated) == 10
+
+
+def test_a_night_s_prediction_and_its_model_are_made_again_after_a_restatement(desk: Desk, archive: Archive) -> None:
+    run_night(desk, AS_OF)
+    receipt = receipt_of(desk, "F01A")
+    restate(desk)
+    run = run_of(archive.engine, receipt)
+    found = reproduce(archive, receipt, run)
+    assert found.reasons == []
+    assert found.again == {name: found.prediction[name] for name in ("probability", "spread")}
+    assert found.night_hash == found.inputs_hash
+    trained = retrain(archive, run)
+    assert trained.reasons == []
+    assert trained.checkpoint_hash == run["checkpoint_hash"]
+
+
+def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
+    desk: Desk, engine: Engine, archive: Archive
+) -> None:
+    run_night(desk, AS_OF)
+    run = run_of(archive.engine, receipt_of(desk, "F01A"))
+    with transaction(engine) as conn:
+        conn.execute(text("update price set adj_close = adj_close * 1.02 where session = '2024-03-20'"))
+    trained = retrain(archive, run)
+    assert trained.checkpoint_hash != run["checkpoint_hash"]
+    assert "parameters differ, most" in trained.reasons[0]
+
+
+@pytest.mark.parametrize("order", ["shared", "per_stock"], indirect=True)
+def test_a_backtest_s_predictions_and_models_are_made_again(order: Order, reader: Engine) -> None:
+    backtest = backtest_of(order)
+    run_backtest(backtest)
+    archive = Archive(reader, read_market(order.market, order.market_file), "cpu")
+    with reading(reader) as conn:
+        made = queries.prediction_history(conn, market="past", kind="backtest")
+    one_a_session = made.groupby("target").tail(1)
+    assert one_a_session["run_id"].nunique() == 3
+    for row in one_a_session.itertuples():
+        receipt = Receipt(str(row.run_id), str(row.symbol), row.target.date())
+        assert reproduce(archive, receipt, run_of(reader, receipt)).reasons == []
+    assert retrain(archive, run_of(reader, receipt)).reasons == []
+
+
+def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
+    desk: Desk, engine: Engine, dtml: Command
+) -> None:
+    run_night(desk, AS_OF)
+    receipt = str(receipt_of(desk, "L01"))
+    code, said, _ = dtml("reproduce", receipt, "--retrain", "--device", "cpu")
+    assert code == 0
+    assert "found        equal to the last bit" in said
+    assert "the weights are the same to the last bit" in said
+    with transaction(engine) as conn:
+        conn.execute(text("update prediction set spread = 0.25"))
+    code, said, error = dtml("reproduce", receipt, "--json", "--device", "cpu")
+    assert code == 1
+    assert json.loads(said)["equal"] is False
+    assert "error" in error
+
+
+def test_a_run_of_the_published_experiment_is_refused_with_its_reason(desk: Desk, engine: Engine) -> None:
+    run_night(desk, AS_OF)
+    receipt = receipt_of(desk, "L01")
+    with transaction(engine) as conn:
+        conn.execute(text("update run set kind = 'paper'"))
+    with pytest.raises(UsageError, match="a run of the published experiment"):
+        run_of(engine, receipt)
+
+
+def test_what_is_no_receipt_is_the_users_mistake(desk: Desk, archive: Archive) -> None:
+    run_night(desk, AS_OF)
+    known = receipt_of(desk, "L01")
+    run = run_of(archive.engine, known)
+    for wrong in ("L01", "a/b/c", f"{known}/x"):
+        with pytest.raises(UsageError, match="is no receipt"):
+            Receipt.read(wrong)
+    with pytest.raises(StoreUsageError, match=f"has 9, of sessions {FOLLOWING} .. {FOLLOWING}"):
+        reproduce(archive, replace(known, target=date(2024, 1, 3)), run)
+    with pytest.raises(StoreUsageError, match="no run 'other'"):
+        run_of(archive.engine, replace(known, run_id="other"))
+    with pytest.raises(UsageError, match="name its file with --market-file"):
+        market_of(run | {"market": "mine"}, None)
+    with pytest.raises(UsageError, match="describes another market"):
+        market_of(run, Path("mine.toml"))
