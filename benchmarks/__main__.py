@@ -1,6 +1,20 @@
 """`make bench`: every benchmark in turn; those that need the shared data say so when it is not there."""
 
-from benchmarks import backtest, controls, coverage, data_axis, kills, night, panel, resampling, store, training
+from benchmarks import (
+    backtest,
+    chaos,
+    controls,
+    coverage,
+    data_axis,
+    history,
+    kills,
+    night,
+    panel,
+    resampling,
+    serve,
+    store,
+    training,
+)
 from benchmarks.panel import SHARED
 
 
@@ -12,7 +26,7 @@ def main() -> None:
             benchmark.main()
     else:
         print(f"no shared data at {SHARED}: what needs it is left out")
-    for benchmark in (training, resampling, kills, coverage, data_axis):
+    for benchmark in (training, resampling, kills, coverage, data_axis, history, chaos, serve):
         print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}", flush=True)
         benchmark.main()
 

@@ -24,7 +24,7 @@ from db.errors import StoreError, StoreUsageError
 from db.schema import REVISION
 
 URL_VARIABLE = "DTML_DATABASE_URL"
-DEFAULT_URL = "sqlite:///data/dtml.sqlite"
+FOLDER_VARIABLE = "DTML_DATA"  # where the store lies when no URL is given
 LOCK_WAIT_S = 30
 READ_LIMIT_S = 30
 CONNECT_LIMIT_S = 10
@@ -45,11 +45,14 @@ REMEDIES = {
 
 
 def database_url() -> URL:
-    """The URL in DTML_DATABASE_URL, else sqlite:///data/dtml.sqlite, with its path made absolute.
+    """The URL in DTML_DATABASE_URL, else that of dtml.sqlite in the folder DTML_DATA (data), its path made absolute.
 
     Raises StoreUsageError for a malformed URL, an unknown engine and an SQLite URL without a file.
     """
-    return _parse(os.environ.get(URL_VARIABLE) or DEFAULT_URL)
+    if url := os.environ.get(URL_VARIABLE):
+        return _parse(url)
+    file = Path(os.environ.get(FOLDER_VARIABLE) or "data", "dtml.sqlite")
+    return URL.create("sqlite", database=str(file.absolute()))
 
 
 def open_engine(url: str | None = None, *, read_only: bool = False) -> Engine:

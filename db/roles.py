@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
+VERSION = "alembic_version"  # one row, which says whether the views are this program's: `dtml query` asks it
+
 # Rights that a reader would keep whatever is revoked here, and what each is called.
 POWERS = {
     "rolsuper": "a superuser",
@@ -124,7 +126,7 @@ def _close_to_the_public(conn: Connection, database: str, schema: str) -> None:
 def _grant_views(conn: Connection, name: str, database: str, schema: str) -> None:
     _run(conn, f'grant connect on database {database} to "{name}"')
     _run(conn, f'grant usage on schema {schema} to "{name}"')
-    views = ", ".join(f"{schema}.{view}" for view in VIEW_SQL)
+    views = ", ".join(f"{schema}.{view}" for view in (*VIEW_SQL, VERSION))
     _run(conn, f'grant select on {views} to "{name}"')
     limits = ("default_transaction_read_only = on", f"statement_timeout = '{READ_LIMIT_S}s'", f"search_path = {schema}")
     for limit in limits:
@@ -143,7 +145,7 @@ def _require_only_views(conn: Connection, name: str) -> None:
         union all
         select 'use the table ' || c.relname from pg_class c
         where c.relnamespace = (select oid from pg_namespace where nspname = current_schema())
-            and c.relkind in ('r', 'p', 'f', 'm')
+            and c.relkind in ('r', 'p', 'f', 'm') and c.relname <> :version
             and (has_table_privilege(:name, c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
                 or has_any_column_privilege(:name, c.oid, 'SELECT, INSERT, UPDATE, REFERENCES'))
         union all
@@ -152,7 +154,7 @@ def _require_only_views(conn: Connection, name: str) -> None:
             and has_table_privilege(:name, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
         order by 1
     """
-    if more := conn.execute(text(excess), {"name": name}).scalars().all():
+    if more := conn.execute(text(excess), {"name": name, "version": VERSION}).scalars().all():
         raise StoreUsageError(
             f"role {name} could still {more[0]}, a right that PUBLIC has: revoke it from PUBLIC and try again"
         )

@@ -37,10 +37,14 @@ def count(engine: Engine) -> int:
         return queries.table_counts(conn)["instrument"]
 
 
-def test_the_default_store_is_a_file_below_the_current_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_store_is_a_file_in_the_folder_of_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DTML_DATABASE_URL", raising=False)
+    for name in ("DTML_DATABASE_URL", "DTML_DATA"):
+        monkeypatch.delenv(name, raising=False)
     assert database_url().database == str(tmp_path / "data" / "dtml.sqlite")
+    monkeypatch.setenv("DTML_DATA", "what? a folder #1")
+    open_engine()
+    assert (tmp_path / "what? a folder #1" / "dtml.sqlite").is_file()
 
 
 def test_the_environment_names_the_store_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
