@@ -13,11 +13,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from fake_yahoo import FakeYahoo
 
 from db.engine import open_engine, reading
 from db.queries import table_counts
-from dtml.sources.simulated import SimulatedMarket, SimulatedSource
+from dtml.sources.simulated import SimulatedSource
 from flows.cli import app
 from flows.failures import run_command
 
@@ -132,30 +131,6 @@ def yahoo_market(home: Path, stocks: list[str]) -> Path:
     file = home / "yahooed.toml"
     file.write_text(SMALL_MARKET.format(source="yahoo", constituents=text))
     return file
-
-
-def test_a_night_through_the_real_yfinance_client_resumes_after_a_rate_limit(dtml: Command, home: Path) -> None:
-    bars = SimulatedSource(market=SimulatedMarket(start=date(2023, 6, 1))).bars(date(2024, 7, 2))
-    stocks = [f"L{i:02d}" for i in range(1, 11)]
-    prices = {symbol: bars[bars["symbol"] == symbol] for symbol in (*stocks, "SIMX")}
-    command = ("nightly", "--market-file", str(yahoo_market(home, stocks)), "--as-of", AS_OF, "--json")
-    with FakeYahoo(prices, rate_limit_after=4) as yahoo:
-        limited = run_process(*command, environment=yahoo.environment())
-        assert limited.returncode == 1
-        assert "rate_limited" in limited.stderr
-        assert "run the night again" in limited.stderr
-        assert "Traceback" not in limited.stderr
-        served = set(yahoo.requests)
-        yahoo.rate_limit_after = None
-        yahoo.requests.clear()
-        resumed = run_process(*command, environment=yahoo.environment())
-        assert resumed.returncode == 0, resumed.stderr
-        assert served.isdisjoint(yahoo.requests)
-        assert served | set(yahoo.requests) == set(prices)
-    document = json.loads(resumed.stdout)
-    assert document["night"]["status"] == "complete"
-    assert len(document["predictions"]) == 10
-    assert [night["status"] for night in nights_of(dtml)] == ["complete"]
 
 
 def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(dtml: Command, home: Path) -> None:

@@ -55,13 +55,13 @@ class Scene:
     said: dict[str, subprocess.CompletedProcess[str]]
 
     def run(self, name: str, *arguments: str, url: str | None = None) -> None:
-        environment = os.environ | {
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
+        environment = plain | {
             "DTML_DATABASE_URL": url or self.url,
             "DTML_ALERT_WEBHOOK": self.hook.url,
             "DTML_DATA": str(self.folder / "data"),
             "DTML_REPORTS": str(self.folder / "reports"),
         }
-        environment.pop("PREFECT_API_URL", None)
         self.said[name] = subprocess.run(
             [DTML, *arguments],
             env=environment,
