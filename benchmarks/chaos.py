@@ -1,6 +1,6 @@
 """A year of nights through the real command while sources fail, processes die and disks fill.
 
-`python -m benchmarks.chaos [--nights 365] [--workers 4] [--seed 0]`: consecutive sessions, split over so many stores
+`python -m benchmarks.chaos [--nights 365] [--workers 4] [--seed 0] [--engine sqlite]`: consecutive sessions, split over so many stores
 that are run side by side. As root on Linux each store lies on a small disk of its own, which can really be full;
 elsewhere a process with a full disk is one whose files may not grow. What a seed draws is the same each time.
 """
@@ -12,8 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
+
+from benchmarks.store import postgresql
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.insert(0, str(TESTS))  # the test-bed is that of the tests
@@ -30,24 +33,27 @@ def main() -> None:
     asked.add_argument("--nights", type=int, default=365)
     asked.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1))
     asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--engine", choices=["sqlite", "postgresql"], default="sqlite")
     asked.add_argument("--first", type=date.fromisoformat, help=argparse.SUPPRESS)  # given to a worker alone, as is
     asked.add_argument("--mount", action="store_true", help=argparse.SUPPRESS)
     options = asked.parse_args()
     if options.first is not None:
-        _work(options.nights, options.seed, options.first, mount=options.mount)
+        with postgresql() if options.engine == "postgresql" else nullcontext() as server:
+            url = None if server is None else server.render_as_string(hide_password=False)
+            _work(options.nights, options.seed, options.first, url, mount=options.mount)
         return
     begun = time.monotonic()
-    tally = _side_by_side(options.nights, options.workers, options.seed)
+    tally = _side_by_side(options.nights, options.workers, options.seed, options.engine)
     _show(tally, time.monotonic() - begun)
     sys.exit(int(bool(tally.broken)))
 
 
-def _side_by_side(nights: int, workers: int, seed: int) -> Tally:
+def _side_by_side(nights: int, workers: int, seed: int, engine: str) -> Tally:
     """The tallies of all stores together; each worker is a process in a mount namespace of its own, where it may."""
     days = nights_from(FIRST, nights)
     shares = [days[len(days) * i // workers : len(days) * (i + 1) // workers] for i in range(workers)]
     private, mount = (PRIVATE, ["--mount"]) if _may_mount() else ([], [])
-    command = [*private, sys.executable, "-m", "benchmarks.chaos", *mount]
+    command = [*private, sys.executable, "-m", "benchmarks.chaos", *mount, "--engine", engine]
     started = [
         subprocess.Popen(
             [*command, "--nights", str(len(share)), "--seed", str(seed + number), "--first", str(share[0])],
@@ -76,7 +82,7 @@ def _may_mount() -> bool:
         return False
 
 
-def _work(nights: int, seed: int, first: date, *, mount: bool) -> None:
+def _work(nights: int, seed: int, first: date, url: str | None, *, mount: bool) -> None:
     """One worker: run its nights, say how far it is, print its tally as JSON."""
     done = 0
 
@@ -90,7 +96,7 @@ def _work(nights: int, seed: int, first: date, *, mount: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         if mount:
             subprocess.run(["mount", "-t", "tmpfs", "-o", DISK, "none", name], check=True)
-        tally = run(Path(name), nights, seed, first=first, after_night=say)
+        tally = run(Path(name), nights, seed, url=url, first=first, after_night=say)
         if mount:
             subprocess.run(["umount", "--lazy", name], check=True)
     print(json.dumps(vars(tally)))
