@@ -1,8 +1,8 @@
 """A year of nights through the real command while sources fail, processes die and disks fill.
 
-`python -m benchmarks.chaos [--nights 365] [--workers 4] [--seed 0] [--engine sqlite]`: consecutive sessions, split over so many stores
-that are run side by side. As root on Linux each store lies on a small disk of its own, which can really be full;
-elsewhere a process with a full disk is one whose files may not grow. What a seed draws is the same each time.
+`python -m benchmarks.chaos [--nights 365] [--workers 4] [--seed 0] [--engine sqlite]`: consecutive sessions, split over
+so many stores that are run side by side. As root on Linux each store lies on a small disk of its own, which can really
+be full; elsewhere a process with a full disk is one whose files may not grow. What a seed draws is the same each time.
 """
 
 import argparse

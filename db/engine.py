@@ -236,7 +236,8 @@ def _one_line(engine: Engine) -> Iterator[None]:
 
 def _location(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
-        return unquote(str(url.database).removeprefix("file:"))
+        name = str(url.database)
+        return unquote(name.removeprefix("file:")) if name.startswith("file:") else name
     shown = {key: value for key, value in url.query.items() if key in ("host", "port")}
     return url.set(query=shown).render_as_string(hide_password=True)
 

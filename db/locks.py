@@ -61,4 +61,4 @@ def _advisory(engine: Engine, market: str) -> Iterator[None]:
 
 
 def _busy(market: str) -> StoreBusyError:
-    return StoreBusyError(f"another process is at a night of {market}: let it end")
+    return StoreBusyError(f"another process is at work on {market}: let it end")

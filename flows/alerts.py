@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Literal
 
 import pandas as pd
@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine
 from db import queries, service, standing
 from db.engine import reading, transaction
 from dtml.markets import Market
+from flows.schedules import DELAY
 from flows.status import Standing, late_message, standing_of, waiting_alerts
 from flows.webhook import UndeliveredError, find_webhook, in_flow
 
@@ -43,13 +44,15 @@ def after_night(engine: Engine, market: str, as_of: date) -> None:
         log.warning("alerts of %s, night of %s, not raised: %s", market, as_of, error)
 
 
-def watch_markets(engine: Engine, markets: Mapping[str, Market | None], now: datetime | None = None) -> list[Standing]:
+def watch_markets(
+    engine: Engine, markets: Mapping[str, Market | None], now: datetime | None = None, delay: timedelta = DELAY
+) -> list[Standing]:
     """Look at how each market stands, raise what is late or was refused, and send what waits; gives how they stand.
 
     `markets` maps each name to its definition, None for one that is not known: it cannot be told to be late.
     """
     now = now or datetime.now(UTC)
-    found = [standing_of(engine, name, market, now) for name, market in markets.items()]
+    found = [standing_of(engine, name, market, now, delay) for name, market in markets.items()]
     tell(engine, [alert for each in found for alert in _of_standing(each)])
     return found
 

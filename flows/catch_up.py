@@ -36,11 +36,6 @@ class CaughtUp:
     refused: dict[date, NightRefusedError] = field(default_factory=dict)
 
     @property
-    def may_pass(self) -> bool:
-        """Whether a refused night may be complete when it is run again."""
-        return any(error.may_pass for error in self.refused.values())
-
-    @property
     def reason(self) -> str:
         """Why nights were refused: the first of them whole, the others by their day."""
         first, *others = self.refused.values()

@@ -7,6 +7,7 @@ import pandas as pd
 
 from db import queries
 from db.engine import location, reading
+from db.locks import market_lock
 from dtml.errors import DtmlError
 from dtml.sessions import sessions_up_to
 from flows.catch_up import missed_nights
@@ -38,6 +39,7 @@ def catch_up_market(order: Order, asked: date | None, *, as_json: bool) -> None:
     days = missed_nights(desk, last)
     announce(desk)
     if not days:
+        err.print("no night was missed")
         return _show_night(desk, run_night(desk, last), as_json=as_json)
     err.print(f"{len(days)} night{'s'[: len(days) > 1]} missed: {', '.join(map(str, days))}")
     make_data_folder()
@@ -74,7 +76,7 @@ def fetch_market(order: Order, asked: date | None, *, whole: bool, as_json: bool
     desk = open_desk(order)
     as_of = choose_as_of(desk, asked)
     announce(desk)
-    with err.status(f"fetching {desk.name} up to {as_of}"):
+    with market_lock(desk.engine, desk.name), err.status(f"fetching {desk.name} up to {as_of}"):
         catch = fetch_bars(desk, as_of, whole=whole)
     if as_json:
         return print_json({"as_of": as_of} | asdict(catch) | {"outcomes": catch.failures})

@@ -57,14 +57,19 @@ def service_tag() -> str:
 
 
 def deployment_of(job: Job) -> RunnerDeployment:
-    """The deployment of a job: one run of it at a time, a second one is cancelled."""
+    """The deployment of a job: one run of it at a time; a second one is cancelled, or waits if it is a night.
+
+    A night due while missed ones are caught up must not be lost; nights due every minute must not queue up.
+    """
     schedule = job.schedule
+    waits = schedule.work == "night" and not job.parameters.get("any_day")
+    strategy = ConcurrencyLimitStrategy.ENQUEUE if waits else ConcurrencyLimitStrategy.CANCEL_NEW
     deployment = FLOWS[schedule.work].to_deployment(
         schedule.market,
         schedule=Cron(schedule.cron, timezone=schedule.timezone),
         parameters=dict(job.parameters),
         tags=["dtml", service_tag()],
-        concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
+        concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=strategy),
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     assert isinstance(deployment, RunnerDeployment)

@@ -1,21 +1,25 @@
 """The flows of a night, a training and a watch: thin tasks around plain functions, for Prefect to run and log."""
 
 from collections.abc import Callable, Sequence
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
+from db.locks import market_lock
 from flows.alerts import after_night, watch_markets
 from flows.artifacts import leave_artifacts
 from flows.desk import Order, open_desk, open_store, open_stored_desk
 from flows.interrupts import signals_of
 from flows.night import Night, run_night
 from flows.progress import training_progress
+from flows.schedules import DELAY
 from flows.status import named_markets
 from flows.train import Model, train_model
+
+MINUTE = timedelta(minutes=1)
 
 
 def as_task(name: str, work: Callable[[], Any]) -> Any:
@@ -45,14 +49,21 @@ def train(order: Order, as_of: date) -> Model:
         with training_progress(desk.experiment.seeds()) as on_epoch:
             return train_model(desk, as_of, on_epoch)
 
-    with signals_of(order.attended):
+    with signals_of(order.attended), market_lock(desk.engine, desk.name):
         model: Model = as_task("train", work)
     return model
 
 
 @flow(name="watch", persist_result=False)
-def watch(markets: Sequence[str] = (), market_files: Sequence[Path] = ()) -> list[str]:
-    """Raise what is late or refused of these markets, or of all in the store; see `flows.alerts.watch_markets`."""
+def watch(
+    markets: Sequence[str] = (), market_files: Sequence[Path] = (), delay_minutes: int = DELAY // MINUTE
+) -> list[str]:
+    """Raise what is late or refused of these markets, or of all in the store; see `flows.alerts.watch_markets`.
+
+    A market that has had no night yet is passed over.
+    """
     engine = open_store()
-    found = watch_markets(engine, named_markets(engine, markets, market_files))
+    known = named_markets(engine, (), market_files)
+    asked = {name: market for name, market in known.items() if not markets or name in markets}
+    found = watch_markets(engine, asked, delay=delay_minutes * MINUTE)
     return [each.problem for each in found if each.problem]

@@ -93,27 +93,34 @@ def _night(order: Order, asked: date | None, waits: Sequence[int], *, any_day: b
     if asked is None and not any_day and (reason := skip_reason(desk.market, due)) is not None:
         return _skipped(reason)
     as_of = choose_as_of(desk, asked, due)
+    if (known := desk.source.last_session()) is not None:
+        as_of = min(as_of, known)  # files that end early have no later night
     if not missed_nights(desk, as_of):
         return _skipped(f"the night of {as_of} is complete already")
     done = _caught_up(desk, as_of, waits)
     if as_of in done.refused:
-        return Failed(message=done.reason)
+        return Failed(message=str(done.refused[as_of]))
+    if not done.nights:  # another run completed it meanwhile, or only older ones were missed
+        older = f"; refused: {done.reason}" if done.refused else ""
+        return _skipped(f"the night of {as_of} is complete already{older}")
     return Completed(message=_summary(done))
 
 
 def _caught_up(desk: Desk, as_of: date, waits: Sequence[int]) -> CaughtUp:
-    """Run the missed nights, again after each of `waits` while the source fails, and tell how they ended."""
+    """Run the missed nights, again after each of `waits` while the source fails for `as_of`; tell how they ended."""
     done = CaughtUp()
     for wait in (*waits, None):
         tried = catch_up(desk, as_of, partial(run_night, stage=as_task))
         done = CaughtUp([*done.nights, *tried.nights], tried.refused)
-        if wait is None or not tried.may_pass:
+        for night in tried.nights:
+            leave_artifacts(desk, night)
+            after_night(desk.engine, desk.name, night.row["as_of"])
+        last = tried.refused.get(as_of)
+        if wait is None or last is None or not last.may_pass:
             break
-        log.warning("%s; the next try is in %d s", tried.reason, wait)
+        log.warning("%s; the next try is in %d s", last, wait)
         time.sleep(wait)
-    for night in done.nights:
-        leave_artifacts(desk, night)
-    for day in sorted([*(night.row["as_of"] for night in done.nights), *done.refused]):
+    for day in sorted(done.refused):
         after_night(desk.engine, desk.name, day)
     return done
 

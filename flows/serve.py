@@ -50,7 +50,9 @@ class Service:
                 anyhow = {"any_day": True} if schedule.work == "night" and self.cron is not None else {}
                 found.append((schedule, {"order": self.orders[name]} | anyhow))
         files = [order.market_file for order in self.orders.values() if order.market_file is not None]
-        return [*found, (watch_schedule(), {"market_files": files})]
+        minutes = self.delay // timedelta(minutes=1)
+        watched = {"markets": list(self.markets), "market_files": files, "delay_minutes": minutes}
+        return [*found, (watch_schedule(), watched)]
 
 
 def serve_markets(service: Service) -> None:

@@ -117,14 +117,14 @@ def named_markets(engine: Engine, names: Sequence[str], files: Sequence[Path]) -
     return {name: own[name] if name in own else load_market(name) if name in known else None for name in wanted}
 
 
-def standing_of(engine: Engine, name: str, market: Market | None, now: datetime) -> Standing:
+def standing_of(engine: Engine, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY) -> Standing:
     """How one market stands; `market` is None for one whose file was not named."""
     with reading(engine) as conn:
         last, complete = (standing.last_night(conn, name, complete=whole) for whole in (False, True))
         run = queries.latest_run(conn, name)
         scores = standing.running_scores(conn, name)
         unsent = waiting_alerts(conn, now, name)
-        clock = _clock(conn, market, now)
+        clock = _clock(conn, market, now, delay)
     outcome = _outcome(engine, name, last)
     closed, due = clock.closed, clock.due
     done = complete["as_of"] if complete else None
@@ -174,7 +174,7 @@ class _Clock:
     note: str | None = None
 
 
-def _clock(conn: Connection, market: Market | None, now: datetime) -> _Clock:
+def _clock(conn: Connection, market: Market | None, now: datetime, delay: timedelta) -> _Clock:
     if market is None:
         return _Clock(note="its exchange is not known here: name its file with --market-file")
     closed = last_closed_session(market.calendar, now)
@@ -182,7 +182,7 @@ def _clock(conn: Connection, market: Market | None, now: datetime) -> _Clock:
     refused = queries.refused_bars(conn, market.name, first, now.date())
     bars = len(refused[["symbol", "session"]].drop_duplicates())
     try:
-        return _Clock(closed, due_night(market, now), next_night(market, now), bars)
+        return _Clock(closed, due_night(market, now, delay), next_night(market, now, delay), bars)
     except DtmlError as error:  # the calendar ends
         return _Clock(closed, refused_bars=bars, note=str(error))
 

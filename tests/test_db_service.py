@@ -5,13 +5,14 @@ import os
 import signal
 from datetime import UTC, date, datetime, timedelta
 from multiprocessing.synchronize import Event
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from sqlalchemy import Engine
 
 from db import repositories, service
-from db.engine import open_engine, reading, transaction
+from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreBusyError
 from db.locks import market_lock
 
@@ -55,7 +56,7 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(engine: En
     other = spawn.Process(target=hold, args=(store_url, held, over))
     other.start()
     assert held.wait(60)
-    with pytest.raises(StoreBusyError, match="another process is at a night of toy"), market_lock(engine, "toy"):
+    with pytest.raises(StoreBusyError, match="another process is at work on toy"), market_lock(engine, "toy"):
         pass
     with market_lock(engine, "another"):
         pass
@@ -78,3 +79,13 @@ def test_an_alert_is_raised_once_and_waits_until_it_is_sent(engine: Engine) -> N
         assert service.alerts(conn)["message"].tolist() == ["no index", "not yet"]
         assert service.alerts(conn, "toy", unsent=True)["kind"].tolist() == ["late"]
         assert service.alerts(conn, "other").empty
+
+
+def test_a_market_is_held_in_a_folder_of_any_name_for_readers_too(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a%20b/store.sqlite"
+    writer = open_engine(url)
+    upgrade(writer)
+    reader = open_engine(url, read_only=True)
+    with market_lock(writer, "toy"), pytest.raises(StoreBusyError), market_lock(reader, "toy"):
+        pass
+    assert [folder.name for folder in tmp_path.iterdir()] == ["a%20b"]

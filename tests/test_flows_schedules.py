@@ -20,7 +20,9 @@ from dtml.sources import Fetched
 from flows import scheduled
 from flows.desk import Desk, Order
 from flows.night import directly, run_night
+from flows.nightly import MINUTE
 from flows.schedules import DELAY, as_of_of, next_night, night_cron, schedules_of, skip_reason
+from flows.serve import Service
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -218,7 +220,7 @@ def test_a_scheduled_night_beside_another_process_at_the_market_is_skipped_with_
     with market_lock(desk.engine, desk.name):
         state = ended(desk, monkeypatch)
     assert state.name == "Skipped"
-    assert "another process is at a night of simulated" in str(state.message)
+    assert "another process is at work on simulated" in str(state.message)
 
 
 def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
@@ -231,6 +233,9 @@ def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
     assert state.name == "Completed"
     assert f"night {lacking} of simulated refused" in str(state.message)
     assert [status(desk.engine, day) for day in (lacking, AS_OF)] == ["refused", "complete"]
+    again = ended(replace(desk, source=source), monkeypatch, 10_000)  # nothing of today's to do, or to wait for
+    assert again.name == "Skipped"
+    assert f"the night of {AS_OF} is complete already; refused: night {lacking}" in str(again.message)
 
 
 def test_a_scheduled_refetch_and_training_leave_a_held_market_alone(
@@ -244,3 +249,18 @@ def test_a_scheduled_refetch_and_training_leave_a_held_market_alone(
         with market_lock(desk.engine, desk.name):
             assert scheduled._outcome(partial(work, order)).name == "Skipped"
         assert scheduled._outcome(partial(work, order)).name == "Completed"
+
+
+def test_a_source_that_ends_early_has_no_night_after_its_end(
+    desk: Desk, due: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FrameSource, "last_session", lambda _source: date(2024, 6, 27))
+    state = ended(desk, monkeypatch)
+    assert (state.name, str(state.message)[:10]) == ("Completed", "2024-06-27")
+    assert status(desk.engine, AS_OF) is None
+
+
+def test_the_look_for_late_nights_is_at_the_markets_that_are_served_with_their_delay() -> None:
+    served = Service({"kospi200": load_market("kospi200")}, {"kospi200": Order("kospi200")}, 540 * MINUTE, None)
+    (watched,) = [parameters for schedule, parameters in served.schedules(DUE) if schedule.work == "watch"]
+    assert watched == {"markets": ["kospi200"], "market_files": [], "delay_minutes": 540}
