@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from db.engine import open_engine, reading
+from db.locks import market_lock
 from db.queries import table_counts
 from dtml.sources.simulated import SimulatedSource
 from flows.cli import app
@@ -123,6 +124,15 @@ def test_each_step_is_a_command_and_together_they_are_a_night(dtml: Command) -> 
     code, said, _ = dtml("predict", *market, "--json")
     assert (code, len(json.loads(said)["predictions"])) == (0, 30)
     assert [night["status"] for night in nights_of(dtml)] == ["complete"]
+
+
+def test_a_market_that_another_process_works_on_is_left_alone(dtml: Command) -> None:
+    market = ("--market-file", "small.toml", "--as-of", AS_OF)
+    assert dtml("fetch", *market)[0] == 0
+    with market_lock(open_engine(), "small"):
+        for verb in ("fetch", "predict"):
+            code, _, said = dtml(verb, *market)
+            assert (code, "another process is at work on small: let it end" in said) == (1, True)
 
 
 def yahoo_market(home: Path, stocks: list[str]) -> Path:
