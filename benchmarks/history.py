@@ -81,7 +81,7 @@ def measure(url: str, history: TenYears) -> bool:
 
 
 def time_views(url: str, history: TenYears, questions: Sequence[Question], draws: int = DRAWS) -> pd.DataFrame:
-    """A line for each question, asked again and again, on the store opened read only as `dtml sql` opens it."""
+    """A line for each question, asked again and again, on the store opened read only as `dtml query` opens it."""
     engine = open_engine(url, read_only=True)
     lines = []
     for question in questions:

@@ -68,6 +68,13 @@ def open_engine(url: str | None = None, *, read_only: bool = False) -> Engine:
         return engine
 
 
+def open_reader() -> Engine:
+    """The store that is there, opened read only; raises StoreUsageError unless its schema is this code's version."""
+    engine = open_engine(read_only=True)
+    require_current(engine)
+    return engine
+
+
 def is_read_only(engine: Engine) -> bool:
     """Whether the engine was opened read only."""
     return bool(engine.get_execution_options().get("read_only", False))

@@ -121,13 +121,6 @@ def predictions(
     return frame(conn, statement)
 
 
-def predictions_without_outcome(conn: Connection, market: str) -> pd.DataFrame:
-    """As `predictions`, those whose outcome is not recorded: their session may not have come yet."""
-    made, happened = schema.prediction, schema.outcome
-    known = sa.exists().where(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target)
-    return frame(conn, _predictions(market).where(~known))
-
-
 def prediction_history(
     conn: Connection,
     *,

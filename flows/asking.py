@@ -3,10 +3,8 @@
 import sys
 from collections.abc import Mapping
 
-from sqlalchemy import Engine
-
 from db import queries, schema
-from db.engine import location, open_engine, reading, require_current
+from db.engine import location, open_engine, open_reader, reading
 from db.engine import upgrade as upgrade_engine
 from db.views import VIEW_COLUMNS
 from dtml.markets import load_market, market_names
@@ -14,15 +12,9 @@ from flows.console import print_frame, print_json
 from flows.settings import out
 
 
-def _open() -> Engine:
-    engine = open_engine(read_only=True)
-    require_current(engine)
-    return engine
-
-
 def show_history(symbol: str, market: str | None, limit: int, *, as_json: bool) -> None:
     """Print what was predicted of a stock and what happened, the newest last."""
-    with reading(_open()) as conn:
+    with reading(open_reader()) as conn:
         rows = queries.prediction_history(conn, market=market, symbol=symbol).tail(limit)
     if as_json:
         return print_json(rows)
@@ -33,7 +25,7 @@ def show_history(symbol: str, market: str | None, limit: int, *, as_json: bool) 
 
 def show_runs(market: str | None, *, as_json: bool) -> None:
     """Print the trained models, newest last."""
-    with reading(_open()) as conn:
+    with reading(open_reader()) as conn:
         rows = queries.runs(conn, market)
     if as_json:
         return print_json(rows)
@@ -74,7 +66,7 @@ def show_markets(*, as_json: bool) -> None:
 
 def answer(sql: str, *, as_json: bool, as_csv: bool) -> None:
     """Print the answer to one SQL statement, run where nothing can be written."""
-    rows = queries.select(_open(), sql)
+    rows = queries.select(open_reader(), sql)
     if as_json:
         print_json(rows)
     elif as_csv:

@@ -11,6 +11,7 @@ import pandas as pd
 from db import queries
 from db.engine import reading
 from db.errors import StoreError
+from db.standing import COMPLETE
 from dtml.errors import DtmlError
 from dtml.sessions import next_session, session_open, sessions_between
 from flows.desk import Desk
@@ -50,7 +51,7 @@ def missed_nights(desk: Desk, last: date) -> list[date]:
     """
     with reading(desk.engine) as conn:
         nights = queries.nights(conn, desk.name)
-    complete = nights.loc[nights["status"].isin(["complete", "complete_with_gaps"]), "as_of"]
+    complete = nights.loc[nights["status"].isin(COMPLETE), "as_of"]
     first = last if complete.empty else min(complete.min().date(), last)
     sessions = sessions_between(desk.market.calendar, first, last)[-LIMIT:]
     return [session.date() for session in sessions[~sessions.isin(complete)]]

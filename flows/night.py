@@ -13,6 +13,7 @@ from db import queries, repositories
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.locks import market_lock
+from db.standing import COMPLETE
 from dtml.errors import DtmlError
 from dtml.sessions import next_session
 from flows.desk import Desk
@@ -66,7 +67,7 @@ def finished_night(desk: Desk, as_of: date) -> dict[str, Any] | None:
 
 
 def _is_complete(row: Mapping[str, Any] | None) -> bool:
-    return row is not None and row["status"] in ("complete", "complete_with_gaps")
+    return row is not None and row["status"] in COMPLETE
 
 
 def run_night(

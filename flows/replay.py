@@ -11,7 +11,8 @@ import pandas as pd
 from sqlalchemy import Engine
 
 from db import queries
-from db.engine import open_engine, reading, require_current
+from db.engine import reading
+from db.standing import COMPLETE
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import nightly_of
 from dtml.inference import choose_device, predict
@@ -20,7 +21,6 @@ from flows.desk import Desk, StoredSource
 from flows.predict import first_needed, night_windows
 from flows.train import Model, load_run
 
-COMPLETE = ("complete", "complete_with_gaps")
 FIGURES = ("probability", "spread")
 
 
@@ -222,10 +222,3 @@ class Archive:
             "new": int(both["then"].isna().sum()),
             "gone": int(both["now"].isna().sum()),
         }
-
-
-def open_past() -> Engine:
-    """The store, which must have this program's schema, opened read only."""
-    engine = open_engine(read_only=True)
-    require_current(engine)
-    return engine

@@ -6,11 +6,12 @@ from datetime import UTC, date, datetime
 from datetime import time as clock
 from pathlib import Path
 
+from db.engine import open_reader
 from dtml.errors import UsageError
 from flows.console import print_json
 from flows.desk import Order, read_market
 from flows.progress import training_progress
-from flows.replay import Archive, NotReplayedError, Replay, open_past
+from flows.replay import Archive, NotReplayedError, Replay
 from flows.replay_console import (
     print_all,
     print_at_moment,
@@ -58,7 +59,7 @@ def replay_all(order: Order, as_of: date | None, known_at: str | None, *, as_jso
 
 def reproduce_prediction(text: str, market_file: Path | None, device: str, *, train_again: bool, as_json: bool) -> None:
     """Make a prediction again and print it beside its receipt; raises NotReplayedError when it is another."""
-    receipt, engine = Receipt.read(text), open_past()
+    receipt, engine = Receipt.read(text), open_reader()
     run = run_of(engine, receipt)
     archive = Archive(engine, market_of(run, market_file), device)
     found, trained = reproduce(archive, receipt, run), None
@@ -87,7 +88,7 @@ def moment_of(text: str) -> datetime:
 
 
 def _open(order: Order) -> Archive:
-    return Archive(open_past(), read_market(order.market, order.market_file), order.device)
+    return Archive(open_reader(), read_market(order.market, order.market_file), order.device)
 
 
 def _show_at_moment(archive: Archive, replay: Replay, *, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from db import queries
 from db.engine import reading
 from db.errors import StoreUsageError
+from db.standing import COMPLETE
 from dtml.checkpoints import save_ensemble
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment
@@ -28,7 +29,7 @@ from dtml.training import EpochReport, no_report
 from dtml.windows import WindowConfig
 from flows.desk import Desk, StoredSource, read_market
 from flows.fetch import history_start
-from flows.replay import COMPLETE, FIGURES, Archive, made_by
+from flows.replay import FIGURES, Archive, made_by
 from flows.train import fit_bars, stored_bars
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from db.engine import open_engine, require_current
+from db.engine import open_engine, open_reader
 from flows.alerts import watch_markets
 from flows.console import print_frame, print_json
 from flows.settings import err, out
@@ -18,8 +18,7 @@ from flows.status import REFUSED_SESSIONS, ModelAge, Skill, Standing, moment, na
 
 def show_status(names: Sequence[str], files: Sequence[Path], *, check: bool, as_json: bool) -> bool:
     """Print how markets stand; whether all is well. `check` also raises and sends what is not."""
-    engine = open_engine(read_only=True)  # a store that is not there is not made by asking
-    require_current(engine)
+    engine = open_reader()  # a store that is not there is not made by asking
     markets = named_markets(engine, names, files)
     if check:
         found = watch_markets(open_engine(), markets)

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from db import queries, repositories, schema
+from db import calls, queries, repositories, schema
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
 
@@ -69,6 +69,16 @@ def save_outcomes(store: Engine, moves: tuple[float, ...] = (-0.01, 0.0, 0.02), 
     happened = happened.assign(rise=happened["move"] > 0, label=np.sign(happened["move"]).astype(int))
     with transaction(store) as conn:
         return repositories.save_outcomes(conn, "toy", happened, known_at=at, recorded_at=at)
+
+
+def close_night(store: Engine, target: pd.Timestamp) -> None:
+    as_of = (AS_OF if target == TARGET else TARGET).date()
+    counts = {"fetched": 0, "stored": 0, "refused": 0, "predictions": len(STOCKS)}
+    with transaction(store) as conn:
+        repositories.start_night(conn, "toy", as_of, target=target.date(), source="files", started_at=NOW)
+        repositories.finish_night(
+            conn, "toy", as_of, status="complete", finished_at=NOW, counts=counts, gaps=[], run_id="first"
+        )
 
 
 def test_a_run_comes_back_as_it_went_in(store: Engine) -> None:
@@ -186,14 +196,17 @@ def test_a_prediction_needs_its_run(store: Engine) -> None:
         save(store, predictions("nothing"))
 
 
-def test_predictions_wait_for_their_outcome(store: Engine) -> None:
+def test_a_closed_nights_calls_wait_for_their_outcome(store: Engine) -> None:
     save(store, predictions())
     save(store, predictions(target=NEXT))
+    for target in (TARGET, NEXT):
+        close_night(store, target)
     assert save_outcomes(store) == len(STOCKS)
     with reading(store) as conn:
-        waiting = queries.predictions_without_outcome(conn, "toy")
+        waiting = calls.unsettled_calls(conn, "toy", NEXT.date(), since=NEXT.date())
+        settled = calls.call_counts(conn, "toy", NEXT.date())
     assert set(waiting["target"]) == {NEXT}
-    assert len(waiting) == len(STOCKS)
+    assert len(waiting) == settled["n"].sum() == len(STOCKS)
 
 
 def test_an_outcome_is_stored_once_and_corrected_when_it_changes(store: Engine) -> None:

@@ -17,6 +17,7 @@ from sqlalchemy import Engine, make_url
 from test_db_roles import NAME
 
 from db.engine import open_engine, reading, require_current, transaction
+from db.errors import StoreError
 
 pytest_plugins = ("made_db_commands",)
 
@@ -125,7 +126,7 @@ def watched(target: Engine) -> Iterator[None]:
     while not waiting.wait(0.05):
         try:
             require_current(target)
-        except Exception:  # noqa: BLE001 - the tables are still being made
+        except StoreError:  # the tables are still being made
             continue
         if is_held(target):
             break
