@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 # The newest Alembic revision, which a store must have; a test holds it to the migrations.
-REVISION = "0008"
+REVISION = "0009"
 
 
 def _instrument() -> Column[Any]:
@@ -187,7 +187,12 @@ prediction = Table(
     CheckConstraint("probability >= 0 and probability <= 1", name="probability"),
     CheckConstraint("spread >= 0 and spread <= 1", name="spread"),
     CheckConstraint("as_of < target", name="dates"),
-    Index(None, "instrument_id", "target"),
+    Index(
+        None,
+        "instrument_id",
+        "target",
+        postgresql_include=["run_id", "as_of", "probability", "spread", "known_at", "made_at"],
+    ),
     Index(None, "target"),
     Index(None, "as_of"),
     comment="Predictions, never rewritten: one row per run, session predicted and stock.",

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sqlalchemy import Engine, text
 from test_db_predictions import NOW, run
 
 from db import backtests, repositories
@@ -19,9 +20,16 @@ FIGURES = {"n": 3, "nights": 1, "rises": 1, "acc": 0.5, "mcc": 0.0}
 
 
 def store(file: Path, *, stocks: int, nights: int) -> sqlite3.Connection:
-    """A market of S0, S1, ..., each with as many nights up to LAST and two versions of every bar."""
+    """The market of `fill` in a file."""
     engine = open_engine(f"sqlite:///{file}")
     upgrade(engine)
+    fill(engine, stocks=stocks, nights=nights)
+    engine.dispose()
+    return sqlite3.connect(file)
+
+
+def fill(engine: Engine, *, stocks: int, nights: int) -> None:
+    """A market of S0, S1, ..., each with as many nights up to LAST and two versions of every bar."""
     symbols = [f"S{number}" for number in range(stocks)]
     days = pd.bdate_range(end=LAST, periods=nights + 1)
     rows = pd.MultiIndex.from_product([range(1, nights + 1), symbols], names=["night", "symbol"]).to_frame(index=False)
@@ -47,8 +55,6 @@ def store(file: Path, *, stocks: int, nights: int) -> sqlite3.Connection:
         backtests.save_attention(conn, "toy", looks)
         for seen, target in pairwise(days):
             repositories.start_night(conn, "toy", seen.date(), target=target.date(), source="files", started_at=NOW)
-    engine.dispose()
-    return sqlite3.connect(file)
 
 
 def steps(conn: sqlite3.Connection, sql: str) -> int:
@@ -110,3 +116,24 @@ def test_one_stock_takes_no_longer_beside_many_stocks(
 ) -> None:
     sql = f"select * from {view} where market = 'toy' and symbol = 'S0'"
     assert steps(more_stocks, sql) < 1.5 * steps(few, sql)
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(
+    ("view", "indexes"),
+    [
+        ("prediction_history", {"ix_prediction_instrument_id_target", "pk_outcome"}),
+        ("price_latest", {"pk_price"}),
+        ("price_restatement", {"pk_price"}),
+    ],
+)
+def test_postgresql_finds_one_stock_in_indexes_alone(engine: Engine, view: str, indexes: set[str]) -> None:
+    fill(engine, stocks=MANY, nights=MANY)
+    sql = f"explain select * from {view} where market = 'toy' and symbol = 'S0'"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        conn.execute(text("vacuum (analyze) prediction, outcome, price"))
+        conn.execute(text("set enable_seqscan = off"))  # of so few rows, reading them all would be the quickest
+        conn.execute(text("set enable_bitmapscan = off"))
+        plan = "\n".join(conn.execute(text(sql)).scalars())
+    for index in indexes:
+        assert f"Index Only Scan using {index} " in plan, plan
