@@ -21,6 +21,8 @@ from db.frames import BAR_VALUES, bars, frame, row
 from db.typed_sql import guarded
 from db.views import VIEW_COLUMNS
 
+RULES = ("always_up", "index_reversal", "index_below_mean20")  # whose calls a history shows in words
+
 
 def instruments(conn: Connection, market: str) -> pd.DataFrame:
     """A market's stocks and its index: symbol, kind, source_symbol, name, sector, asked_from (NaT: never)."""
@@ -270,7 +272,7 @@ def _require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
 def _view(name: str) -> sa.TableClause:
     """A view whose columns have the types of the tables' columns of the same name."""
     types = {each.name: each.type for known in schema.metadata.tables.values() for each in known.c}
-    types |= {"hit": sa.Integer(), "call": sa.String(), "receipt": sa.String()}
+    types |= {"hit": sa.Integer()} | dict.fromkeys(("call", "receipt", *RULES), sa.String())
     return sa.table(name, *(sa.column(each, types[each]) for each in VIEW_COLUMNS[name]))
 
 

@@ -105,6 +105,7 @@ def save_predictions(
 ) -> int:
     """Store run_id, as_of, target, symbol, probability in [0, 1], spread (NaN: one member).
 
+    What is known beyond it is kept too, where it is given: calibrated, lowest, highest, rising_share, all in [0, 1].
     What was predicted once stands: raises StoreError, naming it, when a stored prediction differs.
     """
     if predictions.empty:
@@ -119,7 +120,8 @@ def save_predictions(
             f"{named(differing, ['run_id', 'target', 'symbol'])} is stored with another probability or spread:"
             " a past prediction is never rewritten"
         )
-    columns = ["run_id", "target", "instrument_id", "as_of", "probability", "spread"]
+    more = [name for name in ("calibrated", "lowest", "highest", "rising_share") if name in rows]
+    columns = ["run_id", "target", "instrument_id", "as_of", "probability", "spread", *more]
     made = rows.loc[~is_stored(before), columns]
     return insert_frame(conn, schema.prediction, made.assign(known_at=known_at, made_at=made_at))
 

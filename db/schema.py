@@ -32,6 +32,7 @@ from db.backtest_schema import (
 )
 from db.benchmark_schema import benchmark, benchmark_member, benchmark_score
 from db.columns import REAL, UtcTimestamp, metadata
+from db.evidence_schema import band, band_count, calibration_bin, explanation, rule_call
 from db.service_schema import alert, price_fetch
 
 __all__ = [
@@ -43,9 +44,13 @@ __all__ = [
     "backtest_portfolio",
     "backtest_return",
     "backtest_score",
+    "band",
+    "band_count",
     "benchmark",
     "benchmark_member",
     "benchmark_score",
+    "calibration_bin",
+    "explanation",
     "instrument",
     "membership",
     "metadata",
@@ -55,12 +60,13 @@ __all__ = [
     "price",
     "price_fetch",
     "refused_bar",
+    "rule_call",
     "run",
     "score",
 ]
 
 # The newest Alembic revision, which a store must have; a test holds it to the migrations.
-REVISION = "0009"
+REVISION = "0011"
 
 
 def _instrument() -> Column[Any]:
@@ -162,6 +168,8 @@ run = Table(
         comment="SHA-256 of the checkpoint; missing for a model that keeps no weights, such as gradient boosting.",
     ),
     Column("losses", JSON, nullable=False, comment="Training history, per member and epoch."),
+    Column("slope", REAL, comment="Calibrated logit over the logit of the probability; missing if not calibrated."),
+    Column("intercept", REAL, comment="Calibrated logit of a probability of one half; missing if not calibrated."),
     Column("train_first", Date, nullable=False, comment="First session trained on."),
     Column(
         "train_last", Date, nullable=False, comment="Session as of which it was trained: the last one it could see."
@@ -184,6 +192,10 @@ prediction = Table(
     Column("spread", REAL, comment="Standard deviation over the members; 0 with one, missing if not kept."),
     Column("known_at", UtcTimestamp, nullable=False, comment="Latest known_at of the prices it saw."),
     Column("made_at", UtcTimestamp, nullable=False, comment="When it was computed."),
+    Column("calibrated", REAL, comment="The probability as calibrated on validation; missing if not kept."),
+    Column("lowest", REAL, comment="Smallest probability among the members; missing if not kept."),
+    Column("highest", REAL, comment="Largest probability among the members; missing if not kept."),
+    Column("rising_share", REAL, comment="Share of the members above 0.5; missing if not kept."),
     CheckConstraint("probability >= 0 and probability <= 1", name="probability"),
     CheckConstraint("spread >= 0 and spread <= 1", name="spread"),
     CheckConstraint("as_of < target", name="dates"),
@@ -191,7 +203,7 @@ prediction = Table(
         None,
         "instrument_id",
         "target",
-        postgresql_include=["run_id", "as_of", "probability", "spread", "known_at", "made_at"],
+        postgresql_include=["run_id", "as_of", "probability", "spread", "known_at", "made_at", "calibrated"],
     ),
     Index(None, "target"),
     Index(None, "as_of"),

@@ -19,7 +19,7 @@ MODEL = """
 create view model as
 select
     market, id as run_id, kind, model, train_first, train_last, seeds, config, code_version, data_watermark,
-    checkpoint_hash, created_at
+    checkpoint_hash, slope, intercept, created_at
 from run
 """
 
@@ -59,6 +59,8 @@ SERVICE_VIEW_COLUMNS: Final = MappingProxyType(
             "code_version": "Version of the code that trained.",
             "data_watermark": "Latest known_at of the prices trained on, UTC.",
             "checkpoint_hash": "SHA-256 of the checkpoint; missing for a model that keeps no weights.",
+            "slope": "Calibrated logit over the logit of the probability; missing if not calibrated.",
+            "intercept": "Calibrated logit of a probability of one half; missing if not calibrated.",
             "created_at": "When training ended, UTC.",
         },
     }

@@ -9,6 +9,7 @@ from typing import Final
 
 from db.backtest_views import BACKTEST_VIEW_COLUMNS, BACKTEST_VIEW_SQL
 from db.benchmark_views import BENCHMARK_VIEW_COLUMNS, BENCHMARK_VIEW_SQL
+from db.evidence_views import EVIDENCE_VIEW_COLUMNS, EVIDENCE_VIEW_SQL
 from db.service_views import SERVICE_VIEW_COLUMNS, SERVICE_VIEW_SQL
 
 # SQLite reads a cross join in the order written: the newest night before its predictions, never all of a market's.
@@ -24,7 +25,7 @@ with newest as (
     group by market
 )
 select
-    n.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.spread,
+    n.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.spread, p.calibrated,
     case when p.probability > 0.5 then 'rise' else 'fall' end as call,
     p.run_id, p.known_at, p.made_at,
     p.run_id || '/' || i.symbol || '/' || cast(p.target as varchar) as receipt
@@ -46,16 +47,20 @@ where r.market = n.market and r.kind = 'nightly' and p.run_id = r.id and p.targe
 PREDICTION_HISTORY = """
 create view prediction_history as
 select
-    i.market, i.symbol, p.as_of, p.target, p.probability, p.spread,
+    i.market, i.symbol, p.as_of, p.target, p.probability, p.spread, p.calibrated,
     case when p.probability > 0.5 then 'rise' else 'fall' end as call,
     o.move, o.label,
     case when o.rise is null then null when (p.probability > 0.5) = o.rise then 1 else 0 end as hit,
+    case when c.always_up then 'rise' when not c.always_up then 'fall' end as always_up,
+    case when c.index_reversal then 'rise' when not c.index_reversal then 'fall' end as index_reversal,
+    case when c.index_below_mean20 then 'rise' when not c.index_below_mean20 then 'fall' end as index_below_mean20,
     r.kind, p.run_id, p.known_at, p.made_at,
     p.run_id || '/' || i.symbol || '/' || cast(p.target as varchar) as receipt
 from prediction p
 join instrument i on i.id = p.instrument_id
 join run r on r.id = p.run_id
 left join outcome o on o.instrument_id = p.instrument_id and o.session = p.target
+left join rule_call c on c.market = i.market and c.target = p.target
 """
 
 DAILY_SCORE = """
@@ -130,6 +135,7 @@ VIEW_SQL: Final = MappingProxyType(
         **BENCHMARK_VIEW_SQL,
         **BACKTEST_VIEW_SQL,
         **SERVICE_VIEW_SQL,
+        **EVIDENCE_VIEW_SQL,
     }
 )
 
@@ -143,6 +149,7 @@ _PREDICTION = {
     "target": "Session predicted.",
     "probability": "Probability of a rise, 0 to 1; mean of the members.",
     "spread": "Standard deviation over the members; 0 with one, missing if not kept.",
+    "calibrated": "The probability as calibrated on validation; missing if not kept.",
     "call": "'rise' when the probability is above 0.5, else 'fall'.",
 }
 _RECEIPT = {
@@ -169,6 +176,9 @@ VIEW_COLUMNS: Final = MappingProxyType(
             "move": "Adjusted close over the one before, minus 1; missing until the target's bar is known.",
             "label": "The paper's label of the move: 1, 0 or -1; missing with the move.",
             "hit": "1 when the call was right (a rise is a move above 0), else 0; missing with the move.",
+            "always_up": "What the rule 'every stock rises' called; missing if not kept, like the next two.",
+            "index_reversal": "What 'rises after a fall of the index, else falls' called; missing without history.",
+            "index_below_mean20": "What 'rises while the index is below its mean of 20 sessions, else falls' called.",
             "kind": "Purpose of the model: 'nightly', 'backtest' or 'paper'.",
             **_RECEIPT,
         },
@@ -244,5 +254,6 @@ VIEW_COLUMNS: Final = MappingProxyType(
         **BENCHMARK_VIEW_COLUMNS,
         **BACKTEST_VIEW_COLUMNS,
         **SERVICE_VIEW_COLUMNS,
+        **EVIDENCE_VIEW_COLUMNS,
     }
 )

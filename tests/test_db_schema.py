@@ -20,7 +20,7 @@ from db.views import VIEW_COLUMNS, VIEW_SQL
 FACTS = {"membership", "price", "refused_bar", "prediction", "outcome", "score", "night"}
 FACTS |= {"benchmark_score", "benchmark_member", "attention_weight"}
 FACTS |= {"backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio"}
-FACTS |= {"price_fetch", "alert"}
+FACTS |= {"price_fetch", "alert", "band", "rule_call", "calibration_bin", "band_count", "explanation"}
 
 
 def alembic(conn: Connection | None = None) -> Config:

@@ -1,0 +1,108 @@
+"""Every write and read of how far predictions can be trusted: bands, rules' calls, nightly counts, explanations.
+
+Writes as in db/repositories.py, reads as in db/queries.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db import schema
+from db.bulk import insert_frame, insert_missing, records, upsert
+from db.frames import frame, row
+from db.queries import rows_of
+from db.stored import save_figures
+
+
+def save_bands(conn: Connection, run_id: str, bands: pd.DataFrame) -> int:
+    """Store the bands of a run: level, threshold, days, n. What is stored stands: raises StoreError when it differs."""
+    return save_figures(conn, schema.band, "run_id", run_id, bands, why="a model is calibrated once")
+
+
+def bands(conn: Connection, run_id: str) -> pd.DataFrame:
+    """The bands of a run by level: level, threshold, days, n; no rows for a run that was not calibrated."""
+    return rows_of(conn, schema.band, "run_id", run_id)
+
+
+def save_rule_calls(conn: Connection, market: str, calls: pd.DataFrame) -> int:
+    """Store target, as_of and a column a rule (true for a rise, missing without history). What is stored stands."""
+    names = [each.name for each in schema.rule_call.c if each.name != "market"]
+    return insert_missing(conn, schema.rule_call, records(schema.rule_call, calls[names].assign(market=market)))
+
+
+def save_bins(conn: Connection, bins: pd.DataFrame) -> int:
+    """Store run_id, target, bin, n, probability_sum, rises in place of what is stored of these runs and targets."""
+    return _replace(conn, schema.calibration_bin, bins)
+
+
+def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
+    """Store run_id, target, level, n, covered, called, right_calls in place of what is stored of these nights."""
+    return _replace(conn, schema.band_count, counts)
+
+
+def calibration_bins(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
+    """The columns of calibration_bin for nightly runs of a market, targets first..last, by target, run and bin."""
+    return _counts(conn, schema.calibration_bin, market, first, last)
+
+
+def band_counts(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
+    """The columns of band_count for nightly runs of a market, targets first..last, by target, run and level."""
+    return _counts(conn, schema.band_count, market, first, last)
+
+
+def night_calls(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
+    """What a night predicted with the model it was closed with, by symbol; NaN is missing.
+
+    Columns: symbol, name, sector, probability, spread, calibrated, lowest, highest, rising_share, run_id.
+    """
+    made, named, night = schema.prediction, schema.instrument, schema.night
+    said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
+    columns = (named.c.symbol, named.c.name, named.c.sector, *said, made.c.run_id)
+    of_night = sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
+    joined = night.join(made, of_night).join(named, named.c.id == made.c.instrument_id)
+    statement = sa.select(*columns).select_from(joined).where(night.c.market == market, night.c.as_of == as_of)
+    return frame(conn, statement.order_by(named.c.symbol))
+
+
+def settled_calls(conn: Connection, run_id: str, first: date, last: date) -> pd.DataFrame:
+    """Predictions of a run with an outcome, targets first..last: run_id, target, probability, calibrated, rise."""
+    made, happened = schema.prediction, schema.outcome
+    columns = (made.c.run_id, made.c.target, made.c.probability, made.c.calibrated, happened.c.rise)
+    settled = sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target)
+    statement = sa.select(*columns).select_from(made.join(happened, settled)).where(made.c.run_id == run_id)
+    return frame(conn, statement.where(made.c.target.between(first, last)).order_by(made.c.target))
+
+
+def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:
+    """Store or renew what is known of a run's attention, every column of explanation by name; 1 when it is new."""
+    return upsert(conn, schema.explanation, [dict(explained)], stamps=("made_at", "seconds"))
+
+
+def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
+    """What is known of a run's attention, every column of explanation; None when it was never measured."""
+    return row(conn, sa.select(schema.explanation).where(schema.explanation.c.run_id == run_id))
+
+
+def _replace(conn: Connection, table: sa.Table, rows: pd.DataFrame) -> int:
+    if rows.empty:
+        return 0
+    for run_id, targets in rows.groupby("run_id")["target"]:
+        days = [day.date() for day in pd.DatetimeIndex(targets.unique())]
+        conn.execute(sa.delete(table).where(table.c.run_id == run_id, table.c.target.in_(days)))
+    return insert_frame(conn, table, rows[[each.name for each in table.c]])
+
+
+def _counts(conn: Connection, table: sa.Table, market: str, first: date | None, last: date) -> pd.DataFrame:
+    joined = table.join(schema.run, schema.run.c.id == table.c.run_id)
+    statement = sa.select(table).select_from(joined)
+    statement = statement.where(schema.run.c.market == market, schema.run.c.kind == "nightly", table.c.target <= last)
+    if first is not None:
+        statement = statement.where(table.c.target >= first)
+    keys = [each for each in table.primary_key if each.name not in ("run_id", "target")]
+    return frame(conn, statement.order_by(table.c.target, table.c.run_id, *keys))
