@@ -19,9 +19,10 @@ from sqlalchemy import Engine, text
 
 from benchmarks.store import postgresql
 from benchmarks.ten_years import BACKTEST_MARKET, MARKETS, RESTATED, STOCKS, TenYears, moment, run_name
-from db import queries, repositories
+from db import backtests, evidence, queries, repositories
 from db.engine import open_engine, reading, transaction, upgrade
 from db.views import VIEW_SQL
+from dtml.rules import NAIVE_RULES
 
 DRAWS = 200
 VIEW_LIMIT_MS, NIGHT_LIMIT_MS = 50.0, 100.0
@@ -112,6 +113,7 @@ def _new_nights(engine: Engine, history: TenYears) -> Iterator[tuple[str, str, p
                 )
             chances = DRAWN.beta(200, 200, len(STOCKS))
             made = pd.DataFrame({"symbol": STOCKS, "probability": chances, "spread": chances / 50})
+            made = made.assign(calibrated=chances, lowest=chances, highest=chances, rising_share=0.5)
             run_id = run_name(market, history.days[history.starts[-1]])
             yield market, run_id, made.assign(as_of=as_of, target=target, run_id=run_id)
 
@@ -124,8 +126,14 @@ def _store_night(engine: Engine, market: str, run_id: str, made: pd.DataFrame) -
     as_of = made["as_of"].iloc[0]
     now = moment(as_of).to_pydatetime()
     counts = {"fetched": 4000, "stored": 400, "refused": 0, "predictions": len(made)}
+    looks = [
+        made[["run_id", "target", "symbol"]].assign(source=np.roll(STOCKS, step), weight=0.1) for step in (1, 2, 3)
+    ]
+    rules = made[["as_of", "target"]].head(1).assign(**dict.fromkeys(NAIVE_RULES, True))
     with transaction(engine) as conn:
         new = repositories.save_predictions(conn, market, made, known_at=now, made_at=now)
+        backtests.save_attention(conn, market, pd.concat(looks, ignore_index=True))
+        evidence.save_rule_calls(conn, market, rules)
         repositories.finish_night(
             conn,
             market,
@@ -228,6 +236,15 @@ QUESTIONS = (
     Question("backtest_summary", "a market", lambda _history: f"market = '{BACKTEST_MARKET}'"),
     Question("attention", "a symbol", _stock([BACKTEST_MARKET])),
     Question("attention", "a symbol of a night", lambda history: f"{_attended(history)} and symbol = '{_one(STOCKS)}'"),
+    Question("symbol_score", "a symbol", _stock()),
+    Question("symbol_score", "a symbol of a backtest too", _stock([BACKTEST_MARKET])),
+    Question("calibration", "a night", _day("target")),
+    Question("coverage", "a night", _day("target")),
+    Question("disagreement", "a symbol", _stock()),
+    Question("disagreement", "a night", _day("target")),
+    Question("band_call", "a symbol at a level", lambda history: f"{_stock()(history)} and level = 0.8"),
+    Question("band_call", "a night at a level", lambda history: f"{_day('target')(history)} and level = 0.8"),
+    Question("explanation_log", "a market", lambda _history: f"market = '{_one(MARKETS)}'"),
     Question("fetch_log", "a night", _day("as_of")),
     Question("alert_log", "a night", _day("as_of")),
     Question("model", "a market", lambda _history: f"market = '{_one(MARKETS)}'"),

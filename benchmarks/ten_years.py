@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection, Engine
 
-from db import backtests, queries, repositories, schema
+from db import backtests, evidence, queries, repositories, schema
 from db.bulk import insert_frame, insert_missing
 from db.engine import transaction
+from dtml.markets.definition import LEVELS
 from dtml.rules import NAIVE_RULES
 
 MARKETS = tuple(f"market{number:02d}" for number in range(10))
@@ -69,6 +70,9 @@ class TenYears:
         repositories.save_run(conn, run_row(run_id, market, "nightly", seen[0]))
         grid = _grid(seen, targets, ids)
         _write_predictions(conn, grid, run_id)
+        _write_evidence(conn, market, run_id, seen, targets)
+        if market == BACKTEST_MARKET:
+            _write_looks(conn, grid, run_id)
         _write_outcomes(conn, grid)
         _write_bars(conn, grid, seen[-1])
         if start // RETRAIN_EVERY in SPLIT_AT:
@@ -94,7 +98,7 @@ class TenYears:
 
     def _write_attention(self, conn: Connection) -> None:
         ids = queries.instrument_ids(conn, BACKTEST_MARKET).drop("INDEX").to_numpy()
-        run_id = run_name(BACKTEST_MARKET, self.days[self.starts[-1]])
+        run_id = f"{BACKTEST}-{-(-min(BACKTEST_NIGHTS, len(self.days) - 1) // RETRAIN_EVERY)}"  # of the last fold
         for target in self.attended():
             pairs = pd.MultiIndex.from_product([ids, ids], names=["instrument_id", "source_id"]).to_frame(index=False)
             weights = pairs.assign(run_id=run_id, target=target, weight=NOISE.uniform(0, 0.005, len(pairs)))
@@ -142,9 +146,34 @@ def _grid(seen: pd.DatetimeIndex, targets: pd.DatetimeIndex, ids: "pd.Series[int
 
 def _write_predictions(conn: Connection, grid: pd.DataFrame, run_id: str) -> None:
     chances = NOISE.beta(200, 200, len(grid))
-    made: dict[str, Any] = {"run_id": run_id, "probability": chances, "spread": chances / 50}
+    made: dict[str, Any] = {"run_id": run_id, "probability": chances, "spread": chances / 50, "calibrated": chances}
+    made |= {"lowest": chances - 0.02, "highest": chances + 0.02, "rising_share": (chances > 0.5) * 1.0}
     seen = pd.DatetimeIndex(grid["as_of"])
     insert_frame(conn, schema.prediction, grid.assign(**made, known_at=moment(seen), made_at=moment(seen, 23)))
+
+
+def _write_evidence(
+    conn: Connection, market: str, run_id: str, seen: pd.DatetimeIndex, targets: pd.DatetimeIndex
+) -> None:
+    """Bands of the run, and what each night keeps of its calls: twenty bins of them, and their counts at each level."""
+    levels = pd.DataFrame({"level": LEVELS})
+    evidence.save_bands(conn, run_id, levels.assign(threshold=0.5 + levels["level"] / 50, days=63, n=25_000))
+    nights = pd.DataFrame({"run_id": run_id, "target": targets})
+    bins = nights.merge(pd.DataFrame({"bin": range(40, 60)}), how="cross")
+    evidence.save_bins(conn, bins.assign(n=20, probability_sum=bins["bin"] / 5, rises=10))
+    counts = {"n": 400, "covered": 352, "called": 100, "right_calls": 52}
+    evidence.save_band_counts(conn, nights.merge(levels, how="cross").assign(**counts))
+    rules = dict.fromkeys(NAIVE_RULES, True)
+    evidence.save_rule_calls(conn, market, pd.DataFrame({"as_of": seen, "target": targets} | rules))
+
+
+def _write_looks(conn: Connection, grid: pd.DataFrame, run_id: str) -> None:
+    """The three sources that each stock looked at most: in one market, for the other nine would be alike."""
+    ids = grid["instrument_id"].to_numpy()
+    parts = [
+        grid[["instrument_id", "target"]].assign(source_id=np.roll(ids, step), weight=0.1 / step) for step in (1, 2, 3)
+    ]
+    insert_frame(conn, schema.attention_weight, pd.concat(parts).assign(run_id=run_id))
 
 
 def _write_outcomes(conn: Connection, grid: pd.DataFrame) -> None:

@@ -31,10 +31,10 @@ def unsettled_calls(conn: Connection, market: str, last: date, *, since: date) -
     return frame(conn, statement.order_by(made.c.target, named.c.symbol))
 
 
-def call_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
+def call_counts(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
     """Calls with an outcome, counted by night, call, what happened and whether the paper labels it.
 
-    Columns: as_of, target, called (whether the probability is above 0.5), rise, labelled, n; sorted by target.
+    Targets are first..last, or all up to `last`. Columns: as_of, target, called (whether the probability is above 0.5), rise, labelled, n; sorted by target.
     """
     made, happened = schema.prediction, schema.outcome
     called = (made.c.probability > 0.5).label("called")
@@ -42,6 +42,8 @@ def call_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
     by = (made.c.as_of, made.c.target, called, happened.c.rise, labelled)
     settled = sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target)
     counted = _closed(sa.select(*by, sa.func.count().label("n")), market, last).join(happened, settled)
+    if first is not None:
+        counted = counted.where(schema.night.c.target >= first)
     return frame(conn, counted.group_by(*by).order_by(made.c.target))
 
 

@@ -5,7 +5,7 @@ Writes as in db/repositories.py, reads as in db/queries.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import date
 from typing import Any
 
@@ -70,13 +70,29 @@ def night_calls(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     return frame(conn, statement.order_by(named.c.symbol))
 
 
-def settled_calls(conn: Connection, run_id: str, first: date, last: date) -> pd.DataFrame:
-    """Predictions of a run with an outcome, targets first..last: run_id, target, probability, calibrated, rise."""
-    made, happened = schema.prediction, schema.outcome
-    columns = (made.c.run_id, made.c.target, made.c.probability, made.c.calibrated, happened.c.rise)
-    settled = sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target)
-    statement = sa.select(*columns).select_from(made.join(happened, settled)).where(made.c.run_id == run_id)
-    return frame(conn, statement.where(made.c.target.between(first, last)).order_by(made.c.target))
+def settled_calls(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
+    """Calls that nights of a market were closed with and that have an outcome, targets first..last, by target.
+
+    Columns: run_id, target, probability, calibrated (NaN: not kept), rise.
+    """
+    made, night = schema.prediction, schema.night
+    of_night = sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
+    mine = (night.c.market == market, night.c.target.between(first, last), made.c.as_of == night.c.as_of)
+    return _settled(conn, night.join(made, of_night), mine)
+
+
+def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """As `settled_calls`, of every fold of a backtest that is done."""
+    made, fold = schema.prediction, schema.backtest_fold
+    of_fold = sa.and_(made.c.run_id == fold.c.run_id, made.c.target.between(fold.c.first, fold.c.last))
+    return _settled(conn, fold.join(made, of_fold), (fold.c.backtest_id == backtest_id,))
+
+
+def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
+    """The bands of several runs: run_id, level, threshold."""
+    table = schema.band
+    statement = sa.select(table.c.run_id, table.c.level, table.c.threshold).where(table.c.run_id.in_(run_ids))
+    return frame(conn, statement.order_by(table.c.run_id, table.c.level))
 
 
 def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:
@@ -87,6 +103,14 @@ def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:
 def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """What is known of a run's attention, every column of explanation; None when it was never measured."""
     return row(conn, sa.select(schema.explanation).where(schema.explanation.c.run_id == run_id))
+
+
+def _settled(conn: Connection, joined: sa.Join, mine: Iterable[sa.ColumnElement[bool]]) -> pd.DataFrame:
+    made, happened = schema.prediction, schema.outcome
+    columns = (made.c.run_id, made.c.target, made.c.probability, made.c.calibrated, happened.c.rise)
+    settled = sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target)
+    statement = sa.select(*columns).select_from(joined.join(happened, settled)).where(*mine)
+    return frame(conn, statement.order_by(made.c.target, made.c.instrument_id))
 
 
 def _replace(conn: Connection, table: sa.Table, rows: pd.DataFrame) -> int:

@@ -26,12 +26,14 @@ def choose_device(name: str) -> torch.device:
 
 
 def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.DataFrame:
-    """Probability of a rise for every observed stock-day, as rows `as_of, target, symbol, probability, spread`.
+    """Probability of a rise for every observed stock-day, a row each.
 
-    `probability`, in [0, 1], is the mean over the members, `spread` their standard deviation (0 for a single one).
+    Rows are `as_of, target, symbol, probability, spread, lowest, highest, rising_share`: the mean over the members, in
+    [0, 1], their standard deviation (0 for a single one), the ends of their range, and the share of them above .5.
     """
     members = member_probabilities(ensemble, windows, device)
     day, stock = windows.observed.nonzero(as_tuple=True)
+    each = members[:, day, stock].double().numpy()
     return pd.DataFrame(
         {
             "as_of": windows.as_of[day.numpy()],
@@ -39,6 +41,9 @@ def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.Da
             "symbol": pd.Index(windows.symbols)[stock.numpy()],
             "probability": members.mean(dim=0)[day, stock].double().numpy(),
             "spread": members.std(dim=0, correction=0)[day, stock].double().numpy(),
+            "lowest": each.min(axis=0),
+            "highest": each.max(axis=0),
+            "rising_share": (each > 0.5).mean(axis=0),
         }
     )
 

@@ -185,6 +185,7 @@ def run_fold(job: Job) -> Path:
     card = {
         "fold": asdict(job.fold),
         "run": dict(trained.row),
+        "bands": [] if (found := trained.model.calibration) is None else found.bands.to_dict("records"),
         "refused": refused,
         "seconds": time.perf_counter() - begun,
     }
@@ -194,7 +195,7 @@ def run_fold(job: Job) -> Path:
 
 
 def read_card(card: Path) -> dict[str, Any]:
-    """What a fold left: `fold`, the row of its `run`, the nights `refused` with their reasons, its `seconds`."""
+    """What a fold left: `fold`, the row of its `run`, its `bands`, the nights `refused` and why, its `seconds`."""
     found: dict[str, Any] = json.loads(card.read_text())
     run, fold = found["run"], found["fold"]
     run |= {name: datetime.fromisoformat(str(run[name])) for name in MOMENTS}

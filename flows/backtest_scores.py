@@ -14,7 +14,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 from sqlalchemy import Engine
 
-from db import backtests, queries, repositories
+from db import backtests, evidence, queries, repositories
 from db.engine import reading, transaction
 from dtml.backtest_report import backtest_page
 from dtml.errors import DtmlError, UsageError
@@ -26,6 +26,7 @@ from dtml.sessions import previous_session, require_session, sessions_between
 from dtml.slices import rolling_mcc, slice_scores
 from flows.backtest import Backtest, Runner, jobs_of, one_by_one, read_bars, read_card, read_predictions
 from flows.backtest_record import TrackRecord, read_record, save_outcomes, scored_bars
+from flows.evidence import dated_calls, save_counts
 from flows.predict import first_needed, look
 from flows.settings import reports_folder, write_whole
 from flows.train import load_run
@@ -168,6 +169,8 @@ def _store_fold(backtest: Backtest, file: Path) -> None:
     now = datetime.now(UTC)
     with transaction(backtest.desk.engine) as conn:
         repositories.save_run(conn, run)
+        if card["bands"]:
+            evidence.save_bands(conn, run["id"], pd.DataFrame(card["bands"]))
         for known_at in made["known_at"].unique() if len(made) else ():
             rows = made[made["known_at"] == known_at].assign(run_id=run["id"])
             repositories.save_predictions(conn, market, rows, known_at=known_at.to_pydatetime(), made_at=now)
@@ -192,6 +195,9 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
     predicted = np.isfinite(record.probability).any(axis=0)
     with transaction(desk.engine) as conn:
         save_outcomes(conn, backtest, record)
+        evidence.save_rule_calls(conn, desk.name, dated_calls(record.rules, record.target))
+        settled = evidence.settled_folds(conn, backtest.id)
+        save_counts(conn, settled, evidence.bands_of(conn, settled["run_id"].unique().tolist()))
         backtests.finish_backtest(
             conn,
             backtest.id,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from db import queries, repositories
+from db import backtests, evidence, queries, repositories
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.locks import market_lock
@@ -17,6 +17,7 @@ from db.standing import COMPLETE
 from dtml.errors import DtmlError
 from dtml.sessions import next_session
 from flows.desk import Desk
+from flows.evidence import rule_calls
 from flows.fetch import Catch, fetch_bars, nothing_fetched
 from flows.predict import Forecast, forecast, shortage, too_few
 from flows.progress import training_progress
@@ -176,12 +177,15 @@ def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) 
     A night that another process completed meanwhile stays as that one left it.
     """
     now = datetime.now(UTC)
+    rules = rule_calls(desk, as_of, made.known_at)
     with transaction(desk.engine) as conn:
         if _is_complete(queries.night(conn, desk.name, as_of)):
             return
         repositories.save_predictions(
             conn, desk.name, made.predictions.assign(run_id=model.run_id), known_at=made.known_at, made_at=now
         )
+        backtests.save_attention(conn, desk.name, made.looks.assign(run_id=model.run_id))
+        evidence.save_rule_calls(conn, desk.name, rules)
         repositories.finish_night(
             conn,
             desk.name,

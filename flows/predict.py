@@ -15,13 +15,16 @@ from dtml.windows import WindowConfig, Windows
 from flows.desk import Desk
 from flows.train import Model, stored_bars, windows_of
 
+LOOKS = 3  # sources of each stock that a night keeps: all pairs of 500 stocks would be 250,000 rows a night
+
 
 @dataclass(frozen=True)
 class Forecast:
     """Predictions of one night, and its inputs' watermark.
 
-    `predictions` has rows `as_of, target, symbol, probability, spread`; `gaps` maps each constituent left out to why;
-    `inputs_hash` is the digest of the windows that the model read.
+    `predictions` has the rows of `dtml.inference.predict`, and their `calibrated` probability (NaN for a model that was
+    not calibrated); `gaps` maps each constituent left out to why; `inputs_hash` is the digest of the windows that the
+    model read; `looks` has the `LOOKS` sources that each stock looked at most: `target, symbol, source, weight`.
     """
 
     target: date
@@ -29,6 +32,7 @@ class Forecast:
     gaps: dict[str, str]
     known_at: datetime
     inputs_hash: str
+    looks: pd.DataFrame
 
 
 def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = None) -> Forecast:
@@ -38,13 +42,14 @@ def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = 
     """
     bars, watermark = stored_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, known_at)
     tonight = night_windows(desk, model, as_of, bars)
-    made = predict(model.ensemble, tonight, choose_device(desk.device))
+    made = predict_windows(desk, model, tonight)
     return Forecast(
         target=next_session(desk.market.calendar, as_of),
         predictions=made,
         gaps=_gaps(desk, model, made, bars, as_of),
         known_at=watermark,
         inputs_hash=tonight.digest,
+        looks=most_looked_at(attention_of(desk, model, tonight)),
     )
 
 
@@ -53,7 +58,14 @@ def predict_night(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> 
 
     The bars begin at `first_needed`: then a prediction is the same to the last bit whoever asks for it.
     """
-    return predict(model.ensemble, night_windows(desk, model, as_of, bars), choose_device(desk.device))
+    return predict_windows(desk, model, night_windows(desk, model, as_of, bars))
+
+
+def predict_windows(desk: Desk, model: Model, windows: Windows) -> pd.DataFrame:
+    """What the model says of these windows, with its calibrated probability (NaN where it was not calibrated)."""
+    made = predict(model.ensemble, windows, choose_device(desk.device))
+    said = made["probability"].to_numpy()
+    return made.assign(calibrated=np.nan if model.calibration is None else model.calibration.apply(said))
 
 
 def night_windows(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> Windows:
@@ -65,13 +77,26 @@ def night_windows(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> 
 
 def look(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
     """Who looked at whom when the session after `as_of` was predicted: rows `target, symbol, source, weight`."""
-    tonight = night_windows(desk, model, as_of, bars)
+    return attention_of(desk, model, night_windows(desk, model, as_of, bars))
+
+
+def attention_of(desk: Desk, model: Model, tonight: Windows) -> pd.DataFrame:
+    """Who looks at whom in the windows of one night: rows `target, symbol, source, weight`; none without a window."""
+    if not tonight.observed.any():
+        return pd.DataFrame({"target": [], "symbol": [], "source": [], "weight": []})
     weights = attention(model.ensemble, tonight, choose_device(desk.device))[0].numpy()
     there = tonight.observed[0].numpy()
     names = pd.Index(tonight.symbols)[there]
     looking, seen = np.indices((len(names), len(names))).reshape(2, -1)
     rows = {"symbol": names[looking], "source": names[seen], "weight": weights[there][:, there].ravel()}
     return pd.DataFrame(rows).assign(target=tonight.target[0])
+
+
+def most_looked_at(looks: pd.DataFrame, kept: int = LOOKS) -> pd.DataFrame:
+    """The sources that each stock looked at most, itself left out, by symbol and falling weight."""
+    others = looks[looks["symbol"] != looks["source"]]
+    ordered = others.sort_values(["symbol", "weight", "source"], ascending=[True, False, True])
+    return ordered.groupby("symbol").head(kept).reset_index(drop=True)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from jaxtyping import Int
 from numpy import ndarray
 from sqlalchemy import Connection
 
-from db import calls, queries, repositories
+from db import calls, evidence, queries, repositories
 from db.engine import transaction
 from dtml.metrics import score_days
 from dtml.rules import NAIVE_RULES, RULE_HISTORY, naive_calls
 from dtml.sessions import sessions_up_to
 from dtml.windows import adjusted_price, paper_labels
 from flows.desk import Desk
+from flows.evidence import save_counts
 from flows.fetch import OVERLAP
 
 PROTOCOLS = ("paper", "all")
@@ -55,6 +56,9 @@ def score_market(desk: Desk, as_of: date) -> Scored:
             repositories.save_outcomes(conn, desk.name, outcomes, known_at=known_at, recorded_at=now)
             scores = _scores(day_counts(conn, desk, as_of), set(outcomes["session"]))
             repositories.save_scores(conn, desk.name, scores, scored_at=now)
+            ends = (outcomes["session"].min().date(), outcomes["session"].max().date())
+            settled = evidence.settled_calls(conn, desk.name, *ends)
+            save_counts(conn, settled, evidence.bands_of(conn, settled["run_id"].unique().tolist()))
     nights = sorted(day.date() for day in outcomes["session"].unique())
     unresolved = int(made["move"].isna().sum()) - int(outcomes["is_new"].sum())
     return Scored(len(outcomes), nights, unresolved)
@@ -101,15 +105,15 @@ def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFram
     return pd.DataFrame(rows)
 
 
-def day_counts(conn: Connection, desk: Desk, last: date) -> list[DayCounts]:
-    """Calls with an outcome up to a session, by target: the model's and each rule's, on both protocols.
+def day_counts(conn: Connection, desk: Desk, last: date, first: date | None = None) -> list[DayCounts]:
+    """Calls with an outcome, targets first..last (None: all up to it): the model's and each rule's, on both protocols.
 
     A rule makes no call while it lacks history of the index.
     """
-    counted = calls.call_counts(conn, desk.name, last).astype({"called": bool, "rise": bool, "labelled": bool})
+    counted = calls.call_counts(conn, desk.name, last, first=first).astype({"called": bool, "rise": bool, "labelled": bool})
     days = counted[["as_of", "target"]].drop_duplicates(ignore_index=True)
-    first = sessions_up_to(desk.market.calendar, days["as_of"].min().date(), 2 * RULE_HISTORY)[0]
-    index = queries.prices(conn, desk.name, first.date(), last, symbols=[desk.market.index.symbol])
+    read_from = sessions_up_to(desk.market.calendar, days["as_of"].min().date(), 2 * RULE_HISTORY)[0]
+    index = queries.prices(conn, desk.name, read_from.date(), last, symbols=[desk.market.index.symbol])
     rules = naive_calls(index.set_index("session")["close"]).reindex(days["as_of"])
     found = []
     for protocol in PROTOCOLS:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
+from sqlalchemy import Connection
 
-from db import queries, repositories
+from db import evidence, queries, repositories
 from db.engine import reading, transaction
 from dtml.backtest import spans
+from dtml.calibration import Calibration
 from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
@@ -24,6 +26,7 @@ from dtml.sessions import next_session, previous_session, sessions_between
 from dtml.training import EpochReport, fit_members, no_report, stack_members
 from dtml.windows import WindowConfig, Windows, build_windows
 from flows.desk import Desk
+from flows.evidence import calibrate_on, calibration_of
 from flows.fetch import history_start
 from flows.settings import data_folder
 
@@ -38,13 +41,15 @@ class Model:
 
     run_id: str
     ensemble: Ensemble
+    calibration: Calibration | None = None  # None: a run from before models were calibrated
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """An ensemble as a training leaves it, the course of each member, and the first session trained on."""
+    """An ensemble as a training leaves it, its calibration, each member's course, and the first session trained on."""
 
     ensemble: Ensemble
+    calibration: Calibration
     fits: Sequence[Fit]
     first: date
 
@@ -100,8 +105,15 @@ def train_model(
     """
     trained = fit_model(desk, as_of, on_epoch, known_at=known_at, previous=_previous(desk, as_of))
     with transaction(desk.engine) as conn:
-        repositories.save_run(conn, trained.row)
+        save_trained(conn, trained)
     return trained.model
+
+
+def save_trained(conn: Connection, trained: Trained) -> None:
+    """Store a run and the bands of its calibration; what is stored stays."""
+    repositories.save_run(conn, trained.row)
+    if trained.model.calibration is not None:
+        evidence.save_bands(conn, trained.model.run_id, trained.model.calibration.bands)
 
 
 def fit_model(
@@ -133,7 +145,7 @@ def fit_model(
         "train_last": as_of,
     }
     shutil.rmtree(folder, ignore_errors=True)
-    return Trained(Model(run_id, fitted.ensemble), row)
+    return Trained(Model(run_id, fitted.ensemble, fitted.calibration), row)
 
 
 def fit_bars(
@@ -165,7 +177,8 @@ def fit_bars(
         windows=desk.experiment.windows,
         weights=stack_members(fits),
     )
-    return Fitted(ensemble, fits, train.target[0].date())
+    calibration = calibrate_on(ensemble, validation, choose_device(desk.device))
+    return Fitted(ensemble, calibration, fits, train.target[0].date())
 
 
 def _previous(desk: Desk, as_of: date) -> Model | None:
@@ -233,7 +246,10 @@ def _known(desk: Desk, run_id: str) -> Trained | None:
 def load_run(desk: Desk, run: Mapping[str, Any]) -> Model:
     """The model of a row of `run`, its weights checked against the row."""
     file = data_folder() / run["checkpoint_path"]
-    return Model(run["id"], load_ensemble(file, market=desk.name, sha=run["checkpoint_hash"]))
+    ensemble = load_ensemble(file, market=desk.name, sha=run["checkpoint_hash"])
+    with reading(desk.engine) as conn:
+        bands = evidence.bands(conn, run["id"])
+    return Model(run["id"], ensemble, calibration_of(run, bands))
 
 
 def _row(desk: Desk, run_id: str, fitted: Fitted) -> dict[str, Any]:
@@ -254,5 +270,7 @@ def _row(desk: Desk, run_id: str, fitted: Fitted) -> dict[str, Any]:
         "checkpoint_path": str(path),
         "checkpoint_hash": sha,
         "losses": losses,
+        "slope": fitted.calibration.slope,
+        "intercept": fitted.calibration.intercept,
         "created_at": datetime.now(UTC),
     }

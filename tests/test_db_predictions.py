@@ -33,6 +33,8 @@ def run(name: str = "first", **changed: object) -> dict[str, object]:
         "losses": [{"seed": 2, "loss": [0.7, 0.6]}],
         "train_first": date(2023, 1, 3),
         "train_last": date(2024, 1, 4),
+        "slope": 1.25,
+        "intercept": -0.5,
         "created_at": NOW,
     } | changed
 

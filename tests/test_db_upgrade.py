@@ -35,7 +35,7 @@ def fill(conn: Connection) -> None:
     stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": "Tin"})
     repositories.save_instruments(conn, "toy", stocks)
     for name in ("first", "second"):
-        repositories.save_run(conn, {column: value for column, value in run(name).items() if column != "model"})
+        repositories.save_run(conn, {column: value for column, value in run(name).items() if column not in NEWER})
         repositories.save_predictions(conn, "toy", predictions(name), known_at=NOW, made_at=NOW)
     night = {"market": "toy", "as_of": predictions()["as_of"][0].date(), "target": TARGET.date(), "source": "files"}
     night |= {"status": "complete", "run_id": "first", "started_at": NOW, "finished_at": NOW, "gaps": []}

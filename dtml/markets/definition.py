@@ -55,6 +55,9 @@ MODEL_KEYS: dict[str, type] = {
     "warm_start": bool,
 }
 
+# The levels at which a band of no call is kept for every model: shares of outcomes that are to be covered.
+LEVELS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
+
 # Letters, digits and the marks Yahoo uses (BRK-B, BT-A.L, M&M.NS, EURUSD=X, ^GSPC): a symbol can be part of a
 # file name or of a table without ever being a path, an option or SQL.
 _SYMBOL = re.compile(r"\^?[A-Za-z0-9]+(?:[.\-&=_][A-Za-z0-9]+)*", re.ASCII)
@@ -115,7 +118,8 @@ class Market:
     calendar is a code of exchange_calendars; no constituents means those found in the prices the user names;
     returns says which price moves and averages come from; z_close "raw" is the paper's feature, "adjusted"
     sends a split between two bars through the adjusted close; retrain says when to train: never, if no model
-    is there, or every N sessions; model holds overrides of the model's and the training's configuration.
+    is there, or every N sessions; level is the share of outcomes, above 0 and below 1, that the night's calls are to
+    cover (a band of no call); model holds overrides of the model's and the training's configuration.
     """
 
     name: str
@@ -133,6 +137,7 @@ class Market:
     returns: Returns = "adj_close"
     z_close: ZClose = "adjusted"
     retrain: Retrain = 63
+    level: float = 0.8
     model: Mapping[str, object] = field(default_factory=dict)
 
     @property

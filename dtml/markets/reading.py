@@ -14,6 +14,7 @@ from typing import TypeVar, cast, get_args
 from dtml.errors import UsageError
 from dtml.markets.definition import (
     CALENDARS,
+    LEVELS,
     MODEL_KEYS,
     Checks,
     Constituent,
@@ -69,12 +70,13 @@ def read_market(path: Path) -> Market:
         returns=cast(Returns, table.choice("returns", get_args(Returns), Market.returns)),
         z_close=cast(ZClose, table.choice("z_close", get_args(ZClose), Market.z_close)),
         retrain=_retrain(table),
+        level=_level(table),
         model=_model(table.subtable("model")),
     )
 
 
 _MARKET_KEYS = (
-    *("title", "calendar", "timezone", "currency", "source", "returns", "z_close", "retrain", "facts"),
+    *("title", "calendar", "timezone", "currency", "source", "returns", "z_close", "retrain", "level", "facts"),
     *("index", "checks", "model", "constituents"),
 )
 
@@ -252,6 +254,13 @@ def _retrain(table: _Table) -> Retrain:
     if _is_a(value, int) and cast(int, value) >= 1:
         return cast(int, value)
     raise table.error("retrain", f'expected "never", "missing" or a number of sessions, got {_shown(value)}')
+
+
+def _level(table: _Table) -> float:
+    value = table.optional("level", float, Market.level)
+    if value in LEVELS:
+        return value
+    raise table.error("level", f"expected one of {', '.join(map(str, LEVELS))}, got {_shown(value)}")
 
 
 def _model(table: _Table) -> dict[str, object]:

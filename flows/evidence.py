@@ -1,0 +1,60 @@
+"""What predictions can later be judged by: calibration on validation days, rules' calls, counts of what came true."""
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sqlalchemy import Connection
+
+from db import evidence, queries
+from db.engine import reading
+from dtml.calibration import Calibration, calibrate, count_band, count_bins
+from dtml.checkpoints import Ensemble
+from dtml.inference import member_probabilities
+from dtml.rules import RULE_HISTORY, naive_calls
+from dtml.sessions import next_session, sessions_up_to
+from dtml.windows import Windows
+from flows.desk import Desk
+
+
+def calibrate_on(ensemble: Ensemble, validation: Windows, device: torch.device) -> Calibration:
+    """The calibration of an ensemble's mean probability on its validation days."""
+    said = member_probabilities(ensemble, validation, device).mean(dim=0)
+    return calibrate(said.double().numpy(), validation.movement.double().numpy())
+
+
+def calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration | None:
+    """The calibration that a row of `run` and its bands hold; None for a model that was not calibrated."""
+    if run.get("slope") is None or bands.empty:
+        return None
+    thresholds = dict(zip(bands["level"], bands["threshold"], strict=True))
+    first = bands.iloc[0]
+    return Calibration(run["slope"], run["intercept"], thresholds, int(first["days"]), int(first["n"]))
+
+
+def rule_calls(desk: Desk, as_of: date, known_at: datetime | None = None) -> pd.DataFrame:
+    """What each naive rule calls for the session after `as_of`, from the index as known at a moment (None: now)."""
+    first = sessions_up_to(desk.market.calendar, as_of, 2 * RULE_HISTORY)[0].date()
+    with reading(desk.engine) as conn:
+        bars = queries.prices(conn, desk.name, first, as_of, known_at=known_at, symbols=[desk.market.index.symbol])
+    calls = naive_calls(bars.set_index("session")["close"]).reindex([pd.Timestamp(as_of)])
+    return dated_calls(calls, pd.DatetimeIndex([next_session(desk.market.calendar, as_of)]))
+
+
+def dated_calls(calls: pd.DataFrame, target: pd.DatetimeIndex) -> pd.DataFrame:
+    """Rules' calls by session seen as rows of `rule_call`: as_of, target, a column a rule (True, False or missing)."""
+    said = {rule: [None if np.isnan(each) else bool(each) for each in calls[rule]] for rule in calls}
+    return pd.DataFrame({"as_of": calls.index, "target": target} | said).astype(dict.fromkeys(said, object))
+
+
+def save_counts(conn: Connection, settled: pd.DataFrame, bands: pd.DataFrame) -> None:
+    """Store, night by night, what came of predictions: `run_id, target, probability, calibrated, rise`.
+
+    `bands` has `run_id, level, threshold`; what has no calibrated probability is in no band.
+    """
+    for run_id, mine in settled.groupby("run_id"):
+        evidence.save_bins(conn, count_bins(mine).assign(run_id=run_id))
+        evidence.save_band_counts(conn, count_band(mine, bands).assign(run_id=run_id))

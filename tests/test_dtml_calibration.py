@@ -1,0 +1,299 @@
+"""Calibrated probabilities and the band of no call: what they promise, counted in days, and what is counted of them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtml.calibration import COUNTS, LEVELS, Calibration, calibrate, called, count_band, count_bins, coverage, curve
+from dtml.charts import calibration_axes
+from dtml.errors import DtmlError
+from dtml.metrics import MINIMUM_DAYS
+from dtml.scoreboard import calibration_curve, calibration_line
+
+DAYS, STOCKS, DRAWS, FRESH = 41, 11, 199, 7
+MONDAY, TUESDAY = pd.Timestamp("2021-01-04"), pd.Timestamp("2021-01-05")
+
+
+def logistic(logit: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-logit))
+
+
+def market(seed: int, days: int = DAYS, together: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """The logit of each stock's chance of a rise, and moves; on a share of days one number decides for all stocks."""
+    generator = np.random.default_rng(seed)
+    logit = generator.standard_normal((days, 1)) / 2 + generator.standard_normal((days, STOCKS)) / 2
+    drawn = generator.random((days, STOCKS))
+    drawn = np.where(generator.random((days, 1)) < together, drawn[:, :1], drawn)
+    return logit, np.where(drawn < logistic(logit), 0.01, -0.01)
+
+
+def oracle(seed: int, days: int = DAYS) -> tuple[np.ndarray, np.ndarray]:
+    logit, movement = market(seed, days)
+    return logistic(logit), movement
+
+
+def long(probability: np.ndarray, movement: np.ndarray) -> pd.DataFrame:
+    """A row a stock-day, as a store gives them."""
+    target = np.repeat(pd.bdate_range("2021-01-01", periods=len(movement)), STOCKS)
+    rise = pd.Series((movement > 0).ravel().astype(object)).where(np.isfinite(movement).ravel(), None)
+    return pd.DataFrame({"target": target, "run_id": "a", "probability": probability.ravel(), "rise": rise})
+
+
+def counted(made: Calibration, probability: np.ndarray, movement: np.ndarray) -> pd.DataFrame:
+    calls = long(probability, movement).assign(calibrated=made.apply(probability).ravel())
+    return count_band(calls, made.bands.assign(run_id="a"))
+
+
+WORLDS = {
+    "an oracle": lambda logit, _: logit,
+    "too bold and one-sided": lambda logit, _: 4 * logit + 1,
+    "no skill, one call a day": lambda logit, noise: np.broadcast_to(noise[:, :1], logit.shape),
+    "skill in some": lambda logit, noise: np.where(noise > 0, logit, 3 * noise),
+    "the wrong way round": lambda logit, _: -logit,
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model(world: str) -> None:
+    """Stocks move together, and days have unlike numbers of stocks: each day weighs the same."""
+    shares = np.empty((DRAWS, len(LEVELS), 2))
+    for draw in range(DRAWS):
+        generator = np.random.default_rng([draw, 1])
+        logit, movement = market(draw, DAYS + FRESH, together=0.8)
+        said = logistic(WORLDS[world](logit, generator.standard_normal(logit.shape)))
+        missing = generator.random(said.shape) > generator.uniform(0.2, 1, (len(said), 1))
+        said[missing & (np.arange(STOCKS) > 0)] = np.nan
+        made = calibrate(said[:DAYS], movement[:DAYS])
+        fresh, rose = made.apply(said[DAYS:]), movement[DAYS:] > 0
+        for position, level in enumerate(LEVELS):
+            call = made.call(fresh, level)
+            kept = np.where(np.isfinite(fresh), np.isnan(call) | (call == rose), np.nan)
+            shares[draw, position] = np.nanmean(kept, axis=1).mean(), np.isfinite(call).mean()
+    found, error = shares.mean(axis=0), shares[..., 0].std(axis=0) / np.sqrt(DRAWS)
+    assert (found[:, 0] + 2.5 * error >= LEVELS).all()
+    assert found[0, 1] > 0.2  # not by silence alone
+    assert found[-1].tolist() == [1, 0]  # twenty days cannot promise .99
+
+
+def test_thresholds_rise_with_the_level_and_with_many_days_coverage_is_what_was_asked_for_and_no_more() -> None:
+    made = calibrate(*oracle(1, days=4003))
+    assert tuple(made.bands["level"]) == LEVELS == (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
+    assert made.bands["threshold"].is_monotonic_increasing
+    found = coverage(counted(made, *oracle(2, days=4003)), resamples=97)
+    wanted = np.maximum(found["coverage"].iloc[0], LEVELS)  # at low levels everything is called
+    np.testing.assert_allclose(found["coverage"], wanted, atol=0.01)
+    assert found["called_acc"].is_monotonic_increasing
+    assert found["called"].iloc[-1] > 0.03
+
+
+def test_an_oracle_needs_no_correction() -> None:
+    made = [calibrate(*oracle(seed, days=2003)) for seed in range(17)]
+    assert np.mean([(one.slope, one.intercept) for one in made], axis=0) == pytest.approx((1, 0), abs=0.03)
+    assert (made[0].days, made[0].calls) == (1001, 1001 * STOCKS)
+
+
+def test_a_model_whose_order_is_wrong_says_the_base_rate_of_every_stock() -> None:
+    probability, movement = oracle(3)
+    made = calibrate(1 - probability, movement)
+    assert made.slope == 0
+    assert made.apply(probability) == pytest.approx(((movement[::2] > 0).mean(axis=1).sum() + 1) / (21 + 2))
+
+
+def test_calibration_makes_an_over_confident_model_better_on_days_it_has_not_seen() -> None:
+    gains = []
+    for seed in range(29):
+        logit, movement = market(seed, 2 * DAYS, together=0.5)
+        bold, rose = logistic(5 * logit + 0.5), movement[DAYS:] > 0
+        better = calibrate(bold[:DAYS], movement[:DAYS]).apply(bold[DAYS:])
+        gains.append(((bold[DAYS:] - rose) ** 2).mean() - ((better - rose) ** 2).mean())
+    assert np.quantile(gains, 0.1) > 0
+
+
+def test_what_few_days_say_of_the_slope_is_believed_in_part() -> None:
+    """With one call a day for all stocks there are as many trials as days, however many stocks."""
+    kept = []
+    for days in (20, 200, 2000):
+        logit = market(5, days)[0][:, :1]
+        rose = np.random.default_rng(6).random((days, 1)) < logistic(logit)
+        said, moved = (np.repeat(one, STOCKS, axis=1) for one in (logistic(logit), np.where(rose, 0.01, -0.01)))
+        line, _ = calibration_line(said[::2].ravel(), moved[::2].ravel() > 0)
+        kept.append(calibrate(said, moved).slope / line)
+    assert kept == sorted(kept)
+    assert kept == pytest.approx([0.55, 0.85, 1], abs=0.05)
+
+
+@pytest.mark.parametrize("factor", [1e-4, 0.01, 3])
+def test_how_far_the_logits_spread_does_not_matter(factor: float) -> None:
+    logit, movement = market(8)
+    made, other = calibrate(logistic(logit), movement), calibrate(logistic(factor * logit), movement)
+    assert other.slope == pytest.approx(made.slope / factor, rel=1e-4)
+    assert other.apply(logistic(factor * logit)) == pytest.approx(made.apply(logistic(logit)), abs=1e-6)
+    assert other.thresholds == pytest.approx(made.thresholds, abs=3e-6)
+
+
+def test_stocks_and_the_days_of_each_half_are_interchangeable() -> None:
+    probability, movement = oracle(9)
+    made = calibrate(probability, movement)
+    place, stocks = np.arange(DAYS), np.random.default_rng(10).permutation(STOCKS)
+    place[::2], place[1::2] = place[::2][::-1].copy(), np.roll(place[1::2], 3)
+    shuffled = calibrate(probability[place][:, stocks], movement[place][:, stocks])
+    assert (shuffled.slope, shuffled.intercept) == pytest.approx((made.slope, made.intercept))
+    assert shuffled.thresholds == pytest.approx(made.thresholds, abs=2e-6)
+    assert abs(calibrate(probability[1:], movement[1:]).slope - made.slope) > 1e-3  # the halves change places
+
+
+def test_what_was_not_observed_or_has_no_outcome_changes_nothing() -> None:
+    probability, movement = oracle(11)
+    probability[3, 2], movement[4, 5], movement[8] = np.nan, np.nan, np.nan
+    made = calibrate(probability, movement)
+    movement[3, 2], probability[4, 5], there = -movement[3, 3], 0.999, np.arange(DAYS) != 8
+    assert calibrate(probability[there], movement[there]) == calibrate(probability, movement) == made
+
+
+@pytest.mark.parametrize(("days", "most"), [(1, 0), (2, 0.5), (37, 0.9), (38, 0.95), (197, 0.95), (198, 0.99)])
+def test_with_k_days_to_measure_on_levels_up_to_k_of_k_plus_one_make_calls(days: int, most: float) -> None:
+    made = calibrate(*oracle(12, days=days))
+    assert made.days == days // 2
+    assert max((level for level in LEVELS if made.thresholds[level] < 1), default=0) == most
+
+
+@pytest.mark.parametrize("share", [0.3, 0.62])
+def test_equal_probabilities_get_one_call_and_none_at_high_levels(share: float) -> None:
+    movement = np.where(np.random.default_rng(13).random((DAYS, STOCKS)) < share, 0.01, -0.01)
+    made = calibrate(np.full(movement.shape, 0.37), movement)
+    calls = {level: made.call(made.apply(np.array([0.2, 0.37, 0.9])), level) for level in LEVELS}
+    assert (calls[0.5] == (share > 0.5)).all()
+    assert np.isnan([calls[level] for level in LEVELS if level >= 0.8]).all()
+    assert all(len(np.unique(call)) == 1 for call in calls.values())
+
+
+@pytest.mark.parametrize("rises", [True, False])
+def test_a_single_outcome_is_likely_and_not_certain(rises: bool) -> None:
+    probability, _ = oracle(14)
+    made = calibrate(probability, np.full(probability.shape, 0.01 if rises else -0.01))
+    assert made.slope == 0
+    assert made.apply(probability) == pytest.approx(22 / 23 if rises else 1 / 23)
+    assert (made.call(made.apply(probability), 0.95) == rises).all()
+
+
+def test_a_model_that_parts_rises_from_falls_keeps_a_finite_slope() -> None:
+    probability, _ = oracle(15)
+    made = calibrate(probability, probability - 0.5)
+    assert 1 < made.slope < 1000
+    assert np.mean(made.call(made.apply(probability), 0.95) == (probability > 0.5)) > 0.9
+
+
+def test_calibrated_probabilities_keep_their_order_and_stay_inside() -> None:
+    found = Calibration(3.0, -0.4, {}, 0, 0).apply(np.array([[0, 1e-12, 0.1], [0.5, 0.9, 1]]))
+    assert found.shape == (2, 3)
+    assert (np.diff(found.ravel()) >= 0).all()
+    assert ((found > 0) & (found < 1)).all()
+    assert found[1, 0] == pytest.approx(1 / (1 + np.exp(0.4)))
+    same = Calibration(1.0, 0.0, {}, 0, 0).apply(np.array([0.1, 0.73, np.nan]))
+    assert same == pytest.approx([0.1, 0.73, np.nan], nan_ok=True)
+
+
+def test_a_call_is_made_outside_the_band_alone() -> None:
+    calibrated = np.array([0.2, 0.25, 0.3, 0.5, 0.75, 0.8, np.nan])
+    expected = [0, np.nan, np.nan, np.nan, np.nan, 1, np.nan]
+    np.testing.assert_array_equal(called(calibrated, 0.75), expected)
+    np.testing.assert_array_equal(Calibration(1.0, 0.0, {0.8: 0.75}, 9, 99).call(calibrated, 0.8), expected)
+    assert np.isnan(called(np.array([1e-6, 0.5, 1 - 1e-6]), 1.0)).all()
+
+
+def test_what_does_not_fit_is_an_error() -> None:
+    probability, movement = oracle(16)
+    with pytest.raises(DtmlError, match="none of 451 stock-days of validation has a probability and an outcome"):
+        calibrate(probability, np.full_like(movement, np.nan))
+    with pytest.raises((TypeError, ValueError), match=r"40, ?11"):  # of the shapes' own check, or where that is off
+        calibrate(probability, movement[1:])
+    with pytest.raises(ValueError, match=r"in \[0, 1\], got 1.5"):
+        calibrate(np.full_like(probability, 1.5), movement)
+    with pytest.raises(ValueError, match="the slope is 0 or more"):
+        Calibration(-0.1, 0.0, {}, 0, 0)
+    with pytest.raises(ValueError, match=r"threshold of level 0.8 lies in \[0.5, 1\], got 0.4"):
+        Calibration(1.0, 0.0, {0.8: 0.4}, 9, 99)
+    with pytest.raises(ValueError, match=r"one of 0.8, 0.9; got 0.85"):
+        Calibration(1.0, 0.0, {0.8: 0.6, 0.9: 0.7}, 9, 99).call(probability, 0.85)
+
+
+def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands() -> None:
+    calls = pd.DataFrame(
+        [
+            (TUESDAY, "b", 0.9, True),  # not called, by a run without the level .8
+            (MONDAY, "a", 0.9, True),
+            (MONDAY, "a", 0.1, True),
+            (MONDAY, "a", 0.65, False),  # wrong, and not called at .8
+            (MONDAY, "a", 0.8, None),
+            (MONDAY, "a", np.nan, True),
+            (TUESDAY, "a", 0.35, False),
+            (TUESDAY, "unknown", 0.9, True),
+        ],
+        columns=["target", "run_id", "calibrated", "rise"],
+    )
+    bands = pd.DataFrame({"run_id": ["a", "a", "b"], "level": [0.5, 0.8, 0.5], "threshold": [0.5, 0.7, 0.95]})
+    expected = [(MONDAY, 0.5, 3, 1, 3, 1), (MONDAY, 0.8, 3, 2, 2, 1)]
+    expected += [(TUESDAY, 0.5, 2, 2, 1, 1), (TUESDAY, 0.8, 1, 1, 0, 0)]
+    assert list(count_band(calls, bands).itertuples(index=False, name=None)) == expected
+    with pytest.raises(ValueError, match=r"run a has level 0\.5 twice"):
+        count_band(calls, pd.concat([bands, bands.iloc[:1]]))
+
+
+def test_covered_are_those_not_called_and_those_called_rightly_and_intervals_resample_days() -> None:
+    probability, movement = oracle(17)
+    made = calibrate(probability, movement)
+    movement[5, 3], probability[6, 4] = np.nan, np.nan
+    counts = counted(made, probability, movement)
+    sums, found = counts.groupby("level")[COUNTS].sum(), coverage(counts, resamples=997).set_index("level")
+    assert (counts["covered"] == counts["n"] - counts["called"] + counts["right_calls"]).all()
+    assert (sums["n"] == DAYS * STOCKS - 2).all()
+    shares = {"coverage": sums.covered / sums.n, "called": sums.called / sums.n, "called_acc": sums.right_calls / sums.called}
+    pd.testing.assert_frame_equal(found[list(shares)], pd.DataFrame(shares))
+    assert found.loc[0.99, ["called_acc", "called_acc_low", "called_acc_high"]].isna().all()  # no call
+    inner = found[found["coverage"] < 1]
+    assert inner["coverage"].between(inner["coverage_low"], inner["coverage_high"], inclusive="neither").all()
+    pd.testing.assert_frame_equal(coverage(counts[::-1], resamples=997).set_index("level"), found)
+
+
+def test_few_days_or_few_days_with_calls_have_no_interval() -> None:
+    target = pd.bdate_range("2021-01-01", periods=DAYS)
+    counts = pd.DataFrame({"target": target, "level": 0.9, "n": 7, "covered": 7, "called": 0, "right_calls": 0})
+    counts.loc[: MINIMUM_DAYS - 2, ["covered", "called", "right_calls"]] = [6, 3, 2]
+    found = coverage(counts)
+    assert found[["coverage", "coverage_low", "called_acc"]].notna().all(axis=None)
+    assert found[["called_acc_low", "called_acc_high"]].isna().all(axis=None)
+    assert coverage(counts[: MINIMUM_DAYS - 1])["coverage_low"].isna().all()
+    assert coverage(counts[:MINIMUM_DAYS])["coverage_low"].notna().all()
+
+
+def test_bins_add_up_to_the_calls_and_hold_their_lower_end() -> None:
+    probability, movement = oracle(19)
+    movement[2, 3], probability[4, 5] = np.nan, np.nan
+    known = np.isfinite(probability) & np.isfinite(movement)
+    bins = count_bins(long(probability, movement))
+    assert (bins["n"].sum(), bins["rises"].sum()) == (known.sum(), (movement[known] > 0).sum())
+    assert bins["probability_sum"].sum() == pytest.approx(probability[known].sum())
+    percents = count_bins(pd.DataFrame({"target": MONDAY, "probability": np.arange(101) / 100, "rise": True}))
+    assert percents[["bin", "n"]].to_numpy().tolist() == [*([percent, 1] for percent in range(99)), [99, 2]]
+    with pytest.raises(ValueError, match=r"in \[0, 1\], got -0.01"):
+        count_bins(pd.DataFrame({"target": MONDAY, "probability": [-0.01], "rise": [True]}))
+
+
+def test_a_curve_of_fine_bins_is_that_of_their_stock_days() -> None:
+    probability, movement = oracle(20, days=401)
+    found = curve(count_bins(long(probability, movement)))
+    assert list(found) == list(calibration_curve(probability, movement > 0))
+    assert found["n"].tolist() == pytest.approx([401 * STOCKS / 10] * 10, rel=0.2)
+    for low, high, mean, risen, n in found.itertuples(index=False):
+        inside = (probability >= low) & (probability < high)
+        assert (n, mean) == pytest.approx((inside.sum(), probability[inside].mean()))
+        assert risen == pytest.approx((movement[inside] > 0).mean())
+    assert all(axis.low < 0.3 and axis.high > 0.7 for axis in calibration_axes({"model": found}))
+
+
+def test_a_model_that_says_little_has_few_groups_and_one_without_outcomes_none() -> None:
+    calls = long(np.array([[0.498, *[0.501] * 10]]), np.array([[-0.01, *[0.01] * 10]])).assign(calibrated=0.5)
+    assert curve(count_bins(calls)).iloc[:, [0, 1, 4]].to_numpy().tolist() == [[0.49, 0.5, 1], [0.5, 0.51, 10]]
+    nothing = calls.assign(rise=None)
+    counts = count_band(nothing, pd.DataFrame({"run_id": ["a"], "level": [0.8], "threshold": [0.6]}))
+    assert [len(counts), len(coverage(counts)), len(curve(count_bins(nothing)))] == [0, 0, 0]
