@@ -205,10 +205,10 @@ def _begin_sqlite(conn: Connection) -> None:
 
 
 def _open_postgresql(url: URL, read_only: bool) -> Engine:
-    arguments: dict[str, Any] = {"connect_timeout": CONNECT_LIMIT_S}
+    said = f"{url.query.get('options', '')} -c timezone=UTC"  # as SQLite shows moments, wherever the server stands
     if read_only:
-        limits = f"-c default_transaction_read_only=on -c statement_timeout={READ_LIMIT_S}s"
-        arguments["options"] = f"{url.query.get('options', '')} {limits}"
+        said += f" -c default_transaction_read_only=on -c statement_timeout={READ_LIMIT_S}s"
+    arguments: dict[str, Any] = {"connect_timeout": CONNECT_LIMIT_S, "options": said}
     try:
         # Hours may pass between two steps of a night: pre_ping replaces a connection the server has dropped.
         return create_engine(url, connect_args=arguments, json_serializer=_json, pool_pre_ping=True)

@@ -2,13 +2,14 @@
 
 import os
 from contextlib import suppress
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from sqlalchemy import Engine, make_url, text
 
-from db import queries, repositories
+from db import queries, repositories, service
 from db.engine import open_engine, reading, transaction
 from db.errors import StoreUsageError
 
@@ -146,3 +147,16 @@ def test_a_role_of_its_own_asks_as_itself(engine: Engine, store_url: str) -> Non
     with engine.begin() as conn:
         conn.execute(text(f"drop owned by asker_{schema}"))
         conn.execute(text(f"drop role asker_{schema}"))
+
+
+def test_moments_are_asked_and_answered_in_utc_wherever_the_server_stands(engine: Engine, store_url: str) -> None:
+    alert = {"market": "toy", "as_of": date(2024, 1, 4), "kind": "late", "message": "it is late"}
+    with transaction(engine) as conn:
+        assert service.raise_alert(conn, **alert, raised_at=datetime(2024, 1, 5, 23, 30, tzinfo=UTC))
+    url = make_url(store_url)
+    if engine.dialect.name == "postgresql":
+        url = url.update_query_dict({"options": f"{url.query['options']} -c timezone=Asia/Seoul"})
+    elsewhere = open_engine(url.render_as_string(hide_password=False), read_only=True)
+    said = queries.select(elsewhere, "select cast(raised_at as varchar) as moment from alert_log")["moment"].iloc[0]
+    elsewhere.dispose()
+    assert said.startswith("2024-01-05 23:30:00")
