@@ -34,7 +34,8 @@ def unsettled_calls(conn: Connection, market: str, last: date, *, since: date) -
 def call_counts(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
     """Calls with an outcome, counted by night, call, what happened and whether the paper labels it.
 
-    Targets are first..last, or all up to `last`. Columns: as_of, target, called (whether the probability is above 0.5), rise, labelled, n; sorted by target.
+    Targets are first..last, or all up to `last`. Columns: as_of, target, called (whether the probability is above
+    0.5), rise, labelled, n; sorted by target.
     """
     made, happened = schema.prediction, schema.outcome
     called = (made.c.probability > 0.5).label("called")

@@ -56,14 +56,23 @@ def band_counts(conn: Connection, market: str, last: date, *, first: date | None
     return _counts(conn, schema.band_count, market, first, last)
 
 
+def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """The columns of band_count for every fold of a backtest that is done, by target and level."""
+    table, fold = schema.band_count, schema.backtest_fold
+    of_fold = sa.and_(table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last))
+    statement = sa.select(table).select_from(fold.join(table, of_fold)).where(fold.c.backtest_id == backtest_id)
+    return frame(conn, statement.order_by(table.c.target, table.c.level))
+
+
 def night_calls(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     """What a night predicted with the model it was closed with, by symbol; NaN is missing.
 
-    Columns: symbol, name, sector, probability, spread, calibrated, lowest, highest, rising_share, run_id.
+    Columns: run_id, as_of, target, symbol, name, sector, probability, spread, calibrated, lowest, highest,
+    rising_share.
     """
     made, named, night = schema.prediction, schema.instrument, schema.night
     said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
-    columns = (named.c.symbol, named.c.name, named.c.sector, *said, made.c.run_id)
+    columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, named.c.name, named.c.sector, *said)
     of_night = sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
     joined = night.join(made, of_night).join(named, named.c.id == made.c.instrument_id)
     statement = sa.select(*columns).select_from(joined).where(night.c.market == market, night.c.as_of == as_of)

@@ -18,19 +18,16 @@ from numpy import ndarray
 
 from dtml.benchmark_report import MODEL, PROTOCOLS, sample
 from dtml.charts import (
-    WIDTH,
+    PALETTE,
     Chart,
     Row,
     basis_points,
     calibration_axes,
     count,
     day,
-    duration,
     environment,
     figure,
-    interval,
     markdown,
-    moment,
     percent,
     records,
     session_chart,
@@ -42,7 +39,6 @@ from dtml.rules import NAIVE_RULES
 
 INDEX, EQUAL_WEIGHT = YARDSTICKS = ("index", "equal weight")  # the portfolios that follow no prediction
 PAPERS = "(the paper's)"  # ends the name of a portfolio that nobody can trade: filled at the close it was made after
-COLOURS = 6  # of the page's palette
 EXTREMES = 10  # stocks at either end of the table
 SCORE_COLUMNS = ("predictor", "ACC [95 %]", "MCC [95 %]")
 PORTFOLIO_COLUMNS = (
@@ -153,11 +149,13 @@ def backtest_page(
     performances: pd.DataFrame,
     rolling: pd.DataFrame,
     calibration: pd.DataFrame,
+    coverage: pd.DataFrame,
 ) -> str:
     """Render a backtest as one HTML file without scripts or requests.
 
     `rolling` has `session, predictor, mcc, mcc_low, mcc_high`, `calibration` the columns of
-    `dtml.scoreboard.calibration_curve`; either may be empty. Folds may say their `validation_acc`.
+    `dtml.scoreboard.calibration_curve`, `coverage` those of `dtml.calibration.coverage`; each may be empty. Folds may
+    say their `validation_acc`.
     """
     followed = sorted(tracks["portfolio"].unique(), key=_place)
     net = {name: _by_session(tracks[tracks["portfolio"] == name], "net") for name in followed}
@@ -176,6 +174,7 @@ def backtest_page(
             rolling=rolling_chart(rolling),
             curve=curve.to_dict("records"),
             axes=calibration_axes({MODEL: curve}),
+            coverage=records(coverage),
             whole={protocol: rows for protocol, rows in whole.items() if rows},
             years=year_rows(scores),
             held=[row | yearly(tracks, row["portfolio"]) for row in _ordered(performances)],
@@ -204,7 +203,7 @@ def track_kinds(names: Iterable[str]) -> dict[str, str]:
     """The CSS classes of portfolios: a colour for each form, dashes for what cannot be traded, greys for the others."""
     followed = [name for name in names if name not in YARDSTICKS]
     forms = list(dict.fromkeys(name.split(",")[0] for name in followed))
-    colours = {name: f"s{forms.index(name.split(',')[0]) % COLOURS}" for name in followed}
+    colours = {name: f"s{forms.index(name.split(',')[0]) % PALETTE}" for name in followed}
     dashes = {name: f"{colour}{' paper' * (not _is_traded(name))}" for name, colour in colours.items()}
     return {INDEX: "index", EQUAL_WEIGHT: "equal"} | dashes
 
@@ -213,7 +212,7 @@ def rolling_chart(rolling: pd.DataFrame) -> Chart | None:
     """A line a predictor, the model with its band; each rule has dashes of its own."""
     lines = {str(name): rows for name, rows in rolling.groupby("predictor", sort=False)}
     rules = (name for name in lines if name != MODEL)
-    kinds = {name: f"s{number % COLOURS} d{number}" for number, name in enumerate(rules, start=1)}
+    kinds = {name: f"s{number % PALETTE} d{number}" for number, name in enumerate(rules, start=1)}
     ends = {"low": "mcc_low", "high": "mcc_high"}
     band = {end: _by_session(lines[MODEL], column) for end, column in ends.items()} if MODEL in lines else {}
     series = {name: _by_session(rows, "mcc") for name, rows in lines.items()}
@@ -294,6 +293,6 @@ def _or_least(value: float | None) -> float:
 
 
 def _environment() -> jinja2.Environment:
-    found = environment(basis_points, count, day, duration, figure, interval, moment, percent, sample, with_interval)
-    found.globals.update(words=PROTOCOLS, rules=NAIVE_RULES, model=MODEL, papers=PAPERS, colours=COLOURS, width=WIDTH)
+    found = environment(sample)
+    found.globals.update(words=PROTOCOLS, rules=NAIVE_RULES, model=MODEL, papers=PAPERS)
     return found

@@ -1,5 +1,7 @@
 """What the pages share: figures in words, scales, lines over sessions, and the templates' surroundings.
 
+The macros that draw are in parts.html: `{% import "parts.html" as parts with context %}` in a template.
+
 What is missing, NaN or None, is printed as "-".
 """
 
@@ -21,6 +23,9 @@ SIDE = 180  # of a calibration curve's square, in pixels
 WIDTH, HEIGHT = 1000, 260  # of a chart over sessions: units across, stretched to the page, and pixels upwards
 POINTS = 400  # of a line at most: about the pixels of a phone
 LETTERS = 36  # that fit below such a chart on a phone
+PALETTE = 6  # colours of lines
+COLUMNS = 72  # of a chart of stacked marks
+NARROWEST = 0.02  # of a probability from one half, that a scale of probabilities holds in any case
 
 
 def figure(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
@@ -58,6 +63,11 @@ def percent(value: float | None) -> str:
     return "-" if value is None or pd.isna(value) else f"{100 * value:.1f} %".replace("-0.0 ", "0.0 ")
 
 
+def whole_percent(value: float | None) -> str:
+    """A share as 80 %."""
+    return "-" if value is None or pd.isna(value) else f"{100 * value:.0f} %"
+
+
 def basis_points(value: float | None) -> str:
     """A cost as 12.3 bp."""
     return "-" if pd.isna(value) else f"{value:.1f} bp"
@@ -86,6 +96,11 @@ def duration(seconds: float | None) -> str:
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+WORDS: tuple[Callable[..., str], ...] = (
+    *(figure, interval, with_interval, with_spread, percent, whole_percent, basis_points, count, day, moment, duration),
+)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -135,10 +150,44 @@ class Axis:
 
 def calibration_axes(curves: Mapping[str, pd.DataFrame]) -> tuple[Axis, Axis]:
     """One scale for all curves, across and upwards, so that they compare and the diagonal is calibration."""
-    values = [
-        value for curve in curves.values() for name in ("mean_probability", "share_risen") for value in curve[name]
-    ]
+    names = ("mean_probability", "share_risen", "share_risen_low", "share_risen_high")
+    return square_axes(value for curve in curves.values() for name in names if name in curve for value in curve[name])
+
+
+def square_axes(values: Iterable[float]) -> tuple[Axis, Axis]:
+    """The scale that holds all values, across and upwards, of a square of `SIDE` pixels with room for its labels."""
+    values = list(values)
     return Axis.over(values, 30, SIDE - 6), Axis.over(values, SIDE - 20, 6)
+
+
+def probability_axis(values: Iterable[float]) -> Axis:
+    """A scale of probabilities with one half in its middle that holds all values, never beyond 0 and 1."""
+    off = [abs(float(value) - 0.5) for value in values if not pd.isna(value)]
+    reach = min(1.08 * max([NARROWEST, *off]), 0.5)
+    return Axis(0.5 - reach, 0.5 + reach)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One of the marks that are stacked above a scale: its column, how many lie below it, CSS class, and its words."""
+
+    column: int
+    below: int
+    kind: str
+    words: str
+
+
+def stack(values: Iterable[float], kinds: Iterable[str], words: Iterable[str], axis: Axis) -> list[Mark]:
+    """A mark for each value that is known, in `COLUMNS` columns over the axis; low values first."""
+    known = (row for row in zip(values, words, kinds, strict=True) if not pd.isna(row[0]))
+    height = [0] * COLUMNS
+    marks = []
+    for value, said, kind in sorted(known):
+        place = (value - axis.low) / (axis.high - axis.low)
+        column = min(max(math.floor(COLUMNS * place), 0), COLUMNS - 1)
+        marks.append(Mark(column, height[column], kind, said))
+        height[column] += 1
+    return marks
 
 
 @dataclass(frozen=True)
@@ -232,7 +281,7 @@ def date_ticks(sessions: pd.DatetimeIndex) -> list[tuple[str, str]]:
 
 
 def environment(*filters: Callable[..., str]) -> jinja2.Environment:
-    """Where the templates live; they may call `filters` by their names, and all they print is escaped."""
+    """Where the templates live; they may call this module's words and `filters` by their names; all is escaped."""
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -240,7 +289,7 @@ def environment(*filters: Callable[..., str]) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update({function.__name__: function for function in filters})
+    found.filters.update({function.__name__: function for function in (*WORDS, *filters)})
     found.tests["missing"] = lambda value: bool(pd.isna(value))
-    found.globals["side"] = SIDE
+    found.globals.update(side=SIDE, width=WIDTH, palette=PALETTE, columns=COLUMNS)
     return found

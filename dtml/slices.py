@@ -1,18 +1,22 @@
 """Scores of a long history, whole and by fold, year and stock: the calls of a model beside those of naive rules."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
+from dtml.calibration import Calibration, curve
 from dtml.metrics import MINIMUM_DAYS, accuracy, day_interval, mcc
 from dtml.windows import paper_labels
 
 PROTOCOLS = ("paper", "all")
 ROLLING_SESSIONS = 63  # a quarter of a year
 RESAMPLES = 2000
+CALLS_A_GROUP, GROUPS = 100, (3, 10)  # stock-days that a point of a reliability curve should have; how many points
+STATISTICS = {"acc": accuracy, "mcc": mcc}
 
 Calls = Mapping[str, Float[ndarray, "days stocks"]]  # of each predictor: 1 for a rise, 0 for a fall, NaN for none
 Counts = Int[ndarray, "days predictors stocks 4"]
@@ -50,16 +54,76 @@ def rolling_mcc(
 ) -> pd.DataFrame:
     """MCC of the last `ROLLING_SESSIONS` sessions up to each: `session, predictor, mcc, mcc_low, mcc_high`."""
     counts = count(calls, movement, protocol).sum(axis=2)
+    frames = [
+        rolling_scores(counts[:, position], target, statistics=("mcc",)).assign(predictor=predictor)
+        for position, predictor in enumerate(calls)
+    ]
+    return pd.concat(frames, ignore_index=True)[["session", "predictor", "mcc", "mcc_low", "mcc_high"]]
+
+
+def rolling_scores(
+    counts: Int[ndarray, "days 4"], target: pd.DatetimeIndex, statistics: Sequence[str] = ("acc", "mcc")
+) -> pd.DataFrame:
+    """ACC and MCC of one predictor over the last `ROLLING_SESSIONS` of its sessions up to each, from counts of days.
+
+    `counts` are true rises, false rises, false falls and true falls of each session of `target`. Columns: session,
+    and each of `statistics` with its 95 % interval, `acc, acc_low, acc_high, ...`; no row with fewer sessions.
+    """
+    names = ["session", *(name + end for name in statistics for end in ("", "_low", "_high"))]
     if len(counts) < ROLLING_SESSIONS:
-        return pd.DataFrame(columns=["session", "predictor", "mcc", "mcc_low", "mcc_high"])
+        return pd.DataFrame(columns=names)
     windows = np.lib.stride_tricks.sliding_window_view(counts, ROLLING_SESSIONS, axis=0)
+    sums = np.ascontiguousarray(windows.transpose(2, 0, 1))  # [sessions of a window, windows, 4]
+    columns: dict[str, Any] = {"session": target[ROLLING_SESSIONS - 1 :]}
+    with np.errstate(invalid="ignore"):  # of a window in which nothing counted
+        for name in statistics:
+            low, high = day_interval(sums, STATISTICS[name], resamples=RESAMPLES, seed=0)
+            columns |= {name: STATISTICS[name](sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
+    return pd.DataFrame(columns, columns=names)
+
+
+def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> pd.DataFrame:
+    """The bins of calibrated runs, each moved to where the calibration of its run puts its mean probability.
+
+    `bins` has `run_id, target, bin, n, probability_sum, rises`; `calibrations` are by run id. A bin is a hundredth
+    wide, so that its calls all move by nearly as much.
+    """
     frames = []
-    for position, predictor in enumerate(calls):
-        sums = np.ascontiguousarray(windows[:, position].transpose(2, 0, 1))  # [sessions of a window, windows, 4]
-        low, high = day_interval(sums, mcc, resamples=RESAMPLES, seed=0)
-        values = {"mcc": mcc(sums.sum(axis=0)), "mcc_low": low, "mcc_high": high}
-        frames.append(pd.DataFrame({"session": target[ROLLING_SESSIONS - 1 :], "predictor": predictor} | values))
-    return pd.concat(frames, ignore_index=True)
+    for run_id, rows in bins.groupby("run_id") if len(bins) else ():
+        found = calibrations.get(str(run_id))
+        if found is not None:
+            moved = found.apply((rows["probability_sum"] / rows["n"]).to_numpy(dtype=float))
+            frames.append(rows.assign(bin=np.floor(100 * moved).astype(int), probability_sum=moved * rows["n"]))
+    return pd.concat(frames, ignore_index=True) if frames else bins.iloc[:0]
+
+
+def reliability(bins: pd.DataFrame) -> pd.DataFrame:
+    """The curve of `dtml.calibration.curve`, of fewer points where there are few calls, with intervals.
+
+    Adds `share_risen_low, share_risen_high`, the 95 % interval of each share from resampled days, NaN with too few.
+    `bins` as in `recalibrated`, of one calibration or none; there must be some.
+    """
+    found = curve(bins, int(np.clip(bins["n"].sum() // CALLS_A_GROUP, *GROUPS)))
+    place = np.searchsorted(found["bin_high"].to_numpy(), bins["bin"].to_numpy() / 100 + 0.005)
+    group = np.clip(place, 0, len(found) - 1)
+    days = bins["target"].to_numpy()
+    sums = np.stack(
+        [
+            pd.DataFrame({"day": days, "group": group, "value": bins[name].to_numpy()})
+            .pivot_table(index="day", columns="group", values="value", aggfunc="sum", fill_value=0)
+            .reindex(columns=range(len(found)), fill_value=0)
+            .to_numpy(dtype=float)
+            for name in ("rises", "n")
+        ],
+        axis=-1,
+    )
+    low, high = day_interval(sums, _share, resamples=RESAMPLES, seed=0)
+    return found.assign(share_risen_low=low, share_risen_high=high)
+
+
+def _share(sums: Float[ndarray, "*batch 2"]) -> Float[ndarray, "*batch"]:
+    rises, calls = np.moveaxis(sums, -1, 0)
+    return np.asarray(np.divide(rises, calls, out=np.full_like(rises, 0.5), where=calls > 0))
 
 
 def count(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: str) -> Counts:
@@ -93,7 +157,7 @@ def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.Da
     days = (counts.sum(axis=-1) > 0).sum(axis=0)
     scores = {"n": total.sum(axis=-1), "days": days, "rises": total[:, 0] + total[:, 2]}
     with np.errstate(invalid="ignore"):  # of a stock that never counted
-        for name, statistic in (("acc", accuracy), ("mcc", mcc)):
+        for name, statistic in STATISTICS.items():
             low, high = np.full((2, len(names)), np.nan)
             enough = days >= MINIMUM_DAYS
             if enough.any():

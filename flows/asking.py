@@ -1,26 +1,68 @@
 """The commands that only read, and the upgrade of the store; none of them needs Prefect or torch."""
 
+from __future__ import annotations
+
+import json
+import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 from db import queries, schema
 from db.engine import location, open_engine, open_reader, reading
 from db.engine import upgrade as upgrade_engine
+from db.questions import literal
 from db.views import VIEW_COLUMNS
+from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from flows.console import print_frame, print_json
-from flows.settings import out
+from flows.settings import out, write_whole
+
+# How SQLite keeps days and moments.
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 
 
 def show_history(symbol: str, market: str | None, limit: int, *, as_json: bool) -> None:
-    """Print what was predicted of a stock and what happened, the newest last."""
-    with reading(open_reader()) as conn:
-        rows = queries.prediction_history(conn, market=market, symbol=symbol).tail(limit)
+    """Print what was predicted of a stock and what happened, the newest last, beside the naive rules' calls.
+
+    Nothing older than what is shown is read. Below it stand the stock's scores over all its nights.
+    """
+    engine = open_reader()
+    mine = f"symbol = {literal(symbol)} and kind = 'nightly'" + (f" and market = {literal(market)}" if market else "")
+    newest = f"select target from prediction_history where {mine} order by target desc limit {limit}"  # noqa: S608
+    oldest = queries.select(engine, f"select min(target) as first from ({newest}) as newest")["first"].iloc[0]  # noqa: S608
+    first = None if pd.isna(oldest) else pd.Timestamp(oldest).date()
+    with reading(engine) as conn:
+        rows = queries.prediction_history(conn, market=market, symbol=symbol, first=first).tail(limit)
     if as_json:
         return print_json(rows)
-    shown = rows[["market", "as_of", "target", "probability", "spread", "call", "move", "hit", "run_id"]]
-    print_frame(shown, symbol, formats={"probability": ".3f", "spread": ".3f", "move": "+.4f"})
+    scores = queries.select(engine, f"select * from symbol_score where {mine}")  # noqa: S608
+    for name, shown in rows.groupby("market"):
+        _print_history(f"{symbol}, {name}", shown)
+        for score in scores[scores["market"] == name].itertuples():
+            out.print(
+                f"all {score.n} calls with an outcome: ACC {score.acc:.3f}, MCC {score.mcc:+.3f};"
+                f" always up: ACC {score.up_acc:.3f}, MCC +0.000"
+            )
+    if rows.empty:
+        out.print(f"No night has predicted {symbol} yet.")
     return None
+
+
+def _print_history(title: str, rows: pd.DataFrame) -> None:
+    """A table that a terminal of 100 columns holds, and whose calls they are."""
+    names = {"index_reversal": "reversal", "index_below_mean20": "mean20"}
+    told = ["as_of", "target", "probability", "calibrated", "call", "move", "hit", "always_up", *names]
+    formats = {"probability": ".3f", "calibrated": ".3f", "move": "+.4f"}
+    print_frame(rows[told].rename(columns=names), title, formats=formats)
+    by = ", ".join(f"{count} by {run}" for run, count in rows["run_id"].value_counts(sort=False).items())
+    out.print(f"on the right the naive rules' calls; the model's: {by}", soft_wrap=True)
 
 
 def show_runs(market: str | None, *, as_json: bool) -> None:
@@ -56,23 +98,75 @@ def show_markets(*, as_json: bool) -> None:
                 "retrain": str(market.retrain),
             }
         )
-    import pandas as pd
-
     if as_json:
         return print_json(rows)
     print_frame(pd.DataFrame(rows))
     return None
 
 
-def answer(sql: str, *, as_json: bool, as_csv: bool) -> None:
-    """Print the answer to one SQL statement, run where nothing can be written."""
-    rows = queries.select(open_reader(), sql)
-    if as_json:
-        print_json(rows)
-    elif as_csv:
+def answer(sql: str, *, as_json: bool, as_csv: bool, parquet: Path | None = None) -> None:
+    """Print the answer to one SQL statement, run where nothing can be written, or keep it in a Parquet file.
+
+    A statement that is "-" is read from standard input. Raises UsageError where two forms are asked for, and where two
+    columns of one name would become one.
+    """
+    if as_json + as_csv + (parquet is not None) > 1:
+        raise UsageError("--json, --csv and --parquet are forms of one answer: choose one")
+    rows = queries.select(open_reader(), sys.stdin.read() if sql == "-" else sql)
+    if as_csv:
         rows.to_csv(sys.stdout, index=False)
+        return
+    repeated = rows.columns[rows.columns.duplicated()]
+    if len(repeated):
+        raise UsageError(f"two columns are named {repeated[0]!r}: give one another name with `as`")
+    if parquet is not None:
+        _write_parquet(rows, parquet)
+        out.print(f"{len(rows)} rows written to {parquet}", soft_wrap=True)
+    elif as_json:
+        print_json(rows)
     else:
         print_frame(rows)
+
+
+def _write_parquet(rows: pd.DataFrame, file: Path) -> None:
+    """Write the rows whole or not at all: days as days, moments in UTC, lists and mappings as JSON text."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {}
+    for name in rows:
+        values = _typed(rows[name])
+        try:
+            columns[str(name)] = pa.Array.from_pandas(values)
+        except pa.ArrowException as error:
+            raise UsageError(f"column {name!r} holds values of several kinds: cast it to one ({error})") from error
+    table = pa.table(columns)
+    write_whole(file, lambda partial: pq.write_table(table, partial))
+
+
+def _typed(values: pd.Series[Any]) -> pd.Series[Any]:
+    """What SQLite keeps as text and PostgreSQL as days or moments, as such; else the values as they are."""
+    if isinstance(values.dtype, pd.DatetimeTZDtype):
+        moments: pd.Series[Any] = values.dt.tz_convert("UTC")
+        return moments
+    there = values.dropna()
+    if there.empty or pd.api.types.is_numeric_dtype(values):
+        return values
+    if all(isinstance(each, str) for each in there):
+        for form, read in ((_DAY, date.fromisoformat), (_MOMENT, _moment)):
+            if all(form.fullmatch(each) for each in there):
+                with suppress(ValueError):  # text such as 2024-02-30 stays text
+                    return values.map(read, na_action="ignore")
+        return values
+    return values.map(_plain_text)
+
+
+def _plain_text(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def _moment(written: str) -> datetime:
+    return datetime.fromisoformat(written).replace(tzinfo=UTC)
 
 
 def data_dictionary() -> str:

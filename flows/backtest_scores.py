@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from db import backtests, evidence, queries, repositories
 from db.engine import reading, transaction
 from dtml.backtest_report import backtest_page
+from dtml.calibration import coverage
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.performance import performance, session_sharpe
@@ -247,6 +248,7 @@ def write_page(backtest: Backtest, result: Result) -> None:
     known = np.isfinite(record.movement)
     with reading(backtest.desk.engine) as conn:
         returns = backtests.backtest_returns(conn, backtest.id)
+        counts = evidence.fold_counts(conn, backtest.id)
     page = backtest_page(
         backtest=result.row,
         folds=result.folds,
@@ -255,5 +257,6 @@ def write_page(backtest: Backtest, result: Result) -> None:
         performances=result.portfolios,
         rolling=rolling_mcc(calls, record.movement, record.target),
         calibration=calibration_curve(np.where(known, record.probability, np.nan), record.movement > 0),
+        coverage=coverage(counts),
     )
     write_whole(result.page, lambda partial: partial.write_text(page, encoding="utf-8"))

@@ -2,11 +2,14 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from flows.dashboard_cli import dashboards
 from flows.db_cli import store_commands
+from flows.explain_cli import explanations
 from flows.options import (
     AsJson,
     AsOf,
@@ -22,7 +25,9 @@ from flows.options import (
     day_of,
     order_of,
 )
+from flows.questions_cli import questions
 from flows.replay_cli import replays
+from flows.report_cli import reports
 from flows.service_cli import services
 from flows.settings import prepare_prefect, prepare_torch, set_up_logging
 from flows.status_cli import statuses
@@ -40,6 +45,8 @@ app.add_typer(studies)
 app.add_typer(replays)
 app.add_typer(services)
 app.add_typer(statuses)
+for each in (questions, reports, dashboards, explanations):
+    app.add_typer(each)
 
 
 @app.callback()
@@ -203,17 +210,18 @@ def markets(as_json: AsJson = False) -> None:
 
 @app.command()
 def query(
-    sql: Annotated[str, typer.Argument(help="One SQL statement; the database is opened read-only.")],
+    sql: Annotated[str, typer.Argument(help="One SQL statement, - for standard input; nothing can be written.")],
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    parquet: Annotated[Path | None, typer.Option(help="Write the answer to this Parquet file.")] = None,
 ) -> None:
-    """Ask the database.
+    """Ask the database; `dtml questions` has twenty examples.
 
     Example: dtml query "select * from latest_prediction order by probability desc limit 5"
     """
     from flows.asking import answer
 
-    answer(sql, as_json=as_json, as_csv=as_csv)
+    answer(sql, as_json=as_json, as_csv=as_csv, parquet=parquet)
 
 
 def main() -> None:

@@ -3,11 +3,13 @@
 from dataclasses import asdict, replace
 from datetime import date
 
+import numpy as np
 import pandas as pd
 
-from db import queries
+from db import evidence, queries
 from db.engine import location, reading
 from db.locks import market_lock
+from dtml.calibration import called, coverage
 from dtml.errors import DtmlError
 from dtml.sessions import sessions_up_to
 from flows.catch_up import missed_nights
@@ -145,12 +147,25 @@ def score_predictions(order: Order, asked: date | None, *, as_json: bool) -> Non
 
 
 def _show_night(desk: Desk, night: Night, *, as_json: bool) -> None:
-    row = night.row
+    row, level = night.row, desk.market.level
     with reading(desk.engine) as conn:
-        predictions = queries.predictions(conn, desk.name, target=row["target"], run_id=row["run_id"])
+        made = evidence.night_calls(conn, desk.name, row["as_of"])
         scores = queries.scores(conn, desk.name, last=row["as_of"], span="running")
+        bands = evidence.bands(conn, row["run_id"])
+        counts = evidence.band_counts(conn, desk.name, row["as_of"])
     latest = scores[scores["target"] == scores["target"].max()]
+    said = made.assign(call=calls_at(made["calibrated"], bands, level))
+    kept = coverage(counts[counts["level"] == level])
     if as_json:
-        print_json(night_summary(night, predictions, latest))
+        print_json(night_summary(night, said, latest, kept))
     else:
-        print_night(night, predictions, latest, location(desk.engine))
+        print_night(night, said, latest, kept, location(desk.engine))
+
+
+def calls_at(calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float) -> "pd.Series[str]":
+    """What is called at a level, 'rise', 'fall' or 'none'; None where the model was not calibrated."""
+    threshold = bands.loc[bands["level"] == level, "threshold"]
+    if threshold.empty:
+        return pd.Series(None, index=calibrated.index, dtype=object)
+    said = called(calibrated.to_numpy(), float(threshold.iloc[0]))
+    return pd.Series(np.select([said == 1, said == 0], ["rise", "fall"], "none"), index=calibrated.index)

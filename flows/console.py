@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # what only reads prints without waiting for torch
     from flows.night import Night
 
 ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
+PROBABILITIES = dict.fromkeys(("probability", "spread", "calibrated"), ".3f")
 SHOWN = 12  # rows of the most and the least probable risers
 
 
@@ -76,28 +77,30 @@ def _cell(value: Any, spec: str) -> str:
     return format(value, spec) if isinstance(value, float) else str(value)
 
 
-def night_summary(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame) -> dict[str, Any]:
+def night_summary(
+    night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame
+) -> dict[str, Any]:
     """A night as one JSON document."""
     return {
         "night": night.row,
         "new": not night.was_done_before,
         "predictions": predictions,
         "scores": scores,
+        "coverage": coverage,
         "report": str(night.report),
     }
 
 
 def print_predictions(predictions: pd.DataFrame) -> None:
-    """The most and the least probable risers of a night."""
+    """The most and the least probable risers of a night, and what is called of them."""
     ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
-    shown = ordered[["symbol", "probability", "spread"]]
-    shown = shown.assign(call=["rise" if p > 0.5 else "fall" for p in shown["probability"]])
+    shown = ordered[["symbol", "probability", "spread", "calibrated", "call"]]
     if len(shown) > 2 * SHOWN:
         left = len(shown) - 2 * SHOWN
-        print_frame(shown.head(SHOWN), "most probable risers", formats={"probability": ".3f", "spread": ".3f"})
+        print_frame(shown.head(SHOWN), "most probable risers", formats=PROBABILITIES)
         out.print(f"... {left} more, in the report and in the store")
         shown = shown.tail(SHOWN)
-    print_frame(shown, formats={"probability": ".3f", "spread": ".3f"})
+    print_frame(shown, formats=PROBABILITIES)
 
 
 def print_scores(scores: pd.DataFrame) -> None:
@@ -119,7 +122,20 @@ def _with_interval(estimate: Any, spec: str) -> str:
     return value if low == format(math.nan, spec) else f"{value} [{low}, {high}]"
 
 
-def print_night(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, store: str) -> None:
+def print_coverage(coverage: pd.DataFrame) -> None:
+    """What came of the calls at the market's level; nothing before the first outcome."""
+    for row in coverage.to_dict("records"):
+        right = "" if math.isnan(row["called_acc"]) else f", {row['called_acc']:.1%} of these rightly"
+        out.print(
+            f"calls at level {row['level']:g}: {row['coverage']:.1%} of {row['n']:,} outcomes covered (not called, or "
+            f"rightly); {row['called']:.1%} called{right}",
+            soft_wrap=True,
+        )
+
+
+def print_night(
+    night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame, store: str
+) -> None:
     """All that a night has to say."""
     row = night.row
     out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
@@ -135,6 +151,7 @@ def print_night(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, s
         last = scores["target"].max().date()
         out.print(f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that resample days")
         print_scores(scores)
+        print_coverage(coverage)
         if scores["nights"].max() < MINIMUM_DAYS:
             out.print(f"Fewer than {MINIMUM_DAYS} nights do not show how days hang together: no interval is printed.")
     out.print(f"\nreport    {night.report}\ndatabase  {store}")

@@ -110,7 +110,8 @@ def day_counts(conn: Connection, desk: Desk, last: date, first: date | None = No
 
     A rule makes no call while it lacks history of the index.
     """
-    counted = calls.call_counts(conn, desk.name, last, first=first).astype({"called": bool, "rise": bool, "labelled": bool})
+    counts_of_calls = calls.call_counts(conn, desk.name, last, first=first)
+    counted = counts_of_calls.astype(dict.fromkeys(("called", "rise", "labelled"), bool))
     days = counted[["as_of", "target"]].drop_duplicates(ignore_index=True)
     read_from = sessions_up_to(desk.market.calendar, days["as_of"].min().date(), 2 * RULE_HISTORY)[0]
     index = queries.prices(conn, desk.name, read_from.date(), last, symbols=[desk.market.index.symbol])

@@ -17,7 +17,7 @@ from test_db_benchmarks import scores as benchmark_scores
 from test_db_nights import scores
 from test_db_predictions import AS_OF, STOCKS, TARGET, predictions, run
 
-from db import backtests, queries, repositories, schema, service
+from db import backtests, evidence, queries, repositories, schema, service
 from db.bulk import insert_frame
 from db.engine import location, open_engine, reading, transaction
 
@@ -46,6 +46,7 @@ def fill(engine: Engine) -> None:
         counts = dict.fromkeys(("asked", "fetched", "stored", "refused"), 2)
         fetched = {"market": "toy", "known_at": MOMENT, "as_of": AS_OF.date(), "source": "files"}
         service.save_fetch(conn, fetched | counts | {"restated": ["A"], "failures": []})
+        _fill_evidence(conn)
         service.raise_alert(conn, "toy", AS_OF.date(), "late", message=TEXTS[3], raised_at=MOMENT)
 
 
@@ -78,6 +79,20 @@ def _fill_studies(conn: Connection) -> None:
     figures = {"scores": backtest_scores(), "returns": returns(), "portfolios": portfolios(), "counts": COUNTS}
     backtests.finish_backtest(conn, BACKTEST, finished_at=MOMENT, seconds=97.5, **figures)
     backtests.save_attention(conn, "toy", attention())
+
+
+def _fill_evidence(conn: Connection) -> None:
+    """What the night of `first` can be judged by."""
+    evidence.save_bands(conn, "first", pd.DataFrame({"level": [0.8], "threshold": [0.1 + 0.5], "days": 7, "n": 21}))
+    night = pd.DataFrame({"run_id": ["first"], "target": TARGET})
+    evidence.save_bins(conn, night.assign(bin=25, n=3, probability_sum=NUMBERS[2], rises=1))
+    evidence.save_band_counts(conn, night.assign(level=0.8, n=3, covered=2, called=2, right_calls=1))
+    rules = {"always_up": True, "index_reversal": False, "index_below_mean20": None}
+    evidence.save_rule_calls(conn, "toy", pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | rules))
+    explained = dict.fromkeys(("distance", "distance_p", "agreement", "drivers", "seconds"), 0.1 + 0.2)
+    counts = dict.fromkeys(("stocks", "days", "members", "shuffles", "epochs", "top"), 3)
+    named = {"run_id": "first", "market": "toy", "as_of": AS_OF.date(), "made_at": MOMENT, "told_apart": True}
+    evidence.save_explanation(conn, named | counts | explained)
 
 
 def keep_weights(folder: Path) -> Path:

@@ -19,7 +19,7 @@ from db.schema import REVISION
 
 pytest_plugins = ("made_db_commands",)
 
-SINCE_0007 = ("alert", "price_fetch")
+SINCE_0007 = ("price_fetch", "alert", "band", "band_count", "calibration_bin", "rule_call", "explanation")
 
 
 @pytest.fixture

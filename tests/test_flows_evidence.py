@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from db import evidence, queries
 from db.engine import open_engine, reading
+from dtml.charts import figure
 from dtml.markets.definition import LEVELS
 from dtml.rules import NAIVE_RULES, naive_calls
 from dtml.sessions import next_session, sessions_up_to
@@ -149,9 +150,11 @@ def risen(desk: Desk, target: pd.Timestamp) -> int:
 
 def test_a_backtest_keeps_what_its_nights_would_have_kept(order: Order) -> None:
     backtest = backtest_of(order)
-    run_backtest(backtest)
+    done = run_backtest(backtest)
     desk = desk_of(order)
     kept, summed = counted(desk)
+    share = kept.loc[kept["level"] == 0.5, "covered"].sum() / kept.loc[kept["level"] == 0.5, "n"].sum()
+    assert f'<th scope="row">50 %</th><td class="number">{figure(share, 3)}' in done.page.read_text()
     pd.testing.assert_frame_equal(kept, summed, check_dtype=False)
     assert kept["target"].nunique() > 0
     runs = ask(desk.engine, "select slope, intercept from model where kind = 'backtest'")

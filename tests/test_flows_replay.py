@@ -167,6 +167,7 @@ def test_a_changed_prediction_is_found_and_named(desk: Desk, engine: Engine, arc
 
 def test_a_prediction_taken_away_is_found(desk: Desk, engine: Engine, archive: Archive) -> None:
     run_night(desk, AS_OF)
+    change(engine, "delete from attention_weight")
     change(engine, "delete from prediction where instrument_id = (select max(instrument_id) from prediction)")
     assert any("the night made 9, 8 are there" in reason for reason in replayed(archive).reasons)
 

@@ -1,0 +1,126 @@
+"""The tables of the dashboard as CSV: the rows of a statement as they are read, or of a frame that was computed."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+from itertools import chain
+from typing import Any
+
+import pandas as pd
+from fastapi.responses import StreamingResponse
+from sqlalchemy import Connection, Engine
+
+from db.engine import reading
+from dtml.errors import UsageError
+from flows import dashboard_compare as compare
+from flows import dashboard_reads as reads
+from flows.console import plain
+from flows.dashboard_pages import NotThereError, gaps_of, market_rows, night_of, require_level, require_market
+from flows.dashboard_stock import ATTENDED, LONGEST, SOURCES, require_span, require_stock, span_scores
+
+Table = reads.Statement | pd.DataFrame
+
+
+def csv_response(engine: Engine, table: Table) -> StreamingResponse:
+    """The rows of a table below their names: dates and moments in ISO 8601, what is missing empty, lists as JSON.
+
+    What is wrong with a statement is raised here, before the answer begins.
+    """
+    found = _of_frame(table) if isinstance(table, pd.DataFrame) else _of_statement(engine, table)
+    first = next(found)
+    return StreamingResponse(
+        chain([first], found), media_type="text/csv", headers={"content-disposition": "attachment; filename=rows.csv"}
+    )
+
+
+def _of_frame(table: pd.DataFrame) -> Iterator[str]:
+    yield _lines([tuple(table.columns), *table.itertuples(index=False, name=None)])
+
+
+def _of_statement(engine: Engine, statement: reads.Statement) -> Iterator[str]:
+    """The rows batch by batch, the connection open between them."""
+    with reading(engine) as conn:
+        batches = reads.stream(conn, statement)
+        names = [tuple(column.name for column in statement.selected_columns)]
+        yield _lines([*names, *next(batches, ())])
+        for batch in batches:
+            yield _lines(batch)
+
+
+def _lines(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    told = plain(value)
+    return json.dumps(told, ensure_ascii=False) if isinstance(told, (list, dict)) else told
+
+
+def markets_table(conn: Connection, today: date) -> Table:
+    """The table of all markets."""
+    return market_rows(conn, today)
+
+
+def market_table(conn: Connection, table: str, market: str, as_of: date | None, level: float | None) -> Table:
+    """A table of a market's page; raises NotThereError for an unknown one, and for a night that is not there."""
+    require_level(level)
+    require_market(conn, market)
+    if table == "models":
+        return reads.models(market)
+    night = night_of(conn, market, as_of)
+    if night is None:
+        raise NotThereError(f"market {market} has no night yet: dtml nightly {market}")
+    run_id, target = night["run_id"] or "", night["target"]
+    if table == "calls" and level is not None:
+        return reads.band_calls(market, run_id, target, level)
+    tables: dict[str, Table] = {
+        "calls": reads.calls(market, run_id, target),
+        "nights": reads.nights(market, night["as_of"]),
+        "scores": reads.scores(market, target),
+        "refused": reads.refused(market, night["as_of"]),
+        "gaps": gaps_of(night),
+    }
+    return _named(tables, table)
+
+
+def stock_table(
+    conn: Connection, table: str, market: str, symbol: str, kind: str, first: date | None, last: date | None
+) -> Table:
+    """A table of a stock's page over a span of sessions, or all of them; raises NotThereError for an unknown one."""
+    require_span(kind, first, last)
+    require_stock(conn, market, symbol)
+    if table in ("looks", "looked"):
+        kept = reads.attended(conn, market, ATTENDED)
+        return reads.attention(conn, market, symbol, kept, looks=table == "looks", most=SOURCES)
+    calls = reads.stock_calls(market, symbol, kind, first, last)
+    if table == "span":
+        return span_scores(reads.rows(conn, calls, LONGEST))
+    scores, prices = reads.symbol_scores(market, symbol), reads.prices(market, symbol, first, last)
+    return _named({"calls": calls, "prices": prices, "scores": scores}, table)
+
+
+def compare_table(conn: Connection, table: str, a: str | None, b: str | None) -> Table:
+    """A table of two runs side by side; raises UsageError unless both are named."""
+    if a is None or b is None:
+        raise UsageError("name two runs, as in ?a=RUN&b=RUN")
+    one, two = compare.run_of(conn, a), compare.run_of(conn, b)
+    if table == "settings":
+        return compare.settings(one, two)
+    shared = compare.shared_span(conn, a, b)
+    if shared is None:
+        raise NotThereError(f"{a} and {b} predicted no session in common")
+    if table == "calls":
+        return compare.last_calls(conn, a, b, shared)
+    if table == "scores":
+        return pd.DataFrame(compare.scores(compare.days(conn, a, b, shared))["rows"])
+    return _named({"days": reads.common_days(a, b, *shared)}, table)
+
+
+def _named(tables: dict[str, Table], name: str) -> Table:
+    if name not in tables:
+        raise NotThereError(f"there is no table {name!r} here")
+    return tables[name]

@@ -1,0 +1,136 @@
+"""A site to visit, served on a free port as `dtml dashboard` serves it, and a real browser to look at it."""
+
+import contextlib
+import http.client
+import os
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import uvicorn
+from sqlalchemy import Engine
+from starlette.types import ASGIApp
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where pages are served, and the engine that they read."""
+
+    port: int
+    engine: Engine
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def get(self, address: str, *, method: str = "GET", host: str | None = None) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request(method, address, headers={"Host": host or f"127.0.0.1:{self.port}"})
+        answer = connection.getresponse()
+        found = Answer(answer.status, dict(answer.headers), answer.read().decode())
+        connection.close()
+        return found
+
+
+@contextlib.contextmanager
+def served(app: ASGIApp, engine: Engine) -> Iterator[Site]:
+    """Serve an application, which reads this engine, from a thread; the engine is disposed of at the end."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield Site(listening.getsockname()[1], engine)
+        finally:
+            server.should_exit = True
+            thread.join()
+            engine.dispose()
+
+
+class Page(HTMLParser):
+    """The tags of a page, its links and its words."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source = source
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def links(self) -> list[str]:
+        return [str(attrs["href"]) for tag, attrs in self.tags if tag == "a"]
+
+    @property
+    def sent(self) -> list[str]:
+        """Where its forms lead as they are filled in, with each choice of each list; not those to type a name into."""
+        found = []
+        for form in re.findall(r"<form.*?</form>", self.source, re.DOTALL):
+            tags = Page(form).tags
+            filled, choices, name = {}, [], ""
+            for tag, attrs in tags:
+                if tag == "input":
+                    filled[attrs["name"]] = attrs.get("value") or ""
+                elif tag == "select":
+                    name = attrs["name"]
+                elif tag == "option" and name:
+                    choices.append((name, attrs["value"]))
+                    if "selected" in attrs or name not in filled:
+                        filled[name] = choices[-1][1]
+            if not any("list" in attrs for _, attrs in tags):
+                found += [f"{tags[0][1]['action']}?{urlencode(filled | dict([choice]))}" for choice in choices]
+        return found
+
+    @property
+    def seen(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@contextlib.contextmanager
+def browser() -> Iterator[Any]:
+    """A headless browser; skips where there is none, saying what to install."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install '.[browser]'")
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"no browser: install one of {', '.join(BROWSERS)}, such as Debian's package chromium")
+    with playwright.sync_playwright() as driver:
+        # The sandbox needs rights that root and containers have not; only pages of these tests are opened.
+        opened = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+def axe_source() -> str:
+    """The script of axe-core, which finds what keeps people from using a page; skips where it is not installed."""
+    package = pytest.importorskip("axe_core_python", reason="no axe-core: pip install '.[browser]'")
+    return (Path(str(package.__file__)).parent / "axe.min.js").read_text(encoding="utf-8")
+
+
+def screenshots(fallback: Path) -> Path:
+    """Where pictures go: the folder that DTML_SCREENSHOTS names, else this one."""
+    folder = Path(os.environ.get("DTML_SCREENSHOTS") or fallback)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

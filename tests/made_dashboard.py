@@ -1,0 +1,204 @@
+"""A small store with all that the dashboard shows, names that a page must escape among them."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_browser import Site, served
+from sqlalchemy import Connection, Engine, create_engine, make_url, text
+
+from db import backtests, evidence, repositories
+from db.engine import open_engine, transaction, upgrade
+from db.roles import grant_reader
+from dtml.rules import NAIVE_RULES
+from flows.dashboard import dashboard
+
+MARKET, BARE, EVIL = "toy", "bare", "<i>a/b%25 \"c\" 'd'&e"
+STOCKS = tuple(f"S{number:02d}" for number in range(8))
+EVIL_STOCKS = ("<script>alert(1)</script>", "A/B", "100 %", "a&b=c?d#e", "\"q\" 'q'", "..x", "{{ 7 * 7 }}", "ÄÖ 日本")
+NIGHTS, EVIL_NIGHTS = 25, 4
+DAYS = pd.bdate_range(end="2024-06-28", periods=NIGHTS + 2)
+LEVEL = 0.8
+EVIL_RUNS = ("<run>/1", "run?a=1&b=2")
+FIRST_RUN, SECOND_RUN, BACKTEST_RUN = "toy-first", "toy-second", "toy-backtest"
+SECOND_FROM = 18  # the night from which on the second run predicts
+
+VISITOR = "visitor_of_tests"
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"], name="site")
+def served_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The pages over a filled store; on PostgreSQL for a role that sees the documented views alone."""
+    if request.param == "sqlite":
+        with served_store(f"sqlite:///{tmp_path_factory.mktemp('dashboard') / 'store.sqlite'}", None) as found:
+            yield found
+        return
+    server = make_url(request.getfixturevalue("postgresql_server"))
+    admin = create_engine(server.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+    with admin.connect() as conn:
+        conn.execute(text("create database dashboards"))  # of its own: rights on a database are everybody's
+    with served_store(server.set(database="dashboards").render_as_string(hide_password=False), VISITOR) as found:
+        yield found
+    with admin.connect() as conn:
+        conn.execute(text("drop database dashboards with (force)"))
+        conn.execute(text(f"drop role {VISITOR}"))
+    admin.dispose()
+
+
+def served_store(url: str, visitor: str | None) -> AbstractContextManager[Site]:
+    owner = open_engine(url)
+    upgrade(owner)
+    fill(owner)
+    if visitor is not None:
+        grant_reader(owner, visitor)
+        url = make_url(url).set(username=visitor).render_as_string(hide_password=False)
+    owner.dispose()
+    engine = open_engine(url, read_only=True)
+    return served(dashboard(engine), engine)
+
+
+def moment(day: Any, hours: float = 22) -> datetime:
+    """That hour of a day, in UTC."""
+    return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(hours=hours)
+
+
+def fill(engine: Engine) -> None:
+    """Write all of it into an empty store."""
+    with transaction(engine) as conn:
+        _fill_market(conn, MARKET, STOCKS, (FIRST_RUN, SECOND_RUN), 0)
+        _fill_backtest(conn)
+        _fill_market(conn, EVIL, EVIL_STOCKS, EVIL_RUNS, NIGHTS - EVIL_NIGHTS)
+        repositories.save_run(conn, _run("bare-run", BARE, DAYS[0]))
+
+
+def _fill_market(conn: Connection, market: str, stocks: tuple[str, ...], runs: tuple[str, str], first: int) -> None:
+    """A market whose nights begin with that one."""
+    noise = np.random.default_rng(len(stocks[0]))
+    named = pd.DataFrame({"symbol": [*stocks, "INDEX"], "source_symbol": [*stocks, "INDEX"]})
+    named = named.assign(kind=["stock"] * len(stocks) + ["index"], name=[f"{each} & Sons" for each in named["symbol"]])
+    repositories.save_instruments(conn, market, named.assign(sector="<Tin>"))
+    prices = _bars(noise, [*stocks, "INDEX"])
+    repositories.append_prices(conn, market, prices, source="files", known_at=moment(DAYS[0], 0))
+    for number, run_id in enumerate(runs):
+        repositories.save_run(conn, _run(run_id, market, DAYS[0 if number == 0 else SECOND_FROM]))
+        bands = pd.DataFrame({"level": [0.5, LEVEL], "threshold": [0.5, 0.52], "days": 40, "n": 400})
+        evidence.save_bands(conn, run_id, bands)
+    made = pd.concat(
+        [_predictions(noise, stocks, runs[each >= SECOND_FROM], each) for each in range(first, NIGHTS)],
+        ignore_index=True,
+    )
+    repositories.save_predictions(conn, market, made, known_at=moment(DAYS[0]), made_at=moment(DAYS[1]))
+    _fill_outcomes(conn, market, made, prices)
+    _fill_evidence(conn, market, made, noise)
+    _fill_nights(conn, market, stocks, made)
+    _fill_scores(conn, market, noise)
+    refused_at = moment(DAYS[NIGHTS], 23)
+    refused = pd.DataFrame({"symbol": stocks[:1], "session": DAYS[NIGHTS], "reason": "null_price", "value": "<nan>"})
+    repositories.record_refused(conn, market, refused, source="files", known_at=refused_at)
+    last = DAYS[NIGHTS].date()
+    repositories.start_night(conn, market, last, target=DAYS[NIGHTS + 1].date(), source="files", started_at=refused_at)
+    _finish(conn, market, last, "refused", reason="too many bars refused: <b>9</b> of 10")
+
+
+def _bars(noise: np.random.Generator, symbols: list[str]) -> pd.DataFrame:
+    parts = []
+    for symbol in symbols:
+        close = 100 * np.exp(noise.normal(0, 0.01, len(DAYS) - 1).cumsum())
+        parts.append(pd.DataFrame({"symbol": symbol, "session": DAYS[:-1], "close": close, "adj_close": 0.9 * close}))
+    bars = pd.concat(parts, ignore_index=True).assign(volume=1e6, dividend=np.nan, split=np.nan)
+    return bars.assign(open=bars["close"], high=bars["close"] * 1.01, low=bars["close"] * 0.99)
+
+
+def _run(run_id: str, market: str, day: pd.Timestamp, kind: str = "nightly") -> dict[str, Any]:
+    made = {"model": "dtml", "config": {"window": 3, "model": {"hidden": 8, "seed": run_id}}, "seeds": [1, 2, 3]}
+    files = {"checkpoint_path": run_id, "checkpoint_hash": "0" * 64, "losses": [], "code_version": "0.1.0"}
+    spans = {"train_first": (day - pd.Timedelta(days=300)).date(), "train_last": day.date()}
+    named = {"id": run_id, "market": market, "kind": kind, "data_watermark": moment(day), "created_at": moment(day, 23)}
+    return named | made | files | spans | {"slope": 1.1, "intercept": -0.01}
+
+
+def _predictions(noise: np.random.Generator, stocks: tuple[str, ...], run_id: str, number: int) -> pd.DataFrame:
+    """Of a night: the first stock is left out of every seventh."""
+    said = np.clip(noise.normal(0.5, 0.03, len(stocks)), 0.3, 0.7)
+    made = pd.DataFrame({"symbol": stocks, "run_id": run_id, "as_of": DAYS[number], "target": DAYS[number + 1]})
+    made = made.assign(probability=said, spread=0.01, calibrated=np.clip(1.1 * said - 0.05, 0, 1))
+    made = made.assign(lowest=said - 0.02, highest=said + 0.02, rising_share=np.where(said > 0.5, 1.0, 1 / 3))
+    return made.iloc[int(number % 7 == 6) :]
+
+
+def _fill_outcomes(conn: Connection, market: str, made: pd.DataFrame, prices: pd.DataFrame) -> None:
+    """What came of all calls but the last night's."""
+    closes = prices.set_index(["symbol", "session"])["close"]
+    settled = made[made["target"] < DAYS[NIGHTS]]
+    before, after = (closes.loc[pd.MultiIndex.from_frame(settled[["symbol", day]])] for day in ("as_of", "target"))
+    moves = after.to_numpy() / before.to_numpy() - 1
+    happened = pd.DataFrame({"symbol": settled["symbol"], "session": settled["target"], "move": moves})
+    happened = happened.assign(rise=happened["move"] > 0, label=np.sign(happened["move"]).astype(int))
+    repositories.save_outcomes(conn, market, happened, known_at=moment(DAYS[NIGHTS]), recorded_at=moment(DAYS[NIGHTS]))
+    counted = {"level": LEVEL, "n": 8, "covered": 7, "called": 3, "right_calls": 2}
+    evidence.save_band_counts(conn, settled[["run_id", "target"]].drop_duplicates().assign(**counted))
+
+
+def _fill_evidence(conn: Connection, market: str, made: pd.DataFrame, noise: np.random.Generator) -> None:
+    """What the rules called, the longest without history at first, and attention to three stocks."""
+    nights = made[["as_of", "target"]].drop_duplicates()
+    rules = nights.assign(**dict.fromkeys(NAIVE_RULES, True))
+    rules["index_below_mean20"] = [None if each < DAYS[10] else False for each in nights["as_of"]]
+    evidence.save_rule_calls(conn, market, rules)
+    sources = pd.DataFrame({"source": sorted(made["symbol"].unique())[:3]})
+    looks = made[["run_id", "target", "symbol"]].merge(sources, how="cross")
+    backtests.save_attention(conn, market, looks.assign(weight=noise.uniform(0.1, 0.3, len(looks))))
+
+
+def _fill_nights(conn: Connection, market: str, stocks: tuple[str, ...], made: pd.DataFrame) -> None:
+    for (seen, target, run_id), rows in made.groupby(["as_of", "target", "run_id"]):
+        gaps = [{"symbol": each, "reason": "no bar: <none>"} for each in stocks if each not in set(rows["symbol"])]
+        day, begun = seen.date(), moment(seen)
+        repositories.start_night(conn, market, day, target=target.date(), source="files", started_at=begun)
+        status = "complete_with_gaps" if gaps else "complete"
+        _finish(conn, market, day, status, run_id=run_id, gaps=gaps, known_at=begun, predictions=len(rows))
+
+
+def _finish(
+    conn: Connection,
+    market: str,
+    as_of: date,
+    status: str,
+    *,
+    reason: str | None = None,
+    run_id: str | None = None,
+    gaps: list[dict[str, str]] | None = None,
+    known_at: datetime | None = None,
+    predictions: int = 0,
+) -> None:
+    counts = {"fetched": 90, "stored": 9, "refused": 1, "predictions": predictions}
+    repositories.finish_night(
+        conn, market, as_of, status=status, finished_at=moment(as_of, 23), counts=counts, gaps=gaps or [],
+        reason=reason, run_id=run_id, known_at=known_at,
+    )  # fmt: skip
+
+
+def _fill_scores(conn: Connection, market: str, noise: np.random.Generator) -> None:
+    keys = [DAYS[1:NIGHTS], ["night", "running"], ["paper", "all"], ["dtml", *NAIVE_RULES]]
+    rows = pd.MultiIndex.from_product(keys, names=["target", "span", "protocol", "predictor"]).to_frame(index=False)
+    nights = np.where(rows["span"] == "night", 1, DAYS.get_indexer(rows["target"]))
+    acc, mcc = noise.uniform(0.45, 0.55, len(rows)), noise.uniform(-0.1, 0.1, len(rows))
+    rows = rows.assign(n=8 * nights, nights=nights, rises=4 * nights, acc=acc, mcc=mcc)
+    wide = nights >= 20
+    for name, value in (("acc", acc), ("mcc", mcc)):
+        rows[f"{name}_low"], rows[f"{name}_high"] = (np.where(wide, value + end, np.nan) for end in (-0.05, 0.05))
+    repositories.save_scores(conn, market, rows, scored_at=moment(DAYS[NIGHTS], 23))
+
+
+def _fill_backtest(conn: Connection) -> None:
+    """A run that predicted all the nights of the first one, a little otherwise."""
+    noise = np.random.default_rng(11)
+    repositories.save_run(conn, _run(BACKTEST_RUN, MARKET, DAYS[0], "backtest"))
+    made = pd.concat([_predictions(noise, STOCKS, BACKTEST_RUN, number) for number in range(SECOND_FROM)])
+    repositories.save_predictions(
+        conn, MARKET, made.reset_index(drop=True), known_at=moment(DAYS[0]), made_at=moment(DAYS[NIGHTS])
+    )

@@ -1,0 +1,260 @@
+"""Sixty nights of the simulated market for the questions of db/questions.py, and the page of their answers.
+
+The bars are those of `dtml nightly simulated`; what is predicted from them comes from a formula, because trained
+weights differ from machine to machine: a follower's chance to rise goes with its leader's last move, under a noise that
+grows with the model's age. `python tests/made_questions.py` writes db/QUESTIONS.md anew.
+"""
+
+import tempfile
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Connection, Engine
+
+from db import backtests, evidence, repositories, service
+from db.engine import open_engine, transaction, upgrade
+from dtml.calibration import LEVELS
+from dtml.experiments import nightly_of
+from dtml.markets import load_market
+from dtml.rules import naive_calls
+from dtml.sessions import next_session, session_close, sessions_up_to
+from dtml.sources.simulated import DAILY_VOLATILITY, SimulatedSource
+from flows.desk import Desk
+from flows.evidence import dated_calls
+from flows.questions_commands import questions_page
+from flows.score import score_market
+
+REMARK = """
+
+On that market every follower copies a part of its leader's last move, and for this page a formula predicts in place of
+a network: `python tests/made_questions.py` writes it anew."""
+PAGE = Path(__file__).parents[1] / "db" / "QUESTIONS.md"
+MARKET = "simulated"
+LAST = date(2024, 6, 28)
+NIGHTS, BEFORE, SERVED = 60, 60, 30  # nights, sessions stored before them, nights that a model serves
+MEMBERS, LOOKS = 3, 3
+LATE = {41: 43, 42: 43}  # nights that were made up with a later one
+REFUSED_NIGHT = 23  # without an answer from the source
+REFUSED_BAR = (35, "F05B", "high_below_low", "high=97.31, low=98.02")
+RESTATED = {17: ("F03A", 1.021), 38: ("L07", 0.985)}  # a close of that night, too high or low until five nights later
+SLOPE, INTERCEPT = 0.55, 0.02
+SOURCE = SimulatedSource()
+STOCKS = sorted(SOURCE.market.symbols)
+LEADER = np.array([STOCKS.index(SOURCE.market.leader_of(stock)) for stock in STOCKS])
+FOLLOWS = np.array([stock.startswith("F") for stock in STOCKS])
+Days = pd.DatetimeIndex
+
+
+@dataclass(frozen=True)
+class Model:
+    """A run and the nights it predicts; `noise` is what it does not know, beside a signal of 1.6 on a usual day."""
+
+    name: str
+    kind: str
+    first: int
+    last: int
+    noise: float
+    seed: int
+
+
+MODELS = (
+    Model("simulated-2024-04-04-5f0c1d2e", "nightly", 0, SERVED, 0.8, 11),
+    Model("simulated-2024-05-16-9b3a7c44", "nightly", SERVED, NIGHTS, 0.6, 13),
+    Model("simulated-lstm-2024-05-02-7e21", "backtest", 20, NIGHTS, 2.4, 17),
+)
+
+
+def fill(engine: Engine) -> None:
+    """Sixty nights in a store with its tables and nothing in them."""
+    days = sessions_up_to("XNYS", LAST, BEFORE + NIGHTS)
+    bars = SOURCE.bars(LAST)
+    bars = bars[bars["session"] >= days[0]].reset_index(drop=True)
+    number, stock, *_ = REFUSED_BAR
+    bars = bars[(bars["symbol"] != stock) | (bars["session"] != days[BEFORE + number])]
+    moves = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
+    with transaction(engine) as conn:
+        _save_market(conn)
+        for night in range(NIGHTS):
+            _save_bars(conn, night, days, bars)
+        for model in MODELS:
+            _save_model(conn, model, days, moves)
+        for night in range(NIGHTS):
+            _save_night(conn, night, days, bars)
+        calls = naive_calls(bars[bars["symbol"] == SOURCE.index_symbol].set_index("session")["close"])
+        seen = days[BEFORE:]
+        evidence.save_rule_calls(conn, MARKET, dated_calls(calls.reindex(seen), _targets(seen)))
+    market = load_market(MARKET).with_symbols(STOCKS)
+    experiment = nightly_of(
+        market.model, z_close=market.z_close, returns=market.returns, max_move=market.checks.max_move
+    )
+    score_market(Desk(market, SOURCE, engine, experiment, "cpu", None), LAST)
+
+
+def filled_store(folder: Path) -> str:
+    """The URL of an SQLite store with these nights."""
+    url = f"sqlite:///{folder}/questions.sqlite"
+    engine = open_engine(url)
+    upgrade(engine)
+    fill(engine)
+    engine.dispose()
+    return url
+
+
+def page(url: str) -> str:
+    """The page of the answers of such a store."""
+    reader = open_engine(url, read_only=True)
+    said = questions_page(reader, MARKET, REMARK)
+    reader.dispose()
+    return said
+
+
+def predictions(model: Model, night: int, day: pd.Timestamp, moves: pd.DataFrame) -> pd.DataFrame:
+    """What a model says after a session, of the stocks that moved in it: of NaN, a session without a bar, nothing.
+
+    A night below 0 is one before the model was trained.
+    """
+    draw = np.random.default_rng([model.seed, night + BEFORE])
+    moved = moves.loc[day, STOCKS].to_numpy()
+    signal = np.where(FOLLOWS, 1.6 * np.nan_to_num(moved[LEADER] / DAILY_VOLATILITY), 0.0)
+    unsure = model.noise * (1 + max(night - model.first, 0) / SERVED) * np.where(FOLLOWS, 1.0, 0.5)
+    shared, own = draw.normal(size=len(STOCKS)), draw.normal(size=(MEMBERS, len(STOCKS)))
+    members = _logistic(signal + unsure * (0.8 * shared + 0.6 * own)).round(3).clip(0.001, 0.999)
+    mean = members.mean(axis=0).round(3)
+    frame = pd.DataFrame({"symbol": STOCKS, "probability": mean, "spread": members.std(axis=0).round(4)})
+    said = {"calibrated": _logistic(SLOPE * np.log(mean / (1 - mean)) + INTERCEPT).round(4)}
+    said |= {
+        "lowest": members.min(axis=0),
+        "highest": members.max(axis=0),
+        "rising_share": (members > 0.5).mean(axis=0),
+    }
+    frame = frame.assign(**said, run_id=model.name, as_of=day, target=_targets(pd.DatetimeIndex([day]))[0])
+    return frame[np.isfinite(moved)]
+
+
+def _logistic(logit: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-logit))
+
+
+def _targets(days: Days) -> Days:
+    return Days([next_session("XNYS", day.date()) for day in days])
+
+
+def _known_at(night: int, days: Days) -> datetime:
+    """When the prices of a night were known: 95 minutes after the close, of a later session for one made up."""
+    close = session_close("XNYS", days[BEFORE + LATE.get(night, night)].date())
+    return close + timedelta(minutes=95 - 10 * (LATE.get(night, night) - night))
+
+
+def _made_at(night: int, days: Days) -> datetime:
+    return _known_at(night, days) + timedelta(minutes=2 + 7 * night % 5, seconds=night)
+
+
+def _save_market(conn: Connection) -> None:
+    sectors = [SOURCE.market.sector_of(stock) for stock in STOCKS]
+    stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": sectors})
+    index = {"symbol": SOURCE.index_symbol, "kind": "index", "source_symbol": SOURCE.index_symbol}
+    repositories.save_instruments(conn, MARKET, pd.concat([stocks, pd.DataFrame([index])], ignore_index=True))
+
+
+def _save_bars(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> None:
+    """What a night fetched: the sessions since the one before it, and a bar that was wrong five nights ago."""
+    if night == REFUSED_NIGHT:
+        return
+    first = 0 if night == 0 else BEFORE + night - (night - 1 == REFUSED_NIGHT)
+    fetched = bars[bars["session"].between(days[first], days[BEFORE + night])].reset_index(drop=True)
+    if night in RESTATED:
+        stock, factor = RESTATED[night]
+        fetched.loc[fetched["symbol"] == stock, ["close", "adj_close"]] *= factor
+    if night - 5 in RESTATED:
+        wrong = (bars["session"] == days[BEFORE + night - 5]) & (bars["symbol"] == RESTATED[night - 5][0])
+        fetched = pd.concat([bars[wrong], fetched], ignore_index=True)
+    known_at = _known_at(night, days)
+    repositories.append_prices(conn, MARKET, fetched, source="simulated", known_at=known_at)
+    if night == REFUSED_BAR[0]:
+        _, stock, reason, value = REFUSED_BAR
+        row = {"symbol": stock, "session": days[BEFORE + night], "reason": reason, "value": value}
+        repositories.record_refused(conn, MARKET, pd.DataFrame([row]), source="simulated", known_at=known_at)
+
+
+def _save_model(conn: Connection, model: Model, days: Days, moves: pd.DataFrame) -> None:
+    """A run, its band from the forty sessions before it, and its predictions with where each stock looks."""
+    trained = _known_at(model.first, days)
+    repositories.save_run(conn, _run(model, days, trained))
+    evidence.save_bands(conn, model.name, _bands(model, days, moves))
+    nightly = model.kind == "nightly"
+    nights = [night for night in range(model.first, model.last) if not (nightly and night == REFUSED_NIGHT)]
+    made = {night: predictions(model, night, days[BEFORE + night], moves) for night in nights}
+    if not nightly:
+        stamps = {"known_at": _known_at(nights[-1], days), "made_at": _made_at(nights[-1], days)}
+        repositories.save_predictions(conn, MARKET, pd.concat(made.values(), ignore_index=True), **stamps)
+        return
+    for night, frame in made.items():
+        stamps = {"known_at": _known_at(night, days), "made_at": _made_at(night, days)}
+        repositories.save_predictions(conn, MARKET, frame, **stamps)
+    backtests.save_attention(conn, MARKET, pd.concat([_looks(model, night, made[night]) for night in nights]))
+
+
+def _run(model: Model, days: Days, trained: datetime) -> dict[str, object]:
+    return {
+        "id": model.name, "market": MARKET, "kind": model.kind, "model": "dtml" if model.kind == "nightly" else "lstm",
+        "config": {"formula": "leaders' last moves"}, "seeds": list(range(MEMBERS)), "code_version": "0.1.0",
+        "data_watermark": trained, "checkpoint_path": None, "checkpoint_hash": None, "losses": [],
+        "train_first": days[0].date(), "train_last": days[BEFORE + model.first].date(), "created_at": trained,
+        "slope": SLOPE, "intercept": INTERCEPT,
+    }  # fmt: skip
+
+
+def _bands(model: Model, days: Days, moves: pd.DataFrame) -> pd.DataFrame:
+    """Thresholds above which a share of `level` of the stock-days were not called the wrong way."""
+    parts = [predictions(model, night, days[BEFORE + night], moves) for night in range(-41, -1)]
+    said = pd.concat(parts, ignore_index=True)
+    rose = moves.stack().reindex(pd.MultiIndex.from_frame(said[["target", "symbol"]])).to_numpy() > 0
+    surprise = np.where(rose, 1 - said["calibrated"], said["calibrated"])
+    threshold = np.quantile(surprise, LEVELS, method="higher").clip(0.5)
+    return pd.DataFrame({"level": LEVELS, "threshold": threshold, "days": len(parts), "n": len(said)})
+
+
+def _looks(model: Model, night: int, made: pd.DataFrame) -> pd.DataFrame:
+    """The stocks that each looks at most: a follower at its leader on most nights, a leader at anyone."""
+    weight = 0.12 * np.random.default_rng([model.seed, night, 1]).random((len(STOCKS), len(STOCKS)))
+    weight[FOLLOWS, LEADER[FOLLOWS]] += 3 * weight[FOLLOWS, 0]
+    long = pd.DataFrame(weight.round(4), index=STOCKS, columns=STOCKS).rename_axis(index="symbol", columns="source")
+    rows = long.loc[made["symbol"], made["symbol"]].stack().rename("weight").reset_index()
+    rows = rows[rows["symbol"] != rows["source"]].sort_values(
+        ["symbol", "weight", "source"], ascending=[True, False, True]
+    )
+    return rows.groupby("symbol").head(LOOKS).assign(target=made["target"].iloc[0], run_id=model.name)
+
+
+def _save_night(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> None:
+    day = days[BEFORE + night].date()
+    known_at, counts = _known_at(night, days), dict.fromkeys(("fetched", "stored", "refused", "predictions"), 0)
+    target = next_session("XNYS", day)
+    repositories.start_night(conn, MARKET, day, target=target, source="simulated", started_at=known_at)
+    ending = {"finished_at": _made_at(night, days), "gaps": []}
+    fetch = {"market": MARKET, "as_of": day, "known_at": known_at, "source": "simulated", "asked": len(STOCKS) + 1}
+    if night == REFUSED_NIGHT:
+        failures = [{"symbol": SOURCE.index_symbol, "status": "rate_limited", "detail": "wait and ask again"}]
+        service.save_fetch(
+            conn, fetch | {"fetched": 0, "stored": 0, "refused": 0, "restated": [], "failures": failures}
+        )
+        reason = "no bar of the index came: rate_limited"
+        repositories.finish_night(conn, MARKET, day, status="refused", reason=reason, counts=counts, **ending)
+        return
+    there = set(bars.loc[bars["session"] == days[BEFORE + night], "symbol"])
+    gaps = [{"symbol": stock, "reason": f"no good bar of {day}"} for stock in STOCKS if stock not in there]
+    refused = int(night == REFUSED_BAR[0])
+    counts |= {"fetched": len(there) + refused, "stored": len(there), "refused": refused}
+    service.save_fetch(conn, fetch | counts | {"restated": [], "failures": []})
+    ending |= {"run_id": next(each.name for each in MODELS if each.first <= night < each.last), "known_at": known_at}
+    counts["predictions"] = len(STOCKS) - len(gaps)
+    status = "complete_with_gaps" if gaps else "complete"
+    repositories.finish_night(conn, MARKET, day, status=status, counts=counts, **ending | {"gaps": gaps})
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as home:
+        PAGE.write_text(page(filled_store(Path(home))), encoding="utf-8")

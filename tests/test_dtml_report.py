@@ -1,0 +1,286 @@
+"""Laws of a night's page: its calls, its scores and curves, and who looks at whom."""
+
+import re
+from datetime import date
+from functools import cache
+from html import unescape
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_dtml_benchmark_report import Reader
+
+from dtml.calibration import LEVELS, Calibration, count_band, count_bins, coverage
+from dtml.charts import COLUMNS, NARROWEST, figure, probability_axis, stack
+from dtml.heat_map import Attention
+from dtml.metrics import accuracy, mcc
+from dtml.report import call_rows, calls_words, night_report
+from dtml.slices import ROLLING_SESSIONS, recalibrated, reliability, rolling_scores
+
+NAN = float("nan")
+EVIL = "<script>alert('x')</script>&\""
+RULES = ("always_up", "index_reversal")
+SCORES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
+NIGHT = {"as_of": date(2024, 7, 1), "target": date(2024, 7, 2), "status": "complete_with_gaps", "run_id": "first"}
+NIGHT |= {"refused": 2, "gaps": [{"symbol": "GONE", "reason": "no bar on 2024-07-01"}]}
+LINE = Calibration(0.7, 0.01, {}, 0, 0)
+THRESHOLD = 0.55
+GENERATOR = np.random.default_rng(23)
+
+
+def stocks(count: int = 23, sectors: int = 3) -> pd.DataFrame:
+    """A night's calls, each probability another one."""
+    generator = np.random.default_rng(29)
+    probability = generator.permutation(np.linspace(0.31, 0.73, count))
+    columns = {"probability": probability, "spread": 0.02, "calibrated": LINE.apply(probability)}
+    columns |= {"lowest": probability - 0.03, "highest": probability + 0.05, "rising_share": 0.6, "run_id": "first"}
+    named = {"symbol": [f"S{i:03d}" for i in range(count)], "name": [f"Stock {i}" for i in range(count)]}
+    return pd.DataFrame(named | {"sector": [f"Sector {i % sectors}" for i in range(count)]} | columns)
+
+
+def looks(symbols: list[str]) -> pd.DataFrame:
+    """Every stock's weight on every stock; rows add up to 1."""
+    weights = np.random.default_rng(31).gamma(0.7, 1, (len(symbols), len(symbols)))
+    weights /= weights.sum(axis=1, keepdims=True)
+    pairs = {"symbol": np.repeat(symbols, len(symbols)), "source": np.tile(symbols, len(symbols))}
+    return pd.DataFrame(pairs | {"weight": weights.ravel()})
+
+
+@cache
+def running(nights: int = 5) -> pd.DataFrame:
+    keys = [(day, protocol, predictor) for day in pd.bdate_range("2024-06-24", periods=nights)
+            for protocol in ("paper", "all") for predictor in ("dtml", *RULES)]  # fmt: skip
+    rows = pd.DataFrame(keys, columns=["target", "protocol", "predictor"]).assign(nights=nights, n=7398)
+    return rows.assign(**{name: np.random.default_rng(i).random(len(rows)) for i, name in enumerate(SCORES)})
+
+
+@cache
+def rolled(sessions: int = 90) -> pd.DataFrame:
+    counts = GENERATOR.integers(0, 9, (sessions, 4))
+    days = pd.bdate_range("2024-01-02", periods=sessions)
+    return pd.concat([rolling_scores(counts, days).assign(predictor=name) for name in ("dtml", *RULES)])
+
+
+@cache
+def settled(nights: int = 40) -> pd.DataFrame:
+    """Calls with an outcome."""
+    days = np.repeat(pd.bdate_range("2024-01-02", periods=nights), 23)
+    probability = np.random.default_rng(37).uniform(0.4, 0.6, len(days))
+    rise = np.random.default_rng(41).random(len(days)) < probability
+    made = {"probability": probability, "calibrated": LINE.apply(probability), "rise": rise}
+    return pd.DataFrame({"target": days, "run_id": "first"} | made)
+
+
+@cache
+def bins() -> pd.DataFrame:
+    return count_bins(settled()).assign(run_id="first")
+
+
+@cache
+def kept() -> pd.DataFrame:
+    bands = pd.DataFrame({"run_id": "first", "level": LEVELS, "threshold": np.linspace(0.5, 0.56, len(LEVELS))})
+    return coverage(count_band(settled(), bands))
+
+
+def given(calls: pd.DataFrame | None = None, **known: Any) -> dict[str, Any]:
+    calls = stocks() if calls is None else calls
+    refused = pd.DataFrame({"symbol": ["S001"], "session": [date(2024, 6, 28)], "reason": "stale", "value": None})
+    facts = {"id": "toy-2024-06-03-1a2b3c4d", "config": {"window": 10}, "inputs hash": "ab12"}
+    whole = {"title": "Toy market", "night": NIGHT, "calls": calls, "level": 0.8, "threshold": THRESHOLD}
+    whole |= {"scores": running(), "rolling": rolled(), "bins": bins(), "coverage": kept(), "explanation": None}
+    whole |= {"attention": looks(calls["symbol"].tolist()), "refused": refused, "refused_sessions": 30}
+    return whole | {"receipt": facts, "calibrations": {"first": LINE}} | known
+
+
+def page(calls: pd.DataFrame | None = None, **known: Any) -> str:
+    return night_report(**given(calls, **known))
+
+
+def old(**known: Any) -> str:
+    """The page of a night that was neither calibrated nor scored, and whose model is gone."""
+    calls = stocks().drop(columns=["calibrated", "lowest", "highest", "rising_share", "name", "sector"])
+    blank = {name: given()[name].iloc[:0] for name in ("scores", "rolling", "bins", "coverage", "attention", "refused")}
+    return page(calls, threshold=None, calibrations=None, night=NIGHT | {"gaps": []}, **(blank | known))
+
+
+def region(text: str, label: str) -> list[list[str]]:
+    """The cells of the rows of a table, by the label of its region."""
+    found = re.search(f'aria-label="{label}">(.*?)</table>', text, re.DOTALL)
+    rows = re.findall(r"<tr.*?</tr>", found[1], re.DOTALL) if found else []
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
+    return [[unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in row] for row in cells]
+
+
+def called(text: str) -> dict[str, list[str]]:
+    """The symbols of the page by call, as they are ordered."""
+    rows = [row for label in ("Calls", "No call") for row in region(text, label)[1:]]
+    return {call: [row[0].split()[0] for row in rows if row[1].endswith(call)] for call in ("rise", "fall", "no call")}
+
+
+def test_every_stock_is_called_once_the_surest_first_and_no_call_is_set_apart() -> None:
+    calls = stocks()
+    found = called(page(calls))
+    ordered = calls.sort_values("calibrated", ascending=False)
+    assert found["rise"] == ordered.loc[ordered["calibrated"] > THRESHOLD, "symbol"].tolist()
+    assert found["fall"] == ordered.loc[ordered["calibrated"] < 1 - THRESHOLD, "symbol"].tolist()[::-1]
+    silent = ordered["calibrated"].between(1 - THRESHOLD, THRESHOLD)
+    assert found["no call"] == ordered.loc[silent, "symbol"].tolist()
+    assert sorted(chain(*found.values())) == calls["symbol"].tolist()
+    assert min(map(len, found.values())) > 0
+    assert not {row[1] for row in region(page(calls), "Calls")[1:]} & {"no call"}
+
+
+@pytest.mark.parametrize("threshold", [None, 1.0])
+def test_without_a_band_every_stock_is_called_and_at_the_largest_none(threshold: float | None) -> None:
+    calls = stocks()
+    found = called(text := page(calls, threshold=threshold))
+    rises = set(calls.loc[calls["probability"] > 0.5, "symbol"])
+    assert set(found["rise"]) == (rises if threshold is None else set())
+    assert len(found["no call"]) == (0 if threshold is None else len(calls))
+    said = "this night has no band of no call" if threshold is None else "none of 23 stocks is called"
+    assert said in Reader(text).seen
+
+
+def test_what_the_members_said_is_drawn_on_the_scale_of_the_calls() -> None:
+    calls = stocks()
+    none = Attention.of(looks([]))
+    for row in call_rows(calls, THRESHOLD, none, LINE):
+        assert row["low"] < row["shown"] < row["high"]
+        assert row["low"] == LINE.apply(np.array([row["lowest"]]))[0]
+    assert all(np.isnan(row["low"]) for row in call_rows(calls, THRESHOLD, none))  # on another scale than `shown`
+    raw = call_rows(calls.assign(calibrated=NAN), None, none)
+    assert all(row["low"] == row["lowest"] and row["shown"] == row["probability"] for row in raw)
+
+
+def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> None:
+    rows = call_rows(stocks(), THRESHOLD, Attention.of(looks([])))
+    counts = {call: sum(row["call"] == call for row in rows) for call in ("rise", "fall", "none")}
+    words = calls_words(NIGHT, rows, 0.8, THRESHOLD)
+    assert words == (
+        f"For Tuesday, 2024-07-02, at the level of 80 %, {counts['rise']} of 23 stocks are called to rise, "
+        f"{counts['fall']} to fall, and for {counts['none']} no call is made."
+    )
+    seen = Reader(page()).seen
+    for said in (
+        words,
+        "no bar on 2024-07-01",
+        "toy-2024-06-03-1a2b3c4d",
+        "nothing promises profit",
+        "80 %, this page",
+    ):
+        assert said in seen
+    order = ("Calls for", "The calls so far", "Calibration", "Who looks at whom", "Left out", "Receipt")
+    places = [seen.index(f"\n{title}") for title in order]
+    assert places == sorted(places)
+
+
+def test_the_scores_are_those_of_the_last_night_the_model_first() -> None:
+    scores = running()
+    last = scores[(scores["target"] == scores["target"].max()) & (scores["protocol"] == "all")].set_index("predictor")
+    rows = region(page(scores=scores), "Scores, all stock-days")[1:]
+    assert [row[0] for row in rows] == ["dtml", *RULES]
+    for name, *_, acc, correlation in rows:
+        assert acc.split()[0] == figure(last.loc[name, "acc"])
+        assert correlation.split()[0] == figure(last.loc[name, "mcc"])
+
+
+@pytest.mark.parametrize("text", [page(), old(), page(stocks(1)), page(stocks(2).assign(calibrated=[NAN, 0.6]))])
+def test_the_page_is_whole_alone_and_accessible(text: str) -> None:
+    read = Reader(text)
+    assert not re.search(r"https?:|src\s*=|<link|<script|@import|url\(", text)
+    assert not re.search(r"\b(nan|NaN|NaT|None)\b", read.seen)
+    ids = [attrs["id"] for _, attrs in read.found if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for tag, attrs in read.found:
+        drawn = attrs.get("aria-hidden") or attrs.get("role") == "img"
+        assert tag != "svg" or drawn or {"width", "height"} <= set(attrs)  # an inner one has no size by CSS alone
+        assert attrs.get("role") != "img" or set((attrs["aria-labelledby"] or "").split()) <= set(ids)
+        assert attrs.get("role") != "region" or (attrs["tabindex"] == "0" and attrs["aria-label"])
+        assert tag != "th" or attrs.get("scope") in ("col", "row")
+    regions = [attrs["aria-label"] for _, attrs in read.found if attrs.get("role") == "region"]
+    assert len(regions) == len(set(regions))
+    links = {attrs["href"] for tag, attrs in read.found if tag == "a"}
+    assert links <= {f"#{each}" for each in ids}
+    levels = [int(tag[1]) for tag, _ in read.found if re.fullmatch("h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_an_old_night_shows_what_it_has() -> None:
+    seen = Reader(old()).seen
+    for said in ("was not calibrated", "No prediction of this market has an outcome yet", "No stock was left out",
+                 "No attention between stocks is kept", "No bar was refused", "No night with a band"):  # fmt: skip
+        assert said in seen
+    assert "members above" not in seen
+    assert sum(map(len, called(old()).values())) == 23
+
+
+def test_names_are_escaped() -> None:
+    calls = stocks(7).assign(name=EVIL, sector=EVIL).replace({"S003": EVIL})
+    night = NIGHT | {"status": EVIL, "gaps": [{"symbol": EVIL, "reason": EVIL}]}
+    refused = given()["refused"].assign(symbol=EVIL, reason=EVIL, value=EVIL)
+    scores = running().replace({"always_up": EVIL})
+    receipt = {EVIL: EVIL, "config": {EVIL: EVIL}}
+    text = page(calls, title=EVIL, night=night, refused=refused, scores=scores, receipt=receipt)
+    assert Reader(text).seen.count("<script>") > 10
+    assert "<script" not in text
+
+
+def test_the_page_of_500_stocks_stays_below_a_megabyte() -> None:
+    text = page(calls := stocks(500, sectors=11))
+    assert len(text.encode()) < 1_000_000
+    assert sorted(chain(*called(text).values())) == calls["symbol"].tolist()
+    assert len(region(text, "Strongest sources of each stock")) == 501
+    assert "Of 500 stocks the 60 that the others look at most are drawn" in Reader(text).seen
+
+
+@pytest.mark.parametrize("outcome", ["untested", "holds", "fails"])
+def test_what_a_test_found_of_the_explanation_stands_before_the_map(outcome: str) -> None:
+    row = {"told_apart": True, "agreement": 0.2, "agreement_low": 0.1 if outcome == "holds" else -0.1}
+    row |= {"agreement_high": 0.3, "distance": 0.01, "distance_p": 0.03, "members": 4, "shuffles": 8, "epochs": 5}
+    row |= {"drivers": None, "drivers_chance": None, "drivers_importance": None, "top": 3, "stocks": 23, "days": 42}
+    text = page(explanation=None if outcome == "untested" else row)
+    words = {"untested": "Not tested", "holds": "and it held", "fails": "and it failed"}[outcome]
+    assert text.index(words) < text.index('class="map"', text.index('id="attention"'))
+    assert f'class="tested {outcome}"' in text
+
+
+def test_a_rolling_score_is_that_of_its_last_quarter_and_none_comes_before() -> None:
+    counts = GENERATOR.integers(0, 9, (80, 4))
+    days = pd.bdate_range("2024-01-02", periods=80)
+    found = rolling_scores(counts, days).set_index("session")
+    assert len(found) == 80 - ROLLING_SESSIONS + 1
+    for day in (days[ROLLING_SESSIONS - 1], days[-1]):
+        place = days.get_loc(day) + 1
+        total = counts[place - ROLLING_SESSIONS : place].sum(axis=0)
+        assert found.loc[day, "acc"] == accuracy(total)
+        assert found.loc[day, "mcc"] == mcc(total)
+        assert found.loc[day, "acc_low"] < found.loc[day, "acc"] < found.loc[day, "acc_high"]
+    assert rolling_scores(counts[: ROLLING_SESSIONS - 1], days[: ROLLING_SESSIONS - 1]).empty
+    assert "Rolling ACC" in page()
+    assert "Running ACC" in page(rolling=rolling_scores(counts[:9], days[:9]))
+
+
+def test_the_curves_hold_every_call_and_calibration_moves_only_what_was_said() -> None:
+    said, calls = reliability(bins()), settled()
+    assert said["n"].sum() == len(calls)
+    assert (said["share_risen_low"] < said["share_risen"]).all()
+    assert (said["share_risen"] < said["share_risen_high"]).all()
+    moved = recalibrated(bins(), {"first": LINE, "other": LINE})
+    assert moved["rises"].sum() == calls["rise"].sum()
+    assert moved["probability_sum"].sum() == pytest.approx(calls["calibrated"].sum(), rel=1e-4)
+    assert recalibrated(bins(), {"other": LINE}).empty
+    assert reliability(bins().head(3))["share_risen_low"].isna().all()  # too few nights
+
+
+def test_marks_stand_on_one_another_above_their_place() -> None:
+    values = [0.5, 0.5, 0.61, NAN, 0.39]
+    axis = probability_axis(values)
+    assert axis.high - 0.5 == pytest.approx(0.5 - axis.low)
+    marks = stack(values, ["none"] * 5, list("abcde"), axis)
+    assert [(mark.words, mark.below) for mark in marks] == [("e", 0), ("a", 0), ("b", 1), ("c", 0)]
+    assert [mark.column for mark in marks][1:3] == [COLUMNS // 2] * 2
+    assert probability_axis([]).high - 0.5 == pytest.approx(1.08 * NARROWEST)
+    assert (probability_axis([1.0]).low, probability_axis([1.0]).high) == (0.0, 1.0)

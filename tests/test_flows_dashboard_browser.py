@@ -1,0 +1,130 @@
+"""Every page as people meet it: in a real browser, wide and narrow, light and dark, with nothing to complain of.
+
+Pictures of all of them are kept in the folder that DTML_SCREENSHOTS names.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_browser import Site, axe_source, browser, screenshots, served
+from made_dashboard import BACKTEST_RUN, BARE, DAYS, EVIL, EVIL_STOCKS, FIRST_RUN, LEVEL, MARKET, fill
+from made_nights import AS_OF
+from test_dtml_backtest_report import page as backtest_page
+
+from db.engine import open_engine, upgrade
+from flows.dashboard import dashboard, link
+from flows.desk import Desk
+from flows.night import run_night
+
+WIDTHS, THEMES = (1280, 390), ("light", "dark")
+SERIOUS = ("serious", "critical")
+PAGES = {
+    "markets": "/",
+    "market": link(["market", MARKET], {"as_of": DAYS[15].date(), "level": LEVEL}),
+    "refused": link(["market", MARKET]),
+    "stock": link(["market", MARKET, "stock", "S01"]),
+    "compare": link(["compare"], {"a": FIRST_RUN, "b": BACKTEST_RUN}),
+    "evil": link(["market", EVIL, "stock", EVIL_STOCKS[0]]),
+    "bare": link(["market", BARE]),
+}
+LOOKS = [(width, theme) for width in WIDTHS for theme in THEMES]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    return axe_source()
+
+
+@pytest.fixture(scope="module")
+def site(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    url = f"sqlite:///{tmp_path_factory.mktemp('browser') / 'store.sqlite'}"
+    owner = open_engine(url)
+    upgrade(owner)
+    fill(owner)
+    owner.dispose()
+    reader = open_engine(url, read_only=True)
+    with served(dashboard(reader), reader) as found:
+        yield found
+
+
+def complaints(chromium: Any, axe: str, url: str, name: str, folder: Path) -> list[str]:
+    """What a browser, an eye and axe-core have against a page in every look; a picture of each is kept."""
+    page, found = chromium.new_page(), list[str]()
+    page.on("console", lambda said: found.append(f"console {said.type}: {said.text}"))
+    page.on("pageerror", lambda error: found.append(f"script: {error}"))
+    page.on("requestfailed", lambda request: found.append(f"request failed: {request.url}"))
+    page.on("dialog", lambda dialog: (found.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.goto(url)
+    page.evaluate(axe)
+    for width, theme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=theme)
+        page.screenshot(path=screenshots(folder) / f"{name}_{theme}_{width}.png", full_page=True)
+        if (reach := page.evaluate("document.documentElement.scrollWidth")) > width:
+            found.append(f"{width}: the page is {reach} wide")
+        for violation in page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]:
+            where = [" ".join(map(str, node["target"])) for node in violation["nodes"][:3]]
+            if violation["impact"] in SERIOUS:
+                found.append(f"{width} {theme}, {violation['id']}: {violation['help']}, at {where}")
+    page.close()
+    return found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_of_the_dashboard_has_nothing_wrong(
+    site: Site, chromium: Any, axe: str, tmp_path: Path, name: str
+) -> None:
+    assert complaints(chromium, axe, site.url + PAGES[name], f"dashboard_{name}", tmp_path) == []
+    assert len(list(screenshots(tmp_path).glob(f"dashboard_{name}_*.png"))) == len(LOOKS)
+
+
+def test_the_report_of_a_backtest_has_nothing_wrong(chromium: Any, axe: str, tmp_path: Path) -> None:
+    (file := tmp_path / "backtest.html").write_text(backtest_page(), encoding="utf-8")
+    assert complaints(chromium, axe, file.as_uri(), "backtest", tmp_path) == []
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_the_report_of_a_night_has_nothing_wrong(chromium: Any, axe: str, desk: Desk, tmp_path: Path) -> None:
+    assert complaints(chromium, axe, run_night(desk, AS_OF).report.as_uri(), "night", tmp_path) == []
+
+
+def test_what_is_wrong_with_a_page_is_found(chromium: Any, axe: str, tmp_path: Path) -> None:
+    """Else the tests above would hold of any page."""
+    wrong = "<title>t</title><html lang='en'><main><h1 style='color:#999;width:2000px'>pale</h1><input></main>"
+    (file := tmp_path / "wrong.html").write_text(wrong + "<img src='none.png' alt=''><script>alert(1); x</script>")
+    found = " ".join(complaints(chromium, axe, file.as_uri(), "wrong", tmp_path))
+    for said in ("color-contrast", "label", "the page is", "request failed", "dialog: 1", "x is not defined"):
+        assert said in found
+
+
+def test_the_keyboard_reaches_the_content_first(site: Site, chromium: Any) -> None:
+    page = chromium.new_page()
+    page.goto(site.url + PAGES["market"])
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the page's content"
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#main")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.querySelector('main').contains(document.activeElement)")
+    page.close()
+
+
+def test_a_form_leads_where_it_says(site: Site, chromium: Any) -> None:
+    page = chromium.new_page()
+    page.goto(site.url + PAGES["market"])
+    page.get_by_label("A call is made at").select_option(label="50 % coverage")
+    page.get_by_role("button", name="Show").click()
+    assert "level=0.5" in page.url
+    page.get_by_label("Go to a stock").fill("S03")
+    page.get_by_role("button", name="Go").click()
+    assert page.url == site.url + link(["market", MARKET, "stock", "S03"])
+    assert page.get_by_role("heading", level=1).inner_text().startswith("S03")
+    page.close()

@@ -1,0 +1,102 @@
+"""`dtml dashboard` as a process: it answers, ends when it is told to, and loads neither torch nor Prefect."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from made_dashboard import MARKET, fill
+from sqlalchemy import Engine
+
+PROGRAM = """
+import sys
+from flows.dashboard_cli import dashboards
+from flows.failures import run_command
+code = run_command(dashboards)
+print("loaded", sorted({"torch", "prefect"} & set(sys.modules)))
+sys.exit(code)
+"""
+
+
+@contextmanager
+def started(url: str, *options: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-c", PROGRAM, *options]
+    environment = os.environ | {"DTML_DATABASE_URL": url}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def port_of(process: "subprocess.Popen[str]") -> int:
+    """The port of the line in which the command says where it is."""
+    assert process.stdout
+    found = re.match(r"http://\S+:(\d+) ", line := process.stdout.readline())
+    assert found, line
+    return int(found[1])
+
+
+def ask(port: int, address: str, host: str = "127.0.0.1") -> tuple[int, str]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", address, headers={"Host": host})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_answers_and_ends_calmly(engine: Engine, store_url: str, number: signal.Signals) -> None:
+    fill(engine)
+    with started(store_url, "--port", "0") as process:
+        port = port_of(process)
+        assert ask(port, "/health") == (200, "ok")
+        for address in (
+            "/",
+            f"/market/{MARKET}?level=0.8",
+            f"/market/{MARKET}/stock/S01",
+            "/compare?a=toy-first&b=toy-backtest",
+        ):
+            status, page = ask(port, address)
+            assert status == 200
+            assert MARKET in page
+        process.send_signal(number)
+        said, complained = process.communicate(timeout=30)
+    assert (process.returncode, complained) == (0, "")
+    assert said.splitlines() == ["ended", "loaded []"]
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_port_that_is_taken_is_said_in_a_line(engine: Engine, store_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with started(store_url, "--port", str(port)) as process:
+            said, complained = process.communicate(timeout=60)
+    assert (process.returncode, said) == (1, "loaded []\n")
+    assert re.fullmatch(
+        rf"error: cannot listen on 127\.0\.0\.1, port {port}: [^\n]*; give another [^\n]*\n", complained
+    )
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_an_address_that_others_reach_is_warned_of_and_answers_to_its_own_name(engine: Engine, store_url: str) -> None:
+    with started(store_url, "--port", "0", "--host", "0.0.0.0") as process:
+        port = port_of(process)
+        assert [ask(port, "/", host)[0] for host in ("0.0.0.0", "localhost", "evil.example")] == [200, 200, 400]
+        process.send_signal(signal.SIGINT)
+        _, complained = process.communicate(timeout=30)
+    assert complained == "warning: whoever reaches 0.0.0.0 can read all of it: there is no login\n"
+
+
+def test_without_a_store_it_says_what_to_do(tmp_path: Path) -> None:
+    with started(f"sqlite:///{tmp_path / 'none.sqlite'}") as process:
+        said, complained = process.communicate(timeout=60)
+    assert (process.returncode, said) == (2, "loaded []\n")
+    assert "run a night first" in complained
+    assert complained.count("\n") == 1

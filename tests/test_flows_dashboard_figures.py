@@ -1,0 +1,249 @@
+"""The figures on the dashboard's pages are those of the rows that they are made of."""
+
+from datetime import date, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_browser import Page, Site, served
+from made_dashboard import (
+    BACKTEST_RUN,
+    BARE,
+    DAYS,
+    FIRST_RUN,
+    LEVEL,
+    MARKET,
+    NIGHTS,
+    SECOND_RUN,
+    served_site,  # noqa: F401 - the fixture `site`
+)
+from made_nights import AS_OF
+from sklearn.metrics import accuracy_score, matthews_corrcoef
+from sqlalchemy import Engine, text
+
+from db.engine import reading
+from dtml.errors import UsageError
+from dtml.rules import NAIVE_RULES
+from flows import dashboard_compare as compare
+from flows import dashboard_reads as reads
+from flows.dashboard import dashboard, link
+from flows.dashboard_pages import SORTS, Sort, market_rows, night_calls, night_of, verdict
+from flows.dashboard_stock import MARKS, marks, price_chart, span_scores
+from flows.desk import Desk
+from flows.night import run_night
+
+NIGHT = DAYS[15].date()  # of the first run
+
+
+def asked(site: Site, sql: str) -> pd.DataFrame:
+    with site.engine.connect() as conn:
+        result = conn.execute(text(sql))
+        return pd.DataFrame(result.all(), columns=list(result.keys()))
+
+
+def calls_of(site: Site, symbol: str) -> pd.DataFrame:
+    with reading(site.engine) as conn:
+        return reads.rows(conn, reads.stock_calls(MARKET, symbol, "nightly", None, None), 1000)
+
+
+def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> None:
+    today = DAYS[NIGHTS].date() + timedelta(days=3)
+    with reading(site.engine) as conn:
+        rows = market_rows(conn, today).set_index("market")
+    mine = rows.loc[MARKET]
+    last = asked(site, f"select * from daily_score where market = '{MARKET}' and protocol = 'all'")
+    assert (mine["status"], mine["days_since"], mine["run_id"]) == ("refused", 3, SECOND_RUN)
+    newest = asked(site, f"select call, count(*) as n from latest_prediction where market = '{MARKET}' group by call")
+    assert {call: mine[call] for call in newest["call"]} == dict(zip(newest["call"], newest["n"], strict=True))
+    last = last[last["target"] == last["target"].max()].set_index("predictor")
+    for figure in ("acc", "mcc"):
+        assert mine[figure] == last.loc["dtml", f"running_{figure}"]
+        best = last.loc[list(NAIVE_RULES), f"running_{figure}"]
+        assert (mine[f"{figure}_rule_name"], mine[f"{figure}_rule"]) == (best.idxmax(), best.max())
+    assert rows.loc[BARE].drop(["rise", "fall", "run_id", "trained"]).isna().all()
+    assert rows.loc[BARE, ["rise", "fall"]].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("mine", "rule", "said"),
+    [
+        ((0.03, 0.06), (0.01, 0.02), "beats"),
+        ((0.03, 0.06), (0.01, 0.03), "cannot be told from"),
+        ((-0.03, 0.0), (0.01, 0.03), "is beaten by"),
+        ((np.nan, np.nan), (0.01, 0.03), None),
+        ((0.03, 0.06), (None, None), None),
+    ],
+)
+def test_a_model_is_told_from_a_rule_where_their_intervals_do_not_meet(
+    mine: tuple[float, float], rule: tuple[float, float], said: str | None
+) -> None:
+    names = ("mcc_low", "mcc_high", "mcc_rule_low", "mcc_rule_high")
+    assert verdict(dict(zip(names, (*mine, *rule), strict=True)), "mcc") == said
+
+
+def test_a_night_at_a_level_makes_the_calls_of_its_band(site: Site) -> None:
+    with reading(site.engine) as conn:
+        night = night_of(conn, MARKET, NIGHT)
+        assert night
+        calls, plain = (night_calls(conn, night, level) for level in (LEVEL, None))
+        without = night_calls(conn, night, 0.95)
+    band = asked(site, f"select * from band_call where run_id = '{FIRST_RUN}' and level = {LEVEL}")
+    band = band[band["target"].astype(str) == str(night["target"])].set_index("symbol")
+    assert set(calls["call"]) == {"rise", "fall", "none"}
+    for row in calls.to_dict("records"):
+        mine = band.loc[row["symbol"]]
+        assert (row["call"], row["low"], row["high"]) == (mine["call"], mine["low"], mine["high"])
+        assert pd.isna(row["hit"]) if row["call"] == "none" else row["hit"] == mine["covered"]
+    assert plain["call"].tolist() == ["rise" if each > 0.5 else "fall" for each in plain["probability"]]
+    assert without["call"].isna().all(), "no band of that level is stored"
+    assert without["hit"].isna().all()
+
+
+def test_a_refused_night_has_no_call(site: Site) -> None:
+    with reading(site.engine) as conn:
+        night = night_of(conn, MARKET, None)
+        assert night
+        assert (night["status"], len(night_calls(conn, night, LEVEL))) == ("refused", 0)
+    seen = Page(site.get(f"/market/{MARKET}").body).seen
+    assert "too many bars refused" in seen
+    assert "This night made no call" in seen
+
+
+@pytest.mark.parametrize("column", SORTS)
+def test_the_calls_are_sorted_by_every_column_both_ways(site: Site, column: str) -> None:
+    with reading(site.engine) as conn:
+        night = night_of(conn, MARKET, NIGHT)
+        assert night
+        calls = night_calls(conn, night, LEVEL)
+    up, down = (Sort.read(text).rows(calls)[column] for text in (column, f"-{column}"))
+    assert up.dropna().tolist() == sorted(calls[column].dropna())
+    assert down.dropna().tolist() == sorted(calls[column].dropna(), reverse=True)
+    assert not up.isna().to_numpy()[: up.notna().sum()].any()
+    page = Page(site.get(f"/market/{MARKET}?as_of={NIGHT}&level={LEVEL}&sort=-{column}").body)
+    heads = [attrs.get("aria-sort") for tag, attrs in page.tags if tag == "th" and "aria-sort" in attrs]
+    assert heads == ["descending"]
+
+
+def test_a_head_sorts_the_other_way_round_when_it_is_asked_again() -> None:
+    assert (Sort.read("-move").after("move"), Sort.read("move").after("move")) == ("move", "-move")
+    assert (Sort.read("move").after("spread"), Sort.read("move").after("symbol")) == ("-spread", "symbol")
+    with pytest.raises(UsageError, match="sort='' is none of symbol"):
+        Sort.read("")
+
+
+def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> None:
+    calls = calls_of(site, "S01")
+    used = calls.dropna(subset=["move", *NAIVE_RULES])
+    assert 5 < len(used) < len(calls.dropna(subset=["move"]))
+    rose = used["move"] > 0
+    rows = span_scores(calls).set_index("predictor")
+    assert list(rows.index) == ["dtml", *NAIVE_RULES]
+    for predictor, called in (("dtml", used["call"]), *((rule, used[rule]) for rule in NAIVE_RULES)):
+        assert rows.loc[predictor, "n"] == len(used)
+        assert rows.loc[predictor, "acc"] == accuracy_score(rose, called == "rise")
+        assert rows.loc[predictor, "mcc"] == pytest.approx(matthews_corrcoef(rose, called == "rise"), abs=1e-12)
+    assert span_scores(calls.iloc[:1]).empty, "the newest call has no outcome"
+    assert span_scores(calls.assign(**dict.fromkeys(NAIVE_RULES))).loc[0, "n"] == calls["move"].notna().sum()
+
+
+def test_every_call_with_an_outcome_is_marked_at_its_session(site: Site) -> None:
+    calls = calls_of(site, "S01")
+    with reading(site.engine) as conn:
+        bars = reads.rows(conn, reads.prices(MARKET, "S01", None, None), 1000)
+    found = marks(calls, bars)
+    sessions = sorted(bars["session"])
+    for name, (call, hit, begin, _) in MARKS.items():
+        mine = calls[(calls["call"] == call) & (calls["hit"] == hit)]
+        places = [1000 * sessions.index(each) / (len(sessions) - 1) for each in sorted(mine["target"])]
+        assert found[name][0] == len(mine)
+        assert [part.split("V")[0] for part in found[name][1].split("M")[1:]] == [
+            f"{each:.1f} {begin}" for each in places
+        ]
+    assert sum(number for number, _ in found.values()) == calls["hit"].notna().sum()
+
+
+def test_a_table_is_cut_and_says_so_while_its_csv_is_whole(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.dashboard_stock.SHOWN", 7)
+    address = f"/market/{MARKET}/stock/S01?from={DAYS[0].date()}"
+    page = Page(site.get(address).body)
+    assert f"The newest 7 of {NIGHTS} in this span; the CSV has all." in page.seen
+    csv = next(each for each in page.links if each.split("?")[0].endswith("S01/calls.csv"))
+    assert len(site.get(csv).body.splitlines()) == NIGHTS + 1
+
+
+def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:
+    with reading(site.engine) as conn:
+        kept = reads.attended(conn, MARKET, 3)
+        looks, looked = (reads.attention(conn, MARKET, "S01", kept, looks=way, most=100) for way in (True, False))
+    every = asked(site, f"select * from attention where market = '{MARKET}'")
+    every = every[every["target"].astype(str).isin([str(target) for _, target in kept])]
+    assert len(kept) == 3
+    for found, mine, other in ((looks, "symbol", "source"), (looked, "source", "symbol")):
+        rows = every[(every[mine] == "S01") & (every[other] != "S01")]
+        expected = (rows.groupby(other)["weight"].sum() / 3).sort_values(ascending=False)
+        assert found["symbol"].tolist() == expected.index.tolist()
+        np.testing.assert_allclose(found["weight"], expected)
+
+
+def test_two_runs_are_scored_on_what_both_predicted(site: Site) -> None:
+    both = asked(
+        site,
+        "select a.target, a.call as a, b.call as b, a.move from prediction_history a join prediction_history b"
+        " on b.market = a.market and b.symbol = a.symbol and b.target = a.target"
+        f" where a.run_id = '{FIRST_RUN}' and b.run_id = '{BACKTEST_RUN}'",
+    )
+    with reading(site.engine) as conn:
+        shared = compare.shared_span(conn, FIRST_RUN, BACKTEST_RUN)
+        assert shared
+        found = compare.scores(compare.days(conn, FIRST_RUN, BACKTEST_RUN, shared))
+        alone = compare.scores(compare.days(conn, FIRST_RUN, FIRST_RUN, shared))
+        assert compare.shared_span(conn, SECOND_RUN, BACKTEST_RUN) is None
+    assert (found["n"], found["scored"]) == (len(both), both["move"].notna().sum())
+    assert found["same"] == pytest.approx((both["a"] == both["b"]).mean())
+    rose, rows = both["move"] > 0, {row["run"]: row for row in found["rows"]}
+    for name in "ab":
+        assert rows[name]["acc"] == pytest.approx(accuracy_score(rose, both[name] == "rise"))
+        assert rows[name]["mcc"] == pytest.approx(matthews_corrcoef(rose, both[name] == "rise"))
+    assert rows["a less b"]["acc"] == pytest.approx(rows["a"]["acc"] - rows["b"]["acc"])
+    assert (alone["same"], alone["rows"][-1]["acc"], alone["rows"][-1]["mcc"]) == (1, 0, 0)
+
+
+def test_what_differs_between_two_runs_comes_first() -> None:
+    one = dict.fromkeys(compare.RECEIPT, "x") | {"config": {"window": 3, "deep": {"a": 0.1, "b": [1, 2]}, "old": 1}}
+    two = one | {"kind": "paper", "config": {"window": 3, "deep": {"a": 0.2, "b": [1, 2]}, "new": None}}
+    rows = compare.settings(one, two)
+    assert rows[~rows["same"]].to_numpy()[:, :3].tolist() == [
+        ["kind", "x", "paper"],
+        ["config.deep.a", "0.1", "0.2"],
+        ["config.old", "1", "-"],
+    ]
+    assert rows["same"].is_monotonic_increasing
+    assert "config.deep.b" in rows.loc[rows["same"], "setting"].tolist()
+
+
+def test_the_days_compared_are_the_last_in_common(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "DAYS", 4)
+    with reading(site.engine) as conn:
+        shared = compare.shared_span(conn, FIRST_RUN, BACKTEST_RUN)
+    last = DAYS[18].date()
+    assert shared == (last - timedelta(days=4), last)
+    assert isinstance(shared[0], date)
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_market_s_first_night_has_calls_and_no_scores(desk: Desk, reader: Engine) -> None:
+    run_night(desk, AS_OF)
+    with served(dashboard(reader), reader) as site:
+        page = Page(site.get(f"/market/{desk.name}?level=0.8").body)
+        assert site.get("/").status == site.get(f"/market/{desk.name}/stock/L01").status == 200
+    assert {attrs["href"] for tag, attrs in page.tags if tag == "a"} >= {
+        link(["market", desk.name, "stock", symbol]) for symbol in desk.market.symbols
+    }
+    assert "No prediction of this market had an outcome by then" in page.seen
+
+
+def test_a_stock_with_prices_alone_has_a_page(site: Site) -> None:
+    page = Page(site.get(f"/market/{MARKET}/stock/INDEX").body)
+    assert "No nightly model called it in this span" in page.seen
+    assert "Close of INDEX" in page.seen
+    assert price_chart(pd.DataFrame({"session": [], "close": [], "adj_close": []})) is None

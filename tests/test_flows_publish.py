@@ -1,0 +1,108 @@
+"""A night's page from a real store: what it gathers, and that nothing but the night itself can keep it from coming."""
+
+import logging
+import re
+from datetime import date
+from html import unescape
+from pathlib import Path
+
+import pytest
+from made_nights import AS_OF
+from sqlalchemy import text
+
+from db import evidence, queries
+from db.engine import reading, transaction
+from dtml.calibration import LEVELS
+from dtml.errors import UsageError
+from dtml.sessions import sessions_up_to
+from flows.desk import Desk, Order
+from flows.night import run_night
+from flows.publish import publish_night
+from flows.report_commands import write_report
+from flows.settings import data_folder
+
+DAYS = [day.date() for day in sessions_up_to("XNYS", AS_OF, 2)]
+
+
+@pytest.fixture
+def nights(desk: Desk) -> Desk:
+    """A market with two nights, the first one scored."""
+    for day in DAYS:
+        run_night(desk, day)
+    return desk
+
+
+def seen(page: Path) -> str:
+    return unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
+
+
+def called(desk: Desk, as_of: date, level: float) -> int:
+    """The calls of a night at a level, from the store."""
+    with reading(desk.engine) as conn:
+        night = queries.night(conn, desk.name, as_of)
+        assert night is not None
+        bands = evidence.bands(conn, night["run_id"]).set_index("level")["threshold"]
+        said = evidence.night_calls(conn, desk.name, as_of)["calibrated"]
+    return int(((said > bands[level]) | (said < 1 - bands[level])).sum())
+
+
+def require_page_of(desk: Desk, level: float) -> None:
+    """The calls and the receipt of the last night are those of the store."""
+    words = seen(publish_night(desk, AS_OF, level))
+    rises, falls = (int(re.search(rf"called to {way}\s*(\d+)", words)[1]) for way in ("rise", "fall"))  # type: ignore[index]
+    assert rises + falls == called(desk, AS_OF, level)
+    assert f"at the level of {100 * level:.0f} %" in words
+    assert "Over 1 days and 9 stock-days of Simulated market" in words
+    with reading(desk.engine) as conn:
+        night = queries.night(conn, desk.name, AS_OF)
+        run = queries.runs(conn, desk.name).iloc[0]
+    assert night is not None
+    for said in (run["id"], run["checkpoint_hash"], night["inputs_hash"], "validation days", str(night["known_at"])):
+        assert said in words
+
+
+def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_same(
+    nights: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for level in (LEVELS[0], nights.market.level, LEVELS[-1]):
+        require_page_of(nights, level)
+    first = publish_night(nights, DAYS[0])
+    past = first.read_text(encoding="utf-8")
+    assert "No prediction of this market has an outcome yet" in past  # the later night had told one
+    first.unlink()
+    monkeypatch.setenv("DTML_DATABASE_URL", nights.engine.url.render_as_string(hide_password=False))
+    with reading(nights.engine) as conn:
+        before = queries.table_counts(conn)
+    write_report(Order("simulated"), DAYS[0], None)
+    assert capsys.readouterr().out.strip() == str(first)
+    assert first.read_text(encoding="utf-8") == past
+    write_report(Order("simulated"), None, 0.9)
+    assert "at the level of 90 %" in seen(first.with_name(f"{AS_OF}.html"))
+    with reading(nights.engine) as conn:
+        assert queries.table_counts(conn) == before
+    with pytest.raises(UsageError, match=r"--level is one of 0.5, 0.55, .*, 0.99; got 0.8123"):
+        write_report(Order("simulated"), None, 0.8123)
+    with pytest.raises(UsageError, match="was never run: 2 are complete"):
+        write_report(Order("simulated"), date(2024, 3, 1), None)
+
+
+def test_nothing_that_is_gone_keeps_a_night_from_its_page(nights: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    assert "what is blank is not known" not in seen(publish_night(nights, AS_OF))
+    for file in (data_folder() / "models").glob("*.safetensors"):
+        file.unlink()
+    with caplog.at_level(logging.WARNING):
+        words = seen(publish_night(nights, AS_OF))
+    assert "what is blank is not known" in words  # the sources that were stored are all there is
+    assert "is not there: restore it" in caplog.text
+    with transaction(nights.engine) as conn:  # a night from before there were calibrations
+        conn.execute(
+            text("update prediction set calibrated = null, lowest = null, highest = null, rising_share = null")
+        )
+        conn.execute(text("update run set slope = null, intercept = null"))
+        for table in ("band", "band_count", "calibration_bin", "attention_weight"):
+            conn.execute(text(f"delete from {table}"))
+        conn.execute(text("update score set target = '2001-01-02'"))  # nothing scored for years
+    words = seen(publish_night(nights, AS_OF))
+    for said in ("was not calibrated", "No attention between stocks is kept", "all nights up to 2001-01-02"):
+        assert said in words
+    assert not re.search(r"\b(nan|NaN|NaT|None)\b", words)
