@@ -17,6 +17,7 @@ from db import schema
 from db.bulk import insert_frame, insert_missing, records, upsert
 from db.frames import frame, row
 from db.queries import rows_of
+from db.standing import COMPLETE
 from db.stored import save_figures
 
 
@@ -88,6 +89,31 @@ def settled_calls(conn: Connection, market: str, first: date, last: date) -> pd.
     of_night = sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
     mine = (night.c.market == market, night.c.target.between(first, last), made.c.as_of == night.c.as_of)
     return _settled(conn, night.join(made, of_night), mine)
+
+
+def uncounted(conn: Connection, market: str, last: date) -> list[date]:
+    """Targets up to `last` of complete nights with an outcome whose calls were not counted: older ones, mostly."""
+    night, made, happened, counted = schema.night, schema.prediction, schema.outcome, schema.calibration_bin
+    settled = made.join(
+        happened,
+        sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target),
+    )
+    of_night = (made.c.run_id == night.c.run_id, made.c.target == night.c.target)
+    has_outcome = sa.exists(sa.select(sa.literal(1)).select_from(settled).where(*of_night))
+    is_counted = sa.exists().where(counted.c.run_id == night.c.run_id, counted.c.target == night.c.target)
+    mine = (night.c.market == market, night.c.target <= last, has_outcome, ~is_counted)
+    return list(conn.execute(sa.select(night.c.target).where(*mine).order_by(night.c.target)).scalars())
+
+
+def without_rule_calls(conn: Connection, market: str) -> pd.DataFrame:
+    """Complete nights whose rules' calls were not kept, by as_of: as_of, known_at."""
+    night, kept = schema.night, schema.rule_call
+    is_kept = sa.exists().where(kept.c.market == night.c.market, kept.c.target == night.c.target)
+    statement = sa.select(night.c.as_of, night.c.known_at)
+    return frame(
+        conn,
+        statement.where(night.c.market == market, night.c.status.in_(COMPLETE), ~is_kept).order_by(night.c.as_of),
+    )
 
 
 def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:

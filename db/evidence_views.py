@@ -137,10 +137,10 @@ EVIDENCE_VIEW_COLUMNS: Final = MappingProxyType(
         },
         "calibration": {
             **_OF_NIGHT,
-            "bin_low": "Lower edge of a whole percent of probability, 0 to 0.99.",
+            "bin_low": "Lower edge of a whole percent of the probability before calibration, 0 to 0.99.",
             "bin_high": "Its upper edge, left out; 1 belongs to the last.",
             "n": "Predictions in it whose outcome is known; add nights up with these weights.",
-            "mean_probability": "Mean probability of a rise that they gave, 0 to 1.",
+            "mean_probability": "Mean probability of a rise that they gave, before calibration, 0 to 1.",
             "share_risen": "Share of them that rose, 0 to 1.",
         },
         "coverage": {

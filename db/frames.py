@@ -7,6 +7,7 @@ with missing values. The others as pandas infers them; JSON as Python values.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,25 @@ def bars(result: CursorResult[Any], ids: pd.Series[int]) -> pd.DataFrame:
     sorted_rows = rows.take(order).reset_index(drop=True)
     sorted_rows.insert(0, "symbol", ids.index.take(rank[order]))
     return sorted_rows
+
+
+def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
+    """Rows of a driver as a frame: whole numbers stay whole beside missing ones (Int64), decimals become float64."""
+    lists = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    columns = [_plain(values) for values in lists]
+    found = pd.concat(columns, axis=1) if columns else pd.DataFrame()
+    found.columns = pd.Index(names)
+    return found
+
+
+def _plain(values: Sequence[Any]) -> pd.Series[Any]:
+    kinds = {type(value) for value in values} - {type(None)}
+    if kinds == {int}:
+        fits = all(abs(value) < 2**63 for value in values if isinstance(value, int))
+        return pd.Series(values, dtype=("Int64" if None in values else "int64") if fits else object)
+    if kinds and kinds <= {Decimal, int, float}:
+        return pd.Series(values, dtype="float64")
+    return pd.Series(values, dtype=object).infer_objects()
 
 
 def _bar_part(rows: Sequence[Row[Any]]) -> pd.DataFrame:

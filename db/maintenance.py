@@ -71,6 +71,22 @@ LAWS: Final = MappingProxyType(
             join instrument i on i.id = d.instrument_id
             order by i.market, d.target, i.symbol
         """,
+        "what a night counts of its calls is what came of them": """
+            select c.run_id, c.target, c.said, count(o.session) as found
+            from (select run_id, target, sum(n) as said from calibration_bin group by run_id, target) as c
+            join prediction p on p.run_id = c.run_id and p.target = c.target
+            left join outcome o on o.instrument_id = p.instrument_id and o.session = p.target
+            group by c.run_id, c.target, c.said
+            having count(o.session) <> c.said
+            order by c.run_id, c.target
+        """,
+        "a probability lies between those of its members": """
+            select i.market, i.symbol, p.run_id, p.target
+            from prediction p
+            join instrument i on i.id = p.instrument_id
+            where p.lowest > p.probability + 1e-6 or p.highest < p.probability - 1e-6
+            order by i.market, p.target, i.symbol
+        """,
         "no price is newer than its market's last fetch": """
             select i.market, i.symbol, p.session, p.known_at, f.newest
             from (select market, max(known_at) as newest from price_fetch group by market) as f

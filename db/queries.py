@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine
 from db import schema
 from db.engine import is_read_only, reading
 from db.errors import StoreError, StoreUsageError
-from db.frames import BAR_VALUES, bars, frame, row
+from db.frames import BAR_VALUES, bars, frame, row, typed
 from db.typed_sql import guarded
 from db.views import VIEW_COLUMNS
 
@@ -114,7 +114,10 @@ def latest_run(
 def predictions(
     conn: Connection, market: str, *, target: date | None = None, run_id: str | None = None
 ) -> pd.DataFrame:
-    """Predictions: run_id, as_of, target, symbol, probability, spread, known_at, made_at; NaN is missing."""
+    """Predictions: run_id, as_of, target, symbol, known_at, made_at and what was said; NaN is missing.
+
+    Said are probability, spread, calibrated, lowest, highest, rising_share.
+    """
     statement = _predictions(market)
     if target is not None:
         statement = statement.where(schema.prediction.c.target == target)
@@ -249,12 +252,13 @@ def select(engine: Engine, sql: str) -> pd.DataFrame:
         raise StoreUsageError(f"the SQL does not run: {error}") from error
     if not names:
         raise StoreUsageError("the SQL gives no rows: write a select")
-    return pd.DataFrame.from_records(rows, columns=names, coerce_float=True)
+    return typed(rows, names)
 
 
 def _predictions(market: str) -> sa.Select[Any]:
     made, named = schema.prediction, schema.instrument
-    columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, made.c.probability, made.c.spread)
+    said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
+    columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, *said)
     statement = sa.select(*columns, made.c.known_at, made.c.made_at).join_from(made, named)
     return statement.where(named.c.market == market).order_by(made.c.target, named.c.symbol, made.c.made_at)
 

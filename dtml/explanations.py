@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb, isqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PerDay = Float[ndarray, "days stocks stocks"]  # row u, column v: of stock u, about stock v
 Positions = Int[ndarray, " days"]
 
-STOCKS, SESSIONS = 50, 2700  # at most: a part of a market, and the last ten years of it
+STOCKS, STOCK_DAYS = 50, 50_000  # at most: 1,000 sessions of 50 stocks, or more sessions of fewer
 DRAWS = 3  # times that every day takes the rows of another
 TOP = 3  # sources of a stock that are held against its driver
 SIGNIFICANT = 0.05
@@ -254,45 +254,3 @@ def share_found(matrix: Float[ndarray, "stocks stocks"], drivers: Mapping[int, i
         above, equal = (row > matrix[stock, driver]).sum(), (row == matrix[stock, driver]).sum()
         found.append(np.clip((top - above) / equal, 0, 1))
     return float(np.mean(found)) if found else None
-
-
-def words(row: Mapping[str, Any] | None) -> str:
-    """What a row of the table `explanation` says, in sentences for people; None is a model that was never tested."""
-    if row is None:
-        return "What this model looks at has not been tested: run dtml explain MARKET."
-    agrees = _figure(row["agreement_low"]) > 0 and row["agreement"] >= 2 / np.sqrt(row["stocks"])
-    groups = f"{row['members']} networks trained on true labels, {row['shuffles']} on labels of shuffled days"
-    apart = "differs from" if row["told_apart"] else "cannot be told from"
-    said = [
-        f"What this model looks at {apart} what models trained on nonsense look at ({groups}: energy distance "
-        f"{row['distance']:.3f}, p = {row['distance_p']:.2g}).",
-        _agreement_in_words(row, agrees=agrees),
-    ]
-    if row["drivers"] is not None and np.isfinite(row["drivers"]):
-        said.append(
-            f"{row['drivers']:.0%} of the stocks whose driver is known have it among the {row['top']} they look at "
-            f"most, {row['drivers_importance']:.0%} among the {row['top']} that move their prediction most; chance "
-            f"gives {row['drivers_chance']:.0%}."
-        )
-    if not (row["told_apart"] and agrees):
-        said.append("Do not read its attention as an explanation.")
-    said.append(
-        f"Tested on networks with the model's settings, not on the model: {row['stocks']} stocks, at most "
-        f"{SESSIONS:,} sessions, {row['epochs']} epochs, {row['days']} days of validation."
-    )
-    return " ".join(said)
-
-
-def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
-    low, high = _figure(row["agreement_low"]), _figure(row["agreement_high"])
-    what = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"
-    if np.isnan(low):
-        return f"Whether it agrees with what moves predictions is open: {what}, of too few days for an interval."
-    against = "contradicts" if high < 0 else "does not agree with"
-    verdict = "agrees with" if agrees else "hardly agrees with" if low > 0 else against
-    return f"It {verdict} what moves predictions: {what} [{low:+.2f}, {high:+.2f}]."
-
-
-def _figure(value: float | None) -> float:
-    """NaN for what a store has as missing."""
-    return np.nan if value is None else float(value)

@@ -30,7 +30,8 @@ from dtml.charts import (
     stack,
     whole_percent,
 )
-from dtml.explanations import words as explained
+from dtml.explained import verdict
+from dtml.explained import words as explained
 from dtml.heat_map import SHADES, Attention, heat_map, sector_map
 from dtml.rules import NAIVE_RULES
 from dtml.slices import ROLLING_SESSIONS, recalibrated, reliability
@@ -145,7 +146,7 @@ def calls_words(night: Row, rows: list[dict[str, Any]], level: float, threshold:
             f"probability is above one half: this night has no band of no call {at}."
         )
     if all(row["call"] == "none" for row in rows):
-        return f"{when} none of {stocks} stocks is called {at}: no probability lies far enough from one half."
+        return f"{when} none of {stocks} stocks is called {at}: no probability lies outside its band of no call."
     return (
         f"{when} {at}, {rises} of {stocks} stocks are called to rise, {falls} to fall, and for {none} no call is made."
     )
@@ -240,8 +241,6 @@ def curve_axes(curves: Mapping[str, pd.DataFrame]) -> tuple[Axis, Axis]:
 def _attention(rows: list[dict[str, Any]], seen: Attention, explanation: Row | None) -> dict[str, Any]:
     """Who looks at whom, and in the same breath what a test of that as an explanation found."""
     sectors = {row["symbol"]: row["sector"] for row in rows}
-    low = None if explanation is None else explanation["agreement_low"]
-    holds = explanation is not None and bool(explanation["told_apart"]) and not pd.isna(low) and low > 0
     drivers = seen.drivers()
     own = seen.own[np.isfinite(seen.own)]
     return {
@@ -253,5 +252,5 @@ def _attention(rows: list[dict[str, Any]], seen: Attention, explanation: Row | N
         "drivers": [(symbol, own, drivers[symbol]) for symbol, own in zip(seen.symbols, seen.own, strict=True)],
         "kept": max(map(len, drivers.values()), default=0),
         "tested": explained(explanation),
-        "outcome": "untested" if explanation is None else "holds" if holds else "fails",
+        "outcome": verdict(explanation),
     }

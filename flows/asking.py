@@ -112,7 +112,7 @@ def answer(sql: str, *, as_json: bool, as_csv: bool, parquet: Path | None = None
     """
     if as_json + as_csv + (parquet is not None) > 1:
         raise UsageError("--json, --csv and --parquet are forms of one answer: choose one")
-    rows = queries.select(open_reader(), sys.stdin.read() if sql == "-" else sql)
+    rows = queries.select(open_reader(), _typed_in() if sql == "-" else sql)
     if as_csv:
         rows.to_csv(sys.stdout, index=False)
         return
@@ -126,6 +126,13 @@ def answer(sql: str, *, as_json: bool, as_csv: bool, parquet: Path | None = None
         print_json(rows)
     else:
         print_frame(rows)
+
+
+def _typed_in() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input is not UTF-8 text: {error}") from error
 
 
 def _write_parquet(rows: pd.DataFrame, file: Path) -> None:

@@ -11,6 +11,7 @@ from dtml.errors import DtmlError
 from flows.dashboard import LOOPBACK, dashboard
 from flows.settings import err, out
 
+EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - asked for by name; it has many names then, and a warning
 END_LIMIT_S = 3  # for answers that are under way when the command is told to end
 
 
@@ -22,7 +23,7 @@ def serve_dashboard(host: str, port: int) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     # uvicorn raises an interrupt again when all is shut down.
     with _listen(host, port) as listening, suppress(KeyboardInterrupt):
-        app = dashboard(engine, (*LOOPBACK, *([named] if is_open else [])))
+        app = dashboard(engine, ["*"] if named in EVERYWHERE else [*LOOPBACK, *([named] if is_open else [])])
         address = f"http://{named}:{listening.getsockname()[1]}"
         out.print(f"{address}  {location(engine)}, read-only; Ctrl-C ends it", soft_wrap=True)
         if is_open:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from dtml.charts import Chart, records, session_chart
 from dtml.errors import UsageError
-from dtml.explanations import words
+from dtml.explained import words
 from dtml.metrics import accuracy, mcc
 from dtml.rules import NAIVE_RULES
 from flows import dashboard_reads as reads

@@ -10,7 +10,6 @@ import torch
 from sqlalchemy import Connection
 
 from db import evidence, queries
-from db.engine import reading
 from dtml.calibration import Calibration, calibrate, count_band, count_bins
 from dtml.checkpoints import Ensemble
 from dtml.inference import member_probabilities
@@ -35,11 +34,10 @@ def calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration |
     return Calibration(run["slope"], run["intercept"], thresholds, int(first["days"]), int(first["n"]))
 
 
-def rule_calls(desk: Desk, as_of: date, known_at: datetime | None = None) -> pd.DataFrame:
+def rule_calls(conn: Connection, desk: Desk, as_of: date, known_at: datetime | None = None) -> pd.DataFrame:
     """What each naive rule calls for the session after `as_of`, from the index as known at a moment (None: now)."""
     first = sessions_up_to(desk.market.calendar, as_of, 2 * RULE_HISTORY)[0].date()
-    with reading(desk.engine) as conn:
-        bars = queries.prices(conn, desk.name, first, as_of, known_at=known_at, symbols=[desk.market.index.symbol])
+    bars = queries.prices(conn, desk.name, first, as_of, known_at=known_at, symbols=[desk.market.index.symbol])
     calls = naive_calls(bars.set_index("session")["close"]).reindex([pd.Timestamp(as_of)])
     return dated_calls(calls, pd.DatetimeIndex([next_session(desk.market.calendar, as_of)]))
 

@@ -22,8 +22,8 @@ from db.engine import reading, transaction
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment
 from dtml.explanations import (
-    SESSIONS,
     SIGNIFICANT,
+    STOCK_DAYS,
     STOCKS,
     Findings,
     Positions,
@@ -113,14 +113,18 @@ def explain_run(desk: Desk, run: Mapping[str, Any], trial: Trial, tell: Tell = s
 
 
 def history_of(desk: Desk, run: Mapping[str, Any], seed: int = 0) -> History:
-    """The last sessions that a run could see, as it knew them, of some of its stocks, drawn from the seed."""
+    """The last sessions that a run could see, as it knew them, of at most `STOCKS` of its stocks, drawn from the seed.
+
+    They are members of that day, or all that the model knows one by one, and there are at most `STOCK_DAYS`: the fewer
+    stocks, the more sessions.
+    """
     calendar, as_of = desk.market.calendar, run["train_last"]
-    first = sessions_up_to(calendar, as_of, SESSIONS)[0].date()
+    market = desk.market.with_symbols(run["config"].get("stocks") or desk.members(as_of))
+    count = STOCK_DAYS // min(STOCKS, len(market.symbols))
+    first = sessions_up_to(calendar, as_of, count)[0].date()
     bars, _ = stored_bars(desk, first, as_of, run["data_watermark"])
-    tied = run["config"].get("stocks")
-    market = desk.market if tied is None else desk.market.with_symbols(tied)
     sessions = sessions_between(calendar, bars["session"].min().date(), next_session(calendar, as_of))
-    return History(bars, sessions, market).cut(stocks=STOCKS, sessions=SESSIONS, seed=seed)
+    return History(bars, sessions, market).cut(stocks=STOCKS, sessions=count, seed=seed)
 
 
 def explain(
@@ -156,8 +160,8 @@ def explain(
 def shortened(experiment: Experiment, epochs: int) -> Experiment:
     """The same experiment for so many epochs, whatever validation says, with no more of it than is looked at.
 
-    Unlike the audit's, the training is as slow and its span as long as the run's: hurried networks, or those of fewer
-    sessions, learn nothing of the simulated market's leaders, and what they look at would be tested in vain.
+    All else is as in the run: hurried as for the look-ahead audit, networks learn little of the simulated market's
+    leaders, and what they look at would be tested in vain.
     """
     return replace(
         experiment,

@@ -5,7 +5,7 @@ from datetime import date
 from typing import Any
 
 from dtml.errors import UsageError
-from dtml.explanations import words
+from dtml.explained import words
 from flows.console import print_json
 from flows.desk import Order, open_stored_desk
 from flows.explain import Trial, explain_run, latest_run, stored_explanation

@@ -177,7 +177,6 @@ def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) 
     A night that another process completed meanwhile stays as that one left it.
     """
     now = datetime.now(UTC)
-    rules = rule_calls(desk, as_of, made.known_at)
     with transaction(desk.engine) as conn:
         if _is_complete(queries.night(conn, desk.name, as_of)):
             return
@@ -185,7 +184,7 @@ def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) 
             conn, desk.name, made.predictions.assign(run_id=model.run_id), known_at=made.known_at, made_at=now
         )
         backtests.save_attention(conn, desk.name, made.looks.assign(run_id=model.run_id))
-        evidence.save_rule_calls(conn, desk.name, rules)
+        evidence.save_rule_calls(conn, desk.name, rule_calls(conn, desk, as_of, made.known_at))
         repositories.finish_night(
             conn,
             desk.name,

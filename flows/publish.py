@@ -43,7 +43,8 @@ RECEIPT = (
 def publish_night(desk: Desk, as_of: date, level: float | None = None) -> Path:
     """Write reports/MARKET/AS_OF.html, whole or not at all, and return its path.
 
-    Calls are made at a nominal level, one of `dtml.calibration.LEVELS`, by default the market's.
+    Calls are made at a nominal level, one of `dtml.markets.definition.LEVELS`, by default the market's; the page of
+    another has it in its name, AS_OF-level-0.9.html.
     """
     since = sessions_up_to(desk.market.calendar, as_of, REFUSED_SESSIONS)[0].date()
     level = desk.market.level if level is None else level
@@ -74,7 +75,8 @@ def publish_night(desk: Desk, as_of: date, level: float | None = None) -> Path:
         receipt=receipt(night, run, bands),
         **stored,
     )
-    file = reports_folder() / desk.name / f"{as_of}.html"
+    other = "" if level == desk.market.level else f"-level-{level:g}"
+    file = reports_folder() / desk.name / f"{as_of}{other}.html"
     write_whole(file, lambda partial: partial.write_text(page, encoding="utf-8"))
     return file
 

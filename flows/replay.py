@@ -10,18 +10,20 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Engine
 
-from db import queries
+from db import evidence, queries
 from db.engine import reading
 from db.standing import COMPLETE
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import nightly_of
-from dtml.inference import choose_device, predict
+from dtml.inference import choose_device
 from dtml.markets import Market
 from flows.desk import Desk, StoredSource
-from flows.predict import first_needed, night_windows
+from flows.predict import first_needed, night_windows, predict_windows
 from flows.train import Model, load_run
 
-FIGURES = ("probability", "spread")
+FIGURES = ("probability", "spread", "calibrated", "lowest", "highest", "rising_share")
+
+KEPT_SINCE_0010 = FIGURES[2:]  # an older night has nothing to compare
 
 
 class NotReplayedError(DtmlError):
@@ -30,7 +32,7 @@ class NotReplayedError(DtmlError):
 
 @dataclass(frozen=True)
 class Again:
-    """What a model predicts when it is asked again: a digest of its inputs, and `symbol, probability, spread`."""
+    """What a model predicts when it is asked again: a digest of its inputs, and `symbol` with `FIGURES`."""
 
     inputs_hash: str
     predictions: pd.DataFrame
@@ -40,8 +42,8 @@ class Again:
 class Replay:
     """A night beside what it gives when it is run again from bars as known at `known_at`.
 
-    `predictions` has a row a stock: `symbol, probability, spread` as stored, `replayed_probability, replayed_spread`
-    as predicted again on `device`, missing where there is none. `failure` says why nothing could be predicted.
+    `predictions` has a row a stock: `symbol` and `FIGURES` as stored, `replayed_probability` and so on as predicted
+    again on `device`, missing where there is none. `failure` says why nothing could be predicted.
     """
 
     night: Mapping[str, Any]
@@ -61,9 +63,11 @@ class Replay:
     @property
     def differing(self) -> pd.DataFrame:
         """The rows of `predictions` that are not the same to the last bit."""
-        pairs = [self.predictions[[name, f"replayed_{name}"]].to_numpy(dtype=float) for name in FIGURES]
-        same = [(pair[:, 0] == pair[:, 1]) | np.isnan(pair).all(axis=1) for pair in pairs]
-        rows: pd.DataFrame = self.predictions.loc[~(same[0] & same[1])]
+        same = np.ones(len(self.predictions), dtype=bool)
+        for name in FIGURES:
+            kept, again = self.predictions[[name, f"replayed_{name}"]].to_numpy(dtype=float).T
+            same &= (kept == again) | np.isnan(kept) & (np.isnan(again) | (name in KEPT_SINCE_0010))
+        rows: pd.DataFrame = self.predictions.loc[~same]
         return rows
 
     @property
@@ -182,7 +186,7 @@ class Archive:
     def again(self, desk: Desk, model: Model, as_of: date, known_at: datetime) -> Again:
         """Predict the session after `as_of` from bars as known at a moment."""
         tonight = night_windows(desk, model, as_of, self.bars(desk, model, as_of, known_at))
-        made = predict(model.ensemble, tonight, choose_device(self.device))
+        made = predict_windows(desk, model, tonight)
         return Again(tonight.digest, made[["symbol", *FIGURES]])
 
     def replay(self, night: Mapping[str, Any], known_at: datetime | None = None) -> Replay:
@@ -192,7 +196,7 @@ class Archive:
         """
         with reading(self.engine) as conn:
             run = queries.run(conn, night["run_id"])
-            stored = queries.predictions(conn, self.market.name, target=night["target"], run_id=run["id"])
+            stored = evidence.night_calls(conn, self.market.name, night["as_of"])
         desk = self.desk({*stored["symbol"], *(gap["symbol"] for gap in night["gaps"])})
         moment, failure = known_at or night["known_at"], None
         again = Again("", pd.DataFrame({"symbol": [], **{name: [] for name in FIGURES}}))

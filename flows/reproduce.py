@@ -29,7 +29,7 @@ from dtml.training import EpochReport, no_report
 from dtml.windows import WindowConfig
 from flows.desk import Desk, StoredSource, read_market
 from flows.fetch import history_start
-from flows.replay import FIGURES, Archive, made_by
+from flows.replay import FIGURES, KEPT_SINCE_0010, Archive, made_by
 from flows.train import fit_bars, stored_bars
 
 
@@ -87,9 +87,9 @@ class Reproduction:
             said.append(f"inputs: SHA-256 {self.inputs_hash[:12]}..., the night recorded {self.night_hash[:12]}...")
         if self.again is None:
             said.append(f"{self.receipt.symbol} cannot be predicted again from the stored bars")
-        elif not all(_same(self.prediction[name], self.again[name]) for name in FIGURES):
-            by = abs(self.prediction["probability"] - self.again["probability"])
-            said.append(f"probability: {by:.2g} apart, or the spread; {made_by(self.run, self.device)}")
+        elif apart := [name for name in FIGURES if not _same(name, self.prediction[name], self.again[name])]:
+            by = abs(self.prediction[apart[0]] - self.again[apart[0]])
+            said.append(f"{', '.join(apart)}: {apart[0]} {by:.2g} apart; {made_by(self.run, self.device)}")
         return said
 
 
@@ -231,5 +231,5 @@ def _plain(row: "pd.Series[Any]") -> dict[str, Any]:
     return {str(name): value for name, value in row.items()}
 
 
-def _same(stored: float, again: float) -> bool:
-    return bool(stored == again or (np.isnan(stored) and np.isnan(again)))
+def _same(name: str, stored: float, again: float) -> bool:
+    return bool(stored == again or (np.isnan(stored) and (np.isnan(again) or name in KEPT_SINCE_0010)))

@@ -16,7 +16,7 @@ from dtml.rules import NAIVE_RULES, RULE_HISTORY, naive_calls
 from dtml.sessions import sessions_up_to
 from dtml.windows import adjusted_price, paper_labels
 from flows.desk import Desk
-from flows.evidence import save_counts
+from flows.evidence import rule_calls, save_counts
 from flows.fetch import OVERLAP
 
 PROTOCOLS = ("paper", "all")
@@ -56,12 +56,22 @@ def score_market(desk: Desk, as_of: date) -> Scored:
             repositories.save_outcomes(conn, desk.name, outcomes, known_at=known_at, recorded_at=now)
             scores = _scores(day_counts(conn, desk, as_of), set(outcomes["session"]))
             repositories.save_scores(conn, desk.name, scores, scored_at=now)
-            ends = (outcomes["session"].min().date(), outcomes["session"].max().date())
-            settled = evidence.settled_calls(conn, desk.name, *ends)
-            save_counts(conn, settled, evidence.bands_of(conn, settled["run_id"].unique().tolist()))
+        _count_calls(conn, desk, as_of, {day.date() for day in outcomes["session"]})
     nights = sorted(day.date() for day in outcomes["session"].unique())
     unresolved = int(made["move"].isna().sum()) - int(outcomes["is_new"].sum())
     return Scored(len(outcomes), nights, unresolved)
+
+
+def _count_calls(conn: Connection, desk: Desk, as_of: date, changed: set[date]) -> None:
+    """Count what came of the calls of nights that changed, and of those that no program counted when they were made."""
+    days = sorted(changed.union(evidence.uncounted(conn, desk.name, as_of)))
+    if days:
+        settled = evidence.settled_calls(conn, desk.name, days[0], days[-1])
+        settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
+        save_counts(conn, settled, evidence.bands_of(conn, settled["run_id"].unique().tolist()))
+    unkept = evidence.without_rule_calls(conn, desk.name)
+    for day, known_at in zip(unkept["as_of"].dt.date, unkept["known_at"].dt.to_pydatetime(), strict=True):
+        evidence.save_rule_calls(conn, desk.name, rule_calls(conn, desk, day, known_at))
 
 
 def _changed_outcomes(conn: Connection, desk: Desk, made: pd.DataFrame, as_of: date) -> tuple[pd.DataFrame, datetime]:

@@ -33,6 +33,7 @@ from flows.settings import data_folder
 log = logging.getLogger(__name__)
 
 Kind = Literal["nightly", "backtest"]
+CALIBRATED = "calibrated"  # in the digest of a run: one of the same weights that was not calibrated is another
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ def why_due(desk: Desk, as_of: date) -> str | None:
         return None
     if latest["config"] != _config(desk):
         return f"the configuration is not the one of {latest['id']}"
+    if latest["slope"] is None:
+        return f"{latest['id']} is of a version that did not calibrate"
     if policy == "missing":
         return None
     age = len(sessions_between(desk.market.calendar, latest["train_last"], as_of)) - 1
@@ -224,7 +227,7 @@ def _config(desk: Desk) -> dict[str, Any]:
 def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame, purpose: list[str | None]) -> str:
     """A name that says market and date, and ends in a digest of all that decides the weights, and of their purpose."""
     device = choose_device(desk.device).type
-    versions = [version("dtml-nightshift"), version("torch"), device]
+    versions = [version("dtml-nightshift"), version("torch"), device, CALIBRATED]
     spells = [(each.symbol, str(each.since), str(each.until)) for each in desk.market.constituents]
     digest = hashlib.sha256(json.dumps([_config(desk), spells, versions, purpose]).encode())
     digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())

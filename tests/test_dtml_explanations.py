@@ -1,6 +1,5 @@
 """Tests of attention: each can be passed and failed, and says what was planted."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from itertools import combinations
 from typing import Any
@@ -15,6 +14,7 @@ from torch import Tensor
 from dtml import explanations
 from dtml.baselines import RecurrentConfig
 from dtml.checkpoints import Ensemble
+from dtml.explained import words
 from dtml.explanations import (
     agreement,
     attention_by_day,
@@ -23,7 +23,6 @@ from dtml.explanations import (
     importance_by_day,
     share_found,
     shuffled,
-    words,
 )
 from dtml.inference import attention
 from dtml.members import initialise
@@ -275,34 +274,3 @@ def test_attention_that_says_nothing_is_called_no_explanation() -> None:
     assert "cannot be told from what models trained on nonsense look at" in said
     assert "It does not agree with what moves predictions" in said
     assert "Do not read its attention as an explanation." in said
-
-
-BOTH = {
-    "members": 4, "shuffles": 8, "told_apart": True, "distance": 0.1, "distance_p": 0.01, "agreement": 0.5,
-    "agreement_low": 0.4, "agreement_high": 0.6, "top": 3, "drivers": None, "drivers_chance": None,
-    "drivers_importance": None, "stocks": 50, "epochs": 20, "days": 42,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected", "is_explanation"),
-    [
-        ({}, "It agrees with what moves predictions", True),
-        ({"told_apart": False}, "cannot be told from", False),
-        ({"agreement_low": -0.1}, "It does not agree with", False),
-        ({"agreement": -0.5, "agreement_low": -0.6, "agreement_high": -0.4}, "It contradicts", False),
-        ({"agreement": 0.2, "agreement_low": 0.1, "agreement_high": 0.3}, "It hardly agrees with", False),
-        ({"agreement_low": None, "agreement_high": None}, "is open", False),
-        ({"agreement_low": np.nan, "agreement_high": np.nan}, "is open", False),
-    ],
-)
-def test_the_words_are_as_good_as_both_tests(changes: Mapping[str, Any], expected: str, is_explanation: bool) -> None:
-    said = words(BOTH | changes)
-    assert expected in said
-    assert ("Do not read its attention as an explanation" not in said) == is_explanation
-    assert "driver" not in said
-    assert "nan" not in said
-
-
-def test_a_model_that_was_never_tested_has_words_that_say_how() -> None:
-    assert "has not been tested: run dtml explain MARKET" in words(None)

@@ -238,8 +238,8 @@ def test_the_page_of_500_stocks_stays_below_a_megabyte() -> None:
 
 @pytest.mark.parametrize("outcome", ["untested", "holds", "fails"])
 def test_what_a_test_found_of_the_explanation_stands_before_the_map(outcome: str) -> None:
-    row = {"told_apart": True, "agreement": 0.2, "agreement_low": 0.1 if outcome == "holds" else -0.1}
-    row |= {"agreement_high": 0.3, "distance": 0.01, "distance_p": 0.03, "members": 4, "shuffles": 8, "epochs": 5}
+    row = {"told_apart": True, "agreement": 0.5, "agreement_low": 0.4 if outcome == "holds" else -0.1}
+    row |= {"agreement_high": 0.6, "distance": 0.01, "distance_p": 0.03, "members": 4, "shuffles": 8, "epochs": 5}
     row |= {"drivers": None, "drivers_chance": None, "drivers_importance": None, "top": 3, "stocks": 23, "days": 42}
     text = page(explanation=None if outcome == "untested" else row)
     words = {"untested": "Not tested", "holds": "and it held", "fails": "and it failed"}[outcome]

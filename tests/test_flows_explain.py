@@ -18,7 +18,8 @@ from db import evidence, queries
 from db.engine import reading
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
-from dtml.explanations import importance_by_day, over_days, share_found, words
+from dtml.explained import words
+from dtml.explanations import importance_by_day, over_days, share_found
 from dtml.leaks import CPU, History, Pipeline
 from dtml.markets import load_market
 from dtml.sessions import next_session, sessions_between

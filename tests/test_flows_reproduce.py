@@ -25,7 +25,7 @@ from flows.desk import Desk, Order, read_market
 from flows.failures import run_command
 from flows.fetch import fetch_bars
 from flows.night import run_night
-from flows.replay import Archive
+from flows.replay import FIGURES, Archive
 from flows.reproduce import Receipt, market_of, reproduce, retrain, run_of
 
 FOLLOWING = next_session("XNYS", AS_OF)
@@ -74,7 +74,7 @@ def test_a_night_s_prediction_and_its_model_are_made_again_after_a_restatement(d
     run = run_of(archive.engine, receipt)
     found = reproduce(archive, receipt, run)
     assert found.reasons == []
-    assert found.again == {name: found.prediction[name] for name in ("probability", "spread")}
+    assert found.again == {name: found.prediction[name] for name in FIGURES}
     assert found.night_hash == found.inputs_hash
     trained = retrain(archive, run)
     assert trained.reasons == []

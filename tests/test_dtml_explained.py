@@ -1,0 +1,41 @@
+"""The words on an explanation say what its tests found, and no page says more than they do."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dtml.explained import verdict, words
+
+BOTH = {
+    "members": 4, "shuffles": 8, "told_apart": True, "distance": 0.1, "distance_p": 0.01, "agreement": 0.5,
+    "agreement_low": 0.4, "agreement_high": 0.6, "top": 3, "drivers": None, "drivers_chance": None,
+    "drivers_importance": None, "stocks": 50, "epochs": 20, "days": 42,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected", "is_explanation"),
+    [
+        ({}, "It agrees with what moves predictions", True),
+        ({"told_apart": False}, "cannot be told from", False),
+        ({"agreement_low": -0.1}, "It does not agree with", False),
+        ({"agreement": -0.5, "agreement_low": -0.6, "agreement_high": -0.4}, "It contradicts", False),
+        ({"agreement": 0.2, "agreement_low": 0.1, "agreement_high": 0.3}, "It hardly agrees with", False),
+        ({"agreement_low": None, "agreement_high": None}, "is open", False),
+        ({"agreement_low": np.nan, "agreement_high": np.nan}, "is open", False),
+    ],
+)
+def test_the_words_are_as_good_as_both_tests(changes: Mapping[str, Any], expected: str, is_explanation: bool) -> None:
+    said = words(BOTH | changes)
+    assert expected in said
+    assert ("Do not read its attention as an explanation" not in said) == is_explanation
+    assert verdict(BOTH | changes) == ("holds" if is_explanation else "fails")
+    assert "driver" not in said
+    assert "nan" not in said
+
+
+def test_a_model_that_was_never_tested_has_words_that_say_how() -> None:
+    assert "has not been tested: run dtml explain MARKET" in words(None)
+    assert verdict(None) == "untested"
