@@ -138,10 +138,14 @@ def test_two_columns_of_one_name_never_become_one(
 def test_sql_comes_from_standard_input_for_a_dash(
     store: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("select symbol\nfrom latest_prediction\norder by symbol\n"))
+    sql = b"select symbol\nfrom latest_prediction\norder by symbol\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(sql)))
     answer("-", as_json=True, as_csv=False)
     assert json.loads(capsys.readouterr().out) == [{"symbol": "A"}, {"symbol": "B"}, {"symbol": "C"}]
     with pytest.raises(StoreUsageError):  # all of it was read
+        answer("-", **ASKED)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
+    with pytest.raises(UsageError, match="standard input is not UTF-8"):
         answer("-", **ASKED)
 
 

@@ -128,11 +128,7 @@ def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(order: Order, tmp
             "backtest_portfolio",
             "backtest_fold",
             "backtest",
-            "attention_weight",
-            "band_count",
-            "calibration_bin",
-            "band",
-            "rule_call",
+            *("attention_weight", "band_count", "calibration_bin", "band", "rule_call"),
             "prediction",
             "run",
         ):

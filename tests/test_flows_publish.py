@@ -77,7 +77,8 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
     assert capsys.readouterr().out.strip() == str(first)
     assert first.read_text(encoding="utf-8") == past
     write_report(Order("simulated"), None, 0.9)
-    assert "at the level of 90 %" in seen(first.with_name(f"{AS_OF}.html"))
+    assert "at the level of 90 %" in seen(first.with_name(f"{AS_OF}-level-0.9.html"))
+    assert "at the level of 80 %" in seen(first.with_name(f"{AS_OF}.html"))
     with reading(nights.engine) as conn:
         assert queries.table_counts(conn) == before
     with pytest.raises(UsageError, match=r"--level is one of 0.5, 0.55, .*, 0.99; got 0.8123"):
