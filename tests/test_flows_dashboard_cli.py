@@ -32,8 +32,10 @@ def started(url: str, *options: str) -> Iterator["subprocess.Popen[str]"]:
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def port_of(process: "subprocess.Popen[str]") -> int:
@@ -85,10 +87,10 @@ def test_a_port_that_is_taken_is_said_in_a_line(engine: Engine, store_url: str) 
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_an_address_that_others_reach_is_warned_of_and_answers_to_its_own_name(engine: Engine, store_url: str) -> None:
+def test_an_address_that_others_reach_is_warned_of_and_answers_to_any_name(engine: Engine, store_url: str) -> None:
     with started(store_url, "--port", "0", "--host", "0.0.0.0") as process:
         port = port_of(process)
-        assert [ask(port, "/", host)[0] for host in ("0.0.0.0", "localhost", "evil.example")] == [200, 200, 400]
+        assert [ask(port, "/", host)[0] for host in ("0.0.0.0", "localhost", "desk.example")] == [200, 200, 200]
         process.send_signal(signal.SIGINT)
         _, complained = process.communicate(timeout=30)
     assert complained == "warning: whoever reaches 0.0.0.0 can read all of it: there is no login\n"
