@@ -19,7 +19,7 @@ from flows.backtest_scores import Result, run_backtest
 from flows.benchmark import Study, members_of
 from flows.benchmark_scores import Benchmark, run_benchmark
 from flows.desk import Order, open_stored_desk
-from flows.interrupts import end_with_parent, share_temporary_server, signals_of
+from flows.interrupts import end_when_terminated, end_with_parent, share_temporary_server, signals_of
 from flows.nightly import as_task
 from flows.progress import fold_progress, training_progress
 from flows.settings import prepare_torch
@@ -45,6 +45,7 @@ WORKER_GONE = (
 def fold(job: Job) -> Path:
     """One fold of a backtest, in whichever process; see `flows.backtest.run_fold`."""
     end_with_parent()
+    end_when_terminated()
     prepare_torch()
     return run_fold(job)
 
