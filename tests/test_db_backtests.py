@@ -35,6 +35,7 @@ def store(engine: Engine) -> Engine:
         repositories.save_predictions(conn, "toy", both, known_at=NOW, made_at=NOW)
         assert backtests.save_backtest(conn, backtest()) == 1
     return engine
+NEWER = ("slope", "intercept")  # columns that 0005 did not have
 
 
 def add_folds(store: Engine, *folds: dict[str, Any]) -> int:
@@ -272,10 +273,10 @@ def test_a_store_of_0005_keeps_every_row_forth_and_back(store_url: str) -> None:
         command.upgrade(alembic(conn), "0005")
         trees = run("trees", checkpoint_path=None, checkpoint_hash=None)
         for each in (run(), trees):
-            repositories.save_run(conn, each)
+            repositories.save_run(conn, {name: each[name] for name in each if name not in NEWER})
         repositories.save_benchmark(conn, benchmark(), benchmark_scores(), members())
     kept = ("run", "benchmark", "benchmark_score", "benchmark_member")
-    texts = [sa.select(schema.metadata.tables[name]) for name in kept]
+    texts = [sa.select(*(each for each in schema.metadata.tables[name].c if each.name not in NEWER)) for name in kept]
 
     def rows() -> list[list[object]]:
         with reading(engine) as conn:
