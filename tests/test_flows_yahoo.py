@@ -18,6 +18,9 @@ from db.engine import open_engine, reading
 from db.queries import select
 from dtml.sessions import sessions_between
 
+# Its scene takes a minute to make: one worker makes it for all.
+pytestmark = pytest.mark.xdist_group("yahoo")
+
 DTML = str(Path(sys.executable).with_name("dtml"))
 FIRST, SECOND, THIRD = date(2024, 3, 28), date(2024, 4, 1), date(2024, 4, 2)
 UNDER_WAY, HOLIDAY = date(2024, 4, 3), date(2024, 3, 29)  # a Good Friday between the first two
