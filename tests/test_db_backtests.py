@@ -35,7 +35,6 @@ def store(engine: Engine) -> Engine:
         repositories.save_predictions(conn, "toy", both, known_at=NOW, made_at=NOW)
         assert backtests.save_backtest(conn, backtest()) == 1
     return engine
-NEWER = ("slope", "intercept")  # columns that 0005 did not have
 
 
 def add_folds(store: Engine, *folds: dict[str, Any]) -> int:
@@ -268,15 +267,15 @@ def test_backtests_are_listed_by_when_they_were_begun(store: Engine) -> None:
 
 
 def test_a_store_of_0005_keeps_every_row_forth_and_back(store_url: str) -> None:
-    engine = open_engine(store_url)
+    engine, newer = open_engine(store_url), ("slope", "intercept")
     with transaction(engine) as conn:
         command.upgrade(alembic(conn), "0005")
         trees = run("trees", checkpoint_path=None, checkpoint_hash=None)
         for each in (run(), trees):
-            repositories.save_run(conn, {name: each[name] for name in each if name not in NEWER})
+            repositories.save_run(conn, {name: each[name] for name in each if name not in newer})
         repositories.save_benchmark(conn, benchmark(), benchmark_scores(), members())
     kept = ("run", "benchmark", "benchmark_score", "benchmark_member")
-    texts = [sa.select(*(each for each in schema.metadata.tables[name].c if each.name not in NEWER)) for name in kept]
+    texts = [sa.select(*(each for each in schema.metadata.tables[name].c if each.name not in newer)) for name in kept]
 
     def rows() -> list[list[object]]:
         with reading(engine) as conn:
