@@ -19,9 +19,7 @@ from db.engine import is_read_only, reading
 from db.errors import StoreError, StoreUsageError
 from db.frames import BAR_VALUES, bars, frame, row, typed
 from db.typed_sql import guarded
-from db.views import VIEW_COLUMNS
-
-RULES = ("always_up", "index_reversal", "index_below_mean20")  # whose calls a history shows in words
+from db.typed_views import view
 
 
 def instruments(conn: Connection, market: str) -> pd.DataFrame:
@@ -134,23 +132,29 @@ def prediction_history(
     first: date | None = None,
     last: date | None = None,
     kind: str = "nightly",
+    newest: int | None = None,
 ) -> pd.DataFrame:
     """The view prediction_history, targets first..last: columns in db.views; `kind` is the model's purpose.
 
-    Raises StoreUsageError for a symbol that is not stored.
+    With `newest`, no more rows than that, those of the latest targets: older ones are not read. Raises StoreUsageError
+    for a symbol that is not stored.
     """
-    view = _view("prediction_history")
-    statement = sa.select(view).where(view.c.kind == kind)
+    told = view("prediction_history")
+    statement = sa.select(told).where(told.c.kind == kind)
     if symbol is not None:
         _require_symbol(conn, symbol, market)
-        statement = statement.where(view.c.symbol == symbol)
+        statement = statement.where(told.c.symbol == symbol)
     if market is not None:
-        statement = statement.where(view.c.market == market)
+        statement = statement.where(told.c.market == market)
     if first is not None:
-        statement = statement.where(view.c.target >= first)
+        statement = statement.where(told.c.target >= first)
     if last is not None:
-        statement = statement.where(view.c.target <= last)
-    return frame(conn, statement.order_by(view.c.market, view.c.target, view.c.symbol, view.c.made_at))
+        statement = statement.where(told.c.target <= last)
+    order = ["market", "target", "symbol", "made_at"]
+    if newest is None:
+        return frame(conn, statement.order_by(*(told.c[name] for name in order)))
+    backwards = (told.c.target.desc(), told.c.made_at.desc(), told.c.market, told.c.symbol)
+    return frame(conn, statement.order_by(*backwards).limit(newest)).sort_values(order, ignore_index=True)
 
 
 def scores(conn: Connection, market: str, *, last: date | None = None, span: str | None = None) -> pd.DataFrame:
@@ -179,9 +183,9 @@ def night(conn: Connection, market: str, as_of: date) -> dict[str, Any] | None:
 
 def refused_bars(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
     """The view refused of a market, sessions first..last."""
-    view = _view("refused")
-    statement = sa.select(view).where(view.c.market == market, view.c.session.between(first, last))
-    return frame(conn, statement.order_by(view.c.session, view.c.symbol, view.c.reason))
+    found = view("refused")
+    statement = sa.select(found).where(found.c.market == market, found.c.session.between(first, last))
+    return frame(conn, statement.order_by(found.c.session, found.c.symbol, found.c.reason))
 
 
 def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
@@ -196,13 +200,6 @@ def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
 def benchmark(conn: Connection, benchmark_id: str) -> dict[str, Any] | None:
     """One benchmark, every column of benchmark; None when there is none of that name."""
     return row(conn, sa.select(schema.benchmark).where(schema.benchmark.c.id == benchmark_id))
-
-
-def latest_benchmark(conn: Connection, market: str) -> dict[str, Any] | None:
-    """The benchmark of a market whose test span was read last; None when there is none."""
-    table = schema.benchmark
-    newest = (table.c.test_read_at.desc(), table.c.id.desc())
-    return row(conn, sa.select(table).where(table.c.market == market).order_by(*newest).limit(1))
 
 
 def benchmark_scores(conn: Connection, benchmark_id: str) -> pd.DataFrame:
@@ -271,13 +268,6 @@ def _require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
     if row(conn, statement) is None:
         where = f" for market {market}" if market else ""
         raise StoreUsageError(f"no symbol {symbol!r} in the store{where}: check its spelling, or fetch it first")
-
-
-def _view(name: str) -> sa.TableClause:
-    """A view whose columns have the types of the tables' columns of the same name."""
-    types = {each.name: each.type for known in schema.metadata.tables.values() for each in known.c}
-    types |= {"hit": sa.Integer()} | dict.fromkeys(("call", "receipt", *RULES), sa.String())
-    return sa.table(name, *(sa.column(each, types[each]) for each in VIEW_COLUMNS[name]))
 
 
 def _restated(known_at: datetime | None) -> sa.Exists:

@@ -13,15 +13,16 @@ from typing import Any
 
 import pandas as pd
 
-from db import queries, schema
+from db import browsing, queries, schema
 from db.engine import location, open_engine, open_reader, reading
 from db.engine import upgrade as upgrade_engine
-from db.questions import literal
 from db.views import VIEW_COLUMNS
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from flows.console import print_frame, print_json
 from flows.settings import out, write_whole
+
+PURPOSES = 3  # of models: a stock has a score for each
 
 # How SQLite keeps days and moments.
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -33,19 +34,16 @@ def show_history(symbol: str, market: str | None, limit: int, *, as_json: bool) 
 
     Nothing older than what is shown is read. Below it stand the stock's scores over all its nights.
     """
-    engine = open_reader()
-    mine = f"symbol = {literal(symbol)} and kind = 'nightly'" + (f" and market = {literal(market)}" if market else "")
-    newest = f"select target from prediction_history where {mine} order by target desc limit {limit}"  # noqa: S608
-    oldest = queries.select(engine, f"select min(target) as first from ({newest}) as newest")["first"].iloc[0]  # noqa: S608
-    first = None if pd.isna(oldest) else pd.Timestamp(oldest).date()
-    with reading(engine) as conn:
-        rows = queries.prediction_history(conn, market=market, symbol=symbol, first=first).tail(limit)
+    with reading(open_reader()) as conn:
+        rows = queries.prediction_history(conn, market=market, symbol=symbol, newest=limit)
+        names = rows["market"].unique().tolist()
+        scores = {name: browsing.rows(conn, browsing.symbol_scores(name, symbol), PURPOSES) for name in names}
     if as_json:
         return print_json(rows)
-    scores = queries.select(engine, f"select * from symbol_score where {mine}")  # noqa: S608
     for name, shown in rows.groupby("market"):
         _print_history(f"{symbol}, {name}", shown)
-        for score in scores[scores["market"] == name].itertuples():
+        nightly = scores[name][scores[name]["kind"] == "nightly"]
+        for score in nightly.itertuples():
             out.print(
                 f"all {score.n} calls with an outcome: ACC {score.acc:.3f}, MCC {score.mcc:+.3f};"
                 f" always up: ACC {score.up_acc:.3f}, MCC +0.000"

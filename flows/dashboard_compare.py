@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
+from db import browsing as reads
 from dtml.charts import probability_axis, records
 from dtml.errors import UsageError
 from dtml.metrics import accuracy, day_interval, mcc
 from dtml.resampling import Statistic, difference
-from flows import dashboard_reads as reads
 from flows.dashboard_pages import STOCKS, NotThereError
 
 RUNS = 500  # of a list to choose from
@@ -94,7 +94,7 @@ def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
 
 
 def days(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
-    """Common stock-days counted by session: the columns of `dashboard_reads.common_days`."""
+    """Common stock-days counted by session: the columns of `db.browsing.common_days`."""
     return reads.rows(conn, reads.common_days(a, b, *shared), DAYS + 1)
 
 

@@ -12,10 +12,10 @@ import pandas as pd
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection, Engine
 
+from db import browsing as reads
 from db.engine import reading
 from dtml.errors import UsageError
 from flows import dashboard_compare as compare
-from flows import dashboard_reads as reads
 from flows.console import plain
 from flows.dashboard_pages import NotThereError, gaps_of, market_rows, night_of, require_level, require_market
 from flows.dashboard_stock import ATTENDED, LONGEST, SOURCES, require_span, require_stock, span_scores

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
+from db import browsing as reads
 from dtml.charts import Axis, Chart, probability_axis, records, session_chart
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import LEVELS
 from dtml.rules import NAIVE_RULES
-from flows import dashboard_reads as reads
 
 MODEL = "dtml"
 STOCKS = 2000  # of a market, on one page

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
+from db import browsing as reads
 from dtml.charts import Chart, records, session_chart
 from dtml.errors import UsageError
 from dtml.explained import words
 from dtml.metrics import accuracy, mcc
 from dtml.rules import NAIVE_RULES
-from flows import dashboard_reads as reads
 from flows.dashboard_pages import MODEL, STOCKS, NotThereError, require_market
 
 SHOWN = 250  # rows of a stock's table, and sessions of its charts unless a span is asked for

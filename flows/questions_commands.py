@@ -9,22 +9,14 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Engine
 
-from db import queries
-from db.engine import open_reader
+from db import browsing, queries
+from db.engine import open_reader, reading
 from db.questions import QUESTIONS, Question
 from dtml.errors import UsageError
 from flows.console import plain, print_frame, print_json
 from flows.settings import out
 
 SHOWN = 10  # rows of an answer on the page
-MARKETS = """
-select market from night_log
-union
-select market from model
-union
-select market from fetch_log
-order by market
-"""
 PAGE = """# Twenty questions
 
 What a quant asks of a history of predictions. Each statement runs unchanged on SQLite and on PostgreSQL, over the
@@ -79,7 +71,8 @@ def show_questions(number: int | None, market: str, *, as_json: bool, as_markdow
 
 def require_market(engine: Engine, market: str) -> None:
     """Raise UsageError, naming those that are there, for a market of which the store knows nothing."""
-    markets = queries.select(engine, MARKETS)["market"].tolist()
+    with reading(engine) as conn:
+        markets = browsing.markets(conn)
     if market not in markets:
         there = f"name one of {', '.join(markets)} with --market" if markets else "run a night first"
         raise UsageError(f"the store knows nothing of a market {market!r}: {there}")

@@ -187,8 +187,6 @@ def test_benchmarks_are_listed_by_when_their_test_was_read(store: Engine) -> Non
     with reading(store) as conn:
         listed = queries.benchmarks(conn, "toy")
         assert len(queries.benchmarks(conn)) == 3
-        assert (queries.latest_benchmark(conn, "toy") or {})["id"] == "b-late"
-        assert queries.latest_benchmark(conn, "no such market") is None
         assert queries.benchmark(conn, "nothing") is None
         assert queries.benchmark_scores(conn, "nothing").empty
     assert listed["id"].tolist() == [NAME, "b-late"]

@@ -1,15 +1,21 @@
 """The documented views answer the same on both engines, and quickly enough to browse."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
+import made_stores
 import pandas as pd
 import pytest
+import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from db import queries, repositories
-from db.engine import transaction
+from db.columns import UtcTimestamp
+from db.engine import reading, transaction
 from db.frames import BAR_VALUES
+from db.typed_views import view
+from db.views import VIEW_COLUMNS
 
+PYTHON = {sa.Date: date, UtcTimestamp: datetime, sa.JSON: (list, dict), sa.Integer: int, sa.String: str}
 MONDAY = datetime(2024, 1, 8, 22, tzinfo=UTC)
 SESSION = pd.Timestamp("2024-01-05")
 
@@ -74,3 +80,14 @@ def test_asking_for_one_symbol_or_one_night_reads_no_whole_fact_table(
     plan = queries.select(reader, f"explain query plan select * from {view} where {asked}")["detail"]
     scanned = {step.split()[1] for step in plan if step.startswith("SCAN")}
     assert scanned.isdisjoint({"p", "o", "later", "b", "earlier", "d", "night", "price", "prediction"})
+
+
+def test_every_view_gives_the_types_that_it_is_read_with(engine: Engine) -> None:
+    made_stores.fill(engine)
+    with reading(engine) as conn:
+        for name in VIEW_COLUMNS:
+            asked = view(name)
+            for row in conn.execute(sa.select(asked)):
+                for column, value in zip(asked.c, row, strict=True):
+                    kind = PYTHON.get(type(column.type), float)
+                    assert value is None or isinstance(value, kind), (name, column.name, value)

@@ -28,9 +28,9 @@ from made_dashboard import (
 from sqlalchemy import event, text
 
 from db import schema
+from db.browsing import prices
 from flows.dashboard import link
 from flows.dashboard_csv import csv_response
-from flows.dashboard_reads import prices
 
 NIGHT, TARGET = (DAYS[day].date() for day in (15, 16))  # complete, of the first run
 REFUSED = DAYS[NIGHTS].date()
@@ -182,7 +182,7 @@ def told(value: Any) -> str:
 def test_a_csv_of_many_batches_is_the_same(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"/market/{MARKET}/scores.csv"
     whole = site.get(address).body
-    monkeypatch.setattr("flows.dashboard_reads.BATCH", 7)
+    monkeypatch.setattr("db.browsing.BATCH", 7)
     assert site.get(address).body == whole
 
 

@@ -21,11 +21,11 @@ from made_nights import AS_OF
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 from sqlalchemy import Engine, text
 
+from db import browsing as reads
 from db.engine import reading
 from dtml.errors import UsageError
 from dtml.rules import NAIVE_RULES
 from flows import dashboard_compare as compare
-from flows import dashboard_reads as reads
 from flows.dashboard import dashboard, link
 from flows.dashboard_pages import SORTS, Sort, market_rows, night_calls, night_of, verdict
 from flows.dashboard_stock import MARKS, marks, price_chart, span_scores

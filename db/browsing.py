@@ -14,34 +14,14 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from db.columns import REAL, UtcTimestamp
 from db.frames import frame, row
-from db.views import VIEW_COLUMNS
+from db.standing import COMPLETE
+from db.typed_views import view
 
 Statement = sa.Select[Any]
 
-COMPLETE = ("complete", "complete_with_gaps")
 BATCH = 2000  # rows of a CSV in memory at once
 LOOKING = 2000  # stocks that look at one another on a night, at most
-
-_TYPES: dict[str, sa.types.TypeEngine[Any]] = {
-    **dict.fromkeys(("as_of", "target", "session", "first", "last", "train_first", "train_last"), sa.Date()),
-    **dict.fromkeys(("known_at", "made_at", "started_at", "finished_at", "created_at", "scored_at"), UtcTimestamp()),
-    **dict.fromkeys(("data_watermark", "first_known_at"), UtcTimestamp()),
-    **dict.fromkeys(("gaps", "seeds", "config"), sa.JSON()),
-    **dict.fromkeys(("fetched", "stored", "refused", "predictions", "running_nights", "running_n"), sa.Integer()),
-    **dict.fromkeys(("n", "rises", "label", "hit", "covered", "called", "right_calls", "unanimous"), sa.Integer()),
-    **dict.fromkeys(("told_apart", "stocks", "days", "members", "shuffles", "epochs", "top"), sa.Integer()),
-    **dict.fromkeys(("market", "symbol", "name", "sector", "source", "kind", "run_id", "receipt", "call"), sa.String()),
-    **dict.fromkeys(("always_up", "index_reversal", "index_below_mean20", "predictor", "protocol"), sa.String()),
-    **dict.fromkeys(("status", "reason", "value", "inputs_hash", "model", "code_version"), sa.String()),
-    "checkpoint_hash": sa.String(),
-}  # every other column of a view is a number
-
-
-def view(name: str) -> sa.TableClause:
-    """A documented view, its columns with the types that both engines give back alike."""
-    return sa.table(name, *(sa.column(each, _TYPES.get(each, REAL)) for each in VIEW_COLUMNS[name]))
 
 
 def rows(conn: Connection, statement: Statement, most: int) -> pd.DataFrame:
