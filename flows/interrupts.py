@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from threading import Thread, current_thread, main_thread
+from threading import Thread
 from types import FrameType
 
 from prefect.server.api.server import SubprocessASGIServer
@@ -63,16 +63,6 @@ def _end_temporary_servers_with_us() -> None:
 def _stop_temporary_servers() -> None:
     for server in list(SubprocessASGIServer._instances.values()):
         server.stop()
-
-
-def end_when_terminated() -> None:
-    """Let a termination end a pool's worker at once, to be called inside each of its tasks.
-
-    Prefect makes it an exception of the task; the worker would pass that on as its result and wait for more work, and a
-    pool that lost another worker would wait for this one for ever.
-    """
-    if multiprocessing.parent_process() is not None and current_thread() is main_thread():
-        signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
 
 
 @cache

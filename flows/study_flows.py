@@ -10,7 +10,6 @@ from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
-from prefect.task_runners import ProcessPoolTaskRunner
 
 from dtml.errors import DtmlError, UsageError
 from dtml.paper import SETS, shortened
@@ -19,10 +18,11 @@ from flows.backtest_scores import Result, run_backtest
 from flows.benchmark import Study, members_of
 from flows.benchmark_scores import Benchmark, run_benchmark
 from flows.desk import Order, open_stored_desk
-from flows.interrupts import end_when_terminated, end_with_parent, share_temporary_server, signals_of
+from flows.interrupts import end_with_parent, share_temporary_server, signals_of
 from flows.nightly import as_task
 from flows.progress import fold_progress, training_progress
 from flows.settings import prepare_torch
+from flows.worker_pool import WorkerPool
 
 
 @flow(name="benchmark", flow_run_name="{order.market}", persist_result=False)
@@ -45,7 +45,6 @@ WORKER_GONE = (
 def fold(job: Job) -> Path:
     """One fold of a backtest, in whichever process; see `flows.backtest.run_fold`."""
     end_with_parent()
-    end_when_terminated()
     prepare_torch()
     return run_fold(job)
 
@@ -88,7 +87,7 @@ def backtest_flow(
         return _on(DaskTaskRunner(address=cluster))(order, plan, attention_on, submit=True)
     if workers == 1:
         return backtest(order, plan, attention_on)
-    pool, threads = ProcessPoolTaskRunner(max_workers=workers), max(1, (os.cpu_count() or 1) // workers)
+    pool, threads = WorkerPool(max_workers=workers), max(1, (os.cpu_count() or 1) // workers)
     return _on(pool)(order, plan, attention_on, submit=True, threads=threads)
 
 

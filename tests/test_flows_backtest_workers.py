@@ -41,7 +41,11 @@ def run(home: Path, *arguments: str, while_running: Interference | None = None) 
     ) as process:
         if while_running is not None:
             while_running(process)
-        said, erred = process.communicate(timeout=170)
+        try:
+            said, erred = process.communicate(timeout=170)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
         return subprocess.CompletedProcess(command, process.returncode, said, erred)
 
 
