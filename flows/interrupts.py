@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from threading import Thread
 from types import FrameType
-
-from prefect.server.api.server import SubprocessASGIServer
+from typing import Any
 
 
 @contextmanager
@@ -45,13 +44,13 @@ def signals_of(attended: bool) -> Iterator[None]:
 
 def share_temporary_server() -> None:
     """Let processes that this one starts use its server; each would start one of its own."""
-    for server in SubprocessASGIServer._instances.values():
+    for server in _temporary_servers():
         os.environ.setdefault("PREFECT_API_URL", server.api_url)
 
 
 def _end_temporary_servers_with_us() -> None:
     """Let Prefect's temporary server end when this process does, killed or not: it would run for ever."""
-    for server in SubprocessASGIServer._instances.values():
+    for server in _temporary_servers():
         if server.server_process is not None:
             watch = f"read -r _; kill {server.server_process.pid} 2>/dev/null"
             keeper = subprocess.Popen(  # noqa: S603 - a constant and a number
@@ -61,8 +60,14 @@ def _end_temporary_servers_with_us() -> None:
 
 
 def _stop_temporary_servers() -> None:
-    for server in list(SubprocessASGIServer._instances.values()):
+    for server in _temporary_servers():
         server.stop()
+
+
+def _temporary_servers() -> list[Any]:
+    """Those that Prefect started in this process: none unless it imported them, which takes two seconds."""
+    module = sys.modules.get("prefect.server.api.server")
+    return [] if module is None else list(module.SubprocessASGIServer._instances.values())
 
 
 @cache
