@@ -8,7 +8,7 @@ run: .venv/.ok
 	$(BIN)/dtml nightly simulated --nights 6
 
 test: .venv/.ok
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: .venv/.ok
 	$(BIN)/ruff check .

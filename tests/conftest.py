@@ -13,9 +13,18 @@ from pathlib import Path
 import pytest
 from made_backtests import order  # noqa: F401 - a fixture that every test can ask for
 from made_nights import desk, folders  # noqa: F401 - fixtures that every test can ask for
+from prefect_server import prefect_server
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from db.engine import open_engine, require_current, upgrade
+
+# A file is one worker's (`--dist loadfile`): those that take minutes begin first, so that none ends after all others.
+LONG = ("flows_yahoo", "flows_cli", "flows_backtest_workers", "flows_serve", "flows_chaos", "secrets", "flows_backtest")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    names = [f"test_{name}" for name in LONG]
+    items.sort(key=lambda item: names.index(item.path.stem) if item.path.stem in names else len(names))
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +41,13 @@ def postgresql_server() -> Iterator[str]:
     yield server.get_uri()
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def prefect_api() -> Iterator[str]:
+    """The address of a Prefect server of this test process: a command would take ten seconds to start its own."""
+    with prefect_server() as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ def assert_same(found: dict[str, pd.DataFrame], expected: dict[str, pd.DataFrame
         )
 
 
-@pytest.mark.parametrize("order", ["shared", "per_stock"], indirect=True)
+@pytest.mark.parametrize(("order", "store_url"), [("shared", "sqlite"), ("per_stock", "postgresql")], indirect=True)
 def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(order: Order) -> None:
     backtest = backtest_of(order)
     run_backtest(backtest)

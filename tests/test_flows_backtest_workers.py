@@ -28,8 +28,10 @@ ROWS = {
 }
 
 
-def run(home: Path, *arguments: str, while_running: Interference | None = None) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"DTML_DATA": str(home / "data"), "DTML_REPORTS": str(home / "reports")}
+def run(
+    home: Path, *arguments: str, while_running: Interference | None = None, **more: str
+) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | more | {"DTML_DATA": str(home / "data"), "DTML_REPORTS": str(home / "reports")}
     command = [str(DTML), "backtest", "--market-file", "past.toml", *SPAN, *arguments]
     with subprocess.Popen(
         command,
@@ -83,16 +85,16 @@ def rows(home: Path) -> dict[str, pd.DataFrame]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
     """A home in which the backtest ran in one process, and was asked for twice."""
     home = tmp_path_factory.mktemp("serial")
     (home / "past.toml").write_text(MARKET.format(normalisation="shared"))
-    first = run(home, "--source", "simulated", "--json")
+    first = run(home, "--source", "simulated", "--json", PREFECT_API_URL=prefect_api)
     assert first.returncode == 0, first.stderr
     found = json.loads(first.stdout)
     assert [fold["number"] for fold in found["folds"]] == [1, 2, 3]
     assert {row["portfolio"] for row in found["portfolios"]} >= {"long, next open", "index", "equal weight"}
-    again = run(home)
+    again = run(home, PREFECT_API_URL=prefect_api)
     assert again.returncode == 0, again.stderr
     assert "was done before: nothing is trained" in again.stderr
     assert "Survivorship: memberships are dated" in again.stdout

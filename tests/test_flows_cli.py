@@ -75,6 +75,12 @@ def run_process(*arguments: str, environment: dict[str, str] | None = None) -> s
     return subprocess.run([DTML, *arguments], env=environment, capture_output=True, text=True, timeout=170, check=False)
 
 
+@pytest.fixture
+def served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands use the tests' Prefect server; without this they start and end their own, as a user's do."""
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+
+
 def nights_of(dtml: Command) -> list[dict[str, Any]]:
     return json.loads(dtml("query", "select * from night order by as_of", "--json")[1])
 
@@ -114,6 +120,7 @@ def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtm
     assert rows() == before
 
 
+@pytest.mark.usefixtures("served")
 def test_each_step_is_a_command_and_together_they_are_a_night(dtml: Command) -> None:
     market = ("--market-file", "small.toml", "--as-of", AS_OF)
     code, said, _ = dtml("fetch", *market, "--json")
@@ -143,6 +150,7 @@ def yahoo_market(home: Path, stocks: list[str]) -> Path:
     return file
 
 
+@pytest.mark.usefixtures("served")
 def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(dtml: Command, home: Path) -> None:
     file = yahoo_market(home, ["L01", "L02"])
     nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
@@ -217,6 +225,7 @@ def test_a_store_of_another_schema_is_refused_with_what_to_do(dtml: Command) -> 
     assert "dtml db upgrade" in complaint
 
 
+@pytest.mark.usefixtures("served")
 def test_a_damaged_checkpoint_refuses_the_night_and_says_how_to_go_on(dtml: Command, home: Path) -> None:
     market = ("--market-file", "small.toml")
     assert dtml("fetch", *market, "--as-of", AS_OF)[0] == 0
@@ -241,7 +250,9 @@ def test_a_file_night_without_as_of_stands_on_the_last_session_of_the_file(dtml:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(dtml: Command, home: Path, number: int) -> None:
+def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
+    dtml: Command, home: Path, number: int, prefect_api: str
+) -> None:
     (home / "small.toml").write_text(
         SMALL_MARKET.format(source="simulated", constituents="").replace("epochs = 2", "epochs = 400")
     )
@@ -257,7 +268,9 @@ def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(dtml: Command, h
     assert "Traceback" not in complaint
     assert list(home.glob("data/training/*/member-*.safetensors"))
     (home / "small.toml").write_text(SMALL_MARKET.format(source="simulated", constituents=""))
-    assert run_process("nightly", "--market-file", "small.toml", "--as-of", AS_OF).returncode == 0
+    served = os.environ | {"PREFECT_API_URL": prefect_api}
+    ended = run_process("nightly", "--market-file", "small.toml", "--as-of", AS_OF, environment=served)
+    assert ended.returncode == 0, ended.stderr
     assert [night["status"] for night in nights_of(dtml)] == ["complete"]
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect_server import prefect_server
 from test_flows_cli import SMALL_MARKET
 
 from db import queries
@@ -151,17 +150,16 @@ def cmdline(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(tmp_path: Path) -> None:
-    with prefect_server() as url:
-        environment = os.environ | {"PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path / "home")}
-        for arguments in (("work-pool", "create", "dtml", "--type", "process"), ("deploy", "--all", "--no-prompt")):
-            ended = subprocess.run(
-                [BIN / "prefect", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-            )
-            assert ended.returncode == 0, ended.stdout + ended.stderr
-        request = urllib.request.Request(f"{url}/deployments/filter", b"{}", {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request) as answer:
-            found = json.load(answer)
+def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(tmp_path: Path, prefect_api: str) -> None:
+    environment = os.environ | {"PREFECT_API_URL": prefect_api, "PREFECT_HOME": str(tmp_path / "home")}
+    for arguments in (("work-pool", "create", "dtml", "--type", "process"), ("deploy", "--all", "--no-prompt")):
+        ended = subprocess.run(
+            [BIN / "prefect", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+    request = urllib.request.Request(f"{prefect_api}/deployments/filter", b"{}", {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
+        found = json.load(answer)
     now = datetime.now(UTC)
     for name in ("sp500", "kospi200"):
         for expected in schedules_of(load_market(name), now):

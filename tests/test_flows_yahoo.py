@@ -18,9 +18,6 @@ from db.engine import open_engine, reading
 from db.queries import select
 from dtml.sessions import sessions_between
 
-# Its scene takes a minute to make: one worker makes it for all.
-pytestmark = pytest.mark.xdist_group("yahoo")
-
 DTML = str(Path(sys.executable).with_name("dtml"))
 FIRST, SECOND, THIRD = date(2024, 3, 28), date(2024, 4, 1), date(2024, 4, 2)
 UNDER_WAY, HOLIDAY = date(2024, 4, 3), date(2024, 3, 29)  # a Good Friday between the first two
@@ -38,6 +35,7 @@ class Home:
 
     folder: Path
     yahoo: FakeYahoo
+    prefect_api: str
 
     def write_market(self, stocks: dict[str, str]) -> None:
         (self.folder / "made.toml").write_text(market_text(stocks))
@@ -45,7 +43,7 @@ class Home:
     def dtml(self, verb: str, day: date, *more: str) -> subprocess.CompletedProcess[str]:
         places = {"DTML_DATA": "data", "DTML_REPORTS": "reports", "DTML_DATABASE_URL": "sqlite:///store.sqlite"}
         command = [DTML, verb, "--market-file", "made.toml", "--as-of", str(day), *more]
-        asked = self.yahoo.environment() | places
+        asked = self.yahoo.environment() | places | {"PREFECT_API_URL": self.prefect_api}
         return subprocess.run(
             command, cwd=self.folder, env=asked, capture_output=True, text=True, timeout=600, check=False
         )
@@ -77,11 +75,11 @@ def grown() -> History:
 
 
 @pytest.fixture(scope="module")
-def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+def nights(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Iterator[Home]:
     """A good night, one on which each of many stocks has a trouble of its own, and a good one after it."""
     history = grown()
     with FakeYahoo(history.told(FIRST), slowness=12.0) as yahoo:  # the client waits 10 s, twice
-        home = Home(tmp_path_factory.mktemp("nights"), yahoo)
+        home = Home(tmp_path_factory.mktemp("nights"), yahoo, prefect_api)
         home.write_market({stock: stock for stock in STOCKS})
         assert home.dtml("nightly", FIRST).returncode == 0
         yahoo.faults = dict(FAULTS)
@@ -165,12 +163,14 @@ def test_a_renamed_stock_keeps_its_past_under_the_markets_own_symbol(nights: Hom
     assert [row["as_of"] for row in made] == [str(FIRST), str(THIRD)]
 
 
-def test_at_a_rate_limit_a_night_is_refused_and_the_next_run_asks_for_the_rest_alone(tmp_path: Path) -> None:
+def test_at_a_rate_limit_a_night_is_refused_and_the_next_run_asks_for_the_rest_alone(
+    tmp_path: Path, prefect_api: str
+) -> None:
     stocks = {f"R{number:03d}": f"R{number:03d}" for number in range(100)}
     bars = made_history(SESSIONS, UNDER_WAY, seed=4).told(SECOND)
     prices = {stock: bars[f"S{number % 12 + 1:02d}"] for number, stock in enumerate(stocks)}
     with FakeYahoo(prices | {INDEX: bars[INDEX]}, rate_limit_after=20) as yahoo:
-        home = Home(tmp_path, yahoo)
+        home = Home(tmp_path, yahoo, prefect_api)
         home.write_market(stocks)
         limited = home.dtml("nightly", SECOND)
         assert limited.returncode == 1
