@@ -26,7 +26,7 @@ PURPOSES = 3  # of models: a stock has a score for each
 
 # How SQLite keeps days and moments.
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 
 
 def show_history(symbol: str, market: str | None, limit: int, *, as_json: bool) -> None:
@@ -158,7 +158,7 @@ def _typed(values: pd.Series[Any]) -> pd.Series[Any]:
     if there.empty or pd.api.types.is_numeric_dtype(values):
         return values
     if all(isinstance(each, str) for each in there):
-        for form, read in ((_DAY, date.fromisoformat), (_MOMENT, _moment)):
+        for form, read in ((_DAY, date.fromisoformat), (MOMENT, _moment)):
             if all(form.fullmatch(each) for each in there):
                 with suppress(ValueError):  # text such as 2024-02-30 stays text
                     return values.map(read, na_action="ignore")

@@ -15,6 +15,7 @@ from dtml.sessions import sessions_up_to
 from flows.catch_up import missed_nights
 from flows.console import announce, night_summary, print_frame, print_json, print_night, print_scores, without_adjusted
 from flows.desk import Desk, Order, choose_as_of, open_desk, open_stored_desk
+from flows.evidence import threshold_at
 from flows.fetch import fetch_bars
 from flows.night import Night, finished_night, run_night
 from flows.score import score_market
@@ -164,8 +165,8 @@ def _show_night(desk: Desk, night: Night, *, as_json: bool) -> None:
 
 def calls_at(calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float) -> "pd.Series[str]":
     """What is called at a level, 'rise', 'fall' or 'none'; None where the model was not calibrated."""
-    threshold = bands.loc[bands["level"] == level, "threshold"]
-    if threshold.empty:
+    threshold = threshold_at(bands, level)
+    if threshold is None:
         return pd.Series(None, index=calibrated.index, dtype=object)
-    said = called(calibrated.to_numpy(), float(threshold.iloc[0]))
+    said = called(calibrated.to_numpy(), threshold)
     return pd.Series(np.select([said == 1, said == 0], ["rise", "fall"], "none"), index=calibrated.index)

@@ -34,6 +34,12 @@ def calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration |
     return Calibration(run["slope"], run["intercept"], thresholds, int(first["days"]), int(first["n"]))
 
 
+def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
+    """The threshold of a run at a level; None where the run was not calibrated."""
+    found = bands.loc[np.isclose(bands["level"].astype(float), level), "threshold"]
+    return None if found.empty else float(found.iloc[0])
+
+
 def rule_calls(conn: Connection, desk: Desk, as_of: date, known_at: datetime | None = None) -> pd.DataFrame:
     """What each naive rule calls for the session after `as_of`, from the index as known at a moment (None: now)."""
     first = sessions_up_to(desk.market.calendar, as_of, 2 * RULE_HISTORY)[0].date()

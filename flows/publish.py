@@ -6,7 +6,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
@@ -18,6 +17,7 @@ from dtml.report import night_report
 from dtml.sessions import sessions_up_to
 from dtml.slices import rolling_scores
 from flows.desk import Desk
+from flows.evidence import threshold_at
 from flows.predict import first_needed, look
 from flows.score import day_counts
 from flows.settings import reports_folder, write_whole
@@ -81,12 +81,6 @@ def publish_night(desk: Desk, as_of: date, level: float | None = None) -> Path:
     return file
 
 
-def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
-    """The threshold of a run at a level; None where the run was not calibrated."""
-    found = bands.loc[np.isclose(bands["level"].astype(float), level), "threshold"]
-    return None if found.empty else float(found.iloc[0])
-
-
 def calibrations(runs: pd.DataFrame) -> dict[str, Calibration]:
     """The calibration of each run that has one, by its id, without thresholds."""
     fitted = runs.dropna(subset=["slope", "intercept"])
@@ -114,7 +108,7 @@ def seen(desk: Desk, night: Mapping[str, Any], run: Mapping[str, Any]) -> pd.Dat
         first = first_needed(desk, model.ensemble.windows, night["as_of"])
         bars, _ = stored_bars(desk, first, night["as_of"], night["known_at"])
         found = look(desk, model, night["as_of"], bars)
-    except (DtmlError, OSError, RuntimeError, ValueError, LookupError, TypeError) as error:
+    except (DtmlError, OSError) as error:
         log.warning("who looks at whom in the night of %s: only what is stored, %s", night["as_of"], error)
         with reading(desk.engine) as conn:
             found = backtests.attention(conn, run["id"], night["target"])

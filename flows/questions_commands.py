@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +12,7 @@ from db import browsing, queries
 from db.engine import open_reader, reading
 from db.questions import QUESTIONS, Question
 from dtml.errors import UsageError
+from flows.asking import MOMENT
 from flows.console import plain, print_frame, print_json
 from flows.settings import out
 
@@ -39,7 +39,6 @@ SECTION = """
 """
 
 # How SQLite keeps moments, which PostgreSQL gives as such.
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 
 
 def show_questions(number: int | None, market: str, *, as_json: bool, as_markdown: bool) -> None:
@@ -126,7 +125,7 @@ def _alike(values: pd.Series[Any]) -> pd.Series[Any]:
 
 def _text(value: Any) -> str | None:
     """Text, a day or a moment as ISO text; None where it is missing."""
-    if isinstance(value, str) and _MOMENT.fullmatch(value):
+    if isinstance(value, str) and MOMENT.fullmatch(value):
         value = datetime.fromisoformat(value).replace(tzinfo=UTC)
     if isinstance(value, datetime) and value.tzinfo is not None:
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M UTC}"
