@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from dtml.networks import Batch, Network, cross_entropy
+from dtml.noise import use_generators
 from dtml.windows import Protocol, Windows
-from translation.transformer import use_generators
 
 VALIDATION_DAYS = 64  # predicted at once
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dtml.errors import UsageError
 from dtml.networks import Batch, Network, NetworkConfig
-from translation.transformer import Dropout, Gaussian
+from dtml.noise import Dropout, Gaussian
 
 Z_ADJ_CLOSE = 4  # the feature whose sign is the movement of a session
 

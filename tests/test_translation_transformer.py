@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from translation.transformer import Dropout, EncoderLayer, MultiHeadAttention, attend, use_generators
+from dtml.noise import Dropout, use_generators
+from translation.transformer import EncoderLayer, MultiHeadAttention, attend
 
 BATCH, POSITIONS, D_MODEL, HEADS = 3, 7, 22, 2
 
@@ -49,8 +50,8 @@ def test_our_encoder_layer_equals_torch_encoder_layer_with_copied_weights(norm: 
         "attention.project_output": theirs.self_attn.out_proj,
         "feed_forward.expand": theirs.linear1,
         "feed_forward.contract": theirs.linear2,
-        "attention_norm": theirs.norm1,
-        "feed_forward_norm": theirs.norm2,
+        "around_attention.layer_norm": theirs.norm1,
+        "around_feed_forward.layer_norm": theirs.norm2,
     }
     for name, value in copies.items():
         if isinstance(value, nn.Module):

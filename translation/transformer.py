@@ -1,4 +1,4 @@
-"""The blocks of "Attention Is All You Need" (Vaswani et al., NeurIPS 2017): attention, feed-forward, encoder layer.
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., NeurIPS 2017), to be read beside the paper.
 
 This file imports torch alone. Attention works on the last axis but one; every axis before it is a batch. A sentence
 is `[sentences, positions, d_model]`, a market is `[days, stocks, hidden]`: the same block serves both.
@@ -6,109 +6,21 @@ Masks are boolean and True means "may attend".
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 Norm = Literal["post", "pre", "none"]
-
-
-class _Draw(torch.autograd.Function):
-    """Random numbers in the shape of a tensor: uniform in [0, 1), or normal.
-
-    Under `torch.vmap` each member draws from its own generator, as it would alone.
-    """
-
-    @staticmethod
-    def forward(like: Tensor, generators: Sequence[torch.Generator | None], normal: bool) -> Tensor:
-        """Draw with the first generator."""
-        drawn = torch.empty_like(like, memory_format=torch.contiguous_format)
-        return drawn.normal_(generator=generators[0]) if normal else drawn.uniform_(generator=generators[0])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Nothing flows back through a draw."""
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[None, None, None]:  # noqa: ARG004
-        """Nothing flows back."""
-        return None, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: tuple[int | None, ...],
-        like: Tensor,
-        generators: Sequence[torch.Generator | None],
-        normal: bool,
-    ) -> tuple[Tensor, int]:
-        """One draw a member, each with its own generator."""
-        assert len(generators) == info.batch_size, "a generator for each member"
-        assert in_dims[0] is not None
-        members = like.movedim(in_dims[0], 0)
-        pairs = zip(members, generators, strict=True)
-        return torch.stack([_Draw.forward(member, (generator,), normal) for member, generator in pairs]), 0
-
-
-class Noise(nn.Module):
-    """Random numbers from generators that the caller owns, one a member of a stacked training.
-
-    torch's one global generator is raced for by concurrent trainings: with its own, a training draws the same
-    numbers on any number of workers, alone or in a stack.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generators: Sequence[torch.Generator | None] = (None,)
-
-    def uniform(self, like: Tensor) -> Tensor:
-        """Uniform in [0, 1), in the shape of `like`."""
-        drawn: Tensor = _Draw.apply(like.detach(), self.generators, False)  # type: ignore[no-untyped-call]
-        return drawn
-
-    def normal(self, like: Tensor) -> Tensor:
-        """Standard normal, in the shape of `like`."""
-        drawn: Tensor = _Draw.apply(like.detach(), self.generators, True)  # type: ignore[no-untyped-call]
-        return drawn
-
-
-class Dropout(Noise):
-    """Inverted dropout (Srivastava et al., JMLR 2014)."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        if not 0 <= rate < 1:
-            raise ValueError(f"dropout rate must lie in [0, 1), got {rate}")
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Zero each element with probability `rate` while training, and scale the rest to keep the mean."""
-        if not self.training or self.rate == 0:
-            return x
-        return x * (self.uniform(x) >= self.rate) / (1 - self.rate)
-
-
-class Gaussian(Noise):
-    """Standard normal noise, for latent variables; none outside of training."""
-
-    def forward(self, like: Tensor) -> Tensor:
-        """Noise in the shape of `like` while training, else zeros."""
-        return self.normal(like) if self.training else torch.zeros_like(like)
-
-
-def use_generators(model: nn.Module, *generators: torch.Generator) -> None:
-    """Make everything random in `model` draw from these generators, one a member."""
-    for module in model.modules():
-        if isinstance(module, Noise):
-            module.generators = generators
+PADDING = 0
+Weights = Tensor | None  # of attention: there are some when they were asked for
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Weights]:
     """Scaled dot-product attention, softmax(QK^T / sqrt(d_k)) V (eq. 1 of Vaswani et al.).
 
     `query` is `[..., queries, d_k]`, `key` `[..., keys, d_k]`, `value` `[..., keys, d_v]`; `mask` broadcasts to
@@ -138,20 +50,38 @@ class MultiHeadAttention(nn.Module):
         self.project_qkv = nn.Linear(d_model, 3 * d_model)
         self.project_output = nn.Linear(d_model, d_model) if output_projection else nn.Identity()
 
-    def forward(
-        self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
         """Self-attention over `x` `[..., positions, d_model]`; weights on request are `[..., heads, queries, keys]`.
 
         `mask` broadcasts to `[..., queries, keys]` and holds for every head.
         """
-        query, key, value = self._split_heads(self.project_qkv(x))
+        query, key, value = self.queries_keys_values(x)
+        return self.mix(query, key, value, mask, need_weights=need_weights)
+
+    def queries_keys_values(self, x: Tensor) -> Iterator[Tensor]:
+        """Of `x` `[..., positions, d_model]`, each `[..., heads, positions, d_k]`."""
+        return self._heads(self.project_qkv(x), 3)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """As above, the queries alone: for attention over another sequence."""
+        weight, bias, width = self.project_qkv.weight, self.project_qkv.bias, x.shape[-1]
+        return next(self._heads(nn.functional.linear(x, weight[:width], bias[:width]), 1))
+
+    def keys_values(self, memory: Tensor) -> Iterator[Tensor]:
+        """As above, the keys and the values alone: of the sequence that is attended to."""
+        weight, bias, width = self.project_qkv.weight, self.project_qkv.bias, memory.shape[-1]
+        return self._heads(nn.functional.linear(memory, weight[width:], bias[width:]), 2)
+
+    def mix(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
+        """Attend in every head, concatenate, project: `[..., queries, d_model]`, and the weights on request."""
         per_head_mask = None if mask is None else mask.unsqueeze(-3)
         mixed, weights = attend(query, key, value, per_head_mask, need_weights=need_weights)
         return self.project_output(mixed.transpose(-3, -2).flatten(-2)), weights
 
-    def _split_heads(self, packed: Tensor) -> Iterator[Tensor]:
-        parts = packed.unflatten(-1, (3, self.heads, -1))  # [..., positions, 3, heads, d_k]
+    def _heads(self, packed: Tensor, count: int) -> Iterator[Tensor]:
+        parts = packed.unflatten(-1, (count, self.heads, -1))  # [..., positions, count, heads, d_k]
         return (part.transpose(-3, -2) for part in parts.unbind(-3))
 
 
@@ -161,7 +91,7 @@ class FeedForward(nn.Module):
     def __init__(self, d_model: int, d_ff: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.expand = nn.Linear(d_model, d_ff)
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
         self.contract = nn.Linear(d_ff, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -170,10 +100,33 @@ class FeedForward(nn.Module):
         return output
 
 
+class Residual(nn.Module):
+    """What surrounds every sub-layer (section 5.4 and 3.1 of Vaswani et al.).
+
+    "post", as published, is LayerNorm(x + Dropout(Sublayer(x))); "pre" is x + Dropout(Sublayer(LayerNorm(x))); with
+    "none" there is no LayerNorm.
+    """
+
+    def __init__(self, d_model: int, norm: Norm, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.layer_norm = nn.Identity() if norm == "none" else nn.LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the sub-layer gets of `x`."""
+        entered: Tensor = self.layer_norm(x) if self.norm == "pre" else x
+        return entered
+
+    def leave(self, x: Tensor, output: Tensor) -> Tensor:
+        """`x` and the sub-layer's output, added."""
+        added: Tensor = x + self.dropout(output)
+        return self.layer_norm(added) if self.norm == "post" else added
+
+
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward, each with a residual (section 3.1 of Vaswani et al.).
 
-    `norm` is "post" as published, LayerNorm(x + Sublayer(x)); "pre", x + Sublayer(LayerNorm(x)); or "none".
     `dropout` falls on the output of each sub-layer, `activation_dropout` between the two maps of the feed-forward.
     """
 
@@ -189,21 +142,156 @@ class EncoderLayer(nn.Module):
         output_projection: bool = True,
     ) -> None:
         super().__init__()
-        self.norm = norm
         self.attention = MultiHeadAttention(d_model, heads, output_projection=output_projection)
         self.feed_forward = FeedForward(d_model, d_ff, dropout=activation_dropout)
-        self.attention_norm = nn.Identity() if norm == "none" else nn.LayerNorm(d_model)
-        self.feed_forward_norm = nn.Identity() if norm == "none" else nn.LayerNorm(d_model)
-        self.dropout = Dropout(dropout)
+        self.around_attention = Residual(d_model, norm, dropout)
+        self.around_feed_forward = Residual(d_model, norm, dropout)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+        """Map `x` `[..., positions, d_model]` to its shape; weights on request are `[..., heads, queries, keys]`."""
+        attended, weights = self.attention(self.around_attention.enter(x), mask, need_weights=need_weights)
+        x = self.around_attention.leave(x, attended)
+        return self.around_feed_forward.leave(x, self.feed_forward(self.around_feed_forward.enter(x))), weights
+
+
+class DecoderLayer(nn.Module):
+    """As the encoder's, with attention over the encoder's output, the memory, between the two sub-layers."""
+
+    def __init__(self, d_model: int, heads: int, d_ff: int, *, norm: Norm = "post", dropout: float = 0.0) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(d_model, heads)
+        self.memory_attention = MultiHeadAttention(d_model, heads)
+        self.feed_forward = FeedForward(d_model, d_ff)
+        self.around_attention = Residual(d_model, norm, dropout)
+        self.around_memory_attention = Residual(d_model, norm, dropout)
+        self.around_feed_forward = Residual(d_model, norm, dropout)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Map `x` `[..., positions, d_model]` to its shape; weights on request are `[..., heads, queries, keys]`."""
-        entered = self.attention_norm(x) if self.norm == "pre" else x
-        attended, weights = self.attention(entered, mask, need_weights=need_weights)
-        x = x + self.dropout(attended)
-        x = self.attention_norm(x) if self.norm == "post" else x
-        entered = self.feed_forward_norm(x) if self.norm == "pre" else x
-        x = x + self.dropout(self.feed_forward(entered))
-        return (self.feed_forward_norm(x) if self.norm == "post" else x), weights
+        self, x: Tensor, mask: Tensor, memory: Tensor, memory_mask: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
+        """Map `x` `[..., positions, d_model]` to its shape; the weights on request are those over `memory`."""
+        attended, _ = self.attention(self.around_attention.enter(x), mask)
+        return self.attend_memory(x, attended, self.remember(memory), memory_mask, need_weights=need_weights)
+
+    def remember(self, memory: Tensor) -> Tensor:
+        """Keys and values `[2, ..., heads, source positions, d_k]` of the memory `[..., source positions, d_model]`."""
+        return torch.stack(list(self.memory_attention.keys_values(memory)))
+
+    def attend_memory(
+        self, x: Tensor, attended: Tensor, remembered: Tensor, memory_mask: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
+        """The layer after its self-attention, which gave `attended`."""
+        x = self.around_attention.leave(x, attended)
+        query = self.memory_attention.queries(self.around_memory_attention.enter(x))
+        key, value = remembered
+        found, weights = self.memory_attention.mix(query, key, value, memory_mask, need_weights=need_weights)
+        x = self.around_memory_attention.leave(x, found)
+        return self.around_feed_forward.leave(x, self.feed_forward(self.around_feed_forward.enter(x))), weights
+
+
+class Embedding(nn.Module):
+    """Of tokens, times sqrt(d_model), plus their positions' (sections 3.4 and 3.5 of Vaswani et al.)."""
+
+    def __init__(self, tokens: nn.Embedding, positions: nn.Embedding | None, dropout: float) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.learned = positions
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """`[...]` token numbers at `[...]` positions from 0 on, as `[..., d_model]`."""
+        width = self.tokens.embedding_dim
+        placed = sinusoids(positions, width) if self.learned is None else self.learned(positions)
+        embedded: Tensor = self.dropout(self.tokens(tokens) * math.sqrt(width) + placed)
+        return embedded
+
+
+def sinusoids(positions: Tensor, width: int) -> Tensor:
+    """`[..., width]`: sin and cos of pos / 10000^(2i / width) by turns (section 3.5 of Vaswani et al.)."""
+    even = torch.arange(0, width, 2, device=positions.device)
+    angles = positions.unsqueeze(-1) * torch.exp(even * (-math.log(10000.0) / width))
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The base model of the paper; `learned_positions` is how many there are, 0 for sinusoids."""
+
+    source_vocabulary: int
+    target_vocabulary: int
+    d_model: int = 512
+    heads: int = 8
+    d_ff: int = 2048
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    dropout: float = 0.1
+    norm: Norm = "post"
+    learned_positions: int = 0
+    shared_embeddings: bool = True  # of source and target, which then have one vocabulary
+
+    def build(self) -> "Transformer":
+        """The network, with new weights."""
+        return Transformer(self)
+
+
+class Transformer(nn.Module):
+    """The encoder-decoder (figure 1 of Vaswani et al.); token 0 is padding, on either side, and changes nothing."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        width, count = config.d_model, config.learned_positions
+        source = nn.Embedding(config.source_vocabulary, width)
+        target = source if config.shared_embeddings else nn.Embedding(config.target_vocabulary, width)
+        positions = nn.Embedding(count, width) if count else None
+        self.embed_source = Embedding(source, positions, config.dropout)
+        self.embed_target = Embedding(target, positions, config.dropout)
+        sizes, norm, dropout = (width, config.heads, config.d_ff), config.norm, config.dropout
+        encoder = [EncoderLayer(*sizes, norm=norm, dropout=dropout) for _ in range(config.encoder_layers)]
+        decoder = [DecoderLayer(*sizes, norm=norm, dropout=dropout) for _ in range(config.decoder_layers)]
+        self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
+        self.encoder_norm = nn.Identity() if norm == "post" else nn.LayerNorm(width)
+        self.decoder_norm = nn.Identity() if norm == "post" else nn.LayerNorm(width)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+        for table in (source, target):
+            nn.init.normal_(table.weight, std=width**-0.5)
+
+    def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Of `[sentences, source positions]` tokens the memory, and the mask of those who attend to it."""
+        real = source != PADDING
+        mask = real.unsqueeze(-2)
+        x = self.embed_source(source, positions_of(real))
+        for layer in self.encoder:
+            x, _ = layer(x, mask)
+        return self.encoder_norm(x), mask
+
+    def forward(self, source: Tensor, target: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+        """What each of `[sentences, target positions]` tokens leads to, seeing none after it; see `logits`.
+
+        Weights on request are the last layer's over the source, the heads' mean: `[sentences, target positions,
+        source positions]`.
+        """
+        memory, memory_mask = self.encode(source)
+        real = target != PADDING
+        before = torch.ones(2 * target.shape[-1:], dtype=torch.bool, device=target.device).tril()
+        itself = torch.eye(target.shape[-1], dtype=torch.bool, device=target.device)
+        mask = before & (real.unsqueeze(-2) | itself)
+        x, weights = self.embed_target(target, positions_of(real)), None
+        for layer in self.decoder:
+            x, weights = layer(x, mask, memory, memory_mask, need_weights=need_weights)
+        return self.decoder_norm(x), None if weights is None else weights.mean(dim=-3)
+
+    def logits(self, decoded: Tensor) -> Tensor:
+        """Of `[..., d_model]` the scores of every next token, `[..., target vocabulary]`: the embedding is the map."""
+        return decoded @ self.output_weight.T
+
+    @property
+    def output_weight(self) -> Tensor:
+        """`[target vocabulary, d_model]`."""
+        return self.embed_target.tokens.weight
+
+
+def positions_of(real: Tensor) -> Tensor:
+    """Positions from 0 on, counted from the first real token: padding in front moves nothing."""
+    return (real.cumsum(dim=-1) - 1).clamp(min=0)

@@ -1,0 +1,102 @@
+"""Random numbers of networks, from generators that the caller owns.
+
+torch's one global generator is raced for by concurrent trainings: with its own, a training draws the same numbers on
+any number of workers, alone or in a stack.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class _Draw(torch.autograd.Function):
+    """Random numbers in the shape of a tensor: uniform in [0, 1), or normal.
+
+    Under `torch.vmap` each member draws from its own generator, as it would alone.
+    """
+
+    @staticmethod
+    def forward(like: Tensor, generators: Sequence[torch.Generator | None], normal: bool) -> Tensor:
+        """Draw with the first generator."""
+        drawn = torch.empty_like(like, memory_format=torch.contiguous_format)
+        return drawn.normal_(generator=generators[0]) if normal else drawn.uniform_(generator=generators[0])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
+        """Nothing flows back through a draw."""
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[None, None, None]:  # noqa: ARG004
+        """Nothing flows back."""
+        return None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        like: Tensor,
+        generators: Sequence[torch.Generator | None],
+        normal: bool,
+    ) -> tuple[Tensor, int]:
+        """One draw a member, each with its own generator."""
+        assert len(generators) == info.batch_size, "a generator for each member"
+        assert in_dims[0] is not None
+        members = like.movedim(in_dims[0], 0)
+        pairs = zip(members, generators, strict=True)
+        return torch.stack([_Draw.forward(member, (generator,), normal) for member, generator in pairs]), 0
+
+
+class Noise(nn.Module):
+    """A module that draws, from one generator a member of a stacked training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generators: Sequence[torch.Generator | None] = (None,)
+
+    def uniform(self, like: Tensor) -> Tensor:
+        """Uniform in [0, 1), in the shape of `like`."""
+        drawn: Tensor = _Draw.apply(like.detach(), self.generators, False)  # type: ignore[no-untyped-call]
+        return drawn
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Standard normal, in the shape of `like`."""
+        drawn: Tensor = _Draw.apply(like.detach(), self.generators, True)  # type: ignore[no-untyped-call]
+        return drawn
+
+
+class Dropout(Noise):
+    """Inverted dropout (Srivastava et al., JMLR 2014)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        if not 0 <= rate < 1:
+            raise ValueError(f"dropout rate must lie in [0, 1), got {rate}")
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero each element with probability `rate` while training, and scale the rest to keep the mean."""
+        if not self.training or self.rate == 0:
+            return x
+        return x * (self.uniform(x) >= self.rate) / (1 - self.rate)
+
+
+class Gaussian(Noise):
+    """Standard normal noise, for latent variables; none outside of training."""
+
+    def forward(self, like: Tensor) -> Tensor:
+        """Noise in the shape of `like` while training, else zeros."""
+        return self.normal(like) if self.training else torch.zeros_like(like)
+
+
+def use_generators(model: nn.Module, *generators: torch.Generator) -> None:
+    """Make everything random in `model`, torch's own dropout too, draw from these generators, one a member."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, Dropout(child.p).train(child.training))
+    for module in model.modules():
+        if isinstance(module, Noise):
+            module.generators = generators
