@@ -1,0 +1,212 @@
+"""Laws of corpora: lines stay matched, what is wrong is named with its place, what is dropped is counted."""
+
+import gzip
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from translation.corpus import CHUNK, Corpus, Pair, Rules, check_direction, clean, shards
+from translation.errors import TranslationError, UsageError
+from translation.tokenizer import Tokenizer
+
+PAIRS = [(f"a dog runs {number}", f"ein Hund läuft {number}") for number in range(30)]
+Write = Callable[[str, str | bytes], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(name: str, content: str | bytes) -> Path:
+        file, data = tmp_path / name, content.encode() if isinstance(content, str) else content
+        file.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return file
+
+    return written
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train((text for pair in PAIRS for text in pair), 400)
+
+
+def read(source: Path, target: Path | None = None, columns: tuple[int, int] = (0, 1)) -> list[Pair]:
+    return list(Corpus(source, target, columns, name="made").pairs())
+
+
+@pytest.mark.parametrize("kind", ["", ".gz"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False], ids=["last line ended", "last line open"])
+def test_line_n_translates_line_n(write: Write, kind: str, end: str, last: bool) -> None:
+    sides = (end.join(side) + end * last for side in zip(*PAIRS, strict=True))
+    source, target = (write(f"{name}{kind}", text) for name, text in zip(("a", "b"), sides, strict=True))
+    assert read(source, target) == PAIRS
+    table = write(f"t{kind}", end.join(f"7\t{target}\t{source}" for source, target in PAIRS) + end * last)
+    assert read(table, columns=(2, 1)) == PAIRS
+
+
+def test_only_a_newline_ends_a_line(write: Write) -> None:
+    odd = "one\u2028still one\u0085and\x0band\x0cand\x1cand\rone"
+    assert read(write("a", f"{odd}\ntwo\n"), write("b", "eins\nzwei\n")) == [(odd, "eins"), ("two", "zwei")]
+
+
+def test_a_byte_order_mark_is_no_text(write: Write) -> None:
+    assert read(write("a", "\ufeffone\n\ufefftwo\n"), write("b", "eins\nzwei\n"))[0] == ("one", "eins")
+
+
+def test_gzip_is_known_by_its_content(write: Write) -> None:
+    source = write("a.txt", gzip.compress(b"one\n"))
+    assert read(source, write("b.gz", "eins\n")) == [("one", "eins")]
+
+
+def test_an_empty_line_keeps_its_place(write: Write) -> None:
+    assert read(write("a", "one\n\nthree\n"), write("b", "eins\n\ndrei\n"))[1:] == [("", ""), ("three", "drei")]
+
+
+@pytest.mark.parametrize(("sources", "targets"), [(1200, 1199), (3, 1200), (0, 2), (2, 0)])
+def test_unequal_files_are_named_with_their_counts(write: Write, sources: int, targets: int) -> None:
+    source, target = write("train.en.txt.gz", "a\n" * sources), write("train.de.txt.gz", "b\n" * targets)
+    message = f"train.en.txt.gz has {sources:,} lines, train.de.txt.gz {targets:,}: line n of one must"
+    with pytest.raises(UsageError, match=message):
+        read(source, target)
+
+
+def test_what_is_not_utf8_is_named_with_its_place(write: Write) -> None:
+    source = write("latin.txt", b"fine\n" * 16 + b"Stra\xdfe\n" + b"fine\n")
+    with pytest.raises(UsageError, match=r"latin.txt is not UTF-8 at line 17, byte 5 \(0xdf\)"):
+        read(source, write("b", "b\n" * 18))
+
+
+@pytest.mark.parametrize("broken", [slice(0, -9), slice(0, 30), slice(0, 5)])
+def test_a_cut_gzip_file_is_named(write: Write, tmp_path: Path, broken: slice) -> None:
+    whole = gzip.compress("".join(f"line {number}\n" for number in range(5000)).encode())
+    source = tmp_path / "cut.gz"
+    source.write_bytes(whole[broken])
+    with pytest.raises(TranslationError, match=r"cut.gz is damaged or cut short") as raised:
+        read(source, write("b", "b\n" * 5000))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_damaged_gzip_file_is_named(write: Write, tmp_path: Path) -> None:
+    content = bytearray(gzip.compress(np.random.default_rng(0).bytes(5000).hex().encode()))
+    content[1000:1100] = bytes(100)
+    (tmp_path / "bad.gz").write_bytes(content)
+    with pytest.raises(TranslationError, match=r"bad.gz"):
+        read(tmp_path / "bad.gz", write("b", "b\n"))
+
+
+def test_missing_files_and_folders_are_named(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none.txt is not there"):
+        read(tmp_path / "none.txt", write("b", "b\n"))
+    with pytest.raises(TranslationError, match="cannot be read"):
+        read(tmp_path)
+
+
+def test_an_empty_corpus_is_refused(write: Write) -> None:
+    for files in ((write("a", ""), write("b", "")), (write("t", ""),), (write("a.gz", ""), write("b.gz", ""))):
+        with pytest.raises(UsageError, match="nothing to translate"):
+            read(*files)
+
+
+def test_a_row_without_the_columns_is_named(write: Write) -> None:
+    table = write("pairs.tsv", "one\teins\ntwo\n")
+    with pytest.raises(UsageError, match=r"pairs.tsv has 1 column at line 2, but columns 0 and 1"):
+        read(table)
+    with pytest.raises(UsageError, match="two different places"):
+        read(table, columns=(1, 1))
+
+
+def test_pairs_are_read_one_by_one(write: Write) -> None:
+    pairs = Corpus(write("a", "one\n" * 9), write("b", b"eins\n" * 3 + b"\xff\n"), name="made").pairs()
+    assert [next(pairs) for _ in range(3)] == [("one", "eins")] * 3
+    with pytest.raises(UsageError, match="line 4"):
+        next(pairs)
+
+
+def test_examples_hold_the_pieces_of_each_pair(tokenizer: Tokenizer) -> None:
+    examples = clean(PAIRS, tokenizer, tokenizer, Rules())
+    assert len(examples) == examples.kept == len(PAIRS)
+    for index, (source, target) in enumerate(PAIRS):
+        found = [side.tolist() for side in examples[index]]
+        assert found == [tokenizer.encode(source), tokenizer.encode(target)]
+        assert [len(side) for side in found] == [examples.source_lengths[index], examples.target_lengths[index]]
+    np.testing.assert_array_equal(examples[-1][0], examples[len(PAIRS) - 1][0])
+    with pytest.raises(IndexError):
+        examples[len(PAIRS)]
+    assert examples.source.tokens.dtype == np.int32
+
+
+def test_what_is_dropped_is_counted_by_reason(tokenizer: Tokenizer) -> None:
+    odd = [("", "ein Hund"), ("a dog", " "), ("a", "ein Hund läuft " * 8), ("dog " * 99, "Hund " * 99), PAIRS[3]]
+    same = [("Berlin 1234", "Berlin 1234 ")]
+    examples = clean([*PAIRS, *odd, *same], tokenizer, tokenizer, Rules(longest=60, ratio=3.0, drop_same=True))
+    expected = {"empty": 2, "lengths too unequal": 1, "too long": 1, "repeated": 1, "same on both sides": 1}
+    assert examples.dropped == expected
+    assert examples.summary() == (
+        "30 of 36 pairs kept; dropped: 2 empty, 1 lengths too unequal, 1 repeated, 1 same on both sides, 1 too long"
+    )
+    lenient = clean([*PAIRS, *odd[2:], *same], tokenizer, tokenizer, Rules(1000, 1000.0, drop_repeated=False))
+    assert (lenient.kept, lenient.dropped, lenient.summary()) == (34, {}, "34 of 34 pairs kept")
+
+
+def test_bounds_are_the_last_that_pass(tokenizer: Tokenizer) -> None:
+    pair = ("a dog runs", "a dog")
+    longer, shorter = (len(tokenizer.encode(text)) for text in pair)
+    ratio = (longer + 1) / (shorter + 1)
+    assert clean([pair], tokenizer, tokenizer, Rules(longest=longer, ratio=ratio)).kept == 1
+    for rules in (Rules(longest=longer - 1), Rules(ratio=ratio - 0.01)):
+        with pytest.raises(UsageError, match="no pair can be learned from"):
+            clean([pair, pair[::-1]], tokenizer, tokenizer, rules)
+
+
+@pytest.mark.parametrize("rules", [{"longest": 0}, {"ratio": 0.5}])
+def test_rules_that_keep_nothing_are_refused(rules: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="1 or more"):
+        Rules(**rules)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [1, 7, 30, 31, CHUNK, 10_000])
+def test_shards_are_the_whole_in_parts(tokenizer: Tokenizer, size: int) -> None:
+    def stream() -> Iterator[Pair]:
+        for number in range(5000):
+            yield PAIRS[number % 30] if number % 3 else (f"dog {number}", f"Hund {number}")
+        yield "", ""
+
+    whole = clean(stream(), tokenizer, tokenizer, Rules())
+    parts = list(shards(stream(), tokenizer, tokenizer, Rules(), size))
+    assert all(part.kept == size for part in parts[:-1])
+    assert 0 < parts[-1].kept <= size
+    for side in ("source", "target"):
+        tokens = np.concatenate([getattr(part, side).tokens for part in parts])
+        np.testing.assert_array_equal(tokens, getattr(whole, side).tokens)
+    for reason, count in whole.dropped.items():
+        assert sum(part.dropped.get(reason, 0) for part in parts) == count
+
+
+@pytest.mark.parametrize("pairs", [[], [("", "")]])
+def test_no_example_is_a_mistake(tokenizer: Tokenizer, pairs: list[Pair]) -> None:
+    with pytest.raises(UsageError, match="no pair can be learned from"):
+        clean(pairs, tokenizer, tokenizer, Rules())
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("train.de.txt.gz", "train.en.txt.gz", "train.de.txt.gz is named as de, but the source language is en: swap"),
+        ("val.DE", "val.txt", "val.DE is named as de, but the source language is en"),
+        ("a.txt", "train.en.txt", "train.en.txt is named as en, but the target language is de: swap"),
+        ("train.en.txt.gz", "train.de.txt.gz", None),
+        ("europarl.en-de.en", "europarl.en-de.de", None),
+        ("en.de.en", "en.de.de", None),
+        ("garden.txt", "deen.txt", None),
+        ("train.fr.txt", "train.ko.txt", None),
+        ("both.de.tsv", None, None),
+    ],
+)
+def test_files_named_for_the_other_language_are_refused(source: str, target: str | None, message: str | None) -> None:
+    corpus = Corpus(Path(source), None if target is None else Path(target), name="made")
+    if message is None:
+        check_direction(corpus, "en", "de")
+    else:
+        with pytest.raises(UsageError, match=message):
+            check_direction(corpus, "en", "de")

@@ -1,0 +1,164 @@
+"""Text as numbers: one SentencePiece vocabulary, learned from a corpus, kept in one file.
+
+Pieces are learned by byte-pair encoding (Sennrich et al., ACL 2016); a character that has no piece of its own is
+spelled in bytes, so no text is unknown. Text is composed (Unicode NFC, so that a Korean syllable or an accented
+letter is one character however it was typed) and otherwise left as it is: NFKC, SentencePiece's usual normalisation,
+would turn the no-break spaces of French into common ones.
+"""
+
+import hashlib
+import os
+import random
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+
+from translation.errors import TranslationError, UsageError
+
+PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
+SPECIAL = 4  # tokens below it stand for no text
+BYTES = 256
+SMALLEST = 300  # pieces of a vocabulary: the special ones, the bytes and a few more
+MOST_LINES = 1_000_000  # more teach no better pieces
+LONGEST_PART = 1000  # characters: SentencePiece passes over lines of more than 4192 bytes
+UNREADABLE = dict.fromkeys(map(ord, "\n\x00\u2581\u2585"), " ")  # to SentencePiece, spaces or no text at all
+
+
+class Tokenizer:
+    """A vocabulary: text to token numbers and back.
+
+    `decode(encode(text))` is `text` when it is composed (NFC), has one space between words and none around them, and
+    holds no U+2581, by which SentencePiece writes a space. A lone surrogate, which is no text, becomes "?".
+    """
+
+    def __init__(self, model: bytes) -> None:
+        self._model = model
+        self._processor = SentencePieceProcessor(model_proto=model)
+        self.size: int = self._processor.get_piece_size()
+        self.digest: str = hashlib.sha256(model).hexdigest()
+
+    @classmethod
+    def train(cls, lines: Iterable[str], size: int) -> "Tokenizer":
+        """Learn at most `size` pieces from lines of text; the same lines give the same vocabulary.
+
+        A small corpus gives fewer: as many as it holds. Of more than `MOST_LINES` lines as many are drawn, evenly
+        over the stream. Where single characters would take more than half of the vocabulary (Chinese, a small
+        Korean one), the rarest are left to their bytes.
+        Raises UsageError for a `size` under `SMALLEST` and for lines without a character.
+        """
+        if size < SMALLEST:
+            raise UsageError(f"a vocabulary has at least {SMALLEST} pieces, not {size}: raise its size")
+        drawn = [_composed(line).translate(UNREADABLE) for line in _drawn(lines, MOST_LINES)]
+        counts: Counter[str] = Counter()
+        for line in drawn:
+            counts.update(line)
+        del counts[" "]
+        if not counts:
+            raise UsageError("no text to learn a vocabulary from: every line of the corpus is empty")
+        rare = [character for character, _ in counts.most_common()[(size - SPECIAL - BYTES) // 2 :]]
+        return cls(_trained(drawn, size, dict.fromkeys(map(ord, rare), " ")))
+
+    @classmethod
+    def load(cls, file: Path) -> "Tokenizer":
+        """Read what `save` wrote; raises TranslationError when the file is missing, broken or another program's."""
+        try:
+            model = file.read_bytes()
+        except OSError as error:
+            raise TranslationError(f"tokenizer {file} cannot be read ({error.strerror}): restore it") from error
+        try:
+            if not model:
+                raise RuntimeError("it is empty")
+            tokenizer = cls(model)
+        except RuntimeError as error:
+            raise TranslationError(f"{file} is no SentencePiece vocabulary, or is damaged: restore it") from error
+        processor = tokenizer._processor
+        special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
+        if special != (PAD, UNKNOWN, BEGIN, END):
+            raise TranslationError(f"{file} numbers its special tokens {special}, not as this program does: train anew")
+        return tokenizer
+
+    def save(self, file: Path) -> None:
+        """Write the vocabulary, whole or not at all; SentencePiece's own tools read it too."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
+        try:
+            partial.write_bytes(self._model)
+            partial.replace(file)
+        finally:
+            partial.unlink(missing_ok=True)  # it is there after a failure alone, such as a full disk
+
+    def encode(self, text: str) -> list[int]:
+        """The pieces of a text, without BEGIN and END."""
+        tokens: list[int] = self._processor.encode(_composed(text))
+        return tokens
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """As `encode`, of many texts at once, on all cores."""
+        tokens: list[list[int]] = self._processor.encode([_composed(text) for text in texts])
+        return tokens
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of pieces; PAD, BEGIN and END are passed over wherever they are.
+
+        Raises IndexError for a number that is not of this vocabulary.
+        """
+        text: str = self._processor.decode([int(token) for token in tokens if token not in {PAD, BEGIN, END}])
+        return text
+
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        """Each token as it is written: `▁` is the space before a word, `<0xE2>` a byte, `</s>` END."""
+        names: list[str] = self._processor.id_to_piece([int(token) for token in tokens])
+        return names
+
+
+def _composed(text: str) -> str:
+    composed = unicodedata.normalize("NFC", text)
+    try:
+        composed.encode()
+    except UnicodeEncodeError:  # a lone surrogate, as JSON may hold
+        return composed.encode(errors="replace").decode()
+    return composed
+
+
+def _drawn(lines: Iterable[str], most: int) -> list[str]:
+    """All lines, or `most` of them, each as likely as any other (reservoir sampling, Vitter 1985, algorithm R)."""
+    drawn: list[str] = []
+    draw = random.Random(0)  # noqa: S311 - the same lines give the same vocabulary
+    for number, line in enumerate(lines):
+        if number < most:
+            drawn.append(line)
+        elif (place := draw.randrange(number + 1)) < most:
+            drawn[place] = line
+    return drawn
+
+
+def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> bytes:
+    """The model that SentencePiece learns from the lines, in its own format."""
+
+    def parts() -> Iterator[str]:
+        for line in lines:
+            text = line.translate(left_to_bytes) if left_to_bytes else line
+            yield from (text[start : start + LONGEST_PART] for start in range(0, len(text), LONGEST_PART))
+
+    model = BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=parts(),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=size,
+        hard_vocab_limit=False,
+        byte_fallback=True,
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        pad_id=PAD,
+        unk_id=UNKNOWN,
+        bos_id=BEGIN,
+        eos_id=END,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return model.getvalue()
