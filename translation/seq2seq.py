@@ -1,0 +1,289 @@
+"""What the Transformer replaced: RNN encoder-decoders, without attention and with it.
+
+"none" is the sequence to sequence learning of Sutskever et al. (NeurIPS 2014), "additive" the attention of Bahdanau et
+al. (ICLR 2015), "dot" that of Luong et al. (EMNLP 2015); each attention may be structured (Kim et al., ICLR 2017).
+Called, trained and searched as `translation.transformer.Transformer` is. LSTMs throughout.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from translation.chain import normalise
+from translation.errors import UsageError
+from translation.transformer import PADDING, Weights
+
+Score = Literal["none", "additive", "dot"]
+LstmState = tuple[Tensor, Tensor]  # hidden and cell, each [layers, rows, d_model]
+FIRST_EMBEDDINGS = 0.1  # they are drawn uniform in +- this
+
+
+@dataclass(frozen=True)
+class RecurrentConfig:
+    """The defaults are sized for small corpora; `d_model` is the width of embeddings and of hidden states."""
+
+    source_vocabulary: int
+    target_vocabulary: int
+    d_model: int = 256
+    layers: int = 1
+    dropout: float = 0.3  # of embeddings, between layers, of the encoder's and the decoder's outputs
+    attention: Score = "additive"
+    structured: bool = False  # marginals of a linear chain in place of softmax
+    shared_embeddings: bool = True  # of source and target, which then have one vocabulary
+
+    def __post_init__(self) -> None:
+        if self.attention not in get_args(Score):
+            raise UsageError(f"attention {self.attention!r} is none of {', '.join(get_args(Score))}: name one of them")
+        if self.structured and self.attention == "none":
+            raise UsageError("structured=True needs an attention, additive or dot; attention is none")
+        if self.shared_embeddings and self.source_vocabulary != self.target_vocabulary:
+            sizes = f"{self.source_vocabulary} and {self.target_vocabulary}"
+            raise UsageError(f"vocabularies of {sizes} tokens share no embedding: set shared_embeddings=False")
+        if self.d_model < 2 or self.d_model % 2 or self.layers < 1:
+            raise UsageError(f"d_model is even and layers 1 or more; got {self.d_model} and {self.layers}")
+        if not 0 <= self.dropout < 1:
+            raise UsageError(f"dropout is 0 or more and below 1; got {self.dropout}")
+
+    def build(self) -> "RecurrentTranslator":
+        """The network, with new weights."""
+        return RecurrentTranslator(self)
+
+
+@dataclass
+class Remembered:
+    """What a decoder knows of the source; the mask is True where there is a token."""
+
+    memory: Tensor  # [sentences, source positions, d_model]
+    keys: Tensor  # of the same shape, what scores are computed with
+    mask: Tensor  # [sentences, 1, source positions]
+
+    def keep(self, sentences: Tensor) -> "Remembered":
+        """Of these sentences `[kept]` alone."""
+        return Remembered(self.memory[sentences], self.keys[sentences], self.mask[sentences])
+
+
+class Attention(nn.Module):
+    """Context = sum_i a_i h_i over the encoder's states h, a = softmax(score) or the marginals of a chain.
+
+    "dot": score(s, h) = s . h, not scaled. "additive": score(s, h) = W_a^T tanh(W_b s + W_c h); its tanh is
+    `[sentences, queries, source positions, d_model]` in memory.
+    """
+
+    def __init__(self, score: Literal["additive", "dot"], d_model: int, *, structured: bool) -> None:
+        super().__init__()
+        self.additive = score == "additive"
+        if self.additive:
+            self.weigh = nn.Linear(d_model, 1, bias=False)  # W_a
+            self.project_query = nn.Linear(d_model, d_model, bias=False)  # W_b
+            self.project_memory = nn.Linear(d_model, d_model, bias=False)  # W_c
+        self.pairwise = nn.Parameter(torch.zeros(2, 2)) if structured else None
+
+    def keys(self, memory: Tensor) -> Tensor:
+        """The part of the scores that is the same for every query."""
+        keys: Tensor = self.project_memory(memory) if self.additive else memory
+        return keys
+
+    def forward(self, query: Tensor, source: Remembered) -> tuple[Tensor, Tensor]:
+        """Contexts of queries `[rows, positions, d_model]`, and the weights `[rows, positions, source positions]`.
+
+        Rows are sentences, or so many beams of each sentence one after the other.
+        """
+        rows, positions = query.shape[:2]
+        query = query.reshape(len(source.memory), -1, query.shape[-1])
+        if self.additive:
+            met = torch.tanh(self.project_query(query).unsqueeze(-2) + source.keys.unsqueeze(-3))
+            scores = self.weigh(met).squeeze(-1)
+        else:
+            scores = query @ source.keys.mT
+        weights = normalise(scores, source.mask, self.pairwise)
+        return (weights @ source.memory).view(rows, positions, -1), weights.view(rows, positions, -1)
+
+
+class Decoder(nn.Module):
+    """An LSTM over the target, then attention if there is one.
+
+    Without, the encoder's last states are its first state and all that it knows of the source. With it as Luong et
+    al.: attention after the recurrence, so for all positions at once, and out = tanh(W [context; s]). Their feeding of
+    that output into the next step is left out: it would make the recurrence wait for the attention.
+    """
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        width, self.attention = config.d_model, None
+        self.recurrence = _lstm(config, width, config.layers)
+        if config.attention != "none":
+            self.attention = Attention(config.attention, width, structured=config.structured)
+            self.combine = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x: Tensor, state: LstmState, source: Remembered) -> tuple[Tensor, Weights, LstmState]:
+        """Map embedded tokens `[rows, positions, d_model]` to their shape; weights, and the state after the last."""
+        hidden, state = self.recurrence(x, state)
+        if self.attention is None:
+            return hidden, None, state
+        context, weights = self.attention(hidden, source)
+        return self.combine(torch.cat([context, hidden], dim=-1)).tanh(), weights, state
+
+
+class BahdanauDecoder(nn.Module):
+    """Attention from the state before a token, whose context then enters the recurrence with the token.
+
+    It is the first layer's; what layers there are above run over its states. The output is that of Luong et al., tanh(W
+    [context; s]), in place of Bahdanau's maxout, so that the two attentions differ in nothing else. Positions go one
+    by one: each waits for the state before.
+    """
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        width = config.d_model
+        self.attention = Attention("additive", width, structured=config.structured)
+        self.first = nn.LSTMCell(2 * width, width)
+        self.above = _lstm(config, width, config.layers - 1) if config.layers > 1 else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.combine = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x: Tensor, state: LstmState, source: Remembered) -> tuple[Tensor, Weights, LstmState]:
+        """As `Decoder`'s."""
+        hidden, cell = state[0][0], state[1][0]
+        steps: list[tuple[Tensor, Tensor, Tensor]] = []
+        for token in x.unbind(dim=1):
+            context, weights = self.attention(hidden.unsqueeze(1), source)
+            hidden, cell = self.first(torch.cat([token, context.squeeze(1)], dim=-1), (hidden, cell))
+            steps.append((context.squeeze(1), weights.squeeze(1), hidden))
+        contexts, all_weights, top = (torch.stack(parts, dim=1) for parts in zip(*steps, strict=True))
+        last = hidden.unsqueeze(0), cell.unsqueeze(0)
+        if self.above is not None:
+            top, above = self.above(self.dropout(top), (state[0][1:], state[1][1:]))
+            last = torch.cat([last[0], above[0]]), torch.cat([last[1], above[1]])
+        return self.combine(torch.cat([contexts, top], dim=-1)).tanh(), all_weights, last
+
+
+class RecurrentTranslator(nn.Module):
+    """An encoder-decoder of LSTMs; token 0 is padding, on either side, and changes nothing.
+
+    The encoder runs in both directions, each half of d_model wide; the state after its last token, of either
+    direction and of each layer, is the decoder's first.
+    """
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        width = config.d_model
+        self.embed_target = nn.Embedding(config.target_vocabulary, width)
+        shared = config.shared_embeddings
+        self.embed_source = self.embed_target if shared else nn.Embedding(config.source_vocabulary, width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = _lstm(config, width // 2, config.layers, bidirectional=True)
+        self.decoder = BahdanauDecoder(config) if config.attention == "additive" else Decoder(config)
+        _initialise(self)
+
+    def encode(self, source: Tensor) -> tuple[Remembered, LstmState]:
+        """Read `[sentences, source positions]` tokens: what the decoder remembers, and its first state."""
+        real = source != PADDING
+        order = in_front(real)
+        x = _moved(self.dropout(self.embed_source(source)), order)
+        lengths = real.sum(dim=-1).clamp(min=1).cpu()
+        packed, last = self.encoder(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+        memory, _ = pad_packed_sequence(packed, batch_first=True, total_length=source.shape[-1])
+        memory = self.dropout(_moved(memory, order.argsort(dim=-1)))
+        attention = self.decoder.attention
+        keys = memory if attention is None else attention.keys(memory)
+        hidden, cell = (each.unflatten(0, (-1, 2)).transpose(1, 2).flatten(-2) for each in last)
+        return Remembered(memory, keys, real.unsqueeze(1)), (hidden, cell)
+
+    def decode(self, target: Tensor, state: LstmState, source: Remembered) -> tuple[Tensor, Weights, LstmState]:
+        """Go on from `state` with `[rows, positions]` tokens, padded behind; rows as in `Attention`."""
+        decoded, weights, state = self.decoder(self.dropout(self.embed_target(target)), state, source)
+        return self.dropout(decoded), weights, state
+
+    def forward(self, source: Tensor, target: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+        """What each of `[sentences, target positions]` tokens leads to, seeing none after it; see `logits`.
+
+        Weights on request are `[sentences, target positions, source positions]`; without attention there are none.
+        """
+        remembered, state = self.encode(source)
+        order = in_front(target != PADDING)
+        back = order.argsort(dim=-1)
+        decoded, weights, _ = self.decode(target.gather(-1, order), state, remembered)
+        return _moved(decoded, back), _moved(weights, back) if need_weights and weights is not None else None
+
+    def logits(self, decoded: Tensor) -> Tensor:
+        """Of `[..., d_model]` the scores of every next token, `[..., target vocabulary]`: the embedding is the map."""
+        return decoded @ self.embed_target.weight.T
+
+    @property
+    def output_weight(self) -> Tensor:
+        """`[target vocabulary, d_model]`: the embedding of target tokens."""
+        return self.embed_target.weight
+
+
+@dataclass
+class RecurrentState:
+    """What is kept of translations under way: the decoder's state, each part `[layers, sentences, beams, d_model]`."""
+
+    source: Remembered
+    hidden: Tensor
+    cell: Tensor
+
+    def reorder(self, origin: Tensor) -> None:
+        """See `translation.stepping.State`."""
+        rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
+        self.hidden, self.cell = self.hidden[:, rows, origin], self.cell[:, rows, origin]
+
+    def keep(self, sentences: Tensor) -> None:
+        """See `translation.stepping.State`."""
+        self.source = self.source.keep(sentences)
+        self.hidden, self.cell = self.hidden[:, sentences], self.cell[:, sentences]
+
+
+class RecurrentStepper:
+    """An RNN encoder-decoder, position by position: each step gives the row that a whole pass would."""
+
+    def __init__(self, network: RecurrentTranslator) -> None:
+        self.network = network
+
+    @torch.no_grad()
+    def start(self, source: Tensor, beams: int, limit: int) -> RecurrentState:  # noqa: ARG002 - its memory does not grow
+        """See `translation.stepping.Stepper`."""
+        remembered, state = self.network.encode(source)
+        hidden, cell = (each.unsqueeze(2).repeat(1, 1, beams, 1) for each in state)
+        return RecurrentState(remembered, hidden, cell)
+
+    @torch.no_grad()
+    def step(self, state: RecurrentState, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+        """See `translation.stepping.Stepper`."""
+        before = state.hidden.flatten(1, 2), state.cell.flatten(1, 2)
+        decoded, weights, after = self.network.decode(tokens.reshape(-1, 1), before, state.source)
+        state.hidden, state.cell = (each.view_as(state.hidden) for each in after)
+        scores = self.network.logits(decoded).view(*tokens.shape, -1)
+        return scores, weights.view(*tokens.shape, -1) if need_weights and weights is not None else None
+
+
+def in_front(real: Tensor) -> Tensor:
+    """Of each row of `[rows, positions]`, the positions that are real, in their order, and behind them the others."""
+    return (~real).byte().argsort(dim=-1, stable=True)
+
+
+def _moved(x: Tensor, order: Tensor) -> Tensor:
+    return x.take_along_dim(order.unsqueeze(-1), dim=1)
+
+
+def _lstm(config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: bool = False) -> nn.LSTM:
+    dropout = config.dropout if layers > 1 else 0.0  # torch drops between layers alone, and warns where there is one
+    return nn.LSTM(config.d_model, hidden, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
+
+
+def _initialise(network: RecurrentTranslator) -> None:
+    """Matrices as Glorot and Bengio, biases 0 but 1 for the forget gate (Jozefowicz et al., ICML 2015)."""
+    for name, parameter in network.named_parameters():
+        if name.endswith("pairwise"):
+            continue  # a chain begins with independent positions
+        if "embed" in name:
+            nn.init.uniform_(parameter, -FIRST_EMBEDDINGS, FIRST_EMBEDDINGS)
+        elif parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter)
+        else:
+            nn.init.zeros_(parameter)
+            if ".bias_ih" in name:  # input, forget, candidate, output: torch adds bias_hh, which stays 0
+                parameter.data.unflatten(0, (4, -1))[1] = 1.0
