@@ -1,0 +1,173 @@
+"""A trained Transformer for CTranslate2, which translates without torch and, with weights of 8 bits, faster.
+
+The tables of positions are written as our own: those that CTranslate2 computes put all sines before the cosines.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from numpy import ndarray
+from torch import Tensor, nn
+
+from translation.errors import TranslationError, UsageError
+from translation.transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    FeedForward,
+    MultiHeadAttention,
+    Residual,
+    Transformer,
+    TransformerConfig,
+    sinusoids,
+)
+
+POSITIONS = 2048  # written of the sinusoids, which have no end: longer sentences are refused by CTranslate2
+UNKNOWN, BEGIN, END = 1, 2, 3  # places in every vocabulary
+
+
+def export_ctranslate2(
+    network: Transformer,
+    config: TransformerConfig,
+    pieces: Sequence[str],
+    folder: Path,
+    *,
+    int8: bool,
+    target_pieces: Sequence[str] | None = None,
+) -> None:
+    """Write `network` to `folder`, new or empty, as a model of CTranslate2.
+
+    `pieces` is the source vocabulary by token number, and the target's unless that has `target_pieces`. A sentence is
+    given to the `ctranslate2.Translator` as its pieces alone: CTranslate2 appends the end, and begins the translation.
+    It says what our search says at alpha 0 if it is called with `length_penalty=0`, `min_decoding_length=0`,
+    `disable_unk=True` and `suppress_sequences` of the padding and the beginning. With `int8` the matrices have 8 bits,
+    otherwise all is float32. Raises a `UsageError` without the extra `ctranslate2`, for a network without LayerNorm,
+    for vocabularies of another size and for a folder in use.
+    """
+    target = pieces if target_pieces is None else target_pieces
+    specs = _specs()
+    _check(config, pieces, target, folder)
+    spec = specs.TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers), config.heads, pre_norm=config.norm == "pre"
+    )
+    _set_encoder(spec.encoder, network)
+    _set_decoder(spec.decoder, network)
+    spec.register_source_vocabulary(list(pieces))
+    spec.register_target_vocabulary(list(target))
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = pieces[UNKNOWN], pieces[BEGIN], pieces[END]
+    spec.config.decoder_start_token, spec.config.add_source_eos = target[BEGIN], True
+    spec.validate()
+    spec.optimize(quantization="int8_float32" if int8 else "float32")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        spec.save(str(folder))
+    except OSError as error:
+        raise TranslationError(
+            f"cannot write the model to {folder}: {error.strerror}; free it or name another"
+        ) from error
+
+
+def _specs() -> ModuleType:
+    try:
+        return import_module("ctranslate2.specs")
+    except ImportError as error:
+        raise UsageError("CTranslate2 is not installed: pip install -e '.[ctranslate2]'") from error
+
+
+def _check(config: TransformerConfig, source: Sequence[str], target: Sequence[str], folder: Path) -> None:
+    if config.norm == "none":
+        raise UsageError(
+            'CTranslate2 has no Transformer without LayerNorm: train with norm "post" or "pre" to export it'
+        )
+    if config.shared_embeddings and list(source) != list(target):
+        raise UsageError("the network shares its embeddings, so source and target have one vocabulary: give that alone")
+    for side, given, wanted in (
+        ("source", source, config.source_vocabulary),
+        ("target", target, config.target_vocabulary),
+    ):
+        if len(given) != wanted:
+            raise UsageError(
+                f"the {side} vocabulary has {len(given)} pieces but the network {wanted}: give the network's own"
+            )
+    if list(source[UNKNOWN : END + 1]) != list(target[UNKNOWN : END + 1]):
+        raise UsageError(
+            "the vocabularies name unknown, begin and end (1, 2, 3) differently: CTranslate2 wants one name"
+        )
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UsageError(f"{folder} is not an empty folder: name a new one for the model of CTranslate2")
+
+
+def _set_encoder(spec: Any, network: Transformer) -> None:
+    source = network.embed_source
+    spec.embeddings[0].weight = _array(source.tokens.weight)
+    spec.position_encodings.encodings = _positions(network)
+    for layer, ours in zip(spec.layer, cast(Sequence[EncoderLayer], network.encoder), strict=True):
+        _set_self_attention(layer.self_attention, ours.attention, ours.around_attention)
+        _set_feed_forward(layer.ffn, ours.feed_forward, ours.around_feed_forward)
+    _set_final_norm(spec, network.encoder_norm)
+
+
+def _set_decoder(spec: Any, network: Transformer) -> None:
+    spec.embeddings.weight = _array(network.embed_target.tokens.weight)
+    spec.projection.weight = spec.embeddings.weight
+    spec.position_encodings.encodings = _positions(network)
+    for layer, ours in zip(spec.layer, cast(Sequence[DecoderLayer], network.decoder), strict=True):
+        _set_self_attention(layer.self_attention, ours.attention, ours.around_attention)
+        _set_memory_attention(layer.attention, ours.memory_attention, ours.around_memory_attention)
+        _set_feed_forward(layer.ffn, ours.feed_forward, ours.around_feed_forward)
+    _set_final_norm(spec, network.decoder_norm)
+
+
+def _set_self_attention(spec: Any, attention: MultiHeadAttention, around: Residual) -> None:
+    _set_norm(spec.layer_norm, around.layer_norm)
+    _set_linear(spec.linear[0], attention.project_qkv.weight, attention.project_qkv.bias)
+    _set_linear(spec.linear[1], *_weights(attention.project_output))
+
+
+def _set_memory_attention(spec: Any, attention: MultiHeadAttention, around: Residual) -> None:
+    """The packed projection is cut: queries are those of the target, keys and values those of the memory."""
+    weight, bias = _weights(attention.project_qkv)
+    width = weight.shape[1]
+    _set_norm(spec.layer_norm, around.layer_norm)
+    _set_linear(spec.linear[0], weight[:width], bias[:width])
+    _set_linear(spec.linear[1], weight[width:], bias[width:])
+    _set_linear(spec.linear[2], *_weights(attention.project_output))
+
+
+def _set_feed_forward(spec: Any, feed_forward: FeedForward, around: Residual) -> None:
+    _set_norm(spec.layer_norm, around.layer_norm)
+    _set_linear(spec.linear_0, *_weights(feed_forward.expand))
+    _set_linear(spec.linear_1, *_weights(feed_forward.contract))
+
+
+def _set_linear(spec: Any, weight: Tensor, bias: Tensor) -> None:
+    spec.weight, spec.bias = _array(weight), _array(bias)
+
+
+def _set_norm(spec: Any, norm: nn.Module) -> None:
+    weight, bias = _weights(norm)
+    spec.gamma, spec.beta = _array(weight), _array(bias)
+
+
+def _set_final_norm(spec: Any, norm: nn.Module) -> None:
+    if not isinstance(norm, nn.Identity):
+        _set_norm(spec.layer_norm, norm)
+
+
+def _weights(module: nn.Module) -> tuple[Tensor, Tensor]:
+    return module.get_parameter("weight"), module.get_parameter("bias")
+
+
+def _positions(network: Transformer) -> "ndarray[Any, Any]":
+    """The table of positions, `[positions, d_model]`."""
+    learned, width = network.embed_source.learned, network.embed_source.tokens.embedding_dim
+    return _array(sinusoids(torch.arange(POSITIONS), width) if learned is None else learned.weight)
+
+
+def _array(weight: Tensor) -> "ndarray[Any, Any]":
+    # A copy: CTranslate2 rounds to 8 bits in place.
+    array: ndarray[Any, Any] = weight.detach().cpu().float().numpy().copy()
+    return array

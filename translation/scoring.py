@@ -1,0 +1,130 @@
+"""How good translations are: BLEU and chrF of sacreBLEU, with intervals and comparisons by bootstrap (Koehn, 2004).
+
+BLEU is cased, on detokenised text. The tokenizer is sacreBLEU's 13a, and single characters for Chinese, Japanese and
+Korean, whose words no space shows: the signature says which.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from translation.errors import UsageError
+
+BY_CHARACTER = ("ja", "ko", "zh")
+ORDER = 4  # of the longest n-grams
+INTERVAL = (2.5, 97.5)  # percentiles
+
+Statistics = NDArray[Any]  # [..., 2 + 2 * ORDER]: lengths of hypothesis and reference, n-grams found, n-grams there
+
+
+@dataclass(frozen=True)
+class Score:
+    """BLEU and chrF of a corpus, 0 to 100, the ends of BLEU's 95 % interval, and sacreBLEU's signature of the BLEU."""
+
+    bleu: float
+    low: float
+    high: float
+    chrf: float
+    signature: str
+    sentences: int
+    resamples: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """BLEU of a first system less that of a second, the ends of its 95 % interval, and the chance of it by luck."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+
+
+def score(
+    hypotheses: Sequence[str], references: Sequence[str], *, language: str, resamples: int = 1000, seed: int = 0
+) -> Score:
+    """Score translations into `language`, a code as en or pt-BR, against one reference each.
+
+    The BLEU is sacreBLEU's own. The interval is that of `resamples` corpora of sentences drawn with replacement.
+    """
+    measured = _statistics(hypotheses, references, language)
+    _check_resamples(resamples)
+    metric = BLEU(tokenize=tokenizer_of(language))
+    bleu = metric.corpus_score(list(hypotheses), [list(references)]).score
+    low, high = np.percentile(_bleu(_resampled(measured, resamples, seed)), INTERVAL)
+    chrf = CHRF().corpus_score(list(hypotheses), [list(references)]).score
+    signature = metric.get_signature().format()
+    return Score(bleu, float(low), float(high), chrf, signature, len(measured), resamples, seed)
+
+
+def compare(
+    first: Sequence[str],
+    second: Sequence[str],
+    references: Sequence[str],
+    *,
+    language: str,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two systems' translations of the same sentences by paired bootstrap (Koehn, 2004).
+
+    Both are scored on the same resampled corpora. `p` is two-sided: how often a resampled difference lies as far from
+    their mean as the difference found lies from 0, with one added to both counts.
+    """
+    measured = [_statistics(system, references, language) for system in (first, second)]
+    _check_resamples(resamples)
+    better, worse = (float(_bleu(each.sum(axis=0))) for each in measured)
+    drawn = [_bleu(_resampled(each, resamples, seed)) for each in measured]
+    differences = drawn[0] - drawn[1]
+    low, high = np.percentile(differences, INTERVAL)
+    as_far = np.abs(differences - differences.mean()) >= abs(better - worse)
+    p = (int(as_far.sum()) + 1) / (resamples + 1)
+    return Comparison(better - worse, float(low), float(high), p)
+
+
+def tokenizer_of(language: str) -> str:
+    """The name of sacreBLEU's tokenizer for a target language, by its code; a region, as in pt-BR, changes nothing."""
+    return "char" if language.lower().replace("_", "-").split("-")[0] in BY_CHARACTER else "13a"
+
+
+def _check_resamples(resamples: int) -> None:
+    if resamples < 1:
+        raise UsageError(f"{resamples} resamples give no interval: ask for 1 or more, 1000 is usual")
+
+
+def _statistics(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Statistics:
+    """What BLEU counts in each sentence, `[sentences, 2 + 2 * ORDER]`."""
+    if len(hypotheses) != len(references):
+        raise UsageError(
+            f"{len(hypotheses)} translations but {len(references)} references: give one line each, in the same order"
+        )
+    if not references:
+        raise UsageError("there are no sentences to score: give at least one translation and its reference")
+    # The order in effect changes no count, and sacreBLEU wants it for single sentences.
+    metric = BLEU(tokenize=tokenizer_of(language), effective_order=True)
+    found = [metric.sentence_score(*pair) for pair in zip(hypotheses, ([each] for each in references), strict=True)]
+    return np.array([[each.sys_len, each.ref_len, *each.counts, *each.totals] for each in found], dtype=float)
+
+
+def _resampled(measured: Statistics, resamples: int, seed: int) -> Statistics:
+    """Sums over corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`; a seed draws the same for all systems."""
+    random, count = np.random.default_rng(seed), len(measured)
+    draws = (np.bincount(random.integers(count, size=count), minlength=count) for _ in range(resamples))
+    return np.array([times @ measured for times in draws])
+
+
+def _bleu(sums: Statistics) -> NDArray[Any]:
+    """BLEU, 0 to 100, of each row of sums, as sacreBLEU computes it: exponential smoothing, no effective order."""
+    lengths, references = sums[..., 0], sums[..., 1]
+    found, there = sums[..., 2 : 2 + ORDER], sums[..., 2 + ORDER :]
+    nothing = (found == 0).all(axis=-1) | (there == 0).any(axis=-1)
+    halved = 2.0 ** -(found == 0).cumsum(axis=-1)  # each order without a match counts half of the one before
+    precisions = np.where(found == 0, halved, found) / np.maximum(there, 1)
+    brevity = np.minimum(1 - references / np.maximum(lengths, 1), 0)
+    return np.where(nothing, 0.0, 100 * np.exp(brevity + np.log(precisions).mean(axis=-1)))
