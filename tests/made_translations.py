@@ -1,0 +1,99 @@
+"""Tiny made corpora, networks and trainings of translation, each a matter of a second."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from translation.checkpointing import Progress
+from translation.corpus import Corpus, Examples, Rules, clean
+from translation.direction import Direction, piece_counts
+from translation.models import Card, Model, network_of
+from translation.recipes import Recipe
+from translation.synthetic import LANGUAGES, made_pairs
+from translation.tokenizer import Tokenizer
+from translation.training import Check, Sitting, TrainingConfig, train
+
+VOCABULARY, WIDTH, PAIRS = 350, 16, 96
+CPU = torch.device("cpu")
+NETWORK = {"d_model": WIDTH, "heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1}
+# 12 updates with a check at each third: about 6 batches an epoch.
+CONFIG = TrainingConfig(
+    batch_tokens=512, updates=12, warmup=6, peak=0.01, check_every=3, average=3, patience=100, seed=1
+)
+
+
+@cache
+def tokenizer(size: int = VOCABULARY) -> Tokenizer:
+    return Tokenizer.train((text for pair in made_pairs(300, 0) for text in pair), size)
+
+
+@cache
+def examples(seed: int = 1, count: int = PAIRS) -> Examples:
+    return clean(made_pairs(count, seed), tokenizer(), tokenizer(), Rules())
+
+
+def drawn(seed: int = 0, kind: str = "transformer", **told: Any) -> nn.Module:
+    """A network of the tokenizer's vocabulary, with weights of a seed."""
+    torch.manual_seed(seed)
+    values = {"d_model": WIDTH, "dropout": 0.1} if kind == "rnn" else NETWORK
+    size = tokenizer().size
+    return network_of(kind, {"source_vocabulary": size, "target_vocabulary": size} | values | told)
+
+
+def trained(
+    folder: Path,
+    config: TrainingConfig = CONFIG,
+    *,
+    on_check: Callable[[Check], object] = lambda _: None,
+    seed: int = 1,
+    **told: Any,
+) -> tuple[nn.Module, Progress]:
+    """A new network after a training in a folder; `told` is of the network."""
+    network = drawn(**told)
+    sitting = Sitting(folder=folder, key="made", on_check=on_check)
+    return network, train(network, WIDTH, examples(seed), examples(2, 24), config, sitting)
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    """Whether all weights are the same bit for bit."""
+    weights, others = one.state_dict(), other.state_dict()
+    return weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def model_of(network: nn.Module, kind: str, values: dict[str, Any], *, target: Tokenizer | None = None) -> Model:
+    """A model whose network has this configuration."""
+    source, other = tokenizer(), tokenizer() if target is None else target
+    found = clean(made_pairs(PAIRS, 1), source, other, Rules())
+    card = Card("made", kind, "tiny", *LANGUAGES, values, (source.digest, other.digest), "", {"pairs": PAIRS})
+    return Model(card, network.eval(), source, other, Direction.fit(*piece_counts(found, source, other)))
+
+
+def written(file: Path, count: int, seed: int) -> Corpus:
+    """A corpus as a table."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{source}\t{target}\n" for source, target in made_pairs(count, seed)), encoding="utf-8")
+    return Corpus(file, name=file.stem)
+
+
+def recipe_of(folder: Path, **told: Any) -> Recipe:
+    """How to train a made model in a second, of corpora in a folder."""
+    recipe = Recipe(
+        name="made",
+        source_language=LANGUAGES[0],
+        target_language=LANGUAGES[1],
+        train=written(folder / "train.tsv", PAIRS, 1),
+        validation=written(folder / "validation.tsv", 24, 2),
+        vocabulary=VOCABULARY,
+        size="tiny",
+        network=NETWORK,
+        training={
+            "batch_tokens": 512, "accumulate": 1, "updates": 6, "warmup": 6, "peak": 0.01, "check_every": 3,
+            "average": 2,
+        },
+    )  # fmt: skip
+    return replace(recipe, **told)

@@ -1,0 +1,86 @@
+"""Laws of a group: its processes end with the same weights, and learn what one process with all batches learns."""
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.made_translations import CONFIG, trained
+from translation.checkpointing import read_tensors
+from translation.errors import UsageError
+from translation.group import ALONE, join_group
+from translation.training import Check
+
+TOGETHER = replace(CONFIG, average=1)  # the first process has the mean of the last weights, the second the last
+MEMBER = """
+import sys
+from pathlib import Path
+from tests.made_translations import WIDTH, drawn, examples
+from tests.test_translation_group import TOGETHER
+from translation.checkpointing import save_weights
+from translation.group import join_group
+from translation.training import Sitting, train
+folder = Path(sys.argv[1])
+group, device = join_group("cpu")
+network, losses = drawn(dropout=0.0), []
+tell = lambda check: losses.append((check.train_loss, check.validation_loss))
+sitting = Sitting(folder=folder, key="made", device=device, group=group, on_check=tell)
+train(network, WIDTH, examples(), examples(2, 24), TOGETHER, sitting)
+save_weights(folder / f"rank{group.rank}.safetensors", network.state_dict())
+if group.rank == 0:
+    (folder / "losses.txt").write_text("\\n".join(f"{one} {other}" for one, other in losses))
+"""
+
+
+def free_port() -> int:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            return int(server.getsockname()[1])
+    except OSError as error:
+        pytest.skip(f"no port on the loopback device: {error}")
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
+def test_two_processes_learn_what_one_learns_of_both_their_batches(tmp_path: Path) -> None:
+    root, script = Path(__file__).parents[1], tmp_path / "member.py"
+    script.write_text(MEMBER)
+    place = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        *place,
+        str(script),
+        str(tmp_path),
+    ]
+    env = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    one, other = (read_tensors(tmp_path / f"rank{rank}.safetensors")[0] for rank in (0, 1))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    alone: list[Check] = []
+    trained(tmp_path / "alone", replace(TOGETHER, accumulate=2), on_check=alone.append, dropout=0.0)
+    told = [float(each) for each in (tmp_path / "losses.txt").read_text().split()]
+    assert told == pytest.approx(
+        [each for check in alone for each in (check.train_loss, check.validation_loss)], rel=1e-3
+    )
+
+
+def test_a_process_without_torchrun_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert join_group("cpu") == (ALONE, torch.device("cpu"))
+    assert ALONE.sum_up(torch.nn.Linear(1, 1), 2.5, 3) == (2.5, 3)
+    assert ALONE.agree(0.1) == 0.1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_gpu_that_is_not_there_is_the_users_mistake() -> None:
+    with pytest.raises(UsageError, match="no CUDA device"):
+        join_group("cuda")

@@ -1,0 +1,127 @@
+"""Laws of the two jobs: a training leaves one model however often it is called, and a text is translated alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.made_translations import CPU, NETWORK, drawn, model_of, recipe_of, tokenizer
+from translation.decoding import Search
+from translation.direction import Direction
+from translation.errors import TranslationError, UsageError
+from translation.group import ALONE
+from translation.jobs import GREEDY, LONGEST, Trained, Watch, train_model, translate
+from translation.models import Model, load_model
+from translation.recipes import Recipe
+from translation.synthetic import made_pairs
+from translation.training import Check
+
+PAIRS = made_pairs(6, 9)
+TEXTS = [source for source, _ in PAIRS]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    """In double precision, that no noise of a batch decides; its words are gibberish."""
+    network = drawn(5).double()
+    size = tokenizer().size
+    return model_of(network, "transformer", NETWORK | {"source_vocabulary": size, "target_vocabulary": size})
+
+
+def fit(recipe: Recipe, folder: Path, watch: Watch | None = None) -> Trained:
+    watch = watch or Watch()
+    return train_model(recipe, folder / "models", work=folder / "work", device=CPU, group=ALONE, watch=watch)
+
+
+def test_a_training_leaves_a_model_and_called_again_the_same(tmp_path: Path) -> None:
+    checks: list[Check] = []
+    words: list[str] = []
+    recipe = recipe_of(tmp_path)
+    first = fit(recipe, tmp_path, Watch(checks.append, words.append))
+    assert [each.step for each in checks] == [3, 6]
+    assert "96 of 96 pairs kept" in words[0]
+    again = fit(recipe, tmp_path, Watch(checks.append))
+    assert len(checks) == 2
+    assert again.model.card == first.model.card
+    read = load_model(tmp_path / "models" / "made", CPU)
+    assert read.card == first.model.card
+    assert translate(read, TEXTS, GREEDY) == translate(first.model, TEXTS, GREEDY)
+
+
+def test_another_training_of_the_name_is_refused_and_loses_nothing(tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path)
+    first = fit(recipe, tmp_path)
+    for other in (
+        replace(recipe, training={**recipe.training, "peak": 0.02}),
+        replace(recipe, train=recipe.validation),
+    ):
+        with pytest.raises(TranslationError, match=r"delete .* to train anew"):
+            fit(other, tmp_path)
+    assert fit(recipe, tmp_path).model.card == first.model.card
+
+
+def test_positions_that_cannot_be_learned_are_refused_before_the_training(tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, network=NETWORK | {"learned_positions": 100})
+    with pytest.raises(UsageError, match="learned_positions is 100"):
+        fit(recipe, tmp_path)
+
+
+def test_texts_keep_their_order_and_are_translated_alone(model: Model) -> None:
+    texts = [*TEXTS, "", TEXTS[0], "  ", TEXTS[1]]
+    for how in (GREEDY, Search(beams=3)):
+        together = translate(model, texts, how)
+        alone = [translate(model, [text], how)[0] for text in texts]
+        backwards = translate(model, texts[::-1], how)[::-1]
+        assert [each.text for each in together] == [each.text for each in alone] == [each.text for each in backwards]
+        assert (together[6].text, together[6].score, together[6].warning) == ("", 0.0, None)
+
+
+def test_long_texts_are_translated_in_parts(model: Model) -> None:
+    sentences = ". ".join(source for source, _ in made_pairs(200, 3))
+    endless = "bano" * 1000
+    how = Search(beams=1, alpha=0.0, with_attention=True)
+    for text in (sentences, endless):
+        count = len(tokenizer().encode(text))
+        assert count > 5 * LONGEST
+        (found,) = translate(model, [text], how)
+        assert len(found.attention) > 5
+        lengths = [len(source) - 1 for source, _, _ in found.attention]
+        assert max(lengths) <= LONGEST
+        assert abs(sum(lengths) - count) <= len(sentences.split(". "))  # of spaces at the cuts
+    first = ". ".join(sentences.split(". ")[:2])
+    assert len(translate(model, [first], how)[0].attention) == 1
+
+
+@pytest.mark.parametrize("text", ["안녕하세요 세계", "🙂🙃", "é" * 50, "\ud800", "\x00\n\t", "▁"])
+def test_any_text_has_a_translation(model: Model, text: str) -> None:
+    (found,) = translate(model, [text], GREEDY)
+    assert isinstance(found.text, str)
+    assert len(found.best) == 1
+
+
+def test_a_text_in_the_target_language_is_warned_of(model: Model) -> None:
+    korean = "안녕하세요 세계"  # which is all bytes to this vocabulary
+    counts = [np.bincount(tokenizer().encode(text), minlength=tokenizer().size) for text in (" ".join(TEXTS), korean)]
+    told = replace(model, direction=Direction.fit(*counts))
+    right, wrong = translate(told, TEXTS, GREEDY), translate(told, [korean], GREEDY)
+    assert all(each.warning is None for each in right)
+    assert wrong[0].warning == "it reads like xb, but the model translates xa-xb"
+
+
+def test_the_best_come_in_order_and_the_first_is_the_translation(model: Model) -> None:
+    for found in translate(model, TEXTS, Search(beams=4, best=3)):
+        scores = [score for _, score in found.best]
+        assert len(scores) == 3
+        assert scores == sorted(scores, reverse=True)
+        assert (found.text, found.score) == found.best[0]
+
+
+def test_attention_is_a_row_a_piece_and_sums_to_one(model: Model) -> None:
+    for text, found in zip(TEXTS, translate(model, TEXTS, Search(beams=2, with_attention=True)), strict=True):
+        ((source, target, weights),) = found.attention
+        assert source == [*tokenizer().pieces(tokenizer().encode(text)), "</s>"]
+        assert weights.shape == (len(target), len(source))
+        torch.testing.assert_close(weights.sum(-1), torch.ones(len(target)))
+    assert translate(model, TEXTS, GREEDY)[0].attention == ()

@@ -1,0 +1,247 @@
+"""Laws of training: the published schedule, updates that add up, interruptions that change nothing, ends as asked."""
+
+import math
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import translation.training
+from tests.made_translations import CONFIG, CPU, WIDTH, drawn, examples, same, trained
+from translation.batches import batch_of, order
+from translation.checkpointing import Progress, read_tensors
+from translation.errors import TranslationError, UsageError
+from translation.loss import POSITIONS_AT_ONCE, smoothed_loss
+from translation.training import Check, Sitting, TrainingConfig, learning_rate, train, validation_loss
+
+CHECKS = ["step", "epoch", "tokens", "train_loss", "validation_loss", "learning_rate"]  # what no clock decides
+
+
+def figures(check: Check) -> list[float]:
+    return [getattr(check, name) for name in CHECKS]
+
+
+@pytest.mark.parametrize("positions", [1, 3, POSITIONS_AT_ONCE - 1, POSITIONS_AT_ONCE, 2 * POSITIONS_AT_ONCE + 1])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_and_its_gradients_are_those_of_torch(positions: int, smoothing: float) -> None:
+    torch.manual_seed(0)
+    expected = torch.randint(0, 11, (positions,))
+    ours = [torch.randn(shape, 5, dtype=torch.double, requires_grad=True) for shape in (positions, 11)]
+    theirs = [each.detach().clone().requires_grad_() for each in ours]
+    loss = smoothed_loss(*ours, expected, smoothing)
+    scores = theirs[0] @ theirs[1].T
+    wanted = nn.functional.cross_entropy(scores, expected, label_smoothing=smoothing, reduction="sum")
+    (3 * loss).backward()  # type: ignore[no-untyped-call]
+    (3 * wanted).backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(loss, wanted)
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.grad, other.grad)
+
+
+def test_the_gradients_of_the_loss_are_its_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("translation.loss.POSITIONS_AT_ONCE", 3)
+    torch.manual_seed(0)
+    decoded, weight = (torch.randn(rows, 4, dtype=torch.double, requires_grad=True) for rows in (7, 6))
+    expected = torch.randint(0, 6, (7,))
+    assert torch.autograd.gradcheck(lambda x, w: smoothed_loss(x, w, expected, 0.1), (decoded, weight))
+
+
+def test_the_learning_rate_is_equation_3_and_peak_moves_it() -> None:
+    config = TrainingConfig(warmup=4000)
+    for step in (1, 17, 4000, 4001, 100_000):
+        published = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        assert math.isclose(learning_rate(step, 512, config), published)
+        moved = learning_rate(step, 512, replace(config, peak=0.005))
+        assert math.isclose(moved, published * 0.005 / learning_rate(4000, 512, config))
+
+
+@pytest.fixture
+def gradients(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """What Adam was given: weights cannot tell, as it makes as much of the noise of a float as of a gradient."""
+    seen: list[Tensor] = []
+
+    def looked(optimiser: torch.optim.Adam) -> None:
+        seen.append(torch.cat([each.grad.flatten() for each in optimiser.param_groups[0]["params"]]))
+
+    monkeypatch.setattr(torch.optim.Adam, "step", looked)
+    return seen
+
+
+# So large a batch holds all pairs.
+WHOLE = replace(CONFIG, updates=1, check_every=1, batch_tokens=100_000, clip=0.0, label_smoothing=0.0)
+
+
+def test_an_update_of_many_batches_is_that_of_their_pairs_together(tmp_path: Path, gradients: list[Tensor]) -> None:
+    count = len(order(examples(), 512, None))
+    assert count > 1
+    trained(tmp_path / "whole", WHOLE, dropout=0.0)
+    trained(tmp_path / "parts", replace(WHOLE, batch_tokens=512, accumulate=count), dropout=0.0)
+    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-6, rtol=1e-4)
+
+
+def test_gradients_are_per_real_target_token_and_clipped(tmp_path: Path, gradients: list[Tensor]) -> None:
+    for clip in (0.0, 0.01):
+        trained(tmp_path / str(clip), replace(WHOLE, clip=clip), dropout=0.0)
+    network = drawn(dropout=0.0)
+    batch = batch_of(examples(), order(examples(), 100_000, None)[0])
+    decoded, _ = network(batch.source, batch.target_input)
+    scores = network.logits(decoded).flatten(0, 1)  # type: ignore[operator]
+    nn.functional.cross_entropy(scores, batch.target_output.flatten(), ignore_index=0).backward()
+    wanted = torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])
+    torch.testing.assert_close(gradients[0], wanted, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(gradients[1], wanted * 0.01 / wanted.norm(), atol=1e-6, rtol=1e-3)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_an_interrupted_training_ends_as_if_it_had_not_been(tmp_path: Path, accumulate: int) -> None:
+    config = replace(CONFIG, accumulate=accumulate)
+    whole: list[Check] = []
+    undisturbed, end = trained(tmp_path / "whole", config, on_check=whole.append)
+    told: list[Check] = []
+
+    def interrupted(check: Check) -> None:
+        told.append(check)
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path / "broken", config, on_check=interrupted)
+    (tmp_path / "broken" / "training.partial").write_bytes(b"cut short")
+    resumed, last = trained(tmp_path / "broken", config, on_check=told.append)
+    assert [figures(each) for each in told] == [figures(each) for each in whole]
+    assert same(resumed, undisturbed)
+    assert replace(last, seconds=0.0) == replace(end, seconds=0.0)
+
+
+@pytest.mark.parametrize("what", ["keep_weights", "save_state", "drop_older_weights"])
+def test_an_end_within_the_keeping_of_a_check_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    undisturbed, _ = trained(tmp_path / "whole")
+    with monkeypatch.context() as broken:
+        after = getattr(translation.training, what)
+        calls: list[int] = []
+
+        def ended(*arguments: object) -> None:
+            calls.append(1)
+            after(*arguments)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+
+        broken.setattr(translation.training, what, ended)
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path / "broken")
+    resumed, _ = trained(tmp_path / "broken")
+    assert same(resumed, undisturbed)
+    assert len([*(tmp_path / "broken").glob("step-*")]) == CONFIG.average
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.made_translations import CONFIG, trained
+import tests.test_translation_training as laws
+with open(sys.argv[2], "a") as told:
+    def tell(check):
+        print(*laws.figures(check), file=told, flush=True)
+    print("ready", flush=True)
+    trained(Path(sys.argv[1]), laws.KILLED_CONFIG, on_check=tell)
+"""
+KILLED_CONFIG = replace(CONFIG, updates=60, check_every=10)
+
+
+def test_a_killed_training_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    told, whole = tmp_path / "told.txt", list[Check]()
+    undisturbed, _ = trained(tmp_path / "whole", KILLED_CONFIG, on_check=whole.append)
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "broken"), str(told)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]) as process:
+        assert process.stdout is not None
+        try:
+            process.stdout.readline()
+            while process.poll() is None and told.read_text().count("\n") < 2:
+                time.sleep(0.01)
+            time.sleep(0.003 * (time.time_ns() % 20))  # a random moment from there on
+        finally:
+            process.kill()
+    resumed, _ = trained(tmp_path / "broken", KILLED_CONFIG, on_check=lambda each: _append(told, each))
+    assert same(resumed, undisturbed)
+    lines = [line for line in told.read_text().splitlines() if len(line.split()) == len(CHECKS)]
+    said = {tuple(float(each) for each in line.split()) for line in lines}
+    wanted = {tuple(map(float, figures(each))) for each in whole}
+    # A check is told after it is kept: that of the moment in between is not told.
+    assert said <= wanted
+    assert len(wanted - said) <= 1
+    assert len(lines) <= len(whole)  # none is done twice that was told
+
+
+def _append(file: Path, check: Check) -> None:
+    with file.open("a") as told:
+        print(*figures(check), file=told)
+
+
+def test_the_weights_are_the_mean_of_the_last_checks(tmp_path: Path) -> None:
+    network, progress = trained(tmp_path)
+    assert progress.kept == [6, 9, 12]
+    files = sorted(tmp_path.glob("step-*"))
+    assert len(files) == 3
+    kept = [read_tensors(file)[0] for file in files]
+    for name, value in kept[0].items():
+        mean = torch.stack([each[name].double() for each in kept]).mean(0).float()
+        torch.testing.assert_close(network.state_dict()[name], mean, rtol=1e-6, atol=1e-8)
+        assert not torch.equal(value, kept[-1][name])
+    assert not network.training
+
+
+def test_a_finished_training_trains_nothing_more_and_a_longer_one_goes_on(tmp_path: Path) -> None:
+    first, end = trained(tmp_path)
+    told: list[Check] = []
+    again, still = trained(tmp_path, on_check=told.append)
+    assert (told, still) == ([], end)
+    assert same(again, first)
+    _, longer = trained(tmp_path, replace(CONFIG, updates=18), on_check=told.append)
+    assert ([each.step for each in told], longer.step) == ([15, 18], 18)
+
+
+def test_it_ends_without_patience_and_without_time(tmp_path: Path) -> None:
+    hopeless = replace(CONFIG, peak=1e-12, patience=2, updates=1000)
+    _, progress = trained(tmp_path / "patience", hopeless)
+    assert progress.checks_since == 2
+    assert progress.step - progress.best_step == 2 * hopeless.check_every
+    _, progress = trained(tmp_path / "time", replace(CONFIG, minutes=1e-9, updates=1000))
+    assert progress.step == CONFIG.check_every
+
+
+def test_validation_depends_on_no_batches_and_leaves_the_mode() -> None:
+    network = drawn(dropout=0.5)
+    for mode in (True, False):
+        network.train(mode)
+        losses = [validation_loss(network, examples(), tokens, CPU) for tokens in (1, 100, 100_000)]
+        assert max(losses) - min(losses) < 1e-5
+        assert network.training is mode
+
+
+def test_a_loss_that_is_no_number_is_told_in_a_line(tmp_path: Path) -> None:
+    network = drawn()
+    next(network.parameters()).data.fill_(math.nan)
+    with pytest.raises(TranslationError, match=r"^the loss is nan: .* lower peak of the learning rate$"):
+        train(network, WIDTH, examples(), examples(2, 24), CONFIG, Sitting(folder=tmp_path, key="made"))
+
+
+@pytest.mark.parametrize("name", ["updates", "batch_tokens", "warmup", "check_every", "minutes", "peak"])
+def test_a_training_of_nothing_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        replace(CONFIG, **{name: 0})
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_it_trains_on_a_gpu(tmp_path: Path) -> None:
+    network, told = drawn(), list[Check]()
+    sitting = Sitting(folder=tmp_path, key="made", device=torch.device("cuda"), on_check=told.append)
+    progress: Progress = train(network, WIDTH, examples(), examples(2, 24), CONFIG, sitting)
+    assert progress.step == CONFIG.updates
+    assert told[-1].validation_loss < told[0].validation_loss

@@ -1,0 +1,136 @@
+"""A training on disk: where it goes on from after whatever ended it, and the last weights, to be averaged."""
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from translation.errors import TranslationError
+
+STATE = "training.safetensors"
+NOT_ITS_WEIGHTS = "the weights are not of the network that the model's configuration describes: train the model again"
+
+
+@dataclass
+class Progress:
+    """How far a training has come."""
+
+    step: int = 0
+    epoch: int = 0
+    place: int = 0  # batches of this epoch that were seen
+    batches: int = 1  # of this epoch
+    tokens: int = 0  # target tokens that were learned from
+    seconds: float = 0.0  # over all sittings
+    best: float | None = None  # the validation figure, larger is better
+    best_step: int = 0
+    checks_since: int = 0
+    kept: list[int] = field(default_factory=list)  # steps whose weights are kept, oldest first
+
+
+def save_state(
+    folder: Path, network: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, key: str
+) -> None:
+    """Keep everything that the next step depends on, all or nothing; `key` names the training it belongs to."""
+    tensors = {f"weight.{name}": value for name, value in network.state_dict().items()}
+    moments = optimiser.state_dict()["state"]
+    tensors |= {f"adam.{index}.{name}": value for index, state in moments.items() for name, value in state.items()}
+    _write(folder / STATE, tensors, {"progress": json.dumps(asdict(progress)), "key": key})
+
+
+def restore_state(folder: Path, network: nn.Module, optimiser: torch.optim.Optimizer, key: str) -> Progress:
+    """Go on where `save_state` left off; a new `Progress` where nothing is kept.
+
+    Raises TranslationError when what is kept is damaged, or of a training with another key.
+    """
+    file = folder / STATE
+    if not file.exists():
+        return Progress()
+    tensors, notes = read_tensors(file)
+    if notes.get("key") != key:
+        raise TranslationError(f"{file} belongs to another configuration or corpus: delete {folder} to train anew")
+    try:
+        _put_back(tensors, network, optimiser)
+        return Progress(**json.loads(notes["progress"]))
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise TranslationError(f"{file} is damaged ({error}): delete {folder} to train anew") from error
+
+
+def _put_back(tensors: Mapping[str, Tensor], network: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    weights = {name.removeprefix("weight."): each for name, each in tensors.items() if name.startswith("weight.")}
+    network.load_state_dict(weights)
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("adam."):
+            _, index, kind = name.split(".", 2)
+            state.setdefault(int(index), {})[kind] = value
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def keep_weights(folder: Path, network: nn.Module, progress: Progress, count: int) -> None:
+    """Keep this step's weights beside the last, `count` in all."""
+    save_weights(folder / _name(progress.step), network.state_dict())
+    progress.kept = [*progress.kept, progress.step][-count:]
+
+
+def drop_older_weights(folder: Path, kept: Sequence[int]) -> None:
+    """Delete the weights that a state, which was saved since, names no more."""
+    for file in set(folder.glob(_name("*"))) - {folder / _name(step) for step in kept}:
+        file.unlink(missing_ok=True)
+
+
+def average_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]:
+    """The mean of the weights that were kept at these steps (section 6.1 of Vaswani et al.)."""
+    total: dict[str, Tensor] = {}
+    for step in steps:
+        for name, value in read_tensors(folder / _name(step))[0].items():
+            total[name] = total[name] + value.double() if name in total else value.double()
+    return {name: (value / len(steps)).float() for name, value in total.items()}
+
+
+def save_weights(file: Path, weights: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
+    """Write weights; what is tied is written once."""
+    once = OrderedDict[int, str]()
+    for name, value in weights.items():
+        once.setdefault(value.data_ptr(), name)
+    _write(file, {name: weights[name] for name in once.values()}, dict(notes or {}))
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give a network its weights; raises TranslationError when they are another network's."""
+    own = dict(network.state_dict())
+    given = {own[name].data_ptr() for name in weights if name in own}
+    try:
+        missing, unexpected = network.load_state_dict(weights, strict=False)
+    except RuntimeError as error:  # sizes that differ
+        raise TranslationError(NOT_ITS_WEIGHTS) from error
+    if unexpected or any(own[name].data_ptr() not in given for name in missing):
+        raise TranslationError(NOT_ITS_WEIGHTS)
+
+
+def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file and its notes; raises TranslationError when it is missing or damaged."""
+    try:
+        with safe_open(file, "pt") as opened:
+            notes = dict(opened.metadata() or {})
+        return load_file(file), notes
+    except (OSError, SafetensorError) as error:
+        raise TranslationError(f"cannot read {file}: {error}") from error
+
+
+def _write(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
+    partial = file.with_suffix(".partial")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file(
+        {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}, partial, dict(notes)
+    )
+    partial.replace(file)
+
+
+def _name(step: int | str) -> str:
+    return f"step-{step:0>7}.safetensors" if step != "*" else "step-*.safetensors"

@@ -1,0 +1,217 @@
+"""A training as its user writes it: a TOML file that names the corpora, and whatever else is not left to its size."""
+
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import torch
+
+from translation.corpus import Corpus, Rules
+from translation.errors import UsageError
+from translation.models import KINDS, SIZES, network_of
+from translation.tokenizer import SMALLEST
+from translation.training import TrainingConfig
+
+Decider = Literal["bleu", "loss"]
+
+# Trainings that suit the named sizes; tiny is that of Wu et al. (ACL 2021), base and big are those of Vaswani et al.
+TRAININGS: Mapping[str, Mapping[str, Any]] = {
+    "tiny": {"batch_tokens": 4096, "accumulate": 2, "warmup": 2000, "peak": 0.005, "updates": 8000, "check_every": 150},
+    "small": {"batch_tokens": 4096, "accumulate": 2, "warmup": 4000, "peak": 0.002, "updates": 30_000},
+    "base": {"batch_tokens": 12_500, "accumulate": 2},
+    "big": {"batch_tokens": 12_500, "accumulate": 2, "updates": 300_000},
+}
+VOCABULARY = {"tiny": 10_000, "small": 16_000, "base": 32_000, "big": 32_000}
+TABLES = dict.fromkeys(("train", "validation", "test", "tokens", "network", "training", "rules"), dict)
+WORDS = dict.fromkeys(("name", "source_language", "target_language"), str)
+OF_TOKENS = {"source_vocabulary", "target_vocabulary", "shared_embeddings"}  # what [tokens] says, not [network]
+TYPES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    list: "a list",
+    dict: "a table",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a model is trained from and how; None leaves it to the size, and the size to the corpus."""
+
+    name: str
+    source_language: str
+    target_language: str
+    train: Corpus
+    validation: Corpus
+    tests: Mapping[str, Corpus] = field(default_factory=dict)
+    vocabulary: int | None = None
+    joint: bool = True  # one vocabulary for both languages
+    kind: str = "transformer"
+    size: str | None = None
+    network: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    rules: Rules = field(default_factory=Rules)
+    decide_by: Decider = "bleu"  # of the validation set
+
+    def vocabulary_for(self, size: str) -> int:
+        """How many subwords there may be."""
+        return VOCABULARY[size] if self.vocabulary is None else self.vocabulary
+
+    def network_for(self, size: str) -> dict[str, Any]:
+        """The network's configuration but for its vocabularies; a recurrent one has the same width and dropout."""
+        named = dict(SIZES[size])
+        if self.kind == "rnn":
+            named = {"d_model": 2 * named["d_model"], "dropout": named["dropout"]}
+        return named | {"shared_embeddings": self.joint} | dict(self.network)
+
+    def training_for(self, size: str) -> TrainingConfig:
+        """How it is trained."""
+        return TrainingConfig(**(dict(TRAININGS[size]) | dict(self.training)))
+
+    def key(self, size: str, corpus_hash: str) -> str:
+        """Names the training: one that goes on must be the same, but for where it ends."""
+        training = asdict(self.training_for(size))
+        for end in ("updates", "minutes", "patience"):
+            training.pop(end)
+        said = [self.kind, self.network_for(size), training, self.vocabulary_for(size), asdict(self.rules), corpus_hash]
+        return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def read_recipe(file: Path) -> Recipe:
+    """The recipe of a TOML file, whose paths are relative to it; raises UsageError for whatever cannot be meant."""
+    try:
+        told = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is no TOML: {error}") from error
+    _require_known(file, "", told, WORDS | TABLES)
+    missing = sorted((WORDS.keys() | {"train", "validation"}) - told.keys())
+    if missing:
+        raise UsageError(f"{file} does not say {', '.join(missing)}")
+    tokens, network, training = (dict(told.get(name, {})) for name in ("tokens", "network", "training"))
+    _require_known(file, "tokens", tokens, {"vocabulary": int, "joint": bool})
+    _require_known(file, "network", network, _network_keys(file, network.get("kind", "transformer")))
+    _require_known(file, "training", training, {"decide_by": Decider} | get_type_hints(TrainingConfig))
+    _require_known(file, "test", told.get("test", {}), dict.fromkeys(told.get("test", {}), dict))
+    recipe = Recipe(
+        name=_name(file, told["name"]),
+        source_language=told["source_language"],
+        target_language=told["target_language"],
+        train=_corpus(file, "train", told["train"]),
+        validation=_corpus(file, "validation", told["validation"]),
+        tests={name: _corpus(file, f"test.{name}", each) for name, each in told.get("test", {}).items()},
+        vocabulary=tokens.get("vocabulary"),
+        joint=tokens.get("joint", True),
+        kind=network.pop("kind", "transformer"),
+        size=network.pop("size", None),
+        decide_by=training.pop("decide_by", "bleu"),
+        network=network,
+        training=training,
+        rules=_rules(file, told.get("rules", {})),
+    )
+    _refuse_impossible(file, recipe)
+    return recipe
+
+
+def _require_known(file: Path, table: str, told: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    """Refuse keys that there are not, and values that are not of their key's type."""
+    unknown = sorted(told.keys() - types.keys())
+    if unknown:
+        place = f" of [{table}]" if table else ""
+        raise UsageError(
+            f"{file} has {', '.join(unknown)}{place}, which is not known: there are {', '.join(sorted(types))}"
+        )
+    for key, value in told.items():
+        if not _is_of(value, types[key]):
+            name = f"{table}.{key}" if table else key
+            raise UsageError(f"{file}: {name} is {value!r}, but must be {_spoken(types[key])}")
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) is UnionType:
+        return any(_is_of(value, each) for each in get_args(kind))
+    if kind is float:
+        return type(value) in {int, float} and math.isfinite(value)
+    return type(value) is kind  # to Python, true is a number
+
+
+def _spoken(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    if get_origin(kind) is UnionType:
+        return " or ".join(_spoken(each) for each in get_args(kind) if each is not NoneType)
+    return TYPES[kind]
+
+
+def _network_keys(file: Path, kind: Any) -> dict[str, Any]:
+    """The keys of [network]; vocabularies are the corpus's and [tokens]'."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise UsageError(f"{file}: network.kind is {kind!r}, but must be one of {', '.join(KINDS)}")
+    named = {"kind": str, "size": Literal[*SIZES]} | get_type_hints(KINDS[kind])
+    return {name: each for name, each in named.items() if name not in OF_TOKENS}
+
+
+def _refuse_impossible(file: Path, recipe: Recipe) -> None:
+    """What is of the right type and still cannot be; where the corpus decides the size, tiny stands for it."""
+    if recipe.vocabulary is not None and recipe.vocabulary < SMALLEST:
+        raise UsageError(f"{file}: tokens.vocabulary is {recipe.vocabulary}, but must be {SMALLEST} or more")
+    least = {"learned_positions": 0}
+    for name, value in recipe.network.items():
+        if type(value) is int and value < least.get(name, 1):
+            raise UsageError(f"{file}: network.{name} is {value}, but must be {least.get(name, 1)} or more")
+    size = recipe.size or "tiny"
+    network = recipe.network_for(size) | dict.fromkeys(("source_vocabulary", "target_vocabulary"), SMALLEST)
+    if network["d_model"] % 2:
+        raise UsageError(f"{file}: network.d_model is {network['d_model']}, but must be even")
+    try:
+        with torch.device("meta"):
+            network_of(recipe.kind, network)
+    except UsageError as error:
+        raise UsageError(f"{file}: [network] {error}") from error
+    try:
+        recipe.training_for(size)
+    except UsageError as error:
+        raise UsageError(f"{file}: [training] {error}") from error
+
+
+def _name(file: Path, name: str) -> str:
+    if not name or name.startswith(".") or not all(each.isalnum() or each in "-_." for each in name):
+        raise UsageError(f"{file}: the name {name!r} must be letters, digits, -, _ and dots, and begin with no dot")
+    return name
+
+
+def _corpus(file: Path, table: str, told: Mapping[str, Any]) -> Corpus:
+    _require_known(file, table, told, {"source": str, "target": str, "columns": list})
+    if "source" not in told:
+        raise UsageError(f"{file}: [{table}] must name source, and target unless it is a TSV")
+    target = told.get("target")
+    columns = told.get("columns", [0, 1])
+    if [type(each) for each in columns] != [int, int]:
+        raise UsageError(f"{file}: columns of [{table}] are two numbers, the source's and the target's, from 0 on")
+    try:
+        return Corpus(
+            source=file.parent / told["source"],
+            target=None if target is None else file.parent / target,
+            columns=(columns[0], columns[1]),
+            name=table,
+        )
+    except UsageError as error:
+        raise UsageError(f"{file}: [{table}] {error}") from error
+
+
+def _rules(file: Path, told: Mapping[str, Any]) -> Rules:
+    _require_known(file, "rules", told, get_type_hints(Rules))
+    try:
+        return Rules(**told)
+    except UsageError as error:
+        raise UsageError(f"{file}: [rules] {error}") from error
