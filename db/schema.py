@@ -34,6 +34,7 @@ from db.benchmark_schema import benchmark, benchmark_member, benchmark_score
 from db.columns import REAL, UtcTimestamp, metadata
 from db.evidence_schema import band, band_count, calibration_bin, explanation, rule_call
 from db.service_schema import alert, price_fetch
+from db.translation_schema import translation_model, translation_progress, translation_score, translation_text
 
 __all__ = [
     "REVISION",
@@ -63,10 +64,14 @@ __all__ = [
     "rule_call",
     "run",
     "score",
+    "translation_model",
+    "translation_progress",
+    "translation_score",
+    "translation_text",
 ]
 
 # The newest Alembic revision, which a store must have; a test holds it to the migrations.
-REVISION = "0011"
+REVISION = "0012"
 
 
 def _instrument() -> Column[Any]:

@@ -17,20 +17,34 @@ _NAMES: Final[Mapping[sa.types.TypeEngine[Any], tuple[str, ...]]] = MappingProxy
         ),
         UtcTimestamp(): (
             *("known_at", "known_at_before", "made_at", "started_at", "finished_at", "created_at", "scored_at"),
-            *("data_watermark", "first_known_at", "raised_at", "sent_at", "test_read_at"),
+            *("data_watermark", "first_known_at", "raised_at", "sent_at", "test_read_at", "queued_at", "at"),
         ),
-        sa.JSON(): ("gaps", "seeds", "config", "restated", "failures", "settings"),
+        sa.JSON(): ("gaps", "seeds", "config", "restated", "failures", "settings", "search"),
         sa.Integer(): (
             *("fetched", "stored", "refused", "predictions", "asked", "n", "rises", "label", "hit"),
             *("running_nights", "running_n", "covered", "called", "right_calls", "unanimous"),
             *("told_apart", "stocks", "days", "members", "shuffles", "epochs", "top"),
             *("configurations", "configuration", "is_rule", "is_best_rule", "kept", "retrain_every", "tried"),
+            *(
+                "id",
+                "priority",
+                "attempts",
+                "parameters",
+                "vocabulary",
+                "pairs",
+                "steps",
+                "sentences",
+                "step",
+                "tokens",
+            ),
         ),
         sa.String(): (
             *("market", "symbol", "name", "sector", "source", "kind", "run_id", "receipt", "call"),
             *("always_up", "index_reversal", "index_below_mean20", "predictor", "protocol"),
             *("status", "reason", "value", "inputs_hash", "model", "code_version", "checkpoint_hash"),
             *("benchmark_id", "backtest_id", "portfolio", "best_rule", "message"),
+            *("source_language", "target_language", "text", "translation", "size", "test", "test_hash", "signature"),
+            "against",
         ),
     }
 )

@@ -11,6 +11,7 @@ from db.backtest_views import BACKTEST_VIEW_COLUMNS, BACKTEST_VIEW_SQL
 from db.benchmark_views import BENCHMARK_VIEW_COLUMNS, BENCHMARK_VIEW_SQL
 from db.evidence_views import EVIDENCE_VIEW_COLUMNS, EVIDENCE_VIEW_SQL
 from db.service_views import SERVICE_VIEW_COLUMNS, SERVICE_VIEW_SQL
+from db.translation_views import TRANSLATION_VIEW_COLUMNS, TRANSLATION_VIEW_SQL
 
 # SQLite reads a cross join in the order written: the newest night before its predictions, never all of a market's.
 LATEST_PREDICTION = """
@@ -136,6 +137,7 @@ VIEW_SQL: Final = MappingProxyType(
         **BACKTEST_VIEW_SQL,
         **SERVICE_VIEW_SQL,
         **EVIDENCE_VIEW_SQL,
+        **TRANSLATION_VIEW_SQL,
     }
 )
 
@@ -255,5 +257,6 @@ VIEW_COLUMNS: Final = MappingProxyType(
         **BACKTEST_VIEW_COLUMNS,
         **SERVICE_VIEW_COLUMNS,
         **EVIDENCE_VIEW_COLUMNS,
+        **TRANSLATION_VIEW_COLUMNS,
     }
 )

@@ -16,8 +16,9 @@ from test_db_benchmarks import benchmark, members
 from test_db_benchmarks import scores as benchmark_scores
 from test_db_nights import scores
 from test_db_predictions import AS_OF, STOCKS, TARGET, predictions, run
+from test_db_translations import model, progress, score
 
-from db import backtests, evidence, queries, repositories, schema, service
+from db import backtests, evidence, queries, repositories, schema, service, translation_queue, translations
 from db.bulk import insert_frame
 from db.engine import location, open_engine, reading, transaction
 
@@ -47,6 +48,7 @@ def fill(engine: Engine) -> None:
         fetched = {"market": "toy", "known_at": MOMENT, "as_of": AS_OF.date(), "source": "files"}
         service.save_fetch(conn, fetched | counts | {"restated": ["A"], "failures": []})
         _fill_evidence(conn)
+        _fill_translations(conn)
         service.raise_alert(conn, "toy", AS_OF.date(), "late", message=TEXTS[3], raised_at=MOMENT)
 
 
@@ -93,6 +95,22 @@ def _fill_evidence(conn: Connection) -> None:
     counts = dict.fromkeys(("stocks", "days", "members", "shuffles", "epochs", "top"), 3)
     named = {"run_id": "first", "market": "toy", "as_of": AS_OF.date(), "made_at": MOMENT, "told_apart": True}
     evidence.save_explanation(conn, named | counts | explained)
+
+
+def _fill_translations(conn: Connection) -> None:
+    """Texts of every status, one of them queued by a user's own SQL."""
+    translations.save_model(conn, model(config={"layers": 6, "words": TEXTS}))
+    translations.save_progress(conn, [progress(100), progress(200, validation_bleu=NUMBERS[2])])
+    translations.save_score(conn, score())
+    translations.save_score(conn, score(against="other", difference=NUMBERS[2], p=NUMBERS[0]))
+    done, failed, taken, *_queued = translation_queue.queue_texts(conn, "en-de", TEXTS)
+    held = {"status": "taken", "taken_by": "a worker", "taken_until": MOMENT, "attempts": 1}
+    texts = schema.translation_text
+    conn.execute(sa.update(texts).where(texts.c.id.in_([done, failed, taken])).values(held))
+    written = {"id": done, "translation": TEXTS[4], "score": -NUMBERS[2], "attention": [[NUMBERS[0], NUMBERS[2]]]}
+    translation_queue.finish_texts(conn, "a worker", [written])
+    translation_queue.fail_texts(conn, "a worker", [failed], TEXTS[3])
+    conn.exec_driver_sql("insert into translation_text (model, text) values ('en-fr', 'A dog.')")
 
 
 def keep_weights(folder: Path) -> Path:

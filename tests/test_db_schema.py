@@ -21,6 +21,7 @@ FACTS = {"membership", "price", "refused_bar", "prediction", "outcome", "score",
 FACTS |= {"benchmark_score", "benchmark_member", "attention_weight"}
 FACTS |= {"backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio"}
 FACTS |= {"price_fetch", "alert", "band", "rule_call", "calibration_bin", "band_count", "explanation"}
+FACTS |= {"translation_model", "translation_progress"}
 
 
 def alembic(conn: Connection | None = None) -> Config:

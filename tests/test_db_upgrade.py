@@ -21,6 +21,7 @@ NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = {"benchmark", "benchmark_score", "benchmark_member", "attention_weight", "backtest", "backtest_fold"}
 LATER |= {"backtest_score", "backtest_return", "backtest_portfolio", "price_fetch", "alert"}
 LATER |= {"band", "rule_call", "calibration_bin", "band_count", "explanation"}
+LATER |= {"translation_model", "translation_progress", "translation_score", "translation_text"}
 OLD = sorted(set(schema.metadata.tables) - LATER)
 NEWER = {"model", "inputs_hash", "receipt", "slope", "intercept", "calibrated", "lowest", "highest", "rising_share"}
 NEWER |= {"always_up", "index_reversal", "index_below_mean20"}  # columns of tables and views that 0004 did not have

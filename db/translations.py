@@ -1,0 +1,78 @@
+"""Every write and read of translation models: themselves, how their training goes, their scores.
+
+Writes as in db/repositories.py, reads as in db/queries.py. The texts to translate are in db/translation_queue.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db import schema
+from db.bulk import Rows, upsert
+from db.frames import frame, row
+
+
+def save_model(conn: Connection, model: Mapping[str, object]) -> int:
+    """Store a model, every column of translation_model by name, in place of the one of its name; 1 when it is new."""
+    table = schema.translation_model
+    before = conn.execute(sa.delete(table).where(table.c.name == model["name"])).rowcount
+    conn.execute(sa.insert(table), [dict(model)])
+    return 1 - before
+
+
+def models(conn: Connection) -> pd.DataFrame:
+    """All models by name: the columns of translation_model."""
+    table = schema.translation_model
+    return frame(conn, sa.select(table).order_by(table.c.name))
+
+
+def model(conn: Connection, name: str) -> dict[str, Any] | None:
+    """A model, every column of translation_model by name; None when it is not stored."""
+    table = schema.translation_model
+    return row(conn, sa.select(table).where(table.c.name == name))
+
+
+def save_progress(conn: Connection, rows: Rows) -> int:
+    """Store or renew how a training goes: every column of translation_progress, a row a step; how many were new."""
+    return upsert(conn, schema.translation_progress, rows, stamps=("at", "tokens_per_second"))
+
+
+def progress(conn: Connection, model: str) -> pd.DataFrame:
+    """How the training of a model went, by step: the columns of translation_progress."""
+    table = schema.translation_progress
+    return frame(conn, sa.select(table).where(table.c.model == model).order_by(table.c.step))
+
+
+def forget_progress(conn: Connection, model: str, *, after: int = -1) -> int:
+    """Drop what is stored of a model's steps after that one, for a training that begins again there; how many rows."""
+    table = schema.translation_progress
+    return conn.execute(sa.delete(table).where(table.c.model == model, table.c.step > after)).rowcount
+
+
+def save_score(conn: Connection, score: Mapping[str, object]) -> int:
+    """Store a score, in place of the one of its model, test set, search and other model; 1 when it is new.
+
+    The columns of translation_score by name but id and search_text; what may be missing may be left out.
+    """
+    table = schema.translation_score
+    given = dict.fromkeys(("bleu_low", "bleu_high", "against", "difference", "p")) | dict(score)
+    given["search_text"] = json.dumps(given["search"], sort_keys=True)
+    key = (table.c[name].is_not_distinct_from(given[name]) for name in ("model", "test_hash", "search_text", "against"))
+    if conn.execute(sa.update(table).where(*key).values(given)).rowcount:
+        return 0
+    conn.execute(sa.insert(table), [given])
+    return 1
+
+
+def scores(conn: Connection, model: str | None = None) -> pd.DataFrame:
+    """Scores by model and moment, of one model or of all: the columns of translation_score but search_text."""
+    table = schema.translation_score
+    columns = (each for each in table.c if each.name != "search_text")
+    statement = sa.select(*columns).order_by(table.c.model, table.c.scored_at, table.c.id)
+    return frame(conn, statement if model is None else statement.where(table.c.model == model))

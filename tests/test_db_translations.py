@@ -1,0 +1,145 @@
+"""Translation models, their training and their scores are stored once; the views say what is there."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from sqlalchemy import Connection, Engine
+
+from db import queries, repositories, schema, translation_queue, translations
+from db.engine import open_engine, reading, require_current, transaction, upgrade
+from db.errors import StoreError
+from db.typed_views import view
+
+NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
+
+
+def model(name: str = "en-de", **changed: Any) -> dict[str, Any]:
+    said = {"kind": "transformer", "size": "tiny", "source_language": "en", "target_language": "de"}
+    counts = {"parameters": 5_000_000_000, "vocabulary": 8000, "pairs": 29000, "steps": 200, "epochs": 1.5}
+    hashes = {f"{each}_hash": each for each in ("checkpoint", "tokenizer", "corpus")}
+    told = {"config": {"layers": 4}, "seed": 17, "code_version": "1", "folder": f"models/{name}", "receipt": "r"}
+    figures = {"validation_loss": 2.5, "validation_bleu": None, "created_at": NOW}
+    return {"name": name, **said, **counts, **hashes, **told, **figures} | changed
+
+
+def progress(step: int, **changed: Any) -> dict[str, Any]:
+    figures = {"train_loss": 3.25, "validation_loss": None, "validation_bleu": None, "learning_rate": 0.1 + 0.2}
+    seen = {"epoch": step / 100, "tokens": step * 100_000_000, "tokens_per_second": 1e5, "at": NOW}
+    return {"model": "en-de", "step": step, **seen, **figures} | changed
+
+
+def score(**changed: Any) -> dict[str, Any]:
+    measured = {"bleu": 34.5, "bleu_low": 33.25, "bleu_high": 35.75, "chrf": 60.5, "signature": "nrefs:1|case:mixed"}
+    named = {"model": "en-de", "test": "multi30k 2016", "test_hash": "abc", "sentences": 1000, "scored_at": NOW}
+    return {**named, **measured, "search": {"beams": 5, "length_penalty": 0.6}} | changed
+
+
+def seen(conn: Connection, name: str) -> list[dict[str, Any]]:
+    return [dict(each) for each in conn.execute(sa.select(view(name))).mappings()]
+
+
+def test_a_model_is_stored_once_and_trained_again_takes_its_place(engine: Engine) -> None:
+    again = model(config={"layers": 6}, validation_bleu=39.5, created_at=LATER)
+    with transaction(engine) as conn:
+        assert [translations.save_model(conn, each) for each in (model(), model(), again)] == [1, 0, 0]
+        translations.save_model(conn, model("de-en"))
+    with reading(engine) as conn:
+        assert translations.model(conn, "en-de") == again
+        assert translations.model(conn, "nobody") is None
+        assert translations.models(conn)["name"].tolist() == ["de-en", "en-de"]
+
+
+def test_progress_is_stored_once_a_step_and_can_be_begun_again(engine: Engine) -> None:
+    with transaction(engine) as conn:
+        assert translations.save_progress(conn, []) == 0
+        assert translations.save_progress(conn, [progress(100), progress(200)]) == 2
+        assert translations.save_progress(conn, [progress(200, validation_bleu=1.5), progress(300)]) == 1
+        translations.save_progress(conn, [progress(100, model="other")])
+        kept = translations.progress(conn, "en-de")
+        assert kept["step"].tolist() == [100, 200, 300]
+        assert kept["tokens"].tolist()[2] == 30_000_000_000
+        assert kept["validation_bleu"].tolist()[1] == 1.5
+        assert translations.forget_progress(conn, "en-de", after=100) == 2
+        assert translations.progress(conn, "en-de")["step"].tolist() == [100]
+        assert len(translations.progress(conn, "other")) == 1
+
+
+def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_adds_one(engine: Engine) -> None:
+    rival = {"against": "rnn", "difference": 2.5, "p": 0.01}
+    same = {"length_penalty": 0.6, "beams": 5}
+    with transaction(engine) as conn:
+        assert translations.save_score(conn, score()) == 1
+        assert translations.save_score(conn, score(**rival)) == 1
+        assert translations.save_score(conn, score(search=same | {"beams": 1})) == 1
+        assert translations.save_score(conn, score(search=same, bleu=35.0, bleu_low=None)) == 0
+        assert translations.save_score(conn, score(**rival | {"p": 0.5})) == 0
+        translations.save_score(conn, score(model="rnn", bleu=1.0))
+    with reading(engine) as conn:
+        kept = translations.scores(conn, "en-de")
+        assert kept["bleu"].tolist() == [35.0, 34.5, 34.5]
+        assert kept["bleu_low"].isna().tolist() == [True, False, False]
+        assert kept["p"].fillna(-1).tolist() == [-1, 0.5, -1]
+        assert [each["beams"] for each in kept["search"]] == [5, 5, 1]
+        assert len(translations.scores(conn)) == 4
+
+
+@pytest.mark.parametrize("against", [None, "rnn"])
+def test_the_store_itself_keeps_no_score_twice(engine: Engine, against: str | None) -> None:
+    row = score(against=against, search_text="{}")
+    with transaction(engine) as conn:
+        conn.execute(sa.insert(schema.translation_score), [row])
+    with pytest.raises(StoreError, match=r"(?i)unique"), transaction(engine) as conn:
+        conn.execute(sa.insert(schema.translation_score), [row])
+
+
+def test_the_views_name_languages_when_the_model_is_stored_and_its_newest_score(engine: Engine) -> None:
+    with transaction(engine) as conn:
+        translation_queue.queue_texts(conn, "en-de", ["A dog."])
+        translations.save_progress(conn, [progress(100)])
+        for name in ("translation_job", "translation_training"):
+            assert [each["source_language"] for each in seen(conn, name)] == [None]
+        translations.save_model(conn, model())
+        assert [each["test_bleu"] for each in seen(conn, "translation_model_log")] == [None]
+        translations.save_score(conn, score(test="new", test_hash="new", bleu=1.0, scored_at=LATER))
+        translations.save_score(conn, score(bleu=2.0))
+        for name in ("translation_job", "translation_training", "translation_score_log", "translation_model_log"):
+            assert {(each["source_language"], each["target_language"]) for each in seen(conn, name)} == {("en", "de")}
+        assert [(each["test"], each["test_bleu"]) for each in seen(conn, "translation_model_log")] == [("new", 1.0)]
+        assert {each["search"]["beams"] for each in seen(conn, "translation_score_log")} == {5}
+
+
+def test_a_user_reads_translations_in_sql(engine: Engine, reader: Engine) -> None:
+    with transaction(engine) as conn:
+        translations.save_model(conn, model())
+        ids = translation_queue.queue_texts(conn, "en-de", ["A dog.", "A cat."])
+    translation_queue.take_texts(engine, "worker", None, 1)
+    with transaction(engine) as conn:
+        translation_queue.finish_texts(conn, "worker", [{"id": ids[0], "translation": "Ein Hund.", "score": -0.5}])
+    sql = "select text, translation from translation_job where target_language = 'de' and status = 'done'"
+    assert queries.select(reader, sql).to_dict("records") == [{"text": "A dog.", "translation": "Ein Hund."}]
+
+
+def test_the_schema_before_and_again_keeps_what_it_held(store_url: str) -> None:
+    from test_db_schema import alembic, tables_and_views  # which asks nothing of the translations
+
+    engine = open_engine(store_url)
+    upgrade(engine)
+    made = tables_and_views(engine)
+    with transaction(engine) as conn:
+        repositories.start_night(
+            conn, "toy", NOW.date(), target=LATER.date() + timedelta(1), source="x", started_at=NOW
+        )
+        translations.save_model(conn, model())
+        before = conn.execute(sa.select(schema.night)).all()
+        command.downgrade(alembic(conn), "0011")
+    assert not any("translation" in name for names in tables_and_views(engine) for name in names)
+    assert upgrade(engine)
+    require_current(engine)
+    assert tables_and_views(engine) == made
+    with reading(engine) as conn:
+        assert conn.execute(sa.select(schema.night)).all() == before
+        assert translations.models(conn).empty
