@@ -32,6 +32,7 @@ from flows.service_cli import services
 from flows.settings import prepare_prefect, prepare_torch, set_up_logging
 from flows.status_cli import statuses
 from flows.study_cli import studies
+from flows.translate_cli import translations
 
 app = typer.Typer(
     name="dtml",
@@ -41,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(store_commands, name="db")
+app.add_typer(translations, name="translate")
 app.add_typer(studies)
 app.add_typer(replays)
 app.add_typer(services)

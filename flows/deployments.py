@@ -28,12 +28,14 @@ from flows.nightly import watch as watch_all
 from flows.scheduled import scheduled_night, scheduled_refetch, scheduled_training
 from flows.schedules import Schedule, Work
 from flows.settings import data_folder, out
+from flows.translate import translate_queue
 
 FLOWS: dict[Work, Flow[Any, Any]] = {
     "night": scheduled_night,
     "training": scheduled_training,
     "refetch": scheduled_refetch,
     "watch": watch_all,
+    "translations": translate_queue,
 }
 ENDED = [StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED]
 WORDS = {"Completed": "done"}  # other states are called by their name

@@ -8,6 +8,7 @@ import typer
 
 from db.errors import StoreError
 from dtml.errors import DtmlError
+from translation.errors import TranslationError
 
 FAILED = 1
 
@@ -18,7 +19,7 @@ def run_command(app: typer.Typer) -> int:
         app()
     except SystemExit as ended:  # how typer leaves, its own usage errors included
         return ended.code if isinstance(ended.code, int) else FAILED
-    except (DtmlError, StoreError) as error:
+    except (DtmlError, StoreError, TranslationError) as error:
         return _say(str(error), error.exit_code)
     except OSError as error:
         return _say(f"{error.filename or 'the system'}: {error.strerror or error}", FAILED)

@@ -1,4 +1,4 @@
-"""When a market's nights, trainings and refetches are due: crons in the time zone of its exchange."""
+"""When nights, trainings and refetches are due: crons in the time zone of a market's exchange; and translations."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -11,8 +11,9 @@ DELAY = timedelta(minutes=150)  # of a night after the usual close: the source h
 TRAINING = "0 6 * * 6"  # Saturday morning: a week of sessions is whole
 REFETCH = "0 4 1 * *"  # once a month: what was restated further back than a night looks
 WATCH = "20 * * * *"
+TRANSLATIONS = "*/5 * * * *"
 
-Work = Literal["night", "training", "refetch", "watch"]
+Work = Literal["night", "training", "refetch", "watch", "translations"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ def schedules_of(market: Market, now: datetime, *, delay: timedelta = DELAY, cro
 def watch_schedule() -> Schedule:
     """The schedule of the look, every hour, for nights that are late."""
     return Schedule("all", "watch", WATCH, "UTC")
+
+
+def translation_schedule() -> Schedule:
+    """The schedule of the worker that translates what is queued."""
+    return Schedule("all", "translations", TRANSLATIONS, "UTC")
 
 
 def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:

@@ -23,9 +23,10 @@ from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, market_names
 from dtml.sessions import last_closed_session
 from flows.desk import Order, open_store, read_market
-from flows.schedules import Schedule, next_night, schedules_of, watch_schedule
+from flows.schedules import Schedule, next_night, schedules_of, translation_schedule, watch_schedule
 from flows.server import END_LIMIT_S, own_server
 from flows.settings import data_folder, make_data_folder, out
+from flows.translators import model_names
 
 if TYPE_CHECKING:
     from prefect.runner import Runner
@@ -35,12 +36,16 @@ Server = subprocess.Popen[bytes]
 
 @dataclass(frozen=True)
 class Service:
-    """What is served: markets by name, the order that each one's runs carry out, and when their nights are due."""
+    """What is served: markets by name, the order that each one's runs carry out, and when their nights are due.
+
+    `translations` are the parameters of the runs that translate what is queued; None where there is no model.
+    """
 
     markets: Mapping[str, Market]
     orders: Mapping[str, Order]
     delay: timedelta
     cron: str | None  # in place of the nights' own
+    translations: Mapping[str, Any] | None = None
 
     def schedules(self, now: datetime) -> list[tuple[Schedule, dict[str, Any]]]:
         """Every schedule, and the parameters of its runs."""
@@ -49,6 +54,10 @@ class Service:
             for schedule in schedules_of(market, now, delay=self.delay, cron=self.cron):
                 anyhow = {"any_day": True} if schedule.work == "night" and self.cron is not None else {}
                 found.append((schedule, {"order": self.orders[name]} | anyhow))
+        if self.translations is not None:
+            found.append((translation_schedule(), dict(self.translations)))
+        if not self.markets:
+            return found
         files = [order.market_file for order in self.orders.values() if order.market_file is not None]
         minutes = self.delay // timedelta(minutes=1)
         watched = {"markets": list(self.markets), "market_files": files, "delay_minutes": minutes}
@@ -69,23 +78,24 @@ def serve_markets(service: Service) -> None:
 def service_of(
     names: Sequence[str], files: Sequence[Path], order: Order, delay: timedelta, cron: str | None
 ) -> Service:
-    """The service of these markets, or of every one with a night in the store; raises UsageError where there is none.
+    """The service of these markets, or of every one with a night in the store, and of the queue where a model is.
 
-    `order` says the rest of what their runs are to do.
+    `order` says the rest of what their runs are to do. Raises UsageError where there is neither a market nor a model.
     """
+    translations = {"device": order.device} if model_names() else None
     asked = [(name, None) for name in names] + [(str(file), file.absolute()) for file in files]
     markets, orders = {}, {}
-    for name, file in asked or [(name, None) for name in _stored_markets()]:
+    for name, file in asked or [(name, None) for name in _stored_markets(anyhow=translations is not None)]:
         market = read_market(name, file)
         markets[market.name] = market
         orders[market.name] = replace(order, market=market.name, market_file=file)
-    return Service(markets, orders, delay, cron)
+    return Service(markets, orders, delay, cron, translations)
 
 
-def _stored_markets() -> list[str]:
+def _stored_markets(*, anyhow: bool) -> list[str]:
     with reading(open_store()) as conn:
         stored = sorted(queries.nights(conn)["market"].unique())
-    if not stored:
+    if not stored and not anyhow:
         raise UsageError("the store has no night of any market yet: name one, as in `dtml serve simulated`")
     if own := [name for name in stored if name not in market_names()]:
         raise UsageError(f"market {own[0]} has a file of its own: name it with --market-file, the others by name")
@@ -177,4 +187,5 @@ def _announce(service: Service, now: datetime) -> None:
             soft_wrap=True,
         )
     page = os.environ["PREFECT_API_URL"].removesuffix("/api")
-    out.print(f"page {page}; missed nights are caught up first; Ctrl-C ends it", markup=False, soft_wrap=True)
+    first = "missed nights are caught up first; " if service.markets else ""
+    out.print(f"page {page}; {first}Ctrl-C ends it", markup=False, soft_wrap=True)

@@ -23,7 +23,7 @@ from db import queries
 from db.engine import open_engine, reading
 from dtml.markets import load_market
 from dtml.sessions import last_closed_session
-from flows.schedules import DELAY, Schedule, schedules_of, watch_schedule
+from flows.schedules import DELAY, Schedule, schedules_of, translation_schedule, watch_schedule
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[1]
@@ -173,7 +173,10 @@ def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(tmp_
             assert deployment["concurrency_options"]["collision_strategy"] == others
     (watched,) = (each for each in found if each["name"] == watch_schedule().work)
     assert [each["schedule"]["cron"] for each in watched["schedules"]] == [watch_schedule().cron]
-    assert len(found) == 7
+    (queue,) = (each for each in found if each["name"] == translation_schedule().work)
+    assert [each["schedule"]["cron"] for each in queue["schedules"]] == [translation_schedule().cron]
+    assert queue["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
+    assert len(found) == 8
 
 
 def test_without_a_market_and_a_night_there_is_nothing_to_serve(tmp_path: Path) -> None:

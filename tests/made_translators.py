@@ -1,0 +1,61 @@
+"""Fixtures: a home with a tiny trained model, to run `dtml translate` in. A test file names it in pytest_plugins."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from made_recipe import Command, write_recipe
+
+from flows.cli import app
+from flows.failures import run_command
+from translation.group import ALONE
+from translation.jobs import Watch, train_model
+from translation.recipes import read_recipe
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model `tiny` in it; to be copied, not changed."""
+    folder = tmp_path_factory.mktemp("tiny")
+    recipe, models = read_recipe(write_recipe(folder)), folder / "models"
+    train_model(recipe, models, work=folder / "work", device=torch.device("cpu"), group=ALONE, watch=Watch())
+    return models
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that is the current one, with nothing of the machine's environment."""
+    home = tmp_path / "home"  # beside what `store_url` makes
+    home.mkdir()
+    monkeypatch.chdir(home)
+    for name in ("DTML_DATABASE_URL", "DTML_DATA", "DTML_REPORTS"):
+        monkeypatch.delenv(name, raising=False)
+    return home
+
+
+@pytest.fixture
+def home(bare: Path, tiny_models: Path) -> Path:
+    """As `bare`, with the model `tiny` in its data folder."""
+    shutil.copytree(tiny_models, bare / "data" / "translation")
+    return bare
+
+
+@pytest.fixture
+def translate(bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run `dtml translate` in this process: exit code, standard output, standard error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dtml", "translate", *arguments])
+        code = run_command(app)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands use the tests' Prefect server; each would take ten seconds to start its own."""
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)

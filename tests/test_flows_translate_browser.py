@@ -1,0 +1,16 @@
+"""The page of alignments as people meet it: in a real browser, wide and narrow, with nothing to complain of."""
+
+from pathlib import Path
+
+from made_browser import axe_source, browser
+from made_recipe import SOURCES, Command
+from test_flows_dashboard_browser import complaints
+
+pytest_plugins = ("made_translators",)
+
+
+def test_the_page_of_alignments_has_nothing_wrong(home: Path, translate: Command, tmp_path: Path) -> None:
+    texts = [SOURCES[0], " ".join(SOURCES[:12]), "<b>Grüße</b> 🙂 日本 " + "x" * 90, ""]
+    assert translate("text", *texts, "--attention", "seen.html")[0] == 0
+    with browser() as chromium:
+        assert complaints(chromium, axe_source(), (home / "seen.html").as_uri(), "alignments", tmp_path) == []
