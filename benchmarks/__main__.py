@@ -8,14 +8,22 @@ from benchmarks import (
     data_axis,
     history,
     kills,
+    layer_cost,
     night,
     panel,
     resampling,
     serve,
     store,
     training,
+    translation_engines,
+    translation_kills,
+    translation_search,
+    translation_training,
 )
 from benchmarks.panel import SHARED
+
+# The kills come last, as they end the process with their result.
+TRANSLATION = (translation_search, translation_training, translation_engines, layer_cost, translation_kills)
 
 
 def main() -> None:
@@ -26,7 +34,7 @@ def main() -> None:
             benchmark.main()
     else:
         print(f"no shared data at {SHARED}: what needs it is left out")
-    for benchmark in (training, resampling, kills, coverage, data_axis, history, chaos, serve):
+    for benchmark in (training, resampling, kills, coverage, data_axis, history, chaos, serve, *TRANSLATION):
         print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}", flush=True)
         benchmark.main()
 

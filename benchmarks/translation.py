@@ -1,0 +1,121 @@
+"""Translation of real corpora: trained by the command, scored by it, the networks side by side.
+
+`python -m benchmarks.translation NAME ...` trains and scores the corpora named (all of them without a name) in the
+folder `--folder`, where a training that was interrupted goes on; then it prints the README's table. The corpora are
+those of the shared data: Multi30k (en-de), Tatoeba (fr-en, ko-en). The recurrent networks learn from as many target
+tokens as the Transformer beside them.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.panel import SHARED
+
+DTML = Path(sys.executable).with_name("dtml")
+CORPORA = SHARED / "translation"
+MULTI30K = {"flickr2016": "test_2016_flickr", "flickr2017": "test_2017_flickr"}
+TINY = {"batch_tokens": 4096, "accumulate": 1, "check_every": 126, "patience": 100}
+RECURRENT = TINY | {"peak": 0.002, "warmup": 500, "updates": 4000}
+LINE = "A man in a blue shirt is standing on a ladder cleaning a window."
+
+
+@dataclass(frozen=True)
+class Study:
+    """A training of the benchmark: a corpus of the shared data, a network, and how long it learns."""
+
+    corpus: str
+    source: str
+    target: str
+    training: Mapping[str, Any]
+    network: Mapping[str, Any] = field(default_factory=dict)
+    vocabulary: int = 10_000
+    tests: Mapping[str, str] = field(default_factory=lambda: {"test": "test"})
+
+    def toml(self, name: str) -> str:
+        """The recipe, as `dtml translate train` reads it."""
+        lines = [
+            f"name = {json.dumps(name)}",
+            f'source_language = "{self.source}"',
+            f'target_language = "{self.target}"',
+        ]
+        parts = {"train": "train", "validation": "val"} | {f"test.{test}": file for test, file in self.tests.items()}
+        for table, part in parts.items():
+            lines += [
+                f"[{table}]",
+                *(f"{side} = {json.dumps(str(self.file(part, side)))}" for side in ("source", "target")),
+            ]
+        lines += ["[tokens]", f"vocabulary = {self.vocabulary}"]
+        for table, values in (("network", {"size": "tiny"} | dict(self.network)), ("training", self.training)):
+            lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
+        return "\n".join(lines) + "\n"
+
+    def file(self, part: str, side: str) -> Path:
+        """One side of a part of the corpus."""
+        return CORPORA / self.corpus / f"{part}.{self.source if side == 'source' else self.target}.txt.gz"
+
+
+def multi30k(training: Mapping[str, Any], **network: Any) -> Study:
+    """Image captions, 29,000 pairs."""
+    return Study("multi30k", "en", "de", training, network, tests=MULTI30K)
+
+
+STUDIES = {
+    "multi30k-en-de": multi30k(TINY | {"minutes": 58, "updates": 20_000}),
+    "multi30k-en-de-4000": multi30k(TINY | {"updates": 4000}),
+    "multi30k-en-de-rnn-none": multi30k(RECURRENT, kind="rnn", attention="none"),
+    "multi30k-en-de-rnn-additive": multi30k(RECURRENT, kind="rnn", attention="additive"),
+    "multi30k-en-de-rnn-dot": multi30k(RECURRENT, kind="rnn", attention="dot"),
+    "multi30k-en-de-rnn-dot-structured": multi30k(RECURRENT, kind="rnn", attention="dot", structured=True),
+    "tatoeba-fr-en": Study("tatoeba_fr_en", "fr", "en", TINY | {"minutes": 40, "check_every": 300}),
+    "tatoeba-ko-en": Study(
+        "tatoeba_ko_en", "ko", "en", TINY | {"updates": 1200, "check_every": 60, "warmup": 400}, vocabulary=4000
+    ),
+}
+
+
+def run(name: str, folder: Path) -> dict[str, Any]:
+    """Train and score a study; what the command says of it, and the minutes that it took."""
+    folder.mkdir(parents=True, exist_ok=True)
+    recipe = folder / f"{name}.toml"
+    recipe.write_text(STUDIES[name].toml(name))
+    environment = os.environ | {"DTML_DATA": str(folder / "data")}
+    start = time.monotonic()
+    said = subprocess.run(
+        [DTML, "translate", "train", recipe, "--json"], env=environment, check=True, stdout=subprocess.PIPE, text=True
+    )
+    subprocess.run(
+        [DTML, "translate", "text", LINE, "--model", name, "--attention", folder / f"{name}.html"],
+        env=environment,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return json.loads(said.stdout) | {"minutes": (time.monotonic() - start) / 60}
+
+
+def main() -> None:
+    """Run what is asked for and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(STUDIES)}")
+    parser.add_argument("--folder", type=Path, default=Path("data/translation-benchmark"))
+    asked = parser.parse_args()
+    if not CORPORA.is_dir():
+        print(f"no shared data at {CORPORA}: nothing to train on")
+        return
+    print("| model | test | BLEU [95 %] | chrF | minutes |\n| --- | --- | ---: | ---: | ---: |", flush=True)
+    for name in asked.names or STUDIES:
+        said = run(name, asked.folder.absolute())
+        for test, score in said["scores"].items():
+            figures = f"{score['bleu']:.1f} [{score['low']:.1f}, {score['high']:.1f}] | {score['chrf']:.1f}"
+            print(f"| {name} | {test} | {figures} | {said['minutes']:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""How fast a trained translator translates: our search against CTranslate2 with the same weights and sentences.
+
+`python -m benchmarks.translation_engines [--model FOLDER] [--sentences 1000] [--rounds 3] [--threads 1 4]`: a model
+that `dtml translate train` has made, and the first test set that its card names; without one the demonstration's,
+which is trained first. Greedy and 5 beams, no length penalty, as many threads for both; CTranslate2 gets all sentences
+at once, sorts them and cuts batches of as many tokens. It need not tell scores, as ours does, and stops as it does of
+itself: when as many translations have ended as there are beams. Needs the extra ctranslate2. The engines take turns;
+medians of rounds, in sentences a second. On a machine that has other work, one thread and `--clock processor` tell the
+ratio by processor time.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from sacrebleu.metrics.bleu import BLEU
+
+from benchmarks.translation_search import stops_of
+from translation.corpus import Corpus, Pair
+from translation.decoding import BEGIN, PAD, Search, search
+from translation.errors import UsageError
+from translation.export import export_ctranslate2
+from translation.group import ALONE
+from translation.jobs import Watch, train_model
+from translation.models import Model, load_model
+from translation.scoring import tokenizer_of
+from translation.transformer import Transformer, TransformerConfig
+
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
+BATCH_TOKENS = 4096
+Rows = list[tuple[int, ...]]  # translations
+Engine = Callable[[int], Rows]  # by a number of beams
+
+
+def trained(folder: Path | None, temporary: Path) -> tuple[Model, list[Pair]]:
+    """The model and pairs that it has not seen."""
+    if folder is None:
+        from flows.translate_demo import demo_recipe
+
+        recipe, _ = demo_recipe(temporary)
+        cpu = torch.device("cpu")
+        done = train_model(
+            recipe, temporary / "models", work=temporary / "work", device=cpu, group=ALONE, watch=Watch()
+        )
+        return done.model, list(recipe.tests["test"].pairs())
+    model = load_model(folder, torch.device("cpu"))
+    if not model.card.made.get("tests"):
+        raise UsageError(f"the card of {folder} names no test set: train with one")
+    files = [Path(each) for each in next(iter(model.card.made["tests"].values()))]
+    return model, list(Corpus(*files, name="test").pairs())
+
+
+def ours(model: Model, sources: Sequence[Sequence[int]]) -> Engine:
+    """Our search."""
+    return lambda beams: [found[0].tokens for found in search(model.stepper, sources, Search(beams=beams, alpha=0.0))]
+
+
+def ctranslate2(model: Model, sources: Sequence[Sequence[int]], folder: Path, threads: int, kind: str) -> Engine:
+    """CTranslate2 with weights of that kind."""
+    from ctranslate2 import Translator
+
+    translator = Translator(str(folder), device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads)
+    texts, every = [model.source.pieces(row) for row in sources], range(model.target.size)
+    pieces = model.target.pieces(every)
+    numbers = dict(zip(pieces, every, strict=True))
+
+    def translate(beams: int) -> Rows:
+        found = translator.translate_batch(
+            texts, beam_size=beams, length_penalty=0, min_decoding_length=0, disable_unk=True,
+            suppress_sequences=[[pieces[PAD]], [pieces[BEGIN]]], max_batch_size=BATCH_TOKENS, batch_type="tokens",
+        )  # fmt: skip
+        return [tuple(numbers[piece] for piece in each.hypotheses[0]) for each in found]
+
+    return translate
+
+
+def exported(model: Model, folder: Path, *, int8: bool) -> Path:
+    """The model's weights as CTranslate2 reads them."""
+    network, config = model.network, TransformerConfig(**model.card.network)
+    assert isinstance(network, Transformer)
+    pieces, target = (each.pieces(range(each.size)) for each in (model.source, model.target))
+    export_ctranslate2(network, config, pieces, folder, int8=int8, target_pieces=target)
+    return folder
+
+
+def compare(
+    engines: dict[str, Engine], beams: int, rounds: int, clock: Callable[[], float]
+) -> tuple[dict[str, float], dict[str, Rows]]:
+    """Seconds of each engine, the median of rounds in which they take turns, and what each says."""
+    took: dict[str, list[float]] = {name: [] for name in engines}
+    said: dict[str, Rows] = {}
+    for _ in range(rounds):
+        for name, engine in engines.items():
+            begun = clock()
+            said[name] = engine(beams)
+            took[name].append(clock() - begun)
+    return {name: statistics.median(each) for name, each in took.items()}, said
+
+
+def show(model: Model, pairs: list[Pair], beams: int, seconds: dict[str, float], said: dict[str, Rows]) -> None:
+    """A line an engine: its pace, ours against it, how often it says what we say, BLEU."""
+    metric, first = BLEU(tokenize=tokenizer_of(model.card.target_language)), next(iter(said))
+    for name, rows in said.items():
+        same = sum(one == other for one, other in zip(rows, said[first], strict=True)) / len(rows)
+        bleu = metric.corpus_score([model.target.decode(row) for row in rows], [[right for _, right in pairs]]).score
+        print(f"{'greedy' if beams == 1 else f'beam {beams}':<8}{name:<22}{len(rows) / seconds[name]:>8.1f}", end="")
+        print(f"{seconds[name] / seconds[first]:>10.2f}{same:>8.1%}{bleu:>7.2f}", flush=True)
+
+
+def show_stops(model: Model, sources: Sequence[Sequence[int]]) -> None:
+    """What it costs that a search stops no sooner than nothing better can come, without and with a length penalty."""
+    for how in (Search(alpha=0.0), Search()):
+        stops = stops_of(model.stepper, sources, how)
+        print(
+            f"beam {how.beams}, alpha {how.alpha}: {stops.exact:.1f} steps a sentence until none can be better, "
+            f"{stops.hasty:.1f} until {how.beams} have ended, which says the same of {stops.same:.1%}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Print a table for each number of threads."""
+    from flows.settings import prepare_torch
+
+    prepare_torch()
+    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    asked.add_argument("--model", type=Path)
+    asked.add_argument("--sentences", type=int, default=1000)
+    asked.add_argument("--rounds", type=int, default=3)
+    asked.add_argument("--threads", type=int, nargs="+", default=sorted({1, os.cpu_count() or 1}))
+    asked.add_argument("--beams", type=int, nargs="+", default=[1, 5])
+    asked.add_argument("--clock", choices=list(CLOCKS), default="wall")
+    options = asked.parse_args()
+    if find_spec("ctranslate2") is None:
+        print("the extra ctranslate2 is not installed: pip install -e '.[ctranslate2]'")
+        return
+    before = torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as temporary:
+        model, pairs = trained(options.model, Path(temporary) / "demo")
+        pairs = pairs[: options.sentences]
+        sources = model.source.encode_all([source for source, _ in pairs])
+        folders = {"float32": exported(model, Path(temporary) / "float32", int8=False)}
+        folders["int8_float32"] = exported(model, Path(temporary) / "int8", int8=True)
+        for threads in options.threads:
+            torch.set_num_threads(threads)
+            engines = {"ours": ours(model, sources)}
+            for kind, folder in folders.items():
+                engines[f"CTranslate2 {kind.split('_')[0]}"] = ctranslate2(model, sources, folder, threads, kind)
+            print(
+                f"{len(pairs)} sentences, {threads} threads, medians of {options.rounds} rounds, {options.clock} time"
+            )
+            print("search  engine                    each/s   ours x    same   BLEU")
+            for beams in options.beams:
+                show(model, pairs, beams, *compare(engines, beams, options.rounds, CLOCKS[options.clock]))
+        show_stops(model, sources)
+    torch.set_num_threads(before)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Kill a training, the translation of a file and a queue's worker at random moments, and look at what is left of them.
+
+`python -m benchmarks.translation_kills [KILLS]`: each is killed (SIGKILL) so often, 10 times unless told, and goes on
+each time it is started again. Its result must be that of one that nobody disturbed: the same weights, the same file,
+each queued text translated once.
+"""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import sqlalchemy as sa
+import torch
+
+from db import translation_queue
+from db.engine import reading, transaction
+from db.translation_schema import translation_text
+from flows import translate, translate_files
+from flows.desk import open_store
+from flows.translate_demo import demo_recipe
+from flows.translate_files import translate_lines
+from flows.translators import models_folder, open_model, train
+from translation.decoding import Search
+from translation.models import read_card
+from translation.synthetic import made_pairs
+
+CPU, GREEDY = torch.device("cpu"), Search(beams=1, alpha=0.0)
+NAME, TEXTS = "demo", 1500
+LEASE_S = 1.0
+TURNS_S = 0.02  # between looks at a child
+
+
+def main() -> None:
+    """Kill each kind of work, and print how it went."""
+    if kind := os.environ.get("KILLS_CHILD"):
+        _child(kind)
+        return
+    kills = int(sys.argv[1]) if sys.argv[1:] else 10
+    print(f"{'work':8} {'undisturbed s':>13} {'kills':>6} {'times done':>10}  result")
+    broken = False
+    with tempfile.TemporaryDirectory() as name:
+        trained = Path(name) / "train-0"
+        for kind, result in RESULTS.items():
+            expected, seconds, homes = _killed(Path(name), kind, result, kills, trained)
+            same = all(found == expected for found in homes)
+            broken = broken or not same
+            said = "the same each time" if same else f"DIFFERS: {expected} became {homes}"
+            print(f"{kind:8} {seconds:13.1f} {kills:6} {len(homes):10}  {said}", flush=True)
+    sys.exit(int(broken))
+
+
+def _killed(
+    folder: Path, kind: str, result: Callable[[], str], kills: int, trained: Path
+) -> tuple[str, float, list[str]]:
+    """The result of undisturbed work, its seconds, and the results of work that was killed so often in all."""
+    draw, died, homes = random.Random(kind), 0, list[str]()  # noqa: S311
+    _prepare(folder / f"{kind}-0", kind, trained)
+    seconds = _run(kind, None)
+    expected = result()
+    while died < kills:
+        _prepare(folder / f"{kind}-{len(homes) + 1}", kind, trained)
+        while died < kills and _run(kind, draw.uniform(0, seconds)) < 0:
+            died += 1
+        _run(kind, None)
+        homes.append(result())
+    return expected, seconds, homes
+
+
+def _prepare(home: Path, kind: str, trained: Path) -> None:
+    """A new folder that is the current one, with what the work needs."""
+    (home / "data").mkdir(parents=True)
+    os.chdir(home)
+    engine = open_store()
+    sources = [source for source, _ in made_pairs(TEXTS, seed=1)]
+    if kind != "train":
+        models_folder().symlink_to(trained / "data" / "translation")
+    if kind == "file":
+        Path("text").write_text("".join(f"{source}\n" for source in sources))
+    if kind == "work":
+        with transaction(engine) as conn:
+            translation_queue.queue_texts(conn, NAME, sources)
+    engine.dispose()
+
+
+def _run(kind: str, kill_after: float | None) -> float:
+    """Seconds that the work took once its process was ready, or -1 when it was killed so long after that."""
+    environment = os.environ | {"KILLS_CHILD": kind, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "benchmarks.translation_kills"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        begun = time.monotonic()
+        try:
+            child.wait(kill_after)
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+            return -1
+    if child.returncode:
+        raise SystemExit(f"{kind} ended with {child.returncode}")
+    return time.monotonic() - begun
+
+
+def _child(kind: str) -> None:
+    engine = open_store()
+    if kind == "train":
+        recipe, _ = demo_recipe(Path("corpus"))
+        short = dict(recipe.training) | {"updates": 150, "check_every": 25}
+        print("ready", flush=True)
+        train(replace(recipe, training=short), "cpu", engine, lambda _: None, lambda _: None)
+        return
+    model = open_model(NAME, CPU)
+    print("ready", flush=True)
+    if kind == "file":
+        translate_files.LINES_AT_ONCE = 100
+        translate_lines(model, Path("text"), Path("out"), GREEDY, CPU, NAME)
+        return
+    translate.AT_ONCE, translate.LEASE_S = 100, LEASE_S
+    while _unfinished() > 0:  # what a killed worker held is free when its lease ends
+        translate.work_off(engine, None, GREEDY, CPU)
+        time.sleep(TURNS_S)
+
+
+def _unfinished() -> int:
+    waiting = sa.select(sa.func.count()).where(translation_text.c.status.in_(["queued", "taken"]))
+    with reading(open_store()) as conn:
+        return int(conn.execute(waiting).scalar_one())
+
+
+def _weights() -> str:
+    return read_card(models_folder() / NAME).weights_hash
+
+
+def _file() -> str:
+    beside = sorted(file.name for file in Path.cwd().glob("out*"))
+    return f"{hashlib.sha256(Path('out').read_bytes()).hexdigest()} {beside}"
+
+
+def _queue() -> str:
+    rows = sa.select(translation_text.c["id", "text", "status", "translation"]).order_by(translation_text.c.id)
+    with reading(open_store()) as conn:
+        return hashlib.sha256(repr(conn.execute(rows).all()).encode()).hexdigest()
+
+
+RESULTS: dict[str, Callable[[], str]] = {"train": _weights, "file": _file, "work": _queue}
+
+
+if __name__ == "__main__":
+    main()
