@@ -20,6 +20,7 @@ from sqlalchemy import Engine, text
 from benchmarks.pages import time_pages
 from benchmarks.store import postgresql
 from benchmarks.ten_years import BACKTEST_MARKET, MARKETS, RESTATED, STOCKS, TenYears, moment, run_name
+from benchmarks.translation_rows import MODELS, TEXTS, write_translations
 from db import backtests, evidence, queries, repositories
 from db.engine import open_engine, reading, transaction, upgrade
 from db.views import VIEW_SQL
@@ -64,6 +65,8 @@ def measure(url: str, history: TenYears) -> bool:
     upgrade(engine)
     began = time.perf_counter()
     history.fill(engine)
+    with transaction(engine) as conn:
+        write_translations(conn)
     filled = time.perf_counter() - began
     _settle(engine)
     with reading(engine) as conn:
@@ -252,6 +255,12 @@ QUESTIONS = (
     Question("fetch_log", "a night", _day("as_of")),
     Question("alert_log", "a night", _day("as_of")),
     Question("model", "a market", lambda _history: f"market = '{_one(MARKETS)}'"),
+    Question("translation_job", "a text", lambda _history: f"id = {int(DRAWN.integers(TEXTS)) + 1}"),
+    Question("translation_job", "what waits", lambda _history: f"model = '{_one(MODELS)}' and status = 'queued'"),
+    *(
+        Question(view, "a model", lambda _history: f"model = '{_one(MODELS)}'")
+        for view in ("translation_model_log", "translation_score_log", "translation_training")
+    ),
 )
 # Each of 400 stocks looks at 400: the rows alone take longer than the limit, and nobody reads them one by one.
 EVERY_PAIR = Question("attention", "every pair of a night", _attended)
