@@ -108,7 +108,7 @@ def time_nights(engine: Engine, history: TenYears) -> pd.DataFrame:
     return pd.DataFrame([_line("prediction", "store a night", stored), _line("prediction", "read a night", read)])
 
 
-def _new_nights(engine: Engine, history: TenYears) -> Iterator[tuple[str, str, pd.DataFrame]]:
+def _new_nights(engine: Engine, history: TenYears) -> Iterator[tuple[str, str, pd.DataFrame, pd.DataFrame]]:
     """Nights after the last one of each market, each begun as the product begins it."""
     days = pd.bdate_range(history.days[-1], periods=STORED_NIGHTS + 1)
     for as_of, target in pairwise(days):
@@ -122,24 +122,24 @@ def _new_nights(engine: Engine, history: TenYears) -> Iterator[tuple[str, str, p
             made = pd.DataFrame({"symbol": STOCKS, "probability": chances, "spread": chances / 50})
             made = made.assign(calibrated=chances, lowest=chances, highest=chances, rising_share=0.5)
             run_id = run_name(market, history.days[history.starts[-1]])
-            yield market, run_id, made.assign(as_of=as_of, target=target, run_id=run_id)
+            made = made.assign(as_of=as_of, target=target, run_id=run_id)
+            named = made[["run_id", "target", "symbol"]]
+            looks = [named.assign(source=np.roll(STOCKS, step), weight=0.1) for step in (1, 2, 3)]
+            yield market, run_id, made, pd.concat(looks, ignore_index=True)
 
 
 def _ask(engine: Engine, sql: str) -> int:
     return len(queries.select(engine, sql))
 
 
-def _store_night(engine: Engine, market: str, run_id: str, made: pd.DataFrame) -> int:
+def _store_night(engine: Engine, market: str, run_id: str, made: pd.DataFrame, looks: pd.DataFrame) -> int:
     as_of = made["as_of"].iloc[0]
     now = moment(as_of).to_pydatetime()
     counts = {"fetched": 4000, "stored": 400, "refused": 0, "predictions": len(made)}
-    looks = [
-        made[["run_id", "target", "symbol"]].assign(source=np.roll(STOCKS, step), weight=0.1) for step in (1, 2, 3)
-    ]
     rules = made[["as_of", "target"]].head(1).assign(**dict.fromkeys(NAIVE_RULES, True))
     with transaction(engine) as conn:
         new = repositories.save_predictions(conn, market, made, known_at=now, made_at=now)
-        backtests.save_attention(conn, market, pd.concat(looks, ignore_index=True))
+        backtests.save_attention(conn, market, looks)
         evidence.save_rule_calls(conn, market, rules)
         repositories.finish_night(
             conn,

@@ -20,7 +20,7 @@ from db.bulk import insert_frame, insert_missing
 from db.errors import StoreError
 from db.frames import frame, row
 from db.queries import rows_of
-from db.stored import alongside, differ, identified, instruments_of, is_stored, named, require_distinct, save_figures
+from db.stored import alongside, differ, identified, is_stored, named, require_distinct, save_figures
 
 COUNTS = ("stocks", "member_days", "without_price", "tried")
 
@@ -86,8 +86,7 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
         return 0
     require_distinct(attention, ["run_id", "target", "symbol", "source"])
     key = ["run_id", "target", "instrument_id", "source_id"]
-    sources = instruments_of(conn, market, attention["source"])
-    rows = identified(conn, market, attention).assign(source_id=sources).sort_values(key, ignore_index=True)
+    rows = identified(conn, market, attention, source_id="source").sort_values(key, ignore_index=True)
     table = schema.attention_weight
     days = rows[["run_id", "target"]].drop_duplicates().itertuples(index=False)
     stored = [

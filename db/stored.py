@@ -20,18 +20,18 @@ FIGURE_TOLERANCE = 1e-6
 FIGURE_ZERO = 1e-12
 
 
-def instruments_of(conn: Connection, market: str, symbols: pd.Series[str]) -> pd.Series[int]:
-    """The instrument of each symbol; StoreUsageError, naming some, for symbols that are not stored."""
-    ids = symbols.map(queries.instrument_ids(conn, market))
-    unknown = sorted(symbols[ids.isna()].unique())
+def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) -> pd.DataFrame:
+    """The frame with the instrument_id of each symbol; `more` names another such column, and the symbols it is of.
+
+    Raises StoreUsageError, naming some, for symbols that are not stored.
+    """
+    known = queries.instrument_ids(conn, market)
+    columns = {"instrument_id": "symbol"} | more
+    ids = {name: frame[symbols].map(known) for name, symbols in columns.items()}
+    unknown = sorted({symbol for name, found in ids.items() for symbol in frame[columns[name]][found.isna()]})
     if unknown:
         raise StoreUsageError(f"symbols not stored for market {market}: {', '.join(unknown[:5])}")
-    return ids.astype("int64")
-
-
-def identified(conn: Connection, market: str, frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the instrument_id of each symbol."""
-    return frame.assign(instrument_id=instruments_of(conn, market, frame["symbol"]))
+    return frame.assign(**{name: found.astype("int64") for name, found in ids.items()})
 
 
 def require_distinct(rows: pd.DataFrame, key: list[str]) -> None:
@@ -49,6 +49,9 @@ def named(rows: pd.DataFrame, key: list[str]) -> str:
 
 def alongside(rows: pd.DataFrame, stored: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     """For each row, in order, the stored one of its key; missing values where there is none."""
+    if stored.empty:  # as for every new night: a merge would take most of the time of storing it
+        nothing = stored.drop(columns=key).reindex(range(len(rows)))
+        return rows[key].reset_index(drop=True).join(nothing).assign(_merge="left_only")
     return rows[key].merge(stored, on=key, how="left", indicator=True)
 
 
