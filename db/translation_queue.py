@@ -72,25 +72,17 @@ def renew(
 
 
 def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, object]]) -> int:
-    """Store translations: id, translation, score and, if asked for, attention; how many were written.
+    """Store translations: id, translation, score and, if there are, attention and a reason to doubt; how many written.
 
     What the worker no longer holds, because its lease ended and the text was taken again, is left as it is.
     """
     if not rows:
         return 0
     done = sa.update(text).where(*_held_by(worker), text.c.id == sa.bindparam("of"))
-    values = {name: sa.bindparam(f"new_{name}", type_=text.c[name].type) for name in ("translation", "score")}
-    values["attention"] = sa.bindparam("new_attention", type_=text.c.attention.type)
-    statement = done.values(status="done", finished_at=datetime.now(UTC), taken_until=None, reason=None, **values)
-    given = [
-        {
-            "of": each["id"],
-            "new_translation": each["translation"],
-            "new_score": each["score"],
-            "new_attention": each.get("attention"),
-        }
-        for each in rows
-    ]
+    names = ("translation", "score", "attention", "reason")
+    values = {name: sa.bindparam(f"new_{name}", type_=text.c[name].type) for name in names}
+    statement = done.values(status="done", finished_at=datetime.now(UTC), taken_until=None, **values)
+    given = [{"of": each["id"]} | {f"new_{name}": each.get(name) for name in names} for each in rows]
     return conn.execute(statement, given, execution_options={"preserve_rowcount": True}).rowcount
 
 

@@ -104,7 +104,7 @@ translation_text = Table(
         JSON(none_as_null=True),
         comment="Weights of the source's pieces for each piece written; missing if not asked for.",
     ),
-    Column("reason", String, comment="Why it failed; missing otherwise."),
+    Column("reason", String, comment="Why it failed, or what is odd about the text; missing otherwise."),
     CheckConstraint("status in ('queued', 'taken', 'done', 'failed')", name="status"),
     CheckConstraint("attempts >= 0", name="attempts"),
     CheckConstraint("status <> 'taken' or taken_by is not null and taken_until is not null", name="lease"),

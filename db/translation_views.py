@@ -74,7 +74,7 @@ TRANSLATION_VIEW_COLUMNS: Final = MappingProxyType(
             "translation": "The translation; missing until it is done.",
             "score": "Log probability over the length penalty, at most 0; missing until it is done.",
             "attempts": "How often a worker took it.",
-            "reason": "Why it failed; missing otherwise.",
+            "reason": "Why it failed, or what is odd about the text; missing otherwise.",
         },
         "translation_model_log": {
             "model": "Name of the model.",

@@ -19,8 +19,15 @@ from db.frames import frame, row
 
 
 def save_model(conn: Connection, model: Mapping[str, object]) -> int:
-    """Store a model, every column of translation_model by name, in place of the one of its name; 1 when it is new."""
+    """Store a model, every column of translation_model by name, in place of the one of its name; 1 when it is new.
+
+    Scores of other weights of that name are dropped.
+    """
     table = schema.translation_model
+    same = table.c.name == model["name"], table.c.checkpoint_hash == model["checkpoint_hash"]
+    if conn.execute(sa.select(table.c.name).where(*same)).first() is None:  # scores are of weights that are gone
+        measured = schema.translation_score.c
+        conn.execute(sa.delete(schema.translation_score).where(measured.model == model["name"]))
     before = conn.execute(sa.delete(table).where(table.c.name == model["name"])).rowcount
     conn.execute(sa.insert(table), [dict(model)])
     return 1 - before

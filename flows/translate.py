@@ -21,7 +21,7 @@ from prefect.states import Completed, Failed
 from sqlalchemy import Engine
 
 from db import translation_queue
-from db.engine import transaction
+from db.engine import reading, transaction
 from db.errors import StoreError
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
@@ -29,7 +29,7 @@ from flows.desk import open_store
 from flows.interrupts import signals_of
 from flows.nightly import as_task
 from flows.settings import prepare_torch
-from flows.translators import open_model, score_on, train
+from flows.translators import model_names, open_model, score_on, train
 from translation.decoding import Search
 from translation.errors import TranslationError
 from translation.jobs import Trained, Translation, translate
@@ -96,7 +96,13 @@ def translate_queue(
         return Failed(message=str(error))
     if not any(counts.values()):
         return Completed(name="Skipped", message="nothing is queued", data=counts)
-    return Completed(message=f"{counts['done']} texts translated, {counts['failed']} failed", data=counts)
+    return Completed(message=in_words(counts), data=counts)
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """What a worker did, in a line."""
+    said = f"{counts['done']} texts translated, {counts['failed']} failed"
+    return f"{said}, {counts['waiting']} wait for models that are not there" if counts["waiting"] else said
 
 
 def work_off(
@@ -104,25 +110,45 @@ def work_off(
 ) -> dict[str, int]:
     """Take texts, translate them and store the translations, model by model, until nothing is queued.
 
-    A text that cannot be translated fails alone, with the reason; those of a model that cannot be opened fail together.
+    A text that cannot be translated fails alone, with the reason; those of a model that is not there, or cannot be
+    opened, wait: it may be being trained.
     """
     worker, counts = f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}", Counter({"done": 0, "failed": 0})
     model: Model | None = None
+    broken: set[str] = set()
     with _unwound_first(attended):
         try:
-            while taken := translation_queue.take_texts(engine, worker, models, AT_ONCE, LEASE_S):
+            while taken := translation_queue.take_texts(engine, worker, _usable(models, broken), AT_ONCE, LEASE_S):
                 name = taken[0]["model"]
                 try:
                     model = model if model is not None and model.card.name == name else open_model(name, device)
                 except TranslationError as error:
-                    failures = dict.fromkeys([each["id"] for each in taken], str(error))
-                    counts["failed"] += _failed(engine, worker, failures)
+                    log.warning("the texts of %s wait: %s", name, error)
+                    broken.add(name)
+                    _give_back(engine, worker)
                     continue
                 counts.update(_translated(engine, worker, model, taken, how, device))
         finally:
-            with transaction(engine) as conn:
-                translation_queue.give_back(conn, worker)
-    return dict(counts)
+            _give_back(engine, worker)
+    return dict(counts) | {"waiting": _waiting(engine, models)}
+
+
+def _usable(models: Collection[str] | None, broken: Collection[str]) -> list[str]:
+    """The models of this folder whose texts can be taken, of all or of those that are asked for."""
+    return [name for name in model_names() if name not in broken and (models is None or name in models)]
+
+
+def _give_back(engine: Engine, worker: str) -> None:
+    with transaction(engine) as conn:
+        translation_queue.give_back(conn, worker)
+
+
+def _waiting(engine: Engine, models: Collection[str] | None) -> int:
+    """How many texts are queued still, and no worker of this folder can translate."""
+    with reading(engine) as conn:
+        counts = translation_queue.queue_counts(conn)
+    mine = counts["model"].isin(list(models)) if models is not None else True
+    return int(counts.loc[(counts["status"] == "queued") & mine, "n"].sum())
 
 
 class _Ended(BaseException):
@@ -208,4 +234,10 @@ def _row(number: int, said: Translation) -> dict[str, Any]:
         for source, target, weights in said.attention
     ]
     text = said.text.replace("\0", "")  # which PostgreSQL cannot hold
-    return {"id": number, "translation": text, "score": said.score, "attention": attention or None}
+    return {
+        "id": number,
+        "translation": text,
+        "score": said.score,
+        "attention": attention or None,
+        "reason": said.warning,
+    }

@@ -15,7 +15,7 @@ from db.engine import open_reader, reading, transaction
 from dtml.inference import choose_device
 from flows.console import print_frame, print_json
 from flows.desk import open_store
-from flows.settings import data_folder, make_data_folder, out
+from flows.settings import data_folder, make_data_folder, out, prepare_torch
 from flows.translate_files import translate_lines
 from flows.translators import cards, chosen, open_model, receipt, score_on, test_set
 from translation.corpus import lines_of
@@ -36,6 +36,7 @@ def train_recipe(config: Path, device: str, *, as_json: bool) -> None:
 
 def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | None:
     make_data_folder()
+    prepare_torch()
     if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes the first has the flow
         from flows.translators import train
 
@@ -175,14 +176,14 @@ def queue_texts(texts: Sequence[str], file: Path | None, name: str | None, prior
 
 def work_off(models: Sequence[str], choice: tuple[int, float], device: str, *, attention: bool) -> None:
     """Empty the queue."""
-    from flows.translate import translate_queue
+    from flows.translate import in_words, translate_queue
 
     search_of(*choice)
     for model in models:
         chosen(model)
     make_data_folder()
     counts: Any = translate_queue(list(models), *choice, device=device, attention=attention, attended=True)
-    out.print(f"{counts['done']} texts translated, {counts['failed']} failed")
+    out.print(in_words(counts), markup=False)
 
 
 def show_jobs(name: str | None, status: str | None, limit: int, *, as_json: bool) -> None:

@@ -41,7 +41,7 @@ def work_folder(name: str) -> Path:
 
 def model_names() -> list[str]:
     """The models that are whole, by name."""
-    return sorted(card.parent.name for card in models_folder().glob(f"*/{CONFIG}"))
+    return sorted(card.parent.name for card in models_folder().glob(f"[!.]*/{CONFIG}"))
 
 
 def chosen(name: str | None) -> Path:
@@ -134,10 +134,11 @@ def _model_row(trained: Trained) -> dict[str, Any]:
 
 def test_set(card: Card, test: str, references: Path | None) -> Corpus:
     """A test of the model's recipe by name, or files; raises UsageError for a name that is neither."""
-    named: Mapping[str, list[str]] = card.made["tests"]
+    named: Mapping[str, Mapping[str, Any]] = card.made["tests"]
     if test in named and references is None:
-        files = [Path(file) for file in named[test]]
-        return Corpus(files[0], files[1] if len(files) == 2 else None, name=test)
+        told = named[test]
+        first, second = told["columns"]
+        return Corpus(Path(told["source"]), told["target"] and Path(told["target"]), (first, second), name=test)
     if not Path(test).exists():
         known = f"its tests are {', '.join(named)}" if named else "it has no test"
         raise UsageError(f"{test!r} is no test set of {card.name} ({known}) and no file")

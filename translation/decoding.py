@@ -121,7 +121,8 @@ def best_tokens(scores: Tensor, so_far: Tensor) -> tuple[Tensor, Tensor, Tensor]
     place = beam.unsqueeze(-1) * vocabulary + token.clamp(max=vocabulary - 1)
     sums = scores.flatten(1).gather(1, place.flatten(1)).view_as(token) + so_far.gather(1, beam).unsqueeze(-1)
     top, chosen = sums.masked_fill(token >= vocabulary, -math.inf).flatten(1).topk(beams)
-    return top, beam.gather(1, chosen // BLOCK), token.flatten(1).gather(1, chosen)
+    # With more beams than tokens some of the best are none, and lie outside of the vocabulary.
+    return top, beam.gather(1, chosen // BLOCK), token.flatten(1).gather(1, chosen).clamp(max=vocabulary - 1)
 
 
 class _Sentence:

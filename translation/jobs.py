@@ -19,7 +19,7 @@ from translation.models import Card, Model, network_of, save_model, stepper_of
 from translation.prepared import Prepared, prepare
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
-from translation.training import Check, Sitting, train, validation_loss
+from translation.training import SEEDS, Check, Sitting, train, validation_loss
 
 GREEDY = Search(beams=1, alpha=0.0)
 LONGEST = 150  # pieces that are translated at once: longer texts are cut at the ends of sentences
@@ -53,7 +53,7 @@ def train_model(
     prepared = _prepared_once(recipe, work, group)
     watch.say(f"{prepared.training.summary()}; {prepared.source.size:,} subwords, size {prepared.size}")
     values, config = _network_values(recipe, prepared), recipe.training_for(prepared.size)
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.seed % SEEDS)
     network = network_of(recipe.kind, values)
     judge = _judge(prepared, recipe.target_language, device)
     sitting = Sitting(
@@ -96,7 +96,10 @@ def _network_values(recipe: Recipe, prepared: Prepared) -> dict[str, Any]:
 
 
 def _card(recipe: Recipe, prepared: Prepared, values: Mapping[str, Any], made: Mapping[str, Any]) -> Card:
-    tests = {name: [str(file) for file in (each.source, each.target) if file] for name, each in recipe.tests.items()}
+    tests = {
+        name: {"source": str(each.source), "target": each.target and str(each.target), "columns": list(each.columns)}
+        for name, each in recipe.tests.items()
+    }
     learned = {
         "pairs": len(prepared.training),
         "dropped": prepared.training.dropped,

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -103,19 +104,25 @@ def network_of(kind: str, values: Mapping[str, Any]) -> nn.Module:
 
 
 def save_model(folder: Path, model: Model) -> Card:
-    """Write a model, its card last: a folder with a card is whole. Returns the card with the hash of the weights."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).unlink(missing_ok=True)
-    save_weights(folder / WEIGHTS, model.network.state_dict())
-    model.source.save(folder / SOURCE)
-    (folder / TARGET).unlink(missing_ok=True)
+    """Write a model beside the one of its name, and put it in its place when it is whole.
+
+    Returns the card with the hash of the weights.
+    """
+    made, before = (folder.with_name(f".{folder.name}.{state}") for state in ("made", "before"))
+    for left in (made, before):
+        shutil.rmtree(left, ignore_errors=True)
+    made.mkdir(parents=True)
+    save_weights(made / WEIGHTS, model.network.state_dict())
+    model.source.save(made / SOURCE)
     if model.target is not model.source:
-        model.target.save(folder / TARGET)
-    (folder / DIRECTION).write_text(json.dumps(model.direction.to_json()))
-    card = Card(**asdict(model.card) | {"weights_hash": _digest(folder / WEIGHTS)})
-    partial = folder / f"{CONFIG}.partial"
-    partial.write_text(json.dumps(asdict(card), indent=2))
-    partial.replace(folder / CONFIG)
+        model.target.save(made / TARGET)
+    (made / DIRECTION).write_text(json.dumps(model.direction.to_json()))
+    card = Card(**asdict(model.card) | {"weights_hash": _digest(made / WEIGHTS)})
+    (made / CONFIG).write_text(json.dumps(asdict(card), indent=2))
+    if folder.exists():
+        folder.rename(before)
+    made.rename(folder)
+    shutil.rmtree(before, ignore_errors=True)
     return card
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -41,6 +41,8 @@ def prepare(recipe: Recipe, folder: Path) -> Prepared:
     """
     for corpus in (recipe.train, recipe.validation, *recipe.tests.values()):
         check_direction(corpus, recipe.source_language, recipe.target_language)
+    for corpus in (recipe.validation, *recipe.tests.values()):  # what is wrong with them is known before the training
+        deque(corpus.pairs(), maxlen=0)
     corpus_hash = hash_of(recipe.train, recipe.validation)
     key = json.dumps([corpus_hash, recipe.size, recipe.vocabulary, recipe.joint, asdict(recipe.rules)])
     notes = _notes(folder)

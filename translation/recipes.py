@@ -80,7 +80,8 @@ class Recipe:
         training = asdict(self.training_for(size))
         for end in ("updates", "minutes", "patience"):
             training.pop(end)
-        said = [self.kind, self.network_for(size), training, self.vocabulary_for(size), asdict(self.rules), corpus_hash]
+        text = [self.vocabulary_for(size), asdict(self.rules), corpus_hash]
+        said = [self.kind, self.network_for(size), training, self.decide_by, *text]
         return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -198,10 +199,11 @@ def _corpus(file: Path, table: str, told: Mapping[str, Any]) -> Corpus:
     columns = told.get("columns", [0, 1])
     if [type(each) for each in columns] != [int, int]:
         raise UsageError(f"{file}: columns of [{table}] are two numbers, the source's and the target's, from 0 on")
+    folder = file.parent.resolve()  # a model keeps where its tests are, whatever folder it is asked from
     try:
         return Corpus(
-            source=file.parent / told["source"],
-            target=None if target is None else file.parent / target,
+            source=folder / told["source"],
+            target=None if target is None else folder / target,
             columns=(columns[0], columns[1]),
             name=table,
         )

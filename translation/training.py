@@ -29,6 +29,8 @@ from translation.loss import smoothed_loss
 from translation.memory import is_out_of_memory, out_of_memory
 from translation.transformer import PADDING
 
+SEEDS = 2**63  # that torch knows
+
 
 class Translator(Protocol):
     """What a network offers to a training: see `translation.transformer.Transformer`."""
@@ -118,7 +120,7 @@ def train(
         batches = next(updates)
         progress.step += 1
         # Drawn anew at each step, so that a training that goes on draws what it would have drawn.
-        torch.manual_seed((config.seed * 1_000_003 + progress.step) * 1_009 + sitting.group.rank)
+        torch.manual_seed(((config.seed * 1_000_003 + progress.step) * 1_009 + sitting.group.rank) % SEEDS)
         rate = learning_rate(progress.step, width, config)
         done = _update(network, optimiser, batches, rate, config, sitting)
         if done is None:
@@ -150,7 +152,7 @@ def _updates(examples: Examples, config: TrainingConfig, progress: Progress, gro
     """The batches of each update from where a training stands, epoch after epoch; of a group, this member's share."""
     each = config.accumulate * group.size
     while True:
-        generator = torch.Generator().manual_seed(config.seed * 1_000_003 + progress.epoch)
+        generator = torch.Generator().manual_seed((config.seed * 1_000_003 + progress.epoch) % SEEDS)
         batches = order(examples, config.batch_tokens, generator)
         progress.batches = len(batches)
         while progress.place + each <= len(batches) or (progress.place == 0 and batches):

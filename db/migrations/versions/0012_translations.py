@@ -178,7 +178,7 @@ def create_translation_text() -> None:
             sa.JSON,
             comment="Weights of the source's pieces for each piece written; missing if not asked for.",
         ),
-        sa.Column("reason", TEXT, comment="Why it failed; missing otherwise."),
+        sa.Column("reason", TEXT, comment="Why it failed, or what is odd about the text; missing otherwise."),
         sa.CheckConstraint("attempts >= 0", name=op.f("ck_translation_text_attempts")),
         sa.CheckConstraint(
             "(status <> 'done' or translation is not null) and (status <> 'failed' or reason is not null)",
