@@ -23,13 +23,14 @@ from sacrebleu.metrics.bleu import BLEU
 
 from benchmarks.translation_search import stops_of
 from translation.corpus import Corpus, Pair
-from translation.decoding import BEGIN, PAD, Search, search
+from translation.decoding import Search, search
 from translation.errors import UsageError
 from translation.export import export_ctranslate2
 from translation.group import ALONE
 from translation.jobs import Watch, train_model
 from translation.models import Model, load_model
 from translation.scoring import tokenizer_of
+from translation.tokenizer import BEGIN, PAD
 from translation.transformer import Transformer, TransformerConfig
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from translation.decoding import BEGIN, END, Hypothesis, Search, best_tokens, search
+from translation.decoding import Hypothesis, Search, best_tokens, search
 from translation.ensemble import Ensemble
 from translation.errors import TranslationError
 from translation.stepping import KeysValues, Stepper, TransformerStepper
+from translation.tokenizer import BEGIN, END
 from translation.transformer import Transformer, TransformerConfig, Weights
 
 VOCABULARY = 23

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from translation.errors import TranslationError
 from translation.stepping import Stepper
+from translation.tokenizer import BEGIN, END, PAD
 
-PAD, BEGIN, END = 0, 2, 3
 BLOCK = 128  # tokens; of widths tried on 10,000 tokens the one at which `best_tokens` was quickest
 
 

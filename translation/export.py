@@ -14,6 +14,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from translation.errors import TranslationError, UsageError
+from translation.tokenizer import BEGIN, END, UNKNOWN
 from translation.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -26,7 +27,6 @@ from translation.transformer import (
 )
 
 POSITIONS = 2048  # written of the sinusoids, which have no end: longer sentences are refused by CTranslate2
-UNKNOWN, BEGIN, END = 1, 2, 3  # places in every vocabulary
 
 
 def export_ctranslate2(

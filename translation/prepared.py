@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from translation.corpus import Corpus, Examples, Pair, Rules, Sentences, check_direction, shards
+from translation.corpus import Corpus, Examples, Rules, Sentences, check_direction, shards
 from translation.models import SOURCE, TARGET, size_for
 from translation.recipes import Recipe
 from translation.tokenizer import Tokenizer
@@ -132,8 +132,3 @@ def hash_of(*corpora: Corpus) -> str:
                 while block := stream.read(READ_AT_ONCE):
                     digest.update(block)
     return digest.hexdigest()
-
-
-def pairs_of(corpus: Corpus) -> list[Pair]:
-    """All pairs of a small corpus, such as a test set."""
-    return list(corpus.pairs())
