@@ -27,11 +27,13 @@ from torch.nn import functional
 from benchmarks.panel import SHARED
 from translation.batches import Batch, batch_of, order
 from translation.corpus import Corpus, Examples, Rules, clean
+from translation.group import ALONE
 from translation.loss import smoothed_loss
 from translation.synthetic import made_pairs
 from translation.tokenizer import PAD, Tokenizer
-from translation.training import Sitting, TrainingConfig, _loss, _update
+from translation.training import TrainingConfig
 from translation.transformer import MultiHeadAttention, Transformer, TransformerConfig, sinusoids
+from translation.updates import Update, batch_loss
 
 VOCABULARY, MADE_VOCABULARY, MADE = 10_000, 600, 29_000
 SIZE = TransformerConfig(VOCABULARY, VOCABULARY, d_model=128, heads=4, d_ff=256, encoder_layers=4, decoder_layers=4)
@@ -109,10 +111,10 @@ def ways() -> list[Way]:
     config = replace(SIZE, dropout=0.3)
     network = config.build().train()
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-    sitting = Sitting(folder=Path(), key="")
+    update = Update(network, optimiser, CONFIG.label_smoothing, CONFIG.clip, torch.device("cpu"), ALONE)
 
     def ours(batch: Batch) -> None:
-        _update(network, optimiser, [batch], RATE, CONFIG, sitting)
+        update([batch], RATE)
 
     return [
         Way("the plain loop", bucketed=False, update=_plainly(config, loss_everywhere)),
@@ -148,7 +150,7 @@ def check_losses(batch: Batch) -> None:
         for loss in (loss_everywhere, loss_of_real, loss_inside)
     ]
     own = ours.embed_target.tokens.weight
-    losses.append((ours, own, lambda: _loss(ours, batch, SMOOTHING, torch.device("cpu")) / batch.tokens))
+    losses.append((ours, own, lambda: batch_loss(ours, batch, SMOOTHING, torch.device("cpu")) / batch.tokens))
     found, gradients = [], []
     for network, weight, loss in losses:
         network.train()

@@ -20,16 +20,20 @@ Alpha = Annotated[float, typer.Option(min=0.0, help="Length penalty; 0 prefers s
 @translations.command()
 def train(
     config: Annotated[Path, typer.Argument(help="What to train from and how: a TOML file.")],
+    processes: Annotated[
+        int,
+        typer.Option(min=1, help="Processes that share each update, as many as GPUs or cores."),
+    ] = 1,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Train a model of the corpora that a TOML file names; interrupted, it goes on when called again.
 
-    Example: dtml translate train multi30k.toml
+    Example: dtml translate train multi30k.toml --processes 4
     """
     from flows.translate_commands import train_recipe
 
-    train_recipe(config, device, as_json=as_json)
+    train_recipe(config, device, processes, as_json=as_json)
 
 
 @translations.command()

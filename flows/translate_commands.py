@@ -17,10 +17,11 @@ from flows.console import print_frame, print_json
 from flows.desk import open_store
 from flows.settings import data_folder, make_data_folder, out, prepare_torch
 from flows.translate_files import translate_lines
-from flows.translators import cards, chosen, open_model, receipt, score_on, test_set
+from flows.translators import assist, cards, chosen, open_model, receipt, score_on, test_set
 from translation.corpus import lines_of
 from translation.decoding import Search
 from translation.errors import UsageError
+from translation.group import run_group
 from translation.jobs import Translation, translate
 from translation.models import Model, config_of
 from translation.recipes import Recipe, read_recipe
@@ -29,18 +30,21 @@ from translation.transformer import Transformer, TransformerConfig
 log = logging.getLogger(__name__)
 
 
-def train_recipe(config: Path, device: str, *, as_json: bool) -> None:
-    """Train the model of a TOML file."""
-    _train(read_recipe(config), device, as_json=as_json)
+def train_recipe(config: Path, device: str, processes: int, *, as_json: bool) -> None:
+    """Train the model of a TOML file; raises SystemExit with the code of a process that failed."""
+    recipe = read_recipe(config)
+    if processes == 1 or "RANK" in os.environ:
+        _train(recipe, device, as_json=as_json)
+        return
+    told = ["translate", "train", str(config), "--device", device, *(["--json"] if as_json else [])]
+    sys.exit(run_group([sys.executable, "-c", "from flows.cli import main; main()", *told], processes))
 
 
 def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | None:
     make_data_folder()
     prepare_torch()
     if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes the first has the flow
-        from flows.translators import train
-
-        train(recipe, choose_device(device).type, open_store(), log.info, lambda _: None)
+        assist(recipe, choose_device(device).type)
         return None
     from flows.translate import train_translator
 

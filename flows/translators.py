@@ -75,8 +75,6 @@ def train(recipe: Recipe, device: str, engine: Engine, say: Say, on_check: Calla
     work = work_folder(recipe.name)
     work.mkdir(parents=True, exist_ok=True)
     group, place = join_group(device)
-    if group.rank > 0:  # the first of a group keeps the books
-        return train_model(recipe, models_folder(), work=work, device=place, group=group, watch=Watch())
     try:
         with FileLock(work / "train.lock", timeout=0):
             if not (work / STATE).exists():
@@ -94,9 +92,17 @@ def train(recipe: Recipe, device: str, engine: Engine, say: Say, on_check: Calla
         raise TranslationError(
             f"another process trains {recipe.name}: let it end, or name this one otherwise"
         ) from None
+    assert trained is not None, "the first of a group keeps the books"
     with transaction(engine) as conn:
         translations.save_model(conn, _model_row(trained))
     return trained
+
+
+def assist(recipe: Recipe, device: str) -> None:
+    """Take part in a training whose books another process of the group keeps."""
+    group, place = join_group(device)
+    work = work_folder(recipe.name)
+    train_model(recipe, models_folder(), work=work, device=place, group=group, watch=Watch())
 
 
 def _progress_row(name: str, check: Check) -> dict[str, Any]:

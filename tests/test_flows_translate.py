@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 import signal
 import sqlite3
@@ -74,6 +75,41 @@ def test_a_training_that_is_killed_goes_on_to_the_weights_of_an_undisturbed_one(
     assert ended(process)[0] == -signal.SIGKILL
     assert not (bare / "data" / "translation" / "tiny" / "model.json").exists()
     assert ended(started("train", "tiny.toml"))[0] == 0
+    assert stored(bare, WEIGHTS) == [(expected,)]
+    assert counts(bare) == [1, 6, 1]
+
+
+def member(process: Any, rank: int) -> int:
+    """The number of the process with this rank in a group that `process` runs."""
+    for number in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        if f"RANK={rank}".encode() in Path(f"/proc/{number}/environ").read_bytes().split(b"\0"):
+            return int(number)
+    raise LookupError(rank)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by Linux's /proc")
+@pytest.mark.usefixtures("served")
+def test_a_training_that_loses_one_of_its_processes_ends_with_a_line_and_goes_on_to_the_same_weights(
+    bare: Path,
+) -> None:
+    recipe = {"updates": 120, "check_every": 20, "dropout": 0.1}
+    (bare / "other").mkdir()
+    write_recipe(bare / "other", **recipe)  # type: ignore[arg-type]
+    code, said, complaint = ended(started("train", "other/tiny.toml", "--processes", "2"))
+    assert (code, complaint, "made: BLEU" in said) == (0, "", True)
+    ((expected,),) = stored(bare, WEIGHTS)
+    shutil.rmtree(bare / "data")
+    write_recipe(bare, **recipe)  # type: ignore[arg-type]
+    process = started("train", "tiny.toml", "--processes", "2")
+    deadline = time.monotonic() + 150
+    while not list(bare.glob("data/training/translation/tiny/step-*.safetensors")):
+        assert process.poll() is None, ended(process)
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(member(process, 1), signal.SIGKILL)
+    code, _, complaint = ended(process)
+    assert (code, is_one_line(complaint), "goes on from the last check" in complaint) == (1, True, True), complaint
+    assert ended(started("train", "tiny.toml", "--processes", "2"))[0] == 0
     assert stored(bare, WEIGHTS) == [(expected,)]
     assert counts(bare) == [1, 6, 1]
 

@@ -76,7 +76,7 @@ def test_two_processes_learn_what_one_learns_of_both_their_batches(tmp_path: Pat
 def test_a_process_without_torchrun_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert join_group("cpu") == (ALONE, torch.device("cpu"))
-    assert ALONE.sum_up(torch.nn.Linear(1, 1), 2.5, 3) == (2.5, 3)
+    assert ALONE.sum_up(torch.nn.Linear(1, 1), (2.5, 3, True)) == (2.5, 3, True)
     assert ALONE.agree(0.1) == 0.1
 
 

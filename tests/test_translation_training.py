@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import translation.training
 from tests.made_translations import CONFIG, CPU, WIDTH, drawn, examples, same, trained
 from translation.batches import batch_of, order
-from translation.checkpointing import Progress, read_tensors
+from translation.checkpointing import Progress, average_weights, read_tensors
 from translation.errors import TranslationError, UsageError
 from translation.loss import POSITIONS_AT_ONCE, smoothed_loss
 from translation.training import Check, Sitting, TrainingConfig, learning_rate, train, validation_loss
@@ -213,7 +213,19 @@ def test_it_ends_without_patience_and_without_time(tmp_path: Path) -> None:
     assert progress.checks_since == 2
     assert progress.step - progress.best_step == 2 * hopeless.check_every
     _, progress = trained(tmp_path / "time", replace(CONFIG, minutes=1e-9, updates=1000))
-    assert progress.step == CONFIG.check_every
+    assert (progress.step, progress.kept) == (1, [1])  # kept, however far the next check would have been
+
+
+def test_where_patience_ends_it_the_weights_are_those_up_to_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures_of = iter([9.0, 8.0, 7.0, 7.5, 7.25])  # of validation; the third is the best
+    monkeypatch.setattr(translation.training, "validation_loss", lambda *_: next(figures_of))
+    network, progress = trained(tmp_path, replace(CONFIG, average=2, patience=2, updates=1000))
+    assert (progress.best_step, progress.kept) == (9, [6, 9, 12, 15])
+    assert all(
+        torch.equal(network.state_dict()[name], value) for name, value in average_weights(tmp_path, [6, 9]).items()
+    )
 
 
 def test_validation_depends_on_no_batches_and_leaves_the_mode() -> None:

@@ -1,13 +1,24 @@
-"""Several processes that train one network: processors or GPUs, on one machine or many, started by torchrun."""
+"""Several processes that train one network: those of one machine, or torchrun's GPUs and machines."""
 
 import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
-from translation.errors import UsageError
+from translation.errors import TranslationError, UsageError
+
+PATIENCE = timedelta(hours=12)  # of a process for the others: the first prepares the corpus while they wait
+LOOK, FAREWELL = 0.2, 10  # seconds between looks at the processes, and for the first to end by itself
+LOST = "another process of the training ended: the same command goes on from the last check"
 
 
 @dataclass(frozen=True)
@@ -17,36 +28,57 @@ class Group:
     rank: int = 0
     size: int = 1
 
-    def sum_up(self, network: nn.Module, loss: float, tokens: int) -> tuple[float, int]:
-        """Sum the gradients over the group, in place, and the figures of an update."""
+    def sum_up(self, network: nn.Module, figures: tuple[float, int, bool]) -> tuple[float, int, bool]:
+        """Sum the gradients, in place, with an update's loss, its tokens, and whether any calls it the last."""
         if self.size == 1:
-            return loss, tokens
+            return figures
         gradients = [each.grad for each in network.parameters() if each.grad is not None]
-        figures = torch.tensor([loss, tokens], dtype=torch.float32, device=gradients[0].device)
-        flat = torch.cat([figures, *(each.flatten() for each in gradients)])
-        dist.all_reduce(flat)
-        start = 2
+        told = torch.tensor(figures, dtype=torch.float32, device=gradients[0].device)
+        flat = torch.cat([told, *(each.flatten() for each in gradients)])
+        with _others_there():
+            dist.all_reduce(flat)
+        start = len(figures)
         for gradient in gradients:
             gradient.copy_(flat[start : start + gradient.numel()].view_as(gradient))
             start += gradient.numel()
-        return flat[0].item(), int(flat[1].item())
+        return flat[0].item(), int(flat[1].item()), flat[2].item() > 0
+
+    def total(self, figures: Tensor) -> Tensor:
+        """The sum of every process's figures, of the same shape and type, on the processor."""
+        if self.size == 1:
+            return figures
+        told = _where_told(figures)
+        with _others_there():
+            dist.all_reduce(told)
+        return told.cpu()
 
     def agree(self, figure: float) -> float:
         """The first process's figure, for all: clocks differ, and a training must end everywhere at once."""
         if self.size == 1:
             return figure
-        told = torch.tensor([figure], dtype=torch.float64)
-        if dist.get_backend() == "nccl":
-            told = told.cuda()
-        dist.broadcast(told, 0)
+        told = _where_told(torch.tensor([figure], dtype=torch.float64))
+        with _others_there():
+            dist.broadcast(told, 0)
         return told.item()
+
+
+def _where_told(figures: Tensor) -> Tensor:
+    return figures.cuda() if dist.get_backend() == "nccl" else figures.clone()
+
+
+@contextmanager
+def _others_there() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # gloo has no other, whatever befell the process on the other side
+        raise TranslationError(LOST) from error
 
 
 ALONE = Group()
 
 
 def join_group(device: str) -> tuple[Group, torch.device]:
-    """Take the place that torchrun gives by the environment; alone where it gives none.
+    """Take the place that torchrun or `run_group` gives by the environment; alone where there is none.
 
     Raises UsageError for a CUDA device that is not there.
     """
@@ -54,10 +86,43 @@ def join_group(device: str) -> tuple[Group, torch.device]:
         raise UsageError("no CUDA device is to be had: choose the device cpu")
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return ALONE, torch.device(device)
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
     group = Group(dist.get_rank(), dist.get_world_size())
     if device != "cuda":
         return group, torch.device(device)
     own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(own)
     return group, own
+
+
+def run_group(command: Sequence[str], size: int) -> int:
+    """Run a command in `size` processes of this machine, a group; the exit code of the first that fails, or 0.
+
+    They share the cores. The first is told of the signals that this process gets; when it ends or one fails, all end.
+    """
+    threads = max(1, (os.cpu_count() or 1) // size)
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(size)}
+    members: list[subprocess.Popen[bytes]] = []
+    for rank in range(size):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": str(threads)}
+        members.append(subprocess.Popen(command, env=os.environ | place | own, start_new_session=True))  # noqa: S603
+    before = {
+        number: signal.signal(number, lambda told, _: members[0].send_signal(told))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    while members[0].poll() is None and not any(each.poll() for each in members):
+        time.sleep(LOOK)
+    with suppress(subprocess.TimeoutExpired):
+        members[0].wait(FAREWELL)  # it notices that another is lost, and says so
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    failed = next((each.returncode for each in members if each.returncode), 0)
+    for each in members:
+        each.terminate()
+        each.wait()
+    return failed
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

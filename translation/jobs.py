@@ -14,11 +14,12 @@ from translation.checkpointing import Progress
 from translation.decoding import Hypothesis, Search, search
 from translation.direction import Direction, piece_counts
 from translation.errors import UsageError
-from translation.group import Group
+from translation.group import ALONE, Group
 from translation.models import Card, Model, network_of, save_model, stepper_of
 from translation.prepared import Prepared, prepare
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
+from translation.tokenizer import PAD
 from translation.training import SEEDS, Check, Sitting, train, validation_loss
 
 GREEDY = Search(beams=1, alpha=0.0)
@@ -45,36 +46,36 @@ class Watch:
 
 def train_model(
     recipe: Recipe, models: Path, *, work: Path, device: torch.device, group: Group, watch: Watch
-) -> Trained:
+) -> Trained | None:
     """Prepare the corpus, train, and write the model to the folder of its name in `models`.
 
-    What the training goes on from after an interruption lies in `work`. Raises TranslationError and UsageError.
+    What the training goes on from after an interruption lies in `work`. None to all of a group but the first, which
+    has the model. Raises TranslationError and UsageError.
     """
     prepared = _prepared_once(recipe, work, group)
     watch.say(f"{prepared.training.summary()}; {prepared.source.size:,} subwords, size {prepared.size}")
     values, config = _network_values(recipe, prepared), recipe.training_for(prepared.size)
     torch.manual_seed(config.seed % SEEDS)
     network = network_of(recipe.kind, values)
-    judge = _judge(prepared, recipe.target_language, device)
     sitting = Sitting(
         folder=work,
         key=recipe.key(prepared.size, prepared.corpus_hash),
         device=device,
         group=group,
         on_check=watch.on_check,
-        bleu=judge if recipe.decide_by == "bleu" else None,
+        bleu=_judge(prepared, recipe.target_language, device, group) if recipe.decide_by == "bleu" else None,
     )
     progress = train(network, values["d_model"], prepared.training, prepared.validation, config, sitting)
+    if group.rank > 0:
+        return None
     figures = {
         "validation_loss": validation_loss(network, prepared.validation, config.batch_tokens, device),
-        "validation_bleu": judge(network),
+        "validation_bleu": _judge(prepared, recipe.target_language, device, ALONE)(network),
     }
     card = _card(recipe, prepared, values, figures | {"training": asdict(config), "progress": asdict(progress)})
     direction = Direction.fit(*piece_counts(prepared.training, prepared.source, prepared.target))
     model = Model(card, network, prepared.source, prepared.target, direction)
-    if group.rank == 0:
-        model = replace(model, card=save_model(models / recipe.name, model))
-    return Trained(model, progress, prepared)
+    return Trained(replace(model, card=save_model(models / recipe.name, model)), progress, prepared)
 
 
 def _prepared_once(recipe: Recipe, work: Path, group: Group) -> Prepared:
@@ -132,18 +133,24 @@ def _refuse_positions(name: str, prepared: Prepared, learned: int) -> None:
         )
 
 
-def _judge(prepared: Prepared, language: str, device: torch.device) -> Callable[[nn.Module], float]:
-    """BLEU of greedy translations of the validation set."""
+def _judge(prepared: Prepared, language: str, device: torch.device, group: Group) -> Callable[[nn.Module], float]:
+    """BLEU of greedy translations of the validation set, of which each of a group translates its share."""
     metric = BLEU(tokenize=tokenizer_of(language))
     pairs = [prepared.validation[place] for place in range(len(prepared.validation))]
     sources = [source.tolist() for source, _ in pairs]
+    widest = max(map(len, sources)) + GREEDY.extra
     expected = [prepared.target.decode(target.tolist()) for _, target in pairs]
 
     def judged(network: nn.Module) -> float:
         was = network.training
-        found = search(stepper_of(network.eval()), sources, GREEDY, device=device)
+        tokens = torch.zeros(len(sources), widest, dtype=torch.int64)
+        mine = range(group.rank, len(sources), group.size)
+        found = search(stepper_of(network.eval()), [sources[each] for each in mine], GREEDY, device=device)
         network.train(was)
-        said = [prepared.target.decode(best[0].tokens) for best in found]
+        for each, best in zip(mine, found, strict=True):
+            tokens[each, : len(best[0].tokens)] = torch.tensor(best[0].tokens)
+        rows = group.total(tokens).tolist()
+        said = [prepared.target.decode([token for token in row if token != PAD]) for row in rows]
         return float(metric.corpus_score(said, [expected]).score)
 
     return judged

@@ -5,12 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
 
 import torch
-from jaxtyping import Int
-from numpy import ndarray
-from torch import Tensor, nn
+from torch import nn
 
 from translation.batches import Batch, batch_of, order
 from translation.checkpointing import (
@@ -23,22 +20,11 @@ from translation.checkpointing import (
     save_state,
 )
 from translation.corpus import Examples
-from translation.errors import TranslationError, UsageError
+from translation.errors import UsageError
 from translation.group import ALONE, Group
-from translation.loss import smoothed_loss
-from translation.memory import is_out_of_memory, out_of_memory
-from translation.transformer import PADDING
+from translation.updates import Update, batch_loss
 
 SEEDS = 2**63  # that torch knows
-
-
-class Translator(Protocol):
-    """What a network offers to a training: see `translation.transformer.Transformer`."""
-
-    output_weight: Tensor
-
-    def __call__(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
-        """`[sentences, target positions, d_model]`."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +80,7 @@ class Sitting:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     group: Group = ALONE
     on_check: Callable[[Check], object] = lambda _: None
-    bleu: Callable[[nn.Module], float] | None = None  # of a network on the validation set; decides, where given
+    bleu: Callable[[nn.Module], float] | None = None  # of the validation set, asked by all of a group; decides
 
 
 def learning_rate(step: int, width: int, config: TrainingConfig) -> float:
@@ -108,44 +94,53 @@ def train(
 ) -> Progress:
     """Train to the end of the time, the updates or the patience; the network has the mean of the last weights then.
 
-    An interrupted training goes on from its last check, to the same losses. Raises TranslationError when the memory
-    does not suffice and when the loss is no number.
+    Without patience, these are the last ones up to the best. An interrupted training goes on from its last check, to
+    the same losses. Raises TranslationError when the memory does not suffice and when the loss is no number.
     """
     network.to(sitting.device).train()
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
     progress = restore_state(sitting.folder, network, optimiser, sitting.key)
+    update = Update(network, optimiser, config.label_smoothing, config.clip, sitting.device, sitting.group)
     since, losses, tokens = time.monotonic(), 0.0, 0
-    updates = _updates(training, config, progress, sitting.group)
+    batches_of = _updates(training, config, progress, sitting.group)
     while not _is_over(progress, config):
-        batches = next(updates)
+        batches = next(batches_of)
         progress.step += 1
         # Drawn anew at each step, so that a training that goes on draws what it would have drawn.
         torch.manual_seed(((config.seed * 1_000_003 + progress.step) * 1_009 + sitting.group.rank) % SEEDS)
         rate = learning_rate(progress.step, width, config)
-        done = _update(network, optimiser, batches, rate, config, sitting)
+        over_time = _is_over_time(progress.seconds + time.monotonic() - since, config)
+        done = update(batches, rate, last=over_time)
         if done is None:
-            raise _out_of_memory(network, optimiser, training, config, sitting)
-        loss, count = done
-        losses, tokens = losses + loss, tokens + count
-        progress.tokens += count
-        if progress.step % config.check_every == 0 or progress.step == config.updates:
+            raise update.out_of_memory(training, config.batch_tokens)
+        losses, tokens = losses + done.loss, tokens + done.tokens
+        progress.tokens += done.tokens
+        if progress.step % config.check_every == 0 or progress.step == config.updates or done.last:
             seconds, since = sitting.group.agree(time.monotonic() - since), time.monotonic()
             progress.seconds += seconds
             check = _check(network, validation, progress, config, sitting, (losses / tokens, tokens / seconds, rate))
             _keep(network, optimiser, progress, check, config, sitting)
             losses, tokens = 0.0, 0
-    if sitting.group.rank > 0:
-        return progress
-    if not progress.kept:
-        raise TranslationError("the training ended before its first check: give it more time, or check more often")
-    load_weights(network, average_weights(sitting.folder, progress.kept))
-    network.eval()
+    if sitting.group.rank == 0:
+        load_weights(network, average_weights(sitting.folder, _averaged(progress, config)))
+        network.eval()
     return progress
 
 
 def _is_over(progress: Progress, config: TrainingConfig) -> bool:
-    over_time = config.minutes is not None and progress.seconds > 60 * config.minutes
-    return progress.step >= config.updates or progress.checks_since >= config.patience or over_time
+    done = progress.step >= config.updates or progress.checks_since >= config.patience
+    return done or _is_over_time(progress.seconds, config)
+
+
+def _is_over_time(seconds: float, config: TrainingConfig) -> bool:
+    return config.minutes is not None and seconds > 60 * config.minutes
+
+
+def _averaged(progress: Progress, config: TrainingConfig) -> list[int]:
+    """The steps whose weights count: the last, but none after the best where patience ended the training."""
+    ended_for_want_of_patience = progress.checks_since >= config.patience
+    up_to = progress.kept[: -progress.checks_since] if ended_for_want_of_patience else progress.kept
+    return up_to[-config.average :]
 
 
 def _updates(examples: Examples, config: TrainingConfig, progress: Progress, group: Group) -> Iterator[list[Batch]]:
@@ -163,71 +158,22 @@ def _updates(examples: Examples, config: TrainingConfig, progress: Progress, gro
         progress.epoch, progress.place = progress.epoch + 1, 0
 
 
-def _update(
-    network: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    batches: list[Batch],
-    rate: float,
-    config: TrainingConfig,
-    sitting: Sitting,
-) -> tuple[float, int] | None:
-    """One step; the summed loss of its batches and their target tokens, over the whole group; None without memory."""
-    try:
-        return _step(network, optimiser, batches, rate, config, sitting)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-    return None  # from here, where the error no longer holds what the step had in memory
-
-
-def _step(
-    network: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    batches: list[Batch],
-    rate: float,
-    config: TrainingConfig,
-    sitting: Sitting,
-) -> tuple[float, int]:
-    optimiser.zero_grad()
-    loss, count = 0.0, 0
-    for batch in batches:
-        summed = _loss(network, batch, config.label_smoothing, sitting.device)
-        summed.backward()
-        loss, count = loss + summed.item(), count + batch.tokens
-    loss, count = sitting.group.sum_up(network, loss, count)
-    if not math.isfinite(loss):
-        raise TranslationError(f"the loss is {loss}: train anew with a lower peak of the learning rate")
-    for parameter in network.parameters():
-        if parameter.grad is not None:
-            parameter.grad.div_(count)
-    if config.clip:
-        nn.utils.clip_grad_norm_(network.parameters(), config.clip)
-    for group in optimiser.param_groups:
-        group["lr"] = rate
-    optimiser.step()
-    return loss, count
-
-
-def _loss(network: nn.Module, batch: Batch, smoothing: float, device: torch.device) -> Tensor:
-    """The loss of a batch, summed over its real target tokens; padding never reaches the output layer."""
-    source, target, expected = (x.to(device) for x in (batch.source, batch.target_input, batch.target_output))
-    with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
-        translator = cast(Translator, network)
-        decoded, _ = translator(source, target)
-        real = expected != PADDING
-        return smoothed_loss(decoded[real], translator.output_weight, expected[real], smoothing)
-
-
 @torch.no_grad()
-def validation_loss(network: nn.Module, examples: Examples, tokens: int, device: torch.device) -> float:
-    """Cross-entropy in nats a target token, without smoothing; the network is left in training mode as it was."""
+def validation_loss(
+    network: nn.Module, examples: Examples, tokens: int, device: torch.device, group: Group = ALONE
+) -> float:
+    """Cross-entropy in nats a target token, without smoothing; the network is left in training mode as it was.
+
+    Each of a group reads its share.
+    """
     was, loss, count = network.training, 0.0, 0
     network.eval()
-    for indices in order(examples, tokens, None):
+    for indices in order(examples, tokens, None)[group.rank :: group.size]:
         batch = batch_of(examples, indices)
-        loss, count = loss + _loss(network, batch, 0.0, device).item(), count + batch.tokens
+        loss, count = loss + batch_loss(network, batch, 0.0, device).item(), count + batch.tokens
     network.train(was)
-    return loss / count
+    total = group.total(torch.tensor([loss, count], dtype=torch.float64))
+    return float(total[0] / total[1])
 
 
 def _check(
@@ -239,7 +185,7 @@ def _check(
     since: tuple[float, float, float],
 ) -> Check:
     """Validate; `since` holds the loss, the tokens a second and the learning rate since the last check."""
-    loss = validation_loss(network, validation, config.batch_tokens, sitting.device)
+    loss = validation_loss(network, validation, config.batch_tokens, sitting.device, sitting.group)
     bleu = None if sitting.bleu is None else sitting.bleu(network)
     per_step = progress.seconds / progress.step
     left = (config.updates - progress.step) * per_step
@@ -265,32 +211,7 @@ def _keep(
     else:
         progress.checks_since += 1
     if sitting.group.rank == 0:
-        keep_weights(sitting.folder, network, progress, config.average)
+        keep_weights(sitting.folder, network, progress, config.average + progress.checks_since)
         save_state(sitting.folder, network, optimiser, progress, sitting.key)
         drop_older_weights(sitting.folder, progress.kept)
         sitting.on_check(check)
-
-
-def _out_of_memory(
-    network: nn.Module, optimiser: torch.optim.Optimizer, examples: Examples, config: TrainingConfig, sitting: Sitting
-) -> TranslationError:
-    """What batches fit: both passes over the largest and the longest, beside all that a later update holds."""
-
-    def attempt(tokens: int) -> None:
-        optimiser.zero_grad()
-        parameters = [] if optimiser.state else [*network.parameters()] * 2
-        moments = [torch.empty_like(each) for each in parameters]
-        batches = order(examples, tokens, None)
-        for indices in (max(batches, key=lambda each: _positions(examples, each)), batches[-1]):
-            _loss(network, batch_of(examples, indices), config.label_smoothing, sitting.device).backward()
-        moments.clear()
-
-    optimiser.zero_grad()
-    longest = max(int(examples.source_lengths.max()), int(examples.target_lengths.max())) + 1
-    return out_of_memory(config.batch_tokens, longest, attempt)
-
-
-def _positions(examples: Examples, indices: Int[ndarray, " sentences"]) -> int:
-    """Of both sides of a batch, padding included."""
-    widths = examples.source_lengths[indices].max() + examples.target_lengths[indices].max() + 2
-    return int(len(indices) * widths)
