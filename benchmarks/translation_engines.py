@@ -22,19 +22,17 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 
 from benchmarks.translation_search import stops_of
-from translation.corpus import Corpus, Pair
+from flows.translators import named_test
+from translation.corpus import Pair
 from translation.decoding import Search, search
 from translation.errors import UsageError
-from translation.export import export_ctranslate2
+from translation.export import export_model, open_exported, translate_exported
 from translation.group import ALONE
 from translation.jobs import Watch, train_model
 from translation.models import Model, load_model
 from translation.scoring import tokenizer_of
-from translation.tokenizer import BEGIN, PAD
-from translation.transformer import Transformer, TransformerConfig
 
 CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
-BATCH_TOKENS = 4096
 Rows = list[tuple[int, ...]]  # translations
 Engine = Callable[[int], Rows]  # by a number of beams
 
@@ -49,12 +47,12 @@ def trained(folder: Path | None, temporary: Path) -> tuple[Model, list[Pair]]:
         done = train_model(
             recipe, temporary / "models", work=temporary / "work", device=cpu, group=ALONE, watch=Watch()
         )
+        assert done is not None
         return done.model, list(recipe.tests["test"].pairs())
     model = load_model(folder, torch.device("cpu"))
     if not model.card.made.get("tests"):
         raise UsageError(f"the card of {folder} names no test set: train with one")
-    files = [Path(each) for each in next(iter(model.card.made["tests"].values()))]
-    return model, list(Corpus(*files, name="test").pairs())
+    return model, list(named_test(model.card, next(iter(model.card.made["tests"]))).pairs())
 
 
 def ours(model: Model, sources: Sequence[Sequence[int]]) -> Engine:
@@ -64,29 +62,15 @@ def ours(model: Model, sources: Sequence[Sequence[int]]) -> Engine:
 
 def ctranslate2(model: Model, sources: Sequence[Sequence[int]], folder: Path, threads: int, kind: str) -> Engine:
     """CTranslate2 with weights of that kind."""
-    from ctranslate2 import Translator
-
-    translator = Translator(str(folder), device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads)
-    texts, every = [model.source.pieces(row) for row in sources], range(model.target.size)
-    pieces = model.target.pieces(every)
-    numbers = dict(zip(pieces, every, strict=True))
-
-    def translate(beams: int) -> Rows:
-        found = translator.translate_batch(
-            texts, beam_size=beams, length_penalty=0, min_decoding_length=0, disable_unk=True,
-            suppress_sequences=[[pieces[PAD]], [pieces[BEGIN]]], max_batch_size=BATCH_TOKENS, batch_type="tokens",
-        )  # fmt: skip
-        return [tuple(numbers[piece] for piece in each.hypotheses[0]) for each in found]
-
-    return translate
+    translator = open_exported(folder, threads=threads, kind=kind)
+    return lambda beams: [
+        tuple(row) for row in translate_exported(translator, model, sources, Search(beams=beams, alpha=0.0))
+    ]
 
 
 def exported(model: Model, folder: Path, *, int8: bool) -> Path:
-    """The model's weights as CTranslate2 reads them."""
-    network, config = model.network, TransformerConfig(**model.card.network)
-    assert isinstance(network, Transformer)
-    pieces, target = (each.pieces(range(each.size)) for each in (model.source, model.target))
-    export_ctranslate2(network, config, pieces, folder, int8=int8, target_pieces=target)
+    """The model as CTranslate2 reads it."""
+    export_model(model, folder, int8=int8)
     return folder
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 import pandas as pd
@@ -46,7 +47,8 @@ def take_texts(
 ) -> list[dict[str, Any]]:
     """Take up to `limit` texts of one of the models (None: of any): the highest priority first, then the oldest.
 
-    All are of the model of the first one. Each is a mapping of id, model, text, priority and attempts, this one
+    All are of the model of the first one. What a worker died of, or beside, is taken alone: so a text that kills its
+    worker takes no other with it. Each is a mapping of id, model, text, priority and attempts, this one
     counted; nobody else takes it for `lease_s` seconds. A text that was taken `MAX_ATTEMPTS` times and never finished
     is failed. Raises StoreUsageError for a limit below 1.
     """
@@ -149,8 +151,10 @@ def _waiting(conn: Connection) -> list[str]:
 
 
 def _take(conn: Connection, worker: str, model: str, limit: int, until: datetime) -> list[dict[str, Any]]:
-    queued = sa.select(text.c.id).where(text.c.status == "queued", text.c.model == model)
-    ids = conn.execute(queued.order_by(*_turn()).limit(limit)).scalars().all()
+    queued = sa.select(text.c.id, text.c.attempts).where(text.c.status == "queued", text.c.model == model)
+    turns = conn.execute(queued.order_by(*_turn()).limit(limit)).all()
+    fresh = list(takewhile(lambda each: each.attempts == 0, turns))
+    ids = [each.id for each in fresh or turns[:1]]
     values = {"status": "taken", "taken_by": worker, "taken_until": until, "attempts": text.c.attempts + 1}
     taken = sa.update(text).where(text.c.id.in_(ids), text.c.status == "queued").values(values)
     columns = (text.c[name] for name in ("id", "model", "text", "priority", "attempts"))

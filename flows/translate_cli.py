@@ -80,6 +80,9 @@ def file(
 def score(
     test: Annotated[str, typer.Argument(help="A test set of the model's recipe, or a file of sources (or a TSV).")],
     references: Annotated[Path | None, typer.Option(help="The translations to compare with, a line a source.")] = None,
+    columns: Annotated[
+        tuple[int, int], typer.Option(help="Of a TSV: the columns of the source and the target, from 0 on.")
+    ] = (0, 1),
     model: ModelOption = None,
     against: Annotated[str | None, typer.Option(help="Another model to compare with on the same test.")] = None,
     beams: Beams = 5,
@@ -93,7 +96,7 @@ def score(
     """
     from flows.translate_commands import score_model
 
-    score_model((test, references), model, against, (beams, alpha), device, as_json=as_json)
+    score_model((test, references, columns), model, against, (beams, alpha), device, as_json=as_json)
 
 
 @translations.command()

@@ -17,15 +17,14 @@ from flows.console import print_frame, print_json
 from flows.desk import open_store
 from flows.settings import data_folder, make_data_folder, out, prepare_torch
 from flows.translate_files import translate_lines
-from flows.translators import assist, cards, chosen, open_model, receipt, score_on, test_set
+from flows.translators import assist, cards, chosen, compared_sources, named_test, open_model, receipt, score_on
 from translation.corpus import lines_of
 from translation.decoding import Search
 from translation.errors import UsageError
 from translation.group import run_group
 from translation.jobs import Translation, translate
-from translation.models import Model, config_of
+from translation.models import Model
 from translation.recipes import Recipe, read_recipe
-from translation.transformer import Transformer, TransformerConfig
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +141,7 @@ def translate_file(source: Path, to: Path, name: str | None, choice: tuple[int, 
 
 
 def score_model(
-    test: tuple[str, Path | None],
+    test: tuple[str, Path | None, tuple[int, int]],
     name: str | None,
     against: str | None,
     choice: tuple[int, float],
@@ -154,8 +153,10 @@ def score_model(
     place = choose_device(device)
     model = open_model(name, place)
     other = None if against is None else open_model(against, place)
+    if other is not None and other.card.languages != model.card.languages:
+        raise UsageError(f"{against} translates {other.card.languages}, but {model.card.name} {model.card.languages}")
     make_data_folder()
-    corpus = test_set(model.card, *test)
+    corpus = named_test(model.card, *test)
     found, compared = score_on(model, corpus, search_of(*choice), place, open_store(), other)
     if as_json:
         print_json({"score": asdict(found), "against": against, "compared": compared and asdict(compared)})
@@ -252,14 +253,14 @@ def run_demo(device: str) -> None:
 
 
 def export_model(name: str, to: Path, form: str, *, int8: bool) -> None:
-    """Write a model for CTranslate2."""
-    from translation.export import export_ctranslate2
+    """Write a model for CTranslate2, and say how often it translates as we do."""
+    from translation.export import agreement
+    from translation.export import export_model as export
 
     model = open_model(name, torch.device("cpu"))
-    if not isinstance(model.network, Transformer):
-        raise UsageError(f"{name} is a {model.card.kind}: {form} runs Transformers alone")
-    config = config_of(model.card.kind, model.card.network)
-    assert isinstance(config, TransformerConfig)
-    pieces = [model.source.pieces(range(model.source.size)), model.target.pieces(range(model.target.size))]
-    export_ctranslate2(model.network, config, pieces[0], to, int8=int8, target_pieces=pieces[1])
-    out.print(f"{name} written to {to} for {form}", markup=False)
+    export(model, to, int8=int8)
+    out.print(f"{name} written to {to} for {form}, its vocabularies beside it", markup=False)
+    sources = compared_sources(model)
+    same = agreement(model, to, model.source.encode_all(sources)) if sources else 0
+    said = f"{same} of {len(sources)} sentences of its test are translated, greedily, as here"
+    out.print(said if sources else "none of its tests is there to compare translations on", markup=False)

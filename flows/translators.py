@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from db import translations
 from db.engine import transaction
 from flows.settings import data_folder
 from translation.checkpointing import STATE
-from translation.corpus import Corpus
+from translation.corpus import Corpus, check_direction
 from translation.decoding import Search
 from translation.errors import TranslationError, UsageError
 from translation.group import join_group
@@ -27,6 +28,7 @@ from translation.scoring import Comparison, Score, compare, score
 from translation.training import Check
 
 Say = Callable[[str], object]
+COMPARED = 200  # sentences
 
 
 def models_folder() -> Path:
@@ -138,8 +140,11 @@ def _model_row(trained: Trained) -> dict[str, Any]:
     }
 
 
-def test_set(card: Card, test: str, references: Path | None) -> Corpus:
-    """A test of the model's recipe by name, or files; raises UsageError for a name that is neither."""
+def named_test(card: Card, test: str, references: Path | None = None, columns: tuple[int, int] = (0, 1)) -> Corpus:
+    """A test of the model's recipe by name, or files, of which a table has its sentences in these columns.
+
+    Raises UsageError for a name that is neither, and for files of the other direction.
+    """
     named: Mapping[str, Mapping[str, Any]] = card.made["tests"]
     if test in named and references is None:
         told = named[test]
@@ -148,7 +153,18 @@ def test_set(card: Card, test: str, references: Path | None) -> Corpus:
     if not Path(test).exists():
         known = f"its tests are {', '.join(named)}" if named else "it has no test"
         raise UsageError(f"{test!r} is no test set of {card.name} ({known}) and no file")
-    return Corpus(Path(test), references, name=Path(test).name)
+    corpus = Corpus(Path(test), references, columns, name=Path(test).name)
+    check_direction(corpus, card.source_language, card.target_language)
+    return corpus
+
+
+def compared_sources(model: Model) -> list[str]:
+    """Sentences to compare engines on: the first of the model's first test set, where its files still are."""
+    for name in model.card.made["tests"]:
+        corpus = named_test(model.card, name)
+        if corpus.source.exists():
+            return [source for source, _ in islice(corpus.pairs(), COMPARED)]
+    return []
 
 
 def score_on(

@@ -247,6 +247,19 @@ def test_the_texts_of_a_killed_worker_come_back_after_its_lease(engine: Engine, 
     assert taken(engine, "next", now=over - timedelta(milliseconds=1)) == []
     while not (found := taken(engine, "next")):  # by the clock, as a worker asks
         time.sleep(0.05)
+    found += [each for _ in ids[1:] for each in taken(engine, "next")]
     assert found == ids
     assert finished(engine, "next", ids) == len(ids)
     assert {each["attempts"] for each in rows(engine)} == {2}
+
+
+def test_a_text_that_kills_its_workers_takes_no_other_with_it(engine: Engine) -> None:
+    ids, poison, now = queued(engine, count=4), 2, datetime.now(UTC)
+    for death in range(10):
+        if not (found := taken(engine, f"worker {death}", lease_s=60, now=now)):
+            break
+        if ids[poison] not in found:
+            assert finished(engine, f"worker {death}", found) == len(found)
+        now += timedelta(seconds=61)
+    said = {each["id"]: (each["status"], each["attempts"]) for each in rows(engine)}
+    assert said == dict.fromkeys(ids, ("done", 2)) | {ids[poison]: ("failed", 3)}

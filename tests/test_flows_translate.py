@@ -190,13 +190,16 @@ def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(home: 
     (home / "test.xa").write_text("".join(f"{source}\n" for source, _ in TEST))
     (home / "test.xb").write_text("".join(f"{target}\n" for _, target in TEST))
     (home / "table.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in TEST))
-    for test in (("test.xa", "--references", "test.xb"), ("table.tsv",)):
+    (home / "wide.tsv").write_text("".join(f"{target}\tmade\t{source}\n" for source, target in TEST))
+    for test in (("test.xa", "--references", "test.xb"), ("table.tsv",), ("wide.tsv", "--columns", "2", "0")):
         assert json.loads(translate("score", *test, "--json")[1])["score"] == score
     rows = stored(home, "select count(*) from translation_score")
     said = translate("score", "made")[1]
     assert f"BLEU {score['bleu']:.1f} [{score['low']:.1f}, {score['high']:.1f}]" in said
     assert SIGNATURE in said
     assert stored(home, "select count(*) from translation_score") == rows
+    code, _, complaint = translate("score", "test.xb", "--references", "test.xa")
+    assert (code, is_one_line(complaint), "named as xb" in complaint) == (2, True, True), complaint
     (home / "test.xb").write_text("one\ntwo\n")
     code, _, complaint = translate("score", "test.xa", "--references", "test.xb")
     assert (code, is_one_line(complaint)) == (2, True)
@@ -245,8 +248,16 @@ def test_the_page_of_attention_shows_every_text_and_asks_nothing_of_anybody(home
 
 def test_a_model_is_exported_whole_for_another_program(home: Path, translate: Command) -> None:
     pytest.importorskip("ctranslate2", reason="no CTranslate2: pip install '.[ctranslate2]'")
-    assert translate("export", "tiny", "--to", "out") == (0, "tiny written to out for ctranslate2\n", "")
-    assert (home / "out" / "model.bin").exists()
+    code, said, complaint = translate("export", "tiny", "--to", "out")
+    assert (code, complaint) == (0, "")
+    assert said.splitlines()[0] == "tiny written to out for ctranslate2, its vocabularies beside it"
+    # Nothing is compared where the tests of the recipe are no more; else both engines say the same.
+    assert said.splitlines()[1] in {
+        f"{len(TEST)} of {len(TEST)} sentences of its test are translated, greedily, as here",
+        "none of its tests is there to compare translations on",
+    }
+    assert {file.name for file in (home / "out").iterdir()} >= {"model.bin", "source.model", "target.model"}
+    assert not list(home.glob(".out*"))
     code, _, complaint = translate("export", "nobody", "--to", "other")
     assert (code, is_one_line(complaint)) == (2, True)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from translation.batches import batch_of, batches, order
+from translation.batches import batch_of, order
 from translation.corpus import Corpus, Examples, Rules, Sentences, clean
 from translation.errors import UsageError
 from translation.tokenizer import BEGIN, END, PAD, Tokenizer
@@ -55,7 +55,8 @@ def test_rows_hold_the_sentences_with_begin_and_end(examples: Examples) -> None:
         expected[(*source, END), (BEGIN, *target), (*target, END)] += 1
     for front in (False, True):
         found: Counter[tuple[tuple[int, ...], ...]] = Counter()
-        for batch in batches(examples, TOKENS, seeded(), front=front):
+        for indices in order(examples, TOKENS, seeded()):
+            batch = batch_of(examples, indices, front=front)
             parts = batch.source, batch.target_input, batch.target_output
             assert {part.dtype for part in parts} == {torch.int64}
             assert batch.target_input.shape == batch.target_output.shape
@@ -90,7 +91,7 @@ def test_the_generator_alone_decides_the_order(examples: Examples) -> None:
 
 
 def test_no_examples_make_no_batch() -> None:
-    assert list(batches(examples_of([], []), TOKENS, seeded())) == []
+    assert order(examples_of([], []), TOKENS, seeded()) == []
 
 
 @pytest.mark.parametrize(("tokens", "multiple"), [(0, 1), (10, 0)])
@@ -122,6 +123,6 @@ def test_nearly_all_target_positions_of_real_captions_are_real() -> None:
     pairs = list(corpus.pairs())
     tokenizer = Tokenizer.train((text for pair in pairs for text in pair), 10_000)
     examples = clean(pairs, tokenizer, tokenizer, Rules())
-    epoch = list(batches(examples, 4096, seeded()))
+    epoch = [batch_of(examples, indices) for indices in order(examples, 4096, seeded())]
     assert sum(batch.tokens for batch in epoch) == examples.target_lengths.sum() + len(examples)
     assert sum(batch.tokens for batch in epoch) / sum(batch.target_output.numel() for batch in epoch) > 0.97

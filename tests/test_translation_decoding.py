@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from translation.decoding import Hypothesis, Search, best_tokens, search
-from translation.ensemble import Ensemble
 from translation.errors import TranslationError
-from translation.stepping import KeysValues, Stepper, TransformerStepper
+from translation.stepping import KeysValues, TransformerStepper
 from translation.tokenizer import BEGIN, END
 from translation.transformer import Transformer, TransformerConfig, Weights
 
@@ -239,26 +238,6 @@ def test_every_sentence_is_reported_once(willing: Willing) -> None:
     assert min(told) > 0
 
 
-def test_an_ensemble_of_one_network_twice_is_that_network(willing: Willing) -> None:
-    how = Search(beams=3, best=3, extra=8, with_attention=True)
-    for one, two in zip(search(willing, SOURCES, how), search(Ensemble([willing] * 2), SOURCES, how), strict=True):
-        assert [each.tokens for each in one] == [each.tokens for each in two]
-        assert [each.score for each in one] == pytest.approx([each.score for each in two])
-        for first, second in zip(one, two, strict=True):
-            torch.testing.assert_close(first.attention, second.attention)
-
-
-def test_an_ensemble_expects_the_mean_of_what_its_members_expect() -> None:
-    members: list[Stepper] = [TransformerStepper(network_of(seed)) for seed in (0, 1)]
-    source, tokens = torch.tensor([[7, 5, END]]), torch.tensor([[BEGIN, 9]])
-    steps = [each.step(each.start(source, 2, 3), tokens, need_weights=True) for each in [*members, Ensemble(members)]]
-    chances = [scores.softmax(dim=-1) for scores, _ in steps]
-    torch.testing.assert_close(chances[2], (chances[0] + chances[1]) / 2)
-    torch.testing.assert_close(steps[2][0].exp(), chances[2])
-    shown = [weights for _, weights in steps if weights is not None]
-    torch.testing.assert_close(shown[2], (shown[0] + shown[1]) / 2)
-
-
 @pytest.mark.parametrize("vocabulary", [5, 128, 256, 300])
 @pytest.mark.parametrize("beams", [1, 4])
 def test_the_best_tokens_are_those_of_a_sort_of_all(vocabulary: int, beams: int) -> None:
@@ -285,6 +264,23 @@ def test_a_network_without_numbers_is_refused() -> None:
         search(Table(lambda _: {A: math.nan}), [[], [A, B]], Search(beams=2))
 
 
-def test_an_ensemble_has_members() -> None:
-    with pytest.raises(ValueError, match="at least one member"):
-        Ensemble([])
+class Short:
+    """A machine whose memory suffices for so many sentences at once."""
+
+    def __init__(self, stepper: Willing, most: int) -> None:
+        self.stepper, self.most, self.step = stepper, most, stepper.step
+
+    def start(self, source: Tensor, beams: int, limit: int) -> KeysValues:
+        if len(source) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self.stepper.start(source, beams, limit)
+
+
+def test_what_finds_no_memory_is_searched_by_halves(willing: Willing) -> None:
+    how, told = Search(beams=3), list[int]()
+    assert said_by(search(Short(willing, 2), SOURCES, how, report=told.append)) == said_by(
+        search(willing, SOURCES, how)
+    )
+    assert sum(told) == len(SOURCES)
+    with pytest.raises(TranslationError, match=r"^out of memory with sentence 3 alone"):
+        search(Short(willing, 0), SOURCES, how)

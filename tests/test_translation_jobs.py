@@ -94,6 +94,18 @@ def test_long_texts_are_translated_in_parts(model: Model) -> None:
     assert len(translate(model, [first], how)[0].attention) == 1
 
 
+@pytest.mark.parametrize(("language", "space"), [("ja", ""), ("zh-TW", ""), ("de", " ")])
+def test_sentences_without_spaces_are_cut_at_their_ends_and_joined_as_their_language_does(
+    model: Model, monkeypatch: pytest.MonkeyPatch, language: str, space: str
+) -> None:
+    sentence = "bano lume\u3002"
+    monkeypatch.setattr("translation.jobs.LONGEST", len(model.source.encode(sentence)))
+    other = replace(model, card=replace(model.card, target_language=language))
+    (alone,), (whole,) = (translate(other, [text], GREEDY) for text in (sentence, sentence * 5))
+    assert alone.text
+    assert whole.text == space.join([alone.text] * 5)
+
+
 @pytest.mark.parametrize("text", ["안녕하세요 세계", "🙂🙃", "é" * 50, "\ud800", "\x00\n\t", "▁"])
 def test_any_text_has_a_translation(model: Model, text: str) -> None:
     (found,) = translate(model, [text], GREEDY)

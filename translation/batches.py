@@ -1,6 +1,5 @@
 """Batches of sentences of nearly one length, so that little of what a network computes is padding."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,14 +29,6 @@ class Batch:
     def tokens(self) -> int:
         """How many tokens there are to predict, END among them."""
         return int((self.target_output != PAD).sum())
-
-
-def batches(
-    examples: Examples, tokens: int, generator: torch.Generator | None, *, multiple: int = 1, front: bool = False
-) -> Iterator[Batch]:
-    """One epoch: every example once, in batches of up to `tokens` positions a side; see `order` and `batch_of`."""
-    for indices in order(examples, tokens, generator, multiple=multiple):
-        yield batch_of(examples, indices, front=front)
 
 
 def order(

@@ -5,6 +5,7 @@ step is set aside as finished while the others go on, so a translation that ends
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from translation.errors import TranslationError
+from translation.memory import is_out_of_memory
 from translation.stepping import Stepper
 from translation.tokenizer import BEGIN, END, PAD
 
@@ -77,22 +79,40 @@ def search(
 
     There are fewer where the network has no more to say, and one, without tokens, for an empty source. A translation
     is at most `how.extra` tokens longer than its source: what gets there ends there. `report` is told how many
-    sentences were done since it was last called; `device` is where the network is. Raises `TranslationError` when the
-    network's scores are no numbers.
+    sentences were done since it was last called; `device` is where the network is. A batch that finds no memory is
+    searched by halves. Raises `TranslationError` when the network's scores are no numbers, and when the memory does
+    not suffice for one sentence.
     """
     nothing = Hypothesis((), 0.0, 0.0, torch.ones(1, 1) if how.with_attention else None)
     found = [[] if source else [nothing] for source in sources]
     if report and (empty := sum(not source for source in sources)):
         report(empty)
-    for batch in batches([len(source) for source in sources], how):
-        beams = _begin(stepper, [_Sentence(number, sources[number], how) for number in batch], how, device)
-        while beams.sentences:
-            done = beams.advance(stepper)
-            for sentence in done:
+    waiting = deque(batches([len(source) for source in sources], how))
+    while waiting:
+        batch = waiting.popleft()
+        begun = [_Sentence(number, sources[number], how) for number in batch]
+        try:
+            for sentence in _done(stepper, begun, how, device):
                 found[sentence.number] = sentence.answer()
-            if report and done:
-                report(len(done))
+                if report:
+                    report(1)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            left = [number for number in batch if not found[number]]
+            if len(left) == 1:
+                raise TranslationError(f"out of memory with sentence {left[0] + 1} alone: take fewer beams") from error
+            waiting.extendleft([left[len(left) // 2 :], left[: len(left) // 2]])
     return found
+
+
+def _done(
+    stepper: Stepper, sentences: list["_Sentence"], how: Search, device: torch.device | str
+) -> Iterator["_Sentence"]:
+    """The sentences of a batch, as they are done."""
+    beams = _begin(stepper, sentences, how, device)
+    while beams.sentences:
+        yield from beams.advance(stepper)
 
 
 def batches(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:

@@ -3,6 +3,8 @@
 The tables of positions are written as our own: those that CTranslate2 computes put all sines before the cosines.
 """
 
+import os
+import shutil
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -13,8 +15,10 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
+from translation.decoding import Search, search
 from translation.errors import TranslationError, UsageError
-from translation.tokenizer import BEGIN, END, UNKNOWN
+from translation.models import SOURCE, TARGET, Model, config_of
+from translation.tokenizer import BEGIN, END, PAD, UNKNOWN
 from translation.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -70,6 +74,65 @@ def export_ctranslate2(
         ) from error
 
 
+def export_model(model: Model, folder: Path, *, int8: bool) -> None:
+    """Write a model with its vocabularies, `source.model` and `target.model`, whole or not at all.
+
+    Raises what `export_ctranslate2` does, and a UsageError for a network that is no Transformer.
+    """
+    network, config = model.network, config_of(model.card.kind, model.card.network)
+    if not (isinstance(network, Transformer) and isinstance(config, TransformerConfig)):
+        raise UsageError(f"{model.card.name} is a {model.card.kind}: CTranslate2 runs Transformers alone")
+    pieces, target = (each.pieces(range(each.size)) for each in (model.source, model.target))
+    _check_free(folder)
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    try:
+        export_ctranslate2(network, config, pieces, partial, int8=int8, target_pieces=target)
+        model.source.save(partial / SOURCE)
+        model.target.save(partial / TARGET)
+        partial.replace(folder)
+    except OSError as error:
+        raise TranslationError(f"cannot write {folder}: {error.strerror}; name another") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def open_exported(folder: Path, *, threads: int = 0, kind: str = "default") -> Any:
+    """A `ctranslate2.Translator`; 0 threads are all, `kind` is that of its arithmetic, by default of its weights."""
+    return import_module("ctranslate2").Translator(
+        str(folder), device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads
+    )
+
+
+def translate_exported(translator: Any, model: Model, rows: Sequence[Sequence[int]], how: Search) -> list[list[int]]:
+    """The best translation of each row of source tokens, as our search would find it at alpha 0."""
+    pieces = model.target.pieces(range(model.target.size))
+    numbers = {piece: number for number, piece in enumerate(pieces)}
+    found = translator.translate_batch(
+        [model.source.pieces(row) for row in rows],
+        beam_size=how.beams,
+        length_penalty=0,
+        min_decoding_length=0,
+        disable_unk=True,
+        suppress_sequences=[[pieces[PAD]], [pieces[BEGIN]]],
+        max_batch_size=how.batch_tokens,
+        batch_type="tokens",
+    )
+    return [[numbers[piece] for piece in each.hypotheses[0]] for each in found]
+
+
+def agreement(model: Model, folder: Path, rows: Sequence[Sequence[int]]) -> int:
+    """How many of the rows of source tokens the exported model translates, greedily, token for token as ours.
+
+    What has no end is cut by our search at its limit, by CTranslate2 at its own.
+    """
+    how = Search(beams=1, alpha=0.0)
+    theirs = translate_exported(open_exported(folder), model, rows, how)
+    ours = search(model.stepper, rows, how, device=next(model.network.parameters()).device)
+    limits = [len(row) + how.extra for row in rows]
+    cut = (other[:limit] for other, limit in zip(theirs, limits, strict=True))
+    return sum(list(one[0].tokens) == other for one, other in zip(ours, cut, strict=True))
+
+
 def _specs() -> ModuleType:
     try:
         return import_module("ctranslate2.specs")
@@ -96,6 +159,10 @@ def _check(config: TransformerConfig, source: Sequence[str], target: Sequence[st
         raise UsageError(
             "the vocabularies name unknown, begin and end (1, 2, 3) differently: CTranslate2 wants one name"
         )
+    _check_free(folder)
+
+
+def _check_free(folder: Path) -> None:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"{folder} is not an empty folder: name a new one for the model of CTranslate2")
 

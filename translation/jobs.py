@@ -18,13 +18,13 @@ from translation.group import ALONE, Group
 from translation.models import Card, Model, network_of, save_model, stepper_of
 from translation.prepared import Prepared, prepare
 from translation.recipes import Recipe
-from translation.scoring import tokenizer_of
+from translation.scoring import is_unspaced, tokenizer_of
 from translation.tokenizer import PAD
 from translation.training import SEEDS, Check, Sitting, train, validation_loss
 
 GREEDY = Search(beams=1, alpha=0.0)
 LONGEST = 150  # pieces that are translated at once: longer texts are cut at the ends of sentences
-SENTENCE_END = re.compile("(?<=[.!?\u2026\u3002\uff01\uff1f])\\s+")
+SENTENCE_END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
 
 
 @dataclass(frozen=True)
@@ -204,10 +204,10 @@ def _parts(model: Model, text: str) -> list[list[int]]:
 
 
 def _joined(model: Model, rows: list[list[int]], found: list[list[Hypothesis]]) -> Translation:
-    count = min(map(len, found))
+    count, space = min(map(len, found)), "" if is_unspaced(model.card.target_language) else " "
     best = [
         (
-            " ".join(model.target.decode(part[rank].tokens) for part in found).strip(),
+            space.join(model.target.decode(part[rank].tokens) for part in found).strip(),
             sum(part[rank].score for part in found),
         )
         for rank in range(count)

@@ -16,6 +16,7 @@ from sacrebleu.metrics.chrf import CHRF
 from translation.errors import UsageError
 
 BY_CHARACTER = ("ja", "ko", "zh")
+UNSPACED = ("ja", "zh")  # between sentences
 ORDER = 4  # of the longest n-grams
 INTERVAL = (2.5, 97.5)  # percentiles
 
@@ -90,7 +91,16 @@ def compare(
 
 def tokenizer_of(language: str) -> str:
     """The name of sacreBLEU's tokenizer for a target language, by its code; a region, as in pt-BR, changes nothing."""
-    return "char" if language.lower().replace("_", "-").split("-")[0] in BY_CHARACTER else "13a"
+    return "char" if _code(language) in BY_CHARACTER else "13a"
+
+
+def is_unspaced(language: str) -> bool:
+    """Whether sentences of the language follow each other without a space."""
+    return _code(language) in UNSPACED
+
+
+def _code(language: str) -> str:
+    return language.lower().replace("_", "-").split("-")[0]
 
 
 def _check_resamples(resamples: int) -> None:
