@@ -43,6 +43,21 @@ def test_the_loss_and_its_gradients_are_those_of_torch(positions: int, smoothing
         torch.testing.assert_close(mine.grad, other.grad)
 
 
+def test_products_of_bfloat16_change_the_loss_and_its_gradients_by_their_rounding() -> None:
+    torch.manual_seed(0)
+    expected = torch.randint(0, 101, (700,))
+    given = [torch.randn(rows, 16) for rows in (700, 101)]
+    found = []
+    for products in (torch.float32, torch.bfloat16):
+        ours = [each.clone().requires_grad_() for each in given]
+        (loss := smoothed_loss(*ours, expected, 0.1, products)).backward()  # type: ignore[no-untyped-call]
+        found.append((loss.detach(), *(each.grad for each in ours)))
+    for exact, rounded in zip(*found, strict=True):
+        assert exact.dtype == rounded.dtype == torch.float32
+        assert not torch.equal(exact, rounded)
+        assert (rounded - exact).norm() < 0.01 * exact.norm()
+
+
 def test_the_gradients_of_the_loss_are_its_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("translation.loss.POSITIONS_AT_ONCE", 3)
     torch.manual_seed(0)
@@ -195,6 +210,17 @@ def test_the_weights_are_the_mean_of_the_last_checks(tmp_path: Path) -> None:
         torch.testing.assert_close(network.state_dict()[name], mean, rtol=1e-6, atol=1e-8)
         assert not torch.equal(value, kept[-1][name])
     assert not network.training
+
+
+def test_a_training_with_products_of_bfloat16_learns_as_much(tmp_path: Path) -> None:
+    told: dict[str, list[Check]] = {"float32": [], "bfloat16": []}
+    for precision, checks in told.items():
+        trained(tmp_path / precision, replace(CONFIG, precision=precision), on_check=checks.append)
+    first, second = ([each.validation_loss for each in checks] for checks in told.values())
+    assert first != second
+    assert second == pytest.approx(first, rel=0.01)
+    with pytest.raises(UsageError, match="precision is one of float32, bfloat16, not float16"):
+        replace(CONFIG, precision="float16")
 
 
 def test_a_finished_training_trains_nothing_more_and_a_longer_one_goes_on(tmp_path: Path) -> None:

@@ -15,39 +15,50 @@ class _OutputLayerLoss(torch.autograd.Function):
     """The loss and its gradients, some positions at a time: the scores of a whole batch are never in memory."""
 
     @staticmethod
-    def forward(ctx: Any, decoded: Tensor, weight: Tensor, expected: Tensor, smoothing: float) -> Tensor:
-        """The sum over positions; see `smoothed_loss`."""
-        total = decoded.new_zeros(())
+    def forward(
+        ctx: Any, decoded: Tensor, weight: Tensor, expected: Tensor, smoothing: float, products: torch.dtype
+    ) -> Tensor:
+        """The sum over positions; see `smoothed_loss`. `products` is the type of the matrices that are multiplied."""
+        total, count = decoded.new_zeros(()), len(weight)
         decoded_gradient, weight_gradient = torch.empty_like(decoded), torch.zeros_like(weight)
-        parts = zip(*(x.split(POSITIONS_AT_ONCE) for x in (decoded, expected, decoded_gradient)), strict=True)
+        given, outputs = decoded.to(products), weight.to(products)
+        parts = zip(
+            *(x.split(POSITIONS_AT_ONCE) for x in (given, expected.unsqueeze(-1), decoded_gradient)), strict=True
+        )
         for part, tokens, gradient in parts:
-            scores = part @ weight.T
-            normaliser = scores.logsumexp(dim=-1, keepdim=True)
-            right = scores.gather(-1, tokens.unsqueeze(-1))
-            total += (normaliser - (1 - smoothing) * right - smoothing * scores.mean(dim=-1, keepdim=True)).sum()
+            scores = (part @ outputs.T).to(decoded.dtype)
+            right, mean = scores.gather(-1, tokens), scores.mean(dim=-1, keepdim=True)
+            top = scores.amax(dim=-1, keepdim=True)
+            every = scores.sub_(top).exp_().sum(dim=-1, keepdim=True)
+            total += (every.log() + top - (1 - smoothing) * right - smoothing * mean).sum()
             # What the scores get: softmax less the smoothed target.
-            scores.sub_(normaliser).exp_().sub_(smoothing / scores.shape[-1])
-            scores.scatter_add_(-1, tokens.unsqueeze(-1), scores.new_full((len(tokens), 1), smoothing - 1))
-            torch.mm(scores, weight, out=gradient)
-            weight_gradient.addmm_(scores.T, part)
+            scores.div_(every).sub_(smoothing / count)
+            scores.scatter_add_(-1, tokens, scores.new_full((len(tokens), 1), smoothing - 1))
+            slopes = scores.to(products)
+            gradient.copy_(slopes @ outputs)
+            weight_gradient.add_(slopes.T @ part)
         ctx.save_for_backward(decoded_gradient, weight_gradient)
         return total
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         """The gradients that `forward` has found already."""
         decoded_gradient, weight_gradient = ctx.saved_tensors
-        return decoded_gradient * outer[0], weight_gradient * outer[0], None, None
+        return decoded_gradient * outer[0], weight_gradient * outer[0], None, None, None
 
 
-def smoothed_loss(decoded: Tensor, weight: Tensor, expected: Tensor, smoothing: float) -> Tensor:
+def smoothed_loss(
+    decoded: Tensor, weight: Tensor, expected: Tensor, smoothing: float, products: torch.dtype | None = None
+) -> Tensor:
     """Summed cross-entropy of `expected` under the scores `decoded @ weight.T`, in nats.
 
     `decoded` is `[positions, d_model]`, `weight` `[vocabulary, d_model]`, `expected` `[positions]`, real tokens all.
-    The target's share `smoothing` is spread evenly over the vocabulary (section 5.4 of Vaswani et al.).
+    The target's share `smoothing` is spread evenly over the vocabulary (section 5.4 of Vaswani et al.). On a processor
+    that learns, matrices are multiplied in the type `products`, where it is given; all else is of that of `decoded`.
     """
     if torch.is_grad_enabled() and not decoded.is_cuda:
-        loss: Tensor = _OutputLayerLoss.apply(decoded, weight, expected, smoothing)  # type: ignore[no-untyped-call]
+        given = (decoded, weight, expected, smoothing, products or decoded.dtype)
+        loss: Tensor = _OutputLayerLoss.apply(*given)  # type: ignore[no-untyped-call]
         return loss
     # A GPU's memory is quick, and its kernels fuse this.
     at_once = len(decoded) if decoded.is_cuda else POSITIONS_AT_ONCE

@@ -45,6 +45,7 @@ class Update:
     clip: float  # the norm that a gradient may have; 0 for any
     device: torch.device
     group: Group
+    products: torch.dtype | None = None  # that the output layer multiplies, on a processor; None for the network's
 
     def __call__(self, batches: list[Batch], rate: float, *, last: bool = False) -> Updated | None:
         """Make a step of this learning rate; None without the memory for it."""
@@ -59,7 +60,7 @@ class Update:
         self.optimiser.zero_grad()
         loss, count = 0.0, 0
         for batch in batches:
-            summed = batch_loss(self.network, batch, self.label_smoothing, self.device)
+            summed = self._loss(batch)
             summed.backward()
             loss, count = loss + summed.item(), count + batch.tokens
         done = Updated(*self.group.sum_up(self.network, (loss, count, last)))
@@ -75,6 +76,9 @@ class Update:
         self.optimiser.step()
         return done
 
+    def _loss(self, batch: Batch) -> Tensor:
+        return batch_loss(self.network, batch, self.label_smoothing, self.device, self.products)
+
     def out_of_memory(self, examples: Examples, batch_tokens: int) -> TranslationError:
         """What batches fit: both passes over the largest and the longest, beside all that a later update holds."""
 
@@ -84,7 +88,7 @@ class Update:
             moments = [torch.empty_like(each) for each in parameters]
             batches = order(examples, tokens, None)
             for indices in (max(batches, key=lambda each: _positions(examples, each)), batches[-1]):
-                batch_loss(self.network, batch_of(examples, indices), self.label_smoothing, self.device).backward()
+                self._loss(batch_of(examples, indices)).backward()
             moments.clear()
 
         self.optimiser.zero_grad()
@@ -92,14 +96,16 @@ class Update:
         return out_of_memory(batch_tokens, longest, attempt)
 
 
-def batch_loss(network: nn.Module, batch: Batch, smoothing: float, device: torch.device) -> Tensor:
+def batch_loss(
+    network: nn.Module, batch: Batch, smoothing: float, device: torch.device, products: torch.dtype | None = None
+) -> Tensor:
     """The loss of a batch, summed over its real target tokens; padding never reaches the output layer."""
     source, target, expected = (x.to(device) for x in (batch.source, batch.target_input, batch.target_output))
     with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
         translator = cast(Translator, network)
         decoded, _ = translator(source, target)
         real = expected != PADDING
-        return smoothed_loss(decoded[real], translator.output_weight, expected[real], smoothing)
+        return smoothed_loss(decoded[real], translator.output_weight, expected[real], smoothing, products)
 
 
 def _positions(examples: Examples, indices: Int[ndarray, " sentences"]) -> int:
