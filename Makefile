@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check bench clean
+.PHONY: run test check bench results clean
 
 run: .venv/.ok
 	$(BIN)/dtml nightly simulated --nights 6
@@ -18,6 +18,10 @@ check: .venv/.ok
 
 bench: .venv/.ok
 	$(BIN)/python -m benchmarks
+
+# Every figure of the README, a file each: make results, or make results ONLY="acl18 kills"
+results: .venv/.ok
+	$(BIN)/python -m benchmarks.results $(ONLY)
 
 .venv/.ok: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

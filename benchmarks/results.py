@@ -1,0 +1,170 @@
+"""`make results`: every figure of the README made again, a file each.
+
+`python -m benchmarks.results [NAME ...] [--list] [--again] [--folder results]`: what is named, or all of it, the quick
+ones first. Each writes what its commands print to `results/NAME.md`, below the machine, the day, the code and the
+minutes; what is there already is left, so that an interrupted evening goes on, unless `--again` is given. Stores and
+models of a figure lie in `results/NAME`, and the user's own are not touched. What needs the shared data says so when
+it is not there.
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.panel import SHARED
+
+DTML = str(Path(sys.executable).with_name("dtml"))
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Some figures of the README: the commands that make them, and about how many minutes of four cores they take."""
+
+    name: str
+    of: str
+    minutes: int
+    commands: tuple[tuple[str, ...], ...]
+    shared: bool = True  # it needs the shared data
+
+
+def prices(market: str, index: str = "GSPC") -> tuple[str, ...]:
+    """The options that name a market's files."""
+    folders = SHARED / "prices", SHARED / "index"
+    return "--prices", str(folders[0] / f"{market}.parquet"), "--index", str(folders[1] / f"{index}.parquet")
+
+
+def module(name: str, *arguments: str) -> tuple[str, ...]:
+    """A benchmark of this folder."""
+    return sys.executable, "-m", f"benchmarks.{name}", *arguments
+
+
+def dtml(*arguments: str) -> tuple[str, ...]:
+    """A command of the program."""
+    return DTML, *arguments
+
+
+KDD17 = dtml("nightly", "kdd17", "--source", "files", *prices("kdd17"))
+FIRST, REST = (*KDD17, "--as-of", "2016-06-30"), (*KDD17, "--as-of", "2016-12-30", "--nights", "127")
+SPAN = ("--from", "2015-01-02", "--to", "2016-12-29", "--retrain-every", "63")
+LONG = (
+    "--universe",
+    "source",
+    "--from",
+    "2018-01-02",
+    "--to",
+    "2022-12-28",
+    "--train-sessions",
+    "504",
+    "--workers",
+    "2",
+)
+TWO = ("--workers", "2")
+SHORTER = ("--seeds", "5", "--epochs", "30", "--markdown")
+TRANSLATION = tuple(module(f"translation_{name}") for name in ("training", "search", "engines"))
+NIGHTS = (dtml("nightly", "simulated", "--nights", "6"),)
+RESULTS = (
+    Result("simulated", "six nights of the simulated market", 2, NIGHTS, shared=False),
+    Result("speed", "bars, windows, a night", 5, (module("store"), module("panel"), module("night"))),
+    Result("training", "members trained as one program", 10, (module("training"),), shared=False),
+    Result("resampling", "day-resamples", 2, (module("resampling"),), shared=False),
+    Result("layers", "cost per layer against length", 3, (module("layer_cost"),), shared=False),
+    Result("pages", "pages of 500 stocks", 5, (module("pages"),), shared=False),
+    Result("kills", "backtests that are killed", 10, (module("kills"),), shared=False),
+    Result("backtest-folds", "time against folds", 5, (module("backtest"),)),
+    Result("audit", "the audit and its planted leaks", 5, (FIRST, dtml("audit", "kdd17"))),
+    Result("kdd17-nights", "127 nights beside the naive rules", 12, (FIRST, REST, dtml("score", "kdd17"))),
+    Result("data-axis", "the simulated market's ceiling", 20, (module("data_axis"),), shared=False),
+    Result("coverage", "intervals against the truth", 10, (module("coverage"),), shared=False),
+    Result("controls", "what the ACL18 figures hang on", 25, (module("controls"),)),
+    Result("acl18", "the published table, ACL18", 30, (dtml("benchmark", "acl18", *prices("acl18"), "--markdown"),)),
+    Result("kdd17", "the published table, KDD17", 50, (dtml("benchmark", "kdd17", *prices("kdd17"), "--markdown"),)),
+    Result("ndx100", "NDX100, shorter", 20, (dtml("benchmark", "ndx100", *prices("ndx100", "NDX"), *SHORTER),)),
+    Result("kdd17-backtest", "a walk through KDD17", 20, (dtml("backtest", "kdd17", *prices("kdd17"), *SPAN),)),
+    Result(
+        "sp500-backtest", "a walk through 483 stocks", 60, (dtml("backtest", "sp500", *prices("sp500"), *LONG, *TWO),)
+    ),
+    Result("history", "ten years in one store", 25, (module("history"),), shared=False),
+    Result("translation-speed", "training and search against others", 15, TRANSLATION, shared=False),
+    Result("translation-kills", "trainings and jobs that are killed", 20, (module("translation_kills"),), shared=False),
+    Result("chaos", "365 nights of trouble", 30, (module("chaos"),), shared=False),
+    Result("serve", "an hour of schedules", 62, (module("serve", "60"),), shared=False),
+    Result("translation", "BLEU of Multi30k and Tatoeba", 420, (module("translation", "--folder", "runs"),)),
+)
+
+
+def main() -> None:
+    """Make what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of those that --list shows")
+    parser.add_argument("--list", action="store_true", help="what there is, with about how many minutes each takes")
+    parser.add_argument("--again", action="store_true", help="what is there already too")
+    parser.add_argument("--folder", type=Path, default=Path("results"))
+    asked = parser.parse_args()
+    if asked.list:
+        for each in RESULTS:
+            print(f"{each.name:<20}{each.minutes:>4} min  {each.of}")
+        return
+    if unknown := set(asked.names) - {each.name for each in RESULTS}:
+        parser.error(f"there is no {', '.join(sorted(unknown))}: --list shows what there is")
+    failed = [each.name for each in RESULTS if each.name in (asked.names or [each.name]) and not made(each, asked)]
+    if failed:
+        sys.exit(f"these failed: {', '.join(failed)}")
+
+
+def made(result: Result, asked: argparse.Namespace) -> bool:
+    """Run a result's commands and write what they print, unless it is there; whether all of them ended well."""
+    file = asked.folder.absolute() / f"{result.name}.md"
+    if file.exists() and not asked.again:
+        print(f"{result.name}: {file} is there; --again makes it anew", flush=True)
+        return True
+    if result.shared and not SHARED.is_dir():
+        print(f"{result.name}: no shared data at {SHARED}", flush=True)
+        return True
+    print(f"{result.name}: {result.of}, about {result.minutes} min", flush=True)
+    start, said, ok = time.monotonic(), [], True
+    for command in result.commands:
+        code, output = output_of(command, file.with_suffix(""))
+        said.append(f"$ {shown(command)}\n{output}")
+        ok = ok and code == 0
+    text = "\n".join([*heading(result, (time.monotonic() - start) / 60), "```", *said, "```", ""])
+    to = file if ok else file.with_suffix(".failed.md")
+    to.write_text(text, encoding="utf-8")
+    print(f"{result.name}: {to}", flush=True)
+    return ok
+
+
+def output_of(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
+    """The exit code of a command run in a result's own folder, and what it prints; a failure's complaint with it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    own = {"DTML_DATA": str(folder / "data"), "DTML_REPORTS": str(folder / "reports"), "PYTHONPATH": str(ROOT)}
+    environment = {name: value for name, value in os.environ.items() if name != "DTML_DATABASE_URL"} | own
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.strip() + (f"\n{done.stderr.strip()}" if done.returncode else "")
+
+
+def shown(command: tuple[str, ...]) -> str:
+    """A command as a user types it."""
+    words = [Path(each).name if each.startswith("/") else each for each in command]
+    return " ".join(words)
+
+
+def heading(result: Result, minutes: float) -> list[str]:
+    """What a reader must know of figures: where, when and of what code they are."""
+    code = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    day, python = datetime.now(UTC).date(), platform.python_version()
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {python}, torch {version('torch')}"
+    return [f"# {result.of}", f"{day}, {machine}; {version('dtml-nightshift')} {code}; {minutes:.1f} min", ""]
+
+
+if __name__ == "__main__":
+    main()
