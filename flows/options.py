@@ -8,7 +8,19 @@ import typer
 
 DAY = ["%Y-%m-%d"]
 Universe = Literal["list", "source"]
-OptionalMarket = Annotated[str | None, typer.Argument(help="A market that `dtml markets` lists.", metavar="[MARKET]")]
+
+
+def known_markets(incomplete: str) -> list[str]:
+    """The markets whose names begin so, for the shell to complete."""
+    from dtml.markets import market_names
+
+    return [name for name in market_names() if name.startswith(incomplete)]
+
+
+OptionalMarket = Annotated[
+    str | None,
+    typer.Argument(help="A market that `dtml markets` lists.", metavar="[MARKET]", autocompletion=known_markets),
+]
 MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as a TOML file.")]
 SourceOption = Annotated[
     Literal["yahoo", "files", "simulated"] | None,

@@ -141,7 +141,10 @@ def jobs(
     limit: Annotated[int, typer.Option(min=1, help="At most so many texts, newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the queue: how many texts wait, are under way, done or failed, and the newest of them."""
+    """List the queue: how many texts wait, are under way, done or failed, and the newest of them.
+
+    Example: dtml translate jobs --status failed
+    """
     from flows.translate_commands import show_jobs
 
     show_jobs(model, status, limit, as_json=as_json)
@@ -149,7 +152,10 @@ def jobs(
 
 @translations.command()
 def models(as_json: AsJson = False) -> None:
-    """List the models with their languages, sizes, scores and receipts."""
+    """List the models with their languages, sizes, scores and receipts.
+
+    Example: dtml translate models
+    """
     from flows.translate_commands import show_models
 
     show_models(as_json=as_json)
@@ -157,7 +163,10 @@ def models(as_json: AsJson = False) -> None:
 
 @translations.command()
 def demo(device: DeviceOption = "auto") -> None:
-    """Train a tiny model on a made-up language pair, in about a minute, and translate with it."""
+    """Train a tiny model on a made-up language pair, in about a minute, and translate with it.
+
+    Example: dtml translate demo
+    """
     from flows.translate_commands import run_demo
 
     run_demo(device)

@@ -1,0 +1,62 @@
+"""Laws of the command line as a whole: examples that parse, one name for one thing, completion."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from flows.cli import app
+
+
+def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command by its path."""
+    group = get_command(app) if group is None else group
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+@pytest.mark.parametrize(
+    ("path", "command"), commands(), ids=lambda each: " ".join(each) if type(each) is tuple else ""
+)
+def test_every_command_has_an_example_that_parses(path: tuple[str, ...], command: Any) -> None:
+    examples = [line.split("Example: ")[1] for line in command.help.splitlines() if "Example: " in line]
+    assert examples
+    for example in examples:
+        variable, *rest = shlex.split(example)  # one of the environment may come first
+        words = rest[1:] if "=" in variable else rest
+        assert tuple(words[: len(path)]) == path
+        command.make_context(" ".join(path), words[len(path) :], resilient_parsing=False)
+
+
+def test_an_option_of_one_name_is_of_one_type() -> None:
+    kinds: defaultdict[str, set[str]] = defaultdict(set)
+    for _, command in commands():
+        for option in command.params:
+            for name in option.opts:
+                if name.startswith("--"):
+                    kinds[name].add(str(option.bare_type))
+    # A span ends with a day, a file's translations with a file; a worker may be asked for several models.
+    assert {name for name, types in kinds.items() if len(types) > 1} == {"--to", "--model"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("dtml nig", ["nightly"]), ("dtml nightly k", ["kdd17", "kospi100", "kospi200"]), ("dtml translate q", ["queue"])],
+)
+def test_a_shell_completes_commands_and_markets(typed: str, offered: list[str]) -> None:
+    place = str(len(typed.split()) - 1)
+    asked = {"_DTML_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": place}
+    code = "import sys; sys.argv = ['dtml']; from flows.cli import main; main()"
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, check=False
+    )
+    assert said.stdout.split() == offered, said.stderr
