@@ -25,7 +25,7 @@ def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tu
 
 
 @pytest.mark.parametrize(
-    ("path", "command"), commands(), ids=lambda each: " ".join(each) if type(each) is tuple else ""
+    ("path", "command"), list(commands()), ids=lambda each: " ".join(each) if type(each) is tuple else ""
 )
 def test_every_command_has_an_example_that_parses(path: tuple[str, ...], command: Any) -> None:
     examples = [line.split("Example: ")[1] for line in command.help.splitlines() if "Example: " in line]

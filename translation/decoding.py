@@ -18,6 +18,7 @@ from translation.memory import is_out_of_memory
 from translation.stepping import Stepper
 from translation.tokenizer import BEGIN, END, PAD
 
+MOST_LEFT = 1 / 8  # of the sentences of a batch: only then are the others brought together, as all memory is copied
 BLOCK = 128  # tokens; of widths tried on 10,000 tokens the one at which `best_tokens` was quickest
 
 
@@ -153,6 +154,7 @@ class _Sentence:
         self.limit = len(source) + how.extra
         self.furthest = how.penalty(self.limit + 1)
         self.finished: list[Hypothesis] = []
+        self.left = False  # it is done, and only its rows are there still
 
     def is_done(self, length: int, log_probability: float) -> bool:
         """Whether it is at its limit with `length` tokens, or none that goes on can still be returned.
@@ -192,7 +194,7 @@ def _begin(stepper: Stepper, sentences: list[_Sentence], how: Search, device: to
 
 @dataclass
 class _Beams:
-    """Translations under way, `[sentences, beams]`, of those sentences of a batch that are not done."""
+    """Translations under way, `[sentences, beams]`, of a batch; some of its sentences may be done."""
 
     how: Search
     state: Any
@@ -214,10 +216,12 @@ class _Beams:
         going, origin, token = best_tokens(scores, self.so_far)
         self._finish(ends, going)
         top = going[:, 0].tolist()
-        done = [sentence.is_done(self.length, each) for sentence, each in zip(self.sentences, top, strict=True)]
-        gone = [sentence for sentence, left in zip(self.sentences, done, strict=True) if left]
-        if gone:
-            rows = [row for row, left in enumerate(done) if not left]
+        under_way = [each for each in zip(self.sentences, top, strict=True) if not each[0].left]
+        gone = [sentence for sentence, best in under_way if sentence.is_done(self.length, best)]
+        for sentence in gone:
+            sentence.left = True
+        rows = [row for row, sentence in enumerate(self.sentences) if not sentence.left]
+        if len(self.sentences) - len(rows) > MOST_LEFT * len(self.sentences) or not rows:
             kept = torch.tensor(rows, dtype=torch.long, device=ends.device)
             self._keep(kept)
             going, origin, token = going[kept], origin[kept], token[kept]
@@ -235,6 +239,7 @@ class _Beams:
         ending = chosen.scatter(1, among, value=True)[:, : self.how.beams] & (ends > -math.inf)
         limits = torch.tensor([sentence.limit for sentence in self.sentences], device=ends.device)
         ending |= (limits == self.length).unsqueeze(-1) & (self.so_far > -math.inf)
+        ending &= torch.tensor([not sentence.left for sentence in self.sentences], device=ends.device).unsqueeze(-1)
         rows, beams = ending.nonzero(as_tuple=True)
         said, sums = self.tokens[rows, beams, 1 : self.length + 1].tolist(), ends[rows, beams].tolist()
         for row, beam, tokens, total in zip(rows.tolist(), beams.tolist(), said, sums, strict=True):
