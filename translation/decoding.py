@@ -34,7 +34,7 @@ class Search:
     best: int = 1  # translations returned of a sentence, at most `beams`
     extra: int = 50  # tokens that a translation may be longer than its source, neither counted with END
     with_attention: bool = False
-    batch_tokens: int = 4096  # source positions of a batch, padding with it, times beams
+    batch_tokens: int = 8192  # source positions of a batch, padding with it, times beams
 
     def __post_init__(self) -> None:
         if self.beams < 1:
