@@ -4,6 +4,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, at import: test processes fill the cores by themselves
 
+import logging
 import shutil
 import tempfile
 import uuid
@@ -20,6 +21,10 @@ from db.engine import open_engine, require_current, upgrade
 
 # A file is one worker's (`--dist loadfile`): those that take minutes begin first, so that none ends after all others.
 LONG = ("flows_yahoo", "flows_cli", "flows_backtest_workers", "flows_serve", "flows_chaos", "secrets", "flows_backtest")
+
+
+def pytest_sessionfinish() -> None:
+    logging.raiseExceptions = False  # a temporary server's farewell finds pytest's streams closed
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
