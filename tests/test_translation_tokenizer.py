@@ -170,3 +170,11 @@ def test_a_vocabulary_with_other_special_numbers_is_refused(tmp_path: Path) -> N
         )  # fmt: skip
     with pytest.raises(TranslationError, match="numbers its special tokens"):
         Tokenizer.load(file)
+
+
+def test_a_vocabulary_with_a_byte_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+    Tokenizer.train(LINES, 400).save(tmp_path / "source.model")
+    model = (tmp_path / "source.model").read_bytes()
+    (tmp_path / "source.model").write_bytes(model.replace(b"</s>", b"\x80/s>", 1))
+    with pytest.raises(TranslationError, match=r"or is damaged: restore it$"):
+        Tokenizer.load(tmp_path / "source.model")

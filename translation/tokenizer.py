@@ -73,7 +73,8 @@ class Tokenizer:
             if not model:
                 raise RuntimeError("it is empty")
             tokenizer = cls(model)
-        except RuntimeError as error:
+            tokenizer.pieces(range(tokenizer.size))  # some damage shows in the pieces alone
+        except (RuntimeError, UnicodeDecodeError) as error:
             raise TranslationError(f"{file} is no SentencePiece vocabulary, or is damaged: restore it") from error
         processor = tokenizer._processor
         special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
