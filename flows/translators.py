@@ -162,7 +162,7 @@ def compared_sources(model: Model) -> list[str]:
     """Sentences to compare engines on: the first of the model's first test set, where its files still are."""
     for name in model.card.made["tests"]:
         corpus = named_test(model.card, name)
-        if corpus.source.exists():
+        if all(file is None or file.exists() for file in (corpus.source, corpus.target)):
             return [source for source, _ in islice(corpus.pairs(), COMPARED)]
     return []
 

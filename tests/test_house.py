@@ -53,3 +53,17 @@ def test_the_readme_names_every_room_market_and_view() -> None:
 
 def test_the_readme_holds_the_data_dictionary_as_it_is() -> None:
     assert data_dictionary() in README, "run `dtml db dictionary` and put what it prints into the README"
+
+
+def test_what_makes_the_figures_again_is_there() -> None:
+    from typer.main import get_command
+
+    from benchmarks.results import DTML, RESULTS
+    from flows.cli import app
+
+    assert len({each.name for each in RESULTS}) == len(RESULTS)
+    for program, *words in (command for each in RESULTS for command in each.commands):
+        if program == DTML:
+            get_command(app).commands[words[0]].make_context(words[0], words[1:])
+        else:
+            assert (ROOT / f"{words[1].replace('.', '/')}.py").exists(), words[1]

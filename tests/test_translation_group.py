@@ -84,3 +84,12 @@ def test_a_process_without_torchrun_is_alone(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_gpu_that_is_not_there_is_the_users_mistake() -> None:
     with pytest.raises(UsageError, match="no CUDA device"):
         join_group("cuda")
+
+
+def test_more_processes_than_gpus_are_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name, told in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, told)
+    with pytest.raises(UsageError, match="process 2 finds 1 CUDA devices"):
+        join_group("cuda")

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 class QuickDropout(nn.Dropout):
-    """As `nn.Dropout`, from uniform numbers that are drawn many at a time: a quarter of the time on a processor."""
+    """As `nn.Dropout`, from uniform numbers: on a processor torch draws these many at a time, others one by one."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch names it
         """`input` with a share `p` of its elements 0, and the others larger by 1 / (1 - p)."""

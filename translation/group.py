@@ -80,17 +80,20 @@ ALONE = Group()
 def join_group(device: str) -> tuple[Group, torch.device]:
     """Take the place that torchrun or `run_group` gives by the environment; alone where there is none.
 
-    Raises UsageError for a CUDA device that is not there.
+    Raises UsageError for a CUDA device that is not there, and for more processes of a machine than it has of them.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("no CUDA device is to be had: choose the device cpu")
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return ALONE, torch.device(device)
+    local = int(os.environ["LOCAL_RANK"])
+    if device == "cuda" and local >= (count := torch.cuda.device_count()):
+        raise UsageError(f"process {local + 1} finds {count} CUDA devices here: start one a device, or choose cpu")
     dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
     group = Group(dist.get_rank(), dist.get_world_size())
     if device != "cuda":
         return group, torch.device(device)
-    own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    own = torch.device("cuda", local)
     torch.cuda.set_device(own)
     return group, own
 
