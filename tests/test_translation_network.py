@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from translation import stepping
 from translation.stepping import TransformerStepper
 from translation.transformer import Transformer, TransformerConfig, sinusoids
 
@@ -110,6 +111,25 @@ def test_a_step_gives_the_row_of_a_whole_pass(network: Transformer) -> None:
         for beam in range(2):
             torch.testing.assert_close(scores[:, beam], expected[:, position])
             torch.testing.assert_close(weights[:, beam], attention[:, position])
+
+
+@pytest.mark.parametrize("onednn", [True, False], ids=["oneDNN", "BLAS"])
+def test_steps_find_room_for_a_long_translation(
+    network: Transformer, onednn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepping, "ONEDNN", onednn and stepping.ONEDNN)
+    monkeypatch.setattr(stepping, "FIRST_ROOM", 2)
+    network, source, target = network.float(), tokens(SOURCE, 1), tokens(9, 2)
+    expected, stepper = network.logits(network(source, target)[0]), TransformerStepper(network)
+    state = stepper.start(source, beams=1, limit=target.shape[1])
+    for position, row in enumerate(expected.unbind(dim=1)):
+        torch.testing.assert_close(stepper.step(state, target[:, [position]])[0].squeeze(1), row, rtol=1e-4, atol=1e-4)
+
+
+def test_stepping_takes_no_second_copy_of_the_weights_and_leaves_the_network_as_it_was(network: Transformer) -> None:
+    kinds, twin = [type(module) for module in network.modules()], TransformerStepper(network).network
+    assert all(one is other for one, other in zip(network.parameters(), twin.parameters(), strict=True))
+    assert [type(module) for module in network.modules()] == kinds
 
 
 def test_beams_go_on_from_the_beam_they_are_told_and_sentences_leave(network: Transformer) -> None:

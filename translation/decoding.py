@@ -203,6 +203,7 @@ class _Beams:
     so_far: Tensor  # [sentences, beams]: log probabilities; -inf for a beam without a translation
     attention: Tensor | None  # [sentences, beams, limit + 1, source positions]
     length: int = 0  # tokens after BEGIN
+    room: Tensor | None = None  # for scores; to take it anew at each step can cost more than to fill it
 
     def advance(self, stepper: Stepper) -> list[_Sentence]:
         """Go one position on; the sentences that are done with it, which leave."""
@@ -210,7 +211,7 @@ class _Beams:
         logits, weights = stepper.step(self.state, self.tokens[..., self.length], need_weights=shown)
         if self.attention is not None and weights is not None:
             self.attention[:, :, self.length] = weights
-        scores = logits.log_softmax(dim=-1)
+        scores = self._log_probabilities(logits)
         ends = scores[..., END] + self.so_far
         scores[..., : END + 1] = -math.inf  # PAD, UNKNOWN and BEGIN are never said
         going, origin, token = best_tokens(scores, self.so_far)
@@ -228,6 +229,11 @@ class _Beams:
         if self.sentences:
             self._extend(going, origin, token)
         return gone
+
+    def _log_probabilities(self, logits: Tensor) -> Tensor:
+        if self.room is None:
+            self.room = torch.empty_like(logits)
+        return torch.log_softmax(logits, dim=-1, out=self.room[: len(logits)])
 
     def _finish(self, ends: Tensor, going: Tensor) -> None:
         """Set aside the beams whose END is among the best of this step, and all beams at the limit.
