@@ -68,7 +68,10 @@ LONG = (
 )
 TWO = ("--workers", "2")
 SHORTER = ("--seeds", "5", "--epochs", "30", "--markdown")
-TRANSLATION = tuple(module(f"translation_{name}") for name in ("training", "search", "engines"))
+ALONE = ("--rounds", "3", "--threads", "1")
+TRANSLATION = (module("translation_training", *ALONE), module("translation_search"))
+MULTI30K = "runs/data/translation/multi30k-en-de"
+BLEU = (module("translation", "--folder", "runs"), module("translation_engines", *ALONE, "--model", MULTI30K))
 NIGHTS = (dtml("nightly", "simulated", "--nights", "6"),)
 RESULTS = (
     Result("simulated", "six nights of the simulated market", 2, NIGHTS, shared=False),
@@ -96,7 +99,7 @@ RESULTS = (
     Result("translation-kills", "trainings and jobs that are killed", 20, (module("translation_kills"),), shared=False),
     Result("chaos", "365 nights of trouble", 30, (module("chaos"),), shared=False),
     Result("serve", "an hour of schedules", 62, (module("serve", "60"),), shared=False),
-    Result("translation", "BLEU of Multi30k and Tatoeba", 420, (module("translation", "--folder", "runs"),)),
+    Result("translation", "BLEU of Multi30k and Tatoeba", 420, BLEU),
 )
 
 

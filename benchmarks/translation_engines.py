@@ -13,7 +13,6 @@ import argparse
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 
 from benchmarks.translation_search import stops_of
+from benchmarks.translation_training import CLOCKS
 from flows.translators import named_test
 from translation.corpus import Pair
 from translation.decoding import Search, search
@@ -32,7 +32,6 @@ from translation.jobs import Watch, train_model
 from translation.models import Model, load_model
 from translation.scoring import tokenizer_of
 
-CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 Rows = list[tuple[int, ...]]  # translations
 Engine = Callable[[int], Rows]  # by a number of beams
 

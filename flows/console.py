@@ -24,6 +24,11 @@ PROBABILITIES = dict.fromkeys(("probability", "spread", "calibrated"), ".3f")
 SHOWN = 12  # rows of the most and the least probable risers
 
 
+def counted(number: int, what: str) -> str:
+    """Such as 1 text, 2 texts."""
+    return f"{number} {what}{'s'[: number != 1]}"
+
+
 def print_json(value: object) -> None:
     """Print plain values, frames and rows as one JSON document; missing numbers are null, times are ISO 8601."""
     print(json.dumps(plain(value), ensure_ascii=False, indent=2, allow_nan=False))  # noqa: T201 - not for people

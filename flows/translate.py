@@ -25,11 +25,12 @@ from db.engine import reading, transaction
 from db.errors import StoreError
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
+from flows.console import counted
 from flows.desk import open_store
 from flows.interrupts import signals_of
 from flows.nightly import as_task
 from flows.settings import prepare_torch
-from flows.translators import model_names, open_model, score_on, train
+from flows.translators import model_names, open_model, score_on, train_and_store
 from translation.decoding import Search
 from translation.errors import TranslationError
 from translation.jobs import Trained, Translation, translate
@@ -50,11 +51,11 @@ def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tup
     prepare_torch()
     engine, place = open_store(), choose_device(device)
     with signals_of(attended):
-        trained = as_task("train", lambda: train(recipe, place.type, engine, log.info, tell))
+        trained = as_task("train", lambda: train_and_store(recipe, place.type, engine, log.info, tell))
         scores = {}
         for name, test in recipe.tests.items():
             named = replace(test, name=name)  # as `dtml translate score` calls it
-            found, _ = as_task("score", partial(score_on, trained.model, named, Search(), place, engine))
+            found, _ = as_task("score", partial(score_on, trained.model, named, Search(), engine))
             scores[name] = found
     return trained, scores
 
@@ -101,8 +102,8 @@ def translate_queue(
 
 def in_words(counts: Mapping[str, int]) -> str:
     """What a worker did, in a line."""
-    said = f"{counts['done']} texts translated, {counts['failed']} failed"
-    return f"{said}, {counts['waiting']} wait for models that are not there" if counts["waiting"] else said
+    said = f"{counted(counts['done'], 'text')} translated, {counts['failed']} failed"
+    return f"{said}; waiting for a model that can be opened: {counts['waiting']}" if counts["waiting"] else said
 
 
 def work_off(
@@ -127,7 +128,7 @@ def work_off(
                     broken.add(name)
                     _give_back(engine, worker)
                     continue
-                counts.update(_translated(engine, worker, model, taken, how, device))
+                counts.update(_translated(engine, worker, model, taken, how))
         finally:
             _give_back(engine, worker)
     return dict(counts) | {"waiting": _waiting(engine, models)}
@@ -187,7 +188,7 @@ def _unwound_first(attended: bool) -> Iterator[None]:
 
 
 def _translated(
-    engine: Engine, worker: str, model: Model, taken: Sequence[Mapping[str, Any]], how: Search, device: torch.device
+    engine: Engine, worker: str, model: Model, taken: Sequence[Mapping[str, Any]], how: Search
 ) -> dict[str, int]:
     """Translate taken texts, holding on to them meanwhile; how many were stored as done and as failed."""
     ids, renewed = [each["id"] for each in taken], time.monotonic()
@@ -199,7 +200,7 @@ def _translated(
             with transaction(engine) as conn:
                 translation_queue.renew(conn, worker, ids, LEASE_S)
 
-    translated = partial(translate, model, how=how, device=device, report=hold)
+    translated = partial(translate, model, how=how, report=hold)
     found = dict(zip(ids, _translations(translated, [each["text"] for each in taken]), strict=True))
     rows = [_row(number, said) for number, said in found.items() if isinstance(said, Translation)]
     failures = {number: said for number, said in found.items() if isinstance(said, str)}

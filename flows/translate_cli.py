@@ -110,9 +110,9 @@ def queue(
 
     Example: dtml translate queue "A man rides a bike." --model multi30k-en-de
     """
-    from flows.translate_commands import queue_texts
+    from flows.translate_commands import fill_queue
 
-    queue_texts(texts or [], file, model, priority)
+    fill_queue(texts or [], file, model, priority)
 
 
 @translations.command()
@@ -127,9 +127,9 @@ def work(
 
     Example: dtml translate work
     """
-    from flows.translate_commands import work_off
+    from flows.translate_commands import empty_queue
 
-    work_off(models or [], (beams, alpha), device, attention=attention)
+    empty_queue(models or [], (beams, alpha), device, attention=attention)
 
 
 @translations.command()
@@ -183,6 +183,6 @@ def export(
 
     Example: dtml translate export multi30k-en-de --to exported --int8
     """
-    from flows.translate_commands import export_model
+    from flows.translate_commands import export_for
 
-    export_model(model, to, form, int8=int8)
+    export_for(model, to, form, int8=int8)

@@ -13,7 +13,7 @@ import torch
 from db import translation_queue, translations
 from db.engine import open_reader, reading, transaction
 from dtml.inference import choose_device
-from flows.console import print_frame, print_json
+from flows.console import counted, print_frame, print_json
 from flows.desk import open_store
 from flows.settings import data_folder, make_data_folder, out, prepare_torch
 from flows.translate_files import translate_lines
@@ -67,7 +67,7 @@ def print_scores(scores: Any) -> None:
     """A line a test set, and the signature that says how they were counted."""
     for name, each in scores.items():
         interval = f"[{each.low:.1f}, {each.high:.1f}]"
-        said = f"{name}: BLEU {each.bleu:.1f} {interval}, chrF {each.chrf:.1f}, {each.sentences} sentences"
+        said = f"{name}: BLEU {each.bleu:.1f} {interval}, chrF {each.chrf:.1f}, {counted(each.sentences, 'sentence')}"
         out.print(said, markup=False)
     for signature in sorted({each.signature for each in scores.values()}):
         out.print(signature, markup=False)
@@ -88,7 +88,7 @@ def translate_texts(
     beams, alpha, best = choice
     how = search_of(max(beams, best), alpha, best=best, with_attention=page is not None)
     asked = [line for text in texts for line in (_input_lines() if text == "-" else [text])]
-    found = translate(model, asked, how, device=place)
+    found = translate(model, asked, how)
     if page is not None:
         from flows.alignments import write_alignments
 
@@ -136,8 +136,8 @@ def translate_file(source: Path, to: Path, name: str | None, choice: tuple[int, 
     """Translate a file, line by line."""
     place = choose_device(device)
     model = open_model(name, place)
-    done = translate_lines(model, source, to, search_of(*choice), place, receipt(model.card))
-    out.print(f"{done} lines translated into {to}", markup=False)
+    done = translate_lines(model, source, to, search_of(*choice), receipt(model.card))
+    out.print(f"{counted(done, 'line')} translated into {to}", markup=False)
 
 
 def score_model(
@@ -157,7 +157,7 @@ def score_model(
         raise UsageError(f"{against} translates {other.card.languages}, but {model.card.name} {model.card.languages}")
     make_data_folder()
     corpus = named_test(model.card, *test)
-    found, compared = score_on(model, corpus, search_of(*choice), place, open_store(), other)
+    found, compared = score_on(model, corpus, search_of(*choice), open_store(), other)
     if as_json:
         print_json({"score": asdict(found), "against": against, "compared": compared and asdict(compared)})
         return
@@ -167,7 +167,7 @@ def score_model(
         out.print(f"less {against}: {compared.difference:+.1f} {interval}, p = {compared.p:.3f}", markup=False)
 
 
-def queue_texts(texts: Sequence[str], file: Path | None, name: str | None, priority: int) -> None:
+def fill_queue(texts: Sequence[str], file: Path | None, name: str | None, priority: int) -> None:
     """Queue texts and the lines of a file."""
     queued = [*texts, *(lines_of(file) if file is not None else ())]
     if not queued:
@@ -176,10 +176,10 @@ def queue_texts(texts: Sequence[str], file: Path | None, name: str | None, prior
     make_data_folder()
     with transaction(open_store()) as conn:
         numbers = translation_queue.queue_texts(conn, model, queued, priority)
-    out.print(f"{len(numbers)} texts queued for {model}: {numbers[0]} to {numbers[-1]}", markup=False)
+    out.print(f"{counted(len(numbers), 'text')} queued for {model}: {numbers[0]} to {numbers[-1]}", markup=False)
 
 
-def work_off(models: Sequence[str], choice: tuple[int, float], device: str, *, attention: bool) -> None:
+def empty_queue(models: Sequence[str], choice: tuple[int, float], device: str, *, attention: bool) -> None:
     """Empty the queue."""
     from flows.translate import in_words, translate_queue
 
@@ -252,13 +252,12 @@ def run_demo(device: str) -> None:
         )
 
 
-def export_model(name: str, to: Path, form: str, *, int8: bool) -> None:
+def export_for(name: str, to: Path, form: str, *, int8: bool) -> None:
     """Write a model for CTranslate2, and say how often it translates as we do."""
-    from translation.export import agreement
-    from translation.export import export_model as export
+    from translation.export import agreement, export_model
 
     model = open_model(name, torch.device("cpu"))
-    export(model, to, int8=int8)
+    export_model(model, to, int8=int8)
     out.print(f"{name} written to {to} for {form}, its vocabularies beside it", markup=False)
     sources = compared_sources(model)
     same = agreement(model, to, model.source.encode_all(sources)) if sources else 0

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-import torch
 from filelock import FileLock, Timeout
 
 from flows.settings import err, write_whole
@@ -24,7 +23,7 @@ LINES_AT_ONCE = 1000
 WRONG_SHARE = 0.5  # of the first lines that read like the target language: the file is surely of the other one
 
 
-def translate_lines(model: Model, source: Path, to: Path, how: Search, device: torch.device, receipt: str) -> int:
+def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: str) -> int:
     """Write a translation for each line of `source` to `to`; how many lines it has.
 
     What is under way lies beside `to`, with the ending .partial, and belongs to one text, model and search. Raises
@@ -37,7 +36,7 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, device: t
     try:
         with lock:
             try:
-                _translate(model, source, to, how, device, {"text": text_hash, "model": receipt, "search": repr(how)})
+                _translate(model, source, to, how, {"text": text_hash, "model": receipt, "search": repr(how)})
             finally:
                 Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout:
@@ -45,9 +44,7 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, device: t
     return total
 
 
-def _translate(
-    model: Model, source: Path, to: Path, how: Search, device: torch.device, key: Mapping[str, object]
-) -> None:
+def _translate(model: Model, source: Path, to: Path, how: Search, key: Mapping[str, object]) -> None:
     partial, notes = to.with_name(f"{to.name}.partial"), to.with_name(f"{to.name}.partial.json")
     done = _done(partial, notes, key)
     if not done:
@@ -58,7 +55,7 @@ def _translate(
         log.info("%d lines were done before", done)
     lines = islice(lines_of(source), done, None)
     while part := list(islice(lines, LINES_AT_ONCE)):
-        said = [" ".join(each.text.splitlines()) for each in translate(model, part, how, device=device)]
+        said = [" ".join(each.text.splitlines()) for each in translate(model, part, how)]
         _append(partial, said)
         done += len(part)
         if err.is_terminal:

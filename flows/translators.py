@@ -69,7 +69,9 @@ def receipt(card: Card) -> str:
     return f"{card.name}/{card.weights_hash[:12]}/{card.made['corpus_hash'][:12]}"
 
 
-def train(recipe: Recipe, device: str, engine: Engine, say: Say, on_check: Callable[[Check], object]) -> Trained:
+def train_and_store(
+    recipe: Recipe, device: str, engine: Engine, say: Say, on_check: Callable[[Check], object]
+) -> Trained:
     """Train a recipe's model in the data folder and store it, its progress and its scores.
 
     Raises TranslationError while another process trains a model of its name.
@@ -126,7 +128,7 @@ def _model_row(trained: Trained) -> dict[str, Any]:
         "pairs": card.made["pairs"],
         "steps": progress.step,
         "epochs": progress.epoch + progress.place / progress.batches,
-        "config": dict(card.network) | {"training": card.made["training"]},
+        "config": dict(card.network) | {name: card.made[name] for name in ("training", "rules", "decide_by")},
         "seed": card.made["training"]["seed"],
         "code_version": version("dtml-nightshift"),
         "folder": str(models_folder() / card.name),
@@ -168,13 +170,13 @@ def compared_sources(model: Model) -> list[str]:
 
 
 def score_on(
-    model: Model, test: Corpus, how: Search, device: torch.device, engine: Engine, against: Model | None = None
+    model: Model, test: Corpus, how: Search, engine: Engine, against: Model | None = None
 ) -> tuple[Score, Comparison | None]:
     """Translate a test set, score it, alone or against another model, and store the scores."""
     pairs = list(test.pairs())
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     language = model.card.target_language
-    said = [each.text for each in translate(model, sources, how, device=device)]
+    said = [each.text for each in translate(model, sources, how)]
     found, compared = score(said, references, language=language), None
     row = {
         "model": model.card.name,
@@ -190,7 +192,7 @@ def score_on(
         "scored_at": datetime.now(UTC),
     }
     if against is not None:
-        others = [each.text for each in translate(against, sources, how, device=device)]
+        others = [each.text for each in translate(against, sources, how)]
         compared = compare(said, others, references, language=language)
         row |= {"against": against.card.name, "difference": compared.difference, "p": compared.p}
     with transaction(engine) as conn:

@@ -16,7 +16,7 @@ from translation.models import Card, Model, network_of
 from translation.recipes import Recipe
 from translation.synthetic import LANGUAGES, made_pairs
 from translation.tokenizer import Tokenizer
-from translation.training import Check, Sitting, TrainingConfig, train
+from translation.training import Check, Sitting, TrainingConfig, train_network
 
 VOCABULARY, WIDTH, PAIRS = 350, 16, 96
 CPU = torch.device("cpu")
@@ -56,7 +56,7 @@ def trained(
     """A new network after a training in a folder; `told` is of the network."""
     network = drawn(**told)
     sitting = Sitting(folder=folder, key="made", on_check=on_check)
-    return network, train(network, WIDTH, examples(seed), examples(2, 24), config, sitting)
+    return network, train_network(network, WIDTH, examples(seed), examples(2, 24), config, sitting)
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:

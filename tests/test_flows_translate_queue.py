@@ -228,5 +228,5 @@ def test_a_scheduled_run_says_what_it_did_or_that_there_was_nothing(prefect_api:
         queued(engine, ["one"], model="lost")
         busy: Any = flow.translate_queue(device="cpu", return_state=True)
     assert (idle.name, idle.message) == ("Skipped", "nothing is queued")
-    said = "3 texts translated, 0 failed, 1 wait for models that are not there"
+    said = "3 texts translated, 0 failed; waiting for a model that can be opened: 1"
     assert (busy.name, busy.message) == ("Completed", said)

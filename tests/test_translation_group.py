@@ -24,13 +24,13 @@ from tests.made_translations import WIDTH, drawn, examples
 from tests.test_translation_group import TOGETHER
 from translation.checkpointing import save_weights
 from translation.group import join_group
-from translation.training import Sitting, train
+from translation.training import Sitting, train_network
 folder = Path(sys.argv[1])
 group, device = join_group("cpu")
 network, losses = drawn(dropout=0.0), []
 tell = lambda check: losses.append((check.train_loss, check.validation_loss))
 sitting = Sitting(folder=folder, key="made", device=device, group=group, on_check=tell)
-train(network, WIDTH, examples(), examples(2, 24), TOGETHER, sitting)
+train_network(network, WIDTH, examples(), examples(2, 24), TOGETHER, sitting)
 save_weights(folder / f"rank{group.rank}.safetensors", network.state_dict())
 if group.rank == 0:
     (folder / "losses.txt").write_text("\\n".join(f"{one} {other}" for one, other in losses))

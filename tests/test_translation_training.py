@@ -17,7 +17,7 @@ from translation.batches import batch_of, order
 from translation.checkpointing import Progress, average_weights, read_tensors
 from translation.errors import TranslationError, UsageError
 from translation.loss import POSITIONS_AT_ONCE, smoothed_loss
-from translation.training import Check, Sitting, TrainingConfig, learning_rate, train, validation_loss
+from translation.training import Check, Sitting, TrainingConfig, learning_rate, train_network, validation_loss
 
 CHECKS = ["step", "epoch", "tokens", "train_loss", "validation_loss", "learning_rate"]  # what no clock decides
 
@@ -267,7 +267,7 @@ def test_a_loss_that_is_no_number_is_told_in_a_line(tmp_path: Path) -> None:
     network = drawn()
     next(network.parameters()).data.fill_(math.nan)
     with pytest.raises(TranslationError, match=r"^the loss is nan: .* lower peak of the learning rate$"):
-        train(network, WIDTH, examples(), examples(2, 24), CONFIG, Sitting(folder=tmp_path, key="made"))
+        train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, Sitting(folder=tmp_path, key="made"))
 
 
 @pytest.mark.parametrize("name", ["updates", "batch_tokens", "warmup", "check_every", "minutes", "peak"])
@@ -280,6 +280,6 @@ def test_a_training_of_nothing_is_refused(name: str) -> None:
 def test_it_trains_on_a_gpu(tmp_path: Path) -> None:
     network, told = drawn(), list[Check]()
     sitting = Sitting(folder=tmp_path, key="made", device=torch.device("cuda"), on_check=told.append)
-    progress: Progress = train(network, WIDTH, examples(), examples(2, 24), CONFIG, sitting)
+    progress: Progress = train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, sitting)
     assert progress.step == CONFIG.updates
     assert told[-1].validation_loss < told[0].validation_loss

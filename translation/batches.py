@@ -31,30 +31,27 @@ class Batch:
         return int((self.target_output != PAD).sum())
 
 
-def order(
-    examples: Examples, tokens: int, generator: torch.Generator | None, *, multiple: int = 1
-) -> list[Int[ndarray, " sentences"]]:
+def order(examples: Examples, tokens: int, generator: torch.Generator | None) -> list[Int[ndarray, " sentences"]]:
     """The examples of each batch of an epoch, as their numbers.
 
     Sentences x longest side, BEGIN or END counted, is at most `tokens`; a longer example is a batch of its own.
     With a generator, examples of the same lengths are shuffled, and so are the batches; without, they come from short
-    to long. A batch of more than `multiple` sentences has a multiple of it, but for the last that is cut.
-    The same generator state gives the same order, so a training goes on in the middle of an epoch.
+    to long. The same generator state gives the same order, so a training goes on in the middle of an epoch.
     """
-    if tokens < 1 or multiple < 1:
-        raise UsageError(f"a batch has 1 token or more and a multiple is 1 or more, not {tokens} and {multiple}")
+    if tokens < 1:
+        raise UsageError(f"a batch has 1 token or more, not {tokens}")
     count = len(examples)
     ties = np.arange(count) if generator is None else torch.randperm(count, generator=generator).numpy()
     by_length = np.lexsort((ties, examples.source_lengths, examples.target_lengths))
     longest = np.maximum(examples.source_lengths, examples.target_lengths)[by_length] + 1
-    bounds = _bounds(longest.tolist(), tokens, multiple)
+    bounds = _bounds(longest.tolist(), tokens)
     cut = [by_length[start:stop] for start, stop in pairwise(bounds)]
     if generator is None:
         return cut
     return [cut[place] for place in torch.randperm(len(cut), generator=generator).tolist()]
 
 
-def _bounds(longest: list[int], tokens: int, multiple: int) -> list[int]:
+def _bounds(longest: list[int], tokens: int) -> list[int]:
     """Where each batch starts, and the end, of rows whose longer sides are so long."""
     bounds = [0]
     while (start := bounds[-1]) < len(longest):
@@ -62,34 +59,28 @@ def _bounds(longest: list[int], tokens: int, multiple: int) -> list[int]:
         while stop < len(longest) and (stop + 1 - start) * max(width, longest[stop]) <= tokens:
             width = max(width, longest[stop])
             stop += 1
-        count = stop - start
-        if stop < len(longest) and count > multiple:
-            stop -= count % multiple
         bounds.append(stop)
     return bounds
 
 
-def batch_of(examples: Examples, indices: Int[ndarray, " sentences"], *, front: bool = False) -> Batch:
-    """The batch of these examples; PAD comes behind the tokens, or in front of them."""
+def batch_of(examples: Examples, indices: Int[ndarray, " sentences"]) -> Batch:
+    """The batch of these examples; PAD comes behind the tokens."""
     return Batch(
-        source=_padded(examples.source, indices, front=front, end=True),
-        target_input=_padded(examples.target, indices, front=front, begin=True),
-        target_output=_padded(examples.target, indices, front=front, end=True),
+        source=_padded(examples.source, indices, end=True),
+        target_input=_padded(examples.target, indices, begin=True),
+        target_output=_padded(examples.target, indices, end=True),
     )
 
 
 def _padded(
-    sentences: Sentences, indices: Int[ndarray, " sentences"], *, front: bool, begin: bool = False, end: bool = False
+    sentences: Sentences, indices: Int[ndarray, " sentences"], *, begin: bool = False, end: bool = False
 ) -> Int[Tensor, "sentences positions"]:
     """Rows of tokens with BEGIN before or END behind them, filled with PAD."""
     starts = sentences.starts[indices]
     lengths = sentences.starts[indices + 1] - starts
     width = int(lengths.max()) + begin + end
-    places = np.arange(width) - begin  # of each position among a row's own tokens
-    if front:
-        places = places - (width - begin - end - lengths)[:, None]
-    else:
-        places = np.broadcast_to(places, (len(indices), width))
+    # Of each position among a row's own tokens.
+    places = np.broadcast_to(np.arange(width) - begin, (len(indices), width))
     is_token: Bool[ndarray, "sentences positions"] = (places >= 0) & (places < lengths[:, None])
     rows = np.full((len(indices), width), PAD, dtype=np.int64)
     rows[is_token] = sentences.tokens[(starts[:, None] + places)[is_token]]

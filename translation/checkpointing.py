@@ -93,12 +93,12 @@ def average_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]:
     return {name: (value / len(steps)).float() for name, value in total.items()}
 
 
-def save_weights(file: Path, weights: Mapping[str, Tensor], notes: Mapping[str, str] | None = None) -> None:
+def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
     """Write weights; what is tied is written once."""
     once = OrderedDict[int, str]()
     for name, value in weights.items():
         once.setdefault(value.data_ptr(), name)
-    _write(file, {name: weights[name] for name in once.values()}, dict(notes or {}))
+    _write(file, {name: weights[name] for name in once.values()}, {})
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:

@@ -58,7 +58,7 @@ class Hypothesis:
     """A translation; `log_probability` is the network's, END's with it, and `score` that divided by the penalty.
 
     `attention` on request is `[len(tokens) + 1, source positions]` in float32: whence each token came and, in the last
-    row, END; the last source position is END's. Rows sum to 1.
+    row, END; the last source position is END's. Rows sum to 1, but for structured attention.
     """
 
     tokens: tuple[int, ...]  # without BEGIN and END
@@ -88,7 +88,7 @@ def search(
     found = [[] if source else [nothing] for source in sources]
     if report and (empty := sum(not source for source in sources)):
         report(empty)
-    waiting = deque(batches([len(source) for source in sources], how))
+    waiting = deque(_by_length([len(source) for source in sources], how))
     while waiting:
         batch = waiting.popleft()
         begun = [_Sentence(number, sources[number], how) for number in batch]
@@ -102,7 +102,9 @@ def search(
                 raise
             left = [number for number in batch if not found[number]]
             if len(left) == 1:
-                raise TranslationError(f"out of memory with sentence {left[0] + 1} alone: take fewer beams") from error
+                way_out = "fewer beams" if how.beams > 1 else "another device"
+                alone = f"one sentence of {len(sources[left[0]])} pieces"
+                raise TranslationError(f"out of memory with {alone}: take {way_out}") from error
             waiting.extendleft([left[len(left) // 2 :], left[: len(left) // 2]])
     return found
 
@@ -116,7 +118,7 @@ def _done(
         yield from beams.advance(stepper)
 
 
-def batches(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:
+def _by_length(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:
     """Numbers of the sentences that are not empty, the longest first, in batches as large as `how` allows."""
     order = sorted((number for number, length in enumerate(lengths) if length), key=lambda number: -lengths[number])
     while order:
@@ -172,8 +174,8 @@ class _Sentence:
         """The best of what has ended."""
         if not self.finished:
             raise TranslationError(
-                f"sentence {self.number + 1}: the network's scores are no numbers or leave nothing to say: its weights "
-                "are damaged or its training diverged; take another checkpoint or train anew"
+                "the network's scores are no numbers or leave nothing to say: its weights are damaged or its training "
+                "diverged; take another checkpoint or train anew"
             )
         return self.finished[: self.how.best]
 
@@ -209,7 +211,9 @@ class _Beams:
         """Go one position on; the sentences that are done with it, which leave."""
         shown = self.attention is not None
         logits, weights = stepper.step(self.state, self.tokens[..., self.length], need_weights=shown)
-        if self.attention is not None and weights is not None:
+        if weights is None:
+            self.attention = None  # not asked for, or the network has none
+        elif self.attention is not None:
             self.attention[:, :, self.length] = weights
         scores = self._log_probabilities(logits)
         ends = scores[..., END] + self.so_far

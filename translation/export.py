@@ -127,7 +127,7 @@ def agreement(model: Model, folder: Path, rows: Sequence[Sequence[int]]) -> int:
     """
     how = Search(beams=1, alpha=0.0)
     theirs = translate_exported(open_exported(folder), model, rows, how)
-    ours = search(model.stepper, rows, how, device=next(model.network.parameters()).device)
+    ours = search(model.stepper, rows, how, device=model.device)
     limits = [len(row) + how.extra for row in rows]
     cut = (other[:limit] for other, limit in zip(theirs, limits, strict=True))
     return sum(list(one[0].tokens) == other for one, other in zip(ours, cut, strict=True))

@@ -10,7 +10,7 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
-from translation.checkpointing import Progress
+from translation.checkpointing import STATE, Progress
 from translation.decoding import Hypothesis, Search, search
 from translation.direction import Direction, piece_counts
 from translation.errors import UsageError
@@ -20,7 +20,7 @@ from translation.prepared import Prepared, prepare
 from translation.recipes import Recipe
 from translation.scoring import is_unspaced, tokenizer_of
 from translation.tokenizer import PAD
-from translation.training import SEEDS, Check, Sitting, train, validation_loss
+from translation.training import SEEDS, Check, Sitting, train_network, validation_loss
 
 GREEDY = Search(beams=1, alpha=0.0)
 LONGEST = 150  # pieces that are translated at once: longer texts are cut at the ends of sentences
@@ -29,11 +29,10 @@ SENTENCE_END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
 
 @dataclass(frozen=True)
 class Trained:
-    """A model, how far its training came, and what it learned from."""
+    """A model, and how far its training came."""
 
     model: Model
     progress: Progress
-    prepared: Prepared
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def train_model(
         on_check=watch.on_check,
         bleu=_judge(prepared, recipe.target_language, device, group) if recipe.decide_by == "bleu" else None,
     )
-    progress = train(network, values["d_model"], prepared.training, prepared.validation, config, sitting)
+    progress = train_network(network, values["d_model"], prepared.training, prepared.validation, config, sitting)
     if group.rank > 0:
         return None
     figures = {
@@ -75,7 +74,7 @@ def train_model(
     card = _card(recipe, prepared, values, figures | {"training": asdict(config), "progress": asdict(progress)})
     direction = Direction.fit(*piece_counts(prepared.training, prepared.source, prepared.target))
     model = Model(card, network, prepared.source, prepared.target, direction)
-    return Trained(replace(model, card=save_model(models / recipe.name, model)), progress, prepared)
+    return Trained(replace(model, card=save_model(models / recipe.name, model)), progress)
 
 
 def _prepared_once(recipe: Recipe, work: Path, group: Group) -> Prepared:
@@ -85,6 +84,9 @@ def _prepared_once(recipe: Recipe, work: Path, group: Group) -> Prepared:
     prepared = prepare(recipe, work)
     if group.rank == 0:
         group.agree(0.0)
+    begun = (work / STATE).exists()
+    if group.agree(float(begun)) != begun:
+        raise UsageError(f"the machines of this training do not share {work}: give all the same DTML_DATA")
     return prepared
 
 
@@ -106,6 +108,8 @@ def _card(recipe: Recipe, prepared: Prepared, values: Mapping[str, Any], made: M
         "dropped": prepared.training.dropped,
         "corpus_hash": prepared.corpus_hash,
         "tests": tests,
+        "rules": asdict(recipe.rules),
+        "decide_by": recipe.decide_by,
     }
     return Card(
         name=recipe.name,
@@ -176,7 +180,6 @@ def translate(
     texts: Sequence[str],
     how: Search,
     *,
-    device: torch.device | str = "cpu",
     report: Callable[[int], object] | None = None,
 ) -> list[Translation]:
     """Translate texts of any length, in their order; longer ones than `LONGEST` pieces part by part.
@@ -186,7 +189,7 @@ def translate(
     """
     parts = [_parts(model, text) for text in texts]
     rows = [row for each in parts for row in each]
-    found = iter(search(model.stepper, rows, how, report=report, device=device))
+    found = iter(search(model.stepper, rows, how, report=report, device=model.device))
     return [_joined(model, each, [next(found) for _ in each]) for each in parts]
 
 

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,15 @@ class Model:
     target: Tokenizer
     direction: Direction
 
-    @property
+    @cached_property
     def stepper(self) -> Stepper:
         """The network, position by position."""
         return stepper_of(self.network)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network lies."""
+        return next(self.network.parameters()).device
 
 
 def stepper_of(network: nn.Module) -> Stepper:

@@ -16,7 +16,7 @@ from translation.chain import normalise
 from translation.errors import UsageError
 from translation.transformer import PADDING, Weights
 
-Score = Literal["none", "additive", "dot"]
+AttentionKind = Literal["none", "additive", "dot"]
 LstmState = tuple[Tensor, Tensor]  # hidden and cell, each [layers, rows, d_model]
 FIRST_EMBEDDINGS = 0.1  # they are drawn uniform in +- this
 
@@ -30,13 +30,15 @@ class RecurrentConfig:
     d_model: int = 256
     layers: int = 1
     dropout: float = 0.3  # of embeddings, between layers, of the encoder's and the decoder's outputs
-    attention: Score = "additive"
+    attention: AttentionKind = "additive"
     structured: bool = False  # marginals of a linear chain in place of softmax
     shared_embeddings: bool = True  # of source and target, which then have one vocabulary
 
     def __post_init__(self) -> None:
-        if self.attention not in get_args(Score):
-            raise UsageError(f"attention {self.attention!r} is none of {', '.join(get_args(Score))}: name one of them")
+        if self.attention not in get_args(AttentionKind):
+            raise UsageError(
+                f"attention {self.attention!r} is none of {', '.join(get_args(AttentionKind))}: name one of them"
+            )
         if self.structured and self.attention == "none":
             raise UsageError("structured=True needs an attention, additive or dot; attention is none")
         if self.shared_embeddings and self.source_vocabulary != self.target_vocabulary:

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from translation.transformer import DecoderLayer, MultiHeadAttention, Transformer, Weights
 
-ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+ONEDNN = torch.backends.mkldnn.is_available() and all(
+    hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight")
+)
 FIRST_ROOM = 16  # positions; it doubles when it is full: to take memory for all at once is slow
 
 
@@ -76,7 +78,10 @@ class KeysValues:
 
 
 class TransformerStepper:
-    """The Transformer with the weights of this moment, position by position: each step gives a whole pass's row."""
+    """The Transformer, position by position: each step gives the row that a whole pass would.
+
+    The output layer is a copy: after an update of the weights, make a new one.
+    """
 
     def __init__(self, network: Transformer) -> None:
         self.network = _quick(network)
@@ -119,7 +124,8 @@ def _attend_past(layer: DecoderLayer, x: Tensor, own: Tensor, past: Tensor | Non
 def product(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 - as torch calls it
     """As `torch.nn.functional.linear`, by oneDNN where it can be: twice as fast on processors that are not Intel's.
 
-    Its operators are those that torch's own compiler puts in the place of linear maps, and know no gradients.
+    Its operators are those that torch's own compiler puts in the place of linear maps where the size of batches varies;
+    they know no gradients.
     """
     if not _is_for_onednn(input):
         return nn.functional.linear(input, weight, bias)

@@ -12,12 +12,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from translation.corpus import Pair
 from translation.errors import UsageError
 
 LANGUAGES = ("xa", "xb")  # codes that ISO 639 gives to no language
 TRAIN, VALIDATION, TEST = 4000, 200, 200
 
-Pair = tuple[str, str]
 Word = TypeVar("Word")
 
 

@@ -95,7 +95,7 @@ def learning_rate(step: int, width: int, config: TrainingConfig) -> float:
     return peak * min(step / config.warmup, math.sqrt(config.warmup / step))
 
 
-def train(
+def train_network(
     network: nn.Module, width: int, training: Examples, validation: Examples, config: TrainingConfig, sitting: Sitting
 ) -> Progress:
     """Train to the end of the time, the updates or the patience; the network has the mean of the last weights then.
