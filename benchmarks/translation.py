@@ -78,6 +78,8 @@ STUDIES = {
     "multi30k-en-de-rnn-additive": multi30k(RECURRENT, kind="rnn", attention="additive"),
     "multi30k-en-de-rnn-dot": multi30k(RECURRENT, kind="rnn", attention="dot"),
     "multi30k-en-de-rnn-dot-structured": multi30k(RECURRENT, kind="rnn", attention="dot", structured=True),
+    # Of as many positions an update as the first.
+    "multi30k-en-de-rnn": multi30k(RECURRENT | {"updates": 8000}, processes=2, kind="rnn", attention="dot"),
     "tatoeba-fr-en": Study("tatoeba_fr_en", "fr", "en", EQUAL),
     "tatoeba-ko-en": Study("tatoeba_ko_en", "ko", "en", EQUAL | {"updates": 2400, "check_every": 120}, vocabulary=4000),
 }

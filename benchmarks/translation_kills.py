@@ -27,7 +27,7 @@ from flows import translate, translate_files
 from flows.desk import open_store
 from flows.translate_demo import demo_recipe
 from flows.translate_files import translate_lines
-from flows.translators import models_folder, open_model, train
+from flows.translators import models_folder, open_model, train_and_store
 from translation.decoding import Search
 from translation.models import read_card
 from translation.synthetic import made_pairs
@@ -114,7 +114,7 @@ def _child(kind: str) -> None:
         recipe, _ = demo_recipe(Path("corpus"))
         short = dict(recipe.training) | {"updates": 150, "check_every": 25}
         print("ready", flush=True)
-        train(replace(recipe, training=short), "cpu", engine, lambda _: None, lambda _: None)
+        train_and_store(replace(recipe, training=short), "cpu", engine, lambda _: None, lambda _: None)
         return
     model = open_model(NAME, CPU)
     print("ready", flush=True)
