@@ -120,7 +120,7 @@ def _child(kind: str) -> None:
     print("ready", flush=True)
     if kind == "file":
         translate_files.LINES_AT_ONCE = 100
-        translate_lines(model, Path("text"), Path("out"), GREEDY, CPU, NAME)
+        translate_lines(model, Path("text"), Path("out"), GREEDY, NAME)
         return
     translate.AT_ONCE, translate.LEASE_S = 100, LEASE_S
     while _unfinished() > 0:  # what a killed worker held is free when its lease ends
