@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from translation.decoding import Hypothesis, Search, best_tokens, search
 from translation.errors import TranslationError
+from translation.seq2seq import RecurrentConfig, RecurrentStepper
 from translation.stepping import KeysValues, TransformerStepper
 from translation.tokenizer import BEGIN, END
 from translation.transformer import Transformer, TransformerConfig, Weights
@@ -201,6 +202,13 @@ def test_each_says_its_true_probability_and_attention(willing: Willing, beams: i
             assert each.attention is not None
             torch.testing.assert_close(each.attention, attention.float())
             torch.testing.assert_close(each.attention.sum(dim=-1), torch.ones(len(each.tokens) + 1))
+
+
+def test_a_network_without_attention_shows_none() -> None:
+    network = RecurrentConfig(VOCABULARY, VOCABULARY, d_model=8, attention="none").build().eval()
+    how = Search(beams=2, extra=3, with_attention=True)
+    found = search(RecurrentStepper(network), [source for source in SOURCES if source], how)
+    assert all(each.attention is None for sentence in found for each in sentence)
 
 
 def test_the_best_are_sorted_and_distinct_and_say_no_special_token(willing: Willing) -> None:

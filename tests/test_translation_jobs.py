@@ -11,7 +11,7 @@ from tests.made_translations import CPU, NETWORK, drawn, model_of, recipe_of, to
 from translation.decoding import Search
 from translation.direction import Direction
 from translation.errors import TranslationError, UsageError
-from translation.group import ALONE
+from translation.group import ALONE, Group
 from translation.jobs import GREEDY, LONGEST, Trained, Watch, train_model, translate
 from translation.models import Model, load_model
 from translation.recipes import Recipe
@@ -66,6 +66,17 @@ def test_positions_that_cannot_be_learned_are_refused_before_the_training(tmp_pa
     recipe = recipe_of(tmp_path, network=NETWORK | {"learned_positions": 100})
     with pytest.raises(UsageError, match="learned_positions is 100"):
         fit(recipe, tmp_path)
+
+
+def test_machines_that_do_not_share_the_folder_are_refused(tmp_path: Path) -> None:
+    class Elsewhere(Group):
+        def agree(self, figure: float) -> float:
+            return figure  # the first has prepared its corpus, on its own disk
+
+    with pytest.raises(UsageError, match=r"do not share .* DTML_DATA"):
+        train_model(
+            recipe_of(tmp_path), tmp_path, work=tmp_path / "work", device=CPU, group=Elsewhere(1, 2), watch=Watch()
+        )
 
 
 def test_texts_keep_their_order_and_are_translated_alone(model: Model) -> None:

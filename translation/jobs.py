@@ -10,13 +10,13 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
-from translation.checkpointing import STATE, Progress
+from translation.checkpointing import Progress
 from translation.decoding import Hypothesis, Search, search
 from translation.direction import Direction, piece_counts
 from translation.errors import UsageError
 from translation.group import ALONE, Group
 from translation.models import Card, Model, network_of, save_model, stepper_of
-from translation.prepared import Prepared, prepare
+from translation.prepared import NOTES, Prepared, prepare
 from translation.recipes import Recipe
 from translation.scoring import is_unspaced, tokenizer_of
 from translation.tokenizer import PAD
@@ -81,12 +81,11 @@ def _prepared_once(recipe: Recipe, work: Path, group: Group) -> Prepared:
     """The corpus made ready; the first of a group writes what the others read."""
     if group.rank > 0:
         group.agree(0.0)
+        if not (work / NOTES).exists():
+            raise UsageError(f"the machines of this training do not share {work}: give all the same DTML_DATA")
     prepared = prepare(recipe, work)
     if group.rank == 0:
         group.agree(0.0)
-    begun = (work / STATE).exists()
-    if group.agree(float(begun)) != begun:
-        raise UsageError(f"the machines of this training do not share {work}: give all the same DTML_DATA")
     return prepared
 
 
