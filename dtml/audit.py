@@ -20,10 +20,11 @@ from dtml.backtest import MINIMUM_DAYS
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.experiments import Experiment
-from dtml.leaks import LEAKS, History, Pipeline
+from dtml.leaks import LEAKS
 from dtml.markets import Market
 from dtml.metrics import score
 from dtml.model import ModelConfig, Normalisation
+from dtml.pipeline import History, Pipeline
 from dtml.windows import Windows
 
 LOOK_BACK, LOOK_AHEAD = 10, 5  # sessions before and after a date that are predicted when it is checked

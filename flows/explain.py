@@ -32,10 +32,10 @@ from dtml.explanations import (
     importance_by_day,
     shuffled,
 )
-from dtml.leaks import CPU, History, Pipeline
 from dtml.markets import Market
 from dtml.members import Fit
 from dtml.model import DTML, ModelConfig
+from dtml.pipeline import CPU, History, Pipeline
 from dtml.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources.simulated import SimulatedMarket
 from dtml.training import fit_members

@@ -20,8 +20,8 @@ from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.explained import words
 from dtml.explanations import importance_by_day, over_days, share_found
-from dtml.leaks import CPU, History, Pipeline
 from dtml.markets import load_market
+from dtml.pipeline import CPU, History, Pipeline
 from dtml.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.training import fit_members
