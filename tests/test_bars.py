@@ -201,16 +201,6 @@ def test_a_bar_refused_for_its_open_is_still_what_the_next_one_is_compared_with(
     ]
 
 
-def test_a_first_bar_is_compared_with_the_preceding_one_where_it_is_given() -> None:
-    bars = market()
-    fresh = bars[bars["session"] == SESSIONS[12]].reset_index(drop=True)
-    fresh.loc[row_of(fresh, "BBB", 12), "adj_close"] = 29.0
-    assert judge(fresh).refused.empty
-    checked = judge(fresh, preceding=bars)  # whose own bars of that session give way
-    assert reasons(checked) == [("BBB", SESSIONS[12], "unexplained_move")]
-    assert len(checked.accepted) == 7
-
-
 def test_columns_that_are_not_those_of_bars_are_a_mistake() -> None:
     with pytest.raises(ValueError, match=r"expected columns symbol, session.*; got symbol, session"):
         judge(market().drop(columns="split"))
