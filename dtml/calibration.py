@@ -209,7 +209,7 @@ def count_band(calls: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["n"] > 0].sort_values(["target", "level"], ignore_index=True)
 
 
-def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
+def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFrame:
     """What each level kept of its promise, from rows of `count_band`: a row a level.
 
     Columns: `level, days, n, coverage, called` (shares of the stock-days) and `called_acc` (the share of right calls,
@@ -221,18 +221,16 @@ def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0)
     for level, of_level in days.groupby("level"):
         n, covered, made, right = of_level.to_numpy(dtype=np.int64).T
         row = {"level": level, "days": len(n), "n": n.sum()}
-        row |= _share("coverage", covered, n, resamples, seed) | {"called": made.sum() / n.sum()}
-        rows.append(row | _share("called_acc", right, made, resamples, seed))
+        row |= _share("coverage", covered, n, resamples) | {"called": made.sum() / n.sum()}
+        rows.append(row | _share("called_acc", right, made, resamples))
     return pd.DataFrame(rows, columns=COVERAGE)
 
 
-def _share(
-    name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int, seed: int
-) -> dict[str, float]:
+def _share(name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int) -> dict[str, float]:
     """What share of the whole a part is, and its interval where enough days have any of it."""
     low = high = np.array([np.nan])
     if (whole > 0).sum() >= MINIMUM_DAYS:
-        low, high = day_interval(np.stack([part, whole], axis=-1)[:, None], _ratio, resamples=resamples, seed=seed)
+        low, high = day_interval(np.stack([part, whole], axis=-1)[:, None], _ratio, resamples=resamples, seed=0)
     share = part.sum() / whole.sum() if whole.any() else np.nan
     return {name: float(share), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
 

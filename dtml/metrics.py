@@ -16,6 +16,7 @@ from dtml.resampling import Statistic, Sums, interval
 Counts = Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]  # true rises, false rises, false falls, true falls
 Scores = Float[ndarray, "*batch"]
 
+RESAMPLES = 4000
 MINIMUM_DAYS = 20  # fewer cannot show how they hang together, and no interval can then be wide enough for dependence
 
 
@@ -31,7 +32,7 @@ class Score:
     mcc_interval: tuple[float, float]
 
 
-def score(calls: pd.DataFrame, *, resamples: int = 4000, seed: int = 0) -> Score:
+def score(calls: pd.DataFrame) -> Score:
     """Score calls given as rows of `session`, `called` and `rose` (booleans).
 
     ACC and MCC are scikit-learn's, pooled over all rows; MCC is 0 when one class is never called. The intervals
@@ -39,10 +40,10 @@ def score(calls: pd.DataFrame, *, resamples: int = 4000, seed: int = 0) -> Score
     """
     if calls.empty:
         raise ValueError("there are no calls to score")
-    return score_days(confusion_by_day(calls), resamples=resamples, seed=seed)
+    return score_days(confusion_by_day(calls))
 
 
-def score_days(counts: Int[ndarray, "days 4"], *, resamples: int = 4000, seed: int = 0) -> Score:
+def score_days(counts: Int[ndarray, "days 4"]) -> Score:
     """Score calls counted by day, as `confusion_by_day` does; see `score`. A day without a call counts for none."""
     from sklearn.metrics import accuracy_score, matthews_corrcoef
 
@@ -56,8 +57,8 @@ def score_days(counts: Int[ndarray, "days 4"], *, resamples: int = 4000, seed: i
         calls=int(weight.sum()),
         acc=float(accuracy_score(rose, called, sample_weight=weight)),
         mcc=pooled,
-        acc_interval=_ends(counts, accuracy, resamples, seed),
-        mcc_interval=_ends(counts, mcc, resamples, seed),
+        acc_interval=_ends(counts, accuracy),
+        mcc_interval=_ends(counts, mcc),
     )
 
 
@@ -91,6 +92,6 @@ def day_interval(
     return interval(sums, statistic, resamples=resamples, seed=seed)
 
 
-def _ends(counts: Int[ndarray, "days 4"], statistic: Statistic, resamples: int, seed: int) -> tuple[float, float]:
-    low, high = day_interval(counts[:, None], statistic, resamples=resamples, seed=seed)
+def _ends(counts: Int[ndarray, "days 4"], statistic: Statistic) -> tuple[float, float]:
+    low, high = day_interval(counts[:, None], statistic, resamples=RESAMPLES, seed=0)
     return float(low[0]), float(high[0])

@@ -52,7 +52,6 @@ class _Sample:
     counted: Bool[ndarray, "days stocks"]
     rose: Bool[ndarray, "days stocks"]
     resamples: int
-    seed: int
 
     def counts(self, probability: Float[ndarray, "days stocks"]) -> Int[ndarray, "days 4"]:
         """The confusion counts of each day, a rise called above one half."""
@@ -62,7 +61,7 @@ class _Sample:
 
     def measure(self, name: str, sums: Sums, statistic: Statistic) -> Columns:
         """A statistic of each predictor and its interval."""
-        low, high = day_interval(sums, statistic, resamples=self.resamples, seed=self.seed)
+        low, high = day_interval(sums, statistic, resamples=self.resamples, seed=0)
         return {name: statistic(sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
 
 
@@ -73,7 +72,6 @@ def scoreboard(
     target: pd.DatetimeIndex,
     best_rule: str,
     resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> pd.DataFrame:
     """One row a predictor and protocol, in `COLUMNS`; all on the stock-days for which every model has a probability.
 
@@ -94,7 +92,7 @@ def scoreboard(
         if not counted.any():
             raise ValueError(f"none of {known.sum()} stock-days that every model predicted counts under {protocol!r}")
         days = np.asarray(counted.any(axis=1))
-        sample = _Sample(days, counted[days], np.asarray(movement[days] > 0), resamples, seed)
+        sample = _Sample(days, counted[days], np.asarray(movement[days] > 0), resamples)
         frames.append(_rows(predictors, sample, best_rule).assign(protocol=protocol))
     return pd.concat(frames, ignore_index=True)[COLUMNS]
 
@@ -109,7 +107,7 @@ def member_scores(
     counted = (paper_labels(movement) != 0) & np.isfinite(probability).all(axis=0)
     if not counted.any():
         raise ValueError(f"none of {movement.size} stock-days has a label and a probability of every member")
-    sample = _Sample(np.ones(len(movement), dtype=bool), counted, np.asarray(movement > 0), resamples=0, seed=0)
+    sample = _Sample(np.ones(len(movement), dtype=bool), counted, np.asarray(movement > 0), resamples=0)
     totals = np.stack([sample.counts(one).sum(axis=0) for one in probability])
     return accuracy(totals), mcc(totals)
 

@@ -49,11 +49,12 @@ def slice_scores(
     return scores.loc[scores["n"] > 0, [*first, *(name for name in scores if name not in first)]].reset_index(drop=True)
 
 
-def rolling_mcc(
-    calls: Calls, movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex, protocol: str = "all"
-) -> pd.DataFrame:
-    """MCC of the last `ROLLING_SESSIONS` sessions up to each: `session, predictor, mcc, mcc_low, mcc_high`."""
-    counts = count(calls, movement, protocol).sum(axis=2)
+def rolling_mcc(calls: Calls, movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex) -> pd.DataFrame:
+    """MCC of the last `ROLLING_SESSIONS` sessions up to each: `session, predictor, mcc, mcc_low, mcc_high`.
+
+    All stock-days count on which every predictor has a call.
+    """
+    counts = count(calls, movement, "all").sum(axis=2)
     frames = [
         rolling_scores(counts[:, position], target, statistics=("mcc",)).assign(predictor=predictor)
         for position, predictor in enumerate(calls)
