@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.resampling import Statistic, Sums, interval
@@ -70,6 +70,14 @@ def confusion_by_day(calls: pd.DataFrame) -> Int[ndarray, "days 4"]:
     return np.bincount(4 * day + cell, minlength=4 * (day.max() + 1)).reshape(-1, 4)
 
 
+def confusion(
+    called: Bool[ndarray, "*batch"], rose: Bool[ndarray, "*batch"], counted: Bool[ndarray, "*batch"]
+) -> Int[ndarray, "*batch 4"]:
+    """Each call as a true rise, false rise, false fall or true fall: a 1 among three 0, or four 0 if not counted."""
+    kinds = (called & rose, called & ~rose, ~called & rose, ~called & ~rose)
+    return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
+
+
 def accuracy(counts: Counts) -> Scores:
     """Share of right calls of each row of counts."""
     return np.asarray((counts[..., 0] + counts[..., 3]) / counts.sum(axis=-1))
@@ -81,6 +89,12 @@ def mcc(counts: Counts) -> Scores:
     product = (rises + false_rises) * (rises + false_falls) * (falls + false_rises) * (falls + false_falls)
     covariance = rises * falls - false_rises * false_falls
     return np.asarray(np.divide(covariance, np.sqrt(product), out=np.zeros_like(covariance), where=product > 0))
+
+
+def ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores:
+    """The first sum in units of the second; one half where that is 0, as of pairs or calls that no day has."""
+    part, whole = np.moveaxis(np.asarray(sums, dtype=float), -1, 0)
+    return np.asarray(np.divide(part, whole, out=np.full_like(part, 0.5), where=whole > 0))
 
 
 def day_interval(

@@ -12,7 +12,8 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.metrics import accuracy, day_interval, mcc
+from dtml.calibration import logit
+from dtml.metrics import accuracy, confusion, day_interval, mcc, ratio
 from dtml.resampling import RESAMPLES, Statistic, Sums, difference
 from dtml.windows import Protocol, paper_labels
 
@@ -26,7 +27,6 @@ COLUMNS = [
 OF_GAINS = [column for column in COLUMNS if "gain" in column]
 OF_MEMBERS = ["seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd"]
 OF_PROBABILITIES = [column for column in COLUMNS if column.startswith(("brier", "calibration", "auc"))]
-SMALLEST = 1e-6  # probabilities are held this far from 0 and 1 before their logit is taken
 Columns = dict[str, Float[ndarray, " predictors"]]
 
 
@@ -55,9 +55,7 @@ class _Sample:
 
     def counts(self, probability: Float[ndarray, "days stocks"]) -> Int[ndarray, "days 4"]:
         """The confusion counts of each day, a rise called above one half."""
-        called = probability > 0.5
-        cells = (called & self.rose, called & ~self.rose, ~called & self.rose, ~called & ~self.rose)
-        return np.stack([(cell & self.counted).sum(axis=1) for cell in cells], axis=-1)
+        return np.asarray(confusion(probability > 0.5, self.rose, self.counted).sum(axis=1))
 
     def measure(self, name: str, sums: Sums, statistic: Statistic) -> Columns:
         """A statistic of each predictor and its interval."""
@@ -142,17 +140,16 @@ def calibration_line(probability: Float[ndarray, " calls"], rose: Bool[ndarray, 
     """
     from sklearn.linear_model import LogisticRegression
 
-    chance = np.clip(probability, SMALLEST, 1 - SMALLEST)
-    logit = np.log(chance / (1 - chance))
-    centre, spread = float(logit.mean()), float(logit.std())
-    risers, fallers = logit[rose], logit[~rose]
+    said = logit(probability)
+    centre, spread = float(said.mean()), float(said.std())
+    risers, fallers = said[rose], said[~rose]
     if spread < 1e-9 or not len(risers) or not len(fallers):
         return np.nan, np.nan
     if risers.min() >= fallers.max() or fallers.min() >= risers.max():
         return np.nan, np.nan
     # the spread of a model's logits may be a hundredth: unscaled, the solver would stop before it arrived
     fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
-    fit.fit(((logit - centre) / spread)[:, None], rose)
+    fit.fit(((said - centre) / spread)[:, None], rose)
     slope = float(fit.coef_[0, 0]) / spread
     return slope, float(fit.intercept_[0]) - slope * centre
 
@@ -264,21 +261,13 @@ def _of_probabilities(together: Sequence[Float[ndarray, "days stocks"]], sample:
     brier = np.stack([np.stack([error, counted.sum(axis=1)], axis=-1) for error in errors], axis=1)
     pairs = np.stack([pairs_by_day(probability, rose, counted) for probability in together], axis=1)
     lines = [calibration_line(probability[counted], rose[counted]) for probability in together]
-    auc = sample.measure("auc", pairs, _ratio)
+    auc = sample.measure("auc", pairs, ratio)
     if not pairs[..., 1].any():
         auc = {column: np.full_like(values, np.nan) for column, values in auc.items()}
     slopes, intercepts = np.array(lines).T
     return (
-        sample.measure("brier", brier, _ratio)
-        | {"calibration_slope": slopes, "calibration_intercept": intercepts}
-        | auc
+        sample.measure("brier", brier, ratio) | {"calibration_slope": slopes, "calibration_intercept": intercepts} | auc
     )
-
-
-def _ratio(sums: Float[ndarray, "*batch 2"]) -> Float[ndarray, "*batch"]:
-    """The first sum in units of the second; one half where that is 0, as of pairs that no day has."""
-    first, second = np.moveaxis(sums, -1, 0)
-    return np.asarray(np.divide(first, second, out=np.full_like(first, 0.5), where=second > 0))
 
 
 def _same_call(counts: Int[ndarray, "days predictors 4"]) -> Float[ndarray, " predictors"]:

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.calibration import Calibration, curve
-from dtml.metrics import MINIMUM_DAYS, accuracy, day_interval, mcc
+from dtml.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, mcc, ratio
 from dtml.windows import paper_labels
 
 PROTOCOLS = ("paper", "all")
@@ -118,13 +118,8 @@ def reliability(bins: pd.DataFrame) -> pd.DataFrame:
         ],
         axis=-1,
     )
-    low, high = day_interval(sums, _share, resamples=RESAMPLES, seed=0)
+    low, high = day_interval(sums, ratio, resamples=RESAMPLES, seed=0)
     return found.assign(share_risen_low=low, share_risen_high=high)
-
-
-def _share(sums: Float[ndarray, "*batch 2"]) -> Float[ndarray, "*batch"]:
-    rises, calls = np.moveaxis(sums, -1, 0)
-    return np.asarray(np.divide(rises, calls, out=np.full_like(rises, 0.5), where=calls > 0))
 
 
 def count(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: str) -> Counts:
@@ -133,15 +128,8 @@ def count(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: str) 
     for called in calls.values():
         counted = counted & np.isfinite(called)
     rose = movement > 0
-    each = [_kinds(called > 0.5, rose, counted) for called in calls.values()]
+    each = [confusion(called > 0.5, rose, counted) for called in calls.values()]
     return np.stack(each, axis=1)
-
-
-def _kinds(
-    called: Bool[ndarray, "days stocks"], rose: Bool[ndarray, "days stocks"], counted: Bool[ndarray, "days stocks"]
-) -> Int[ndarray, "days stocks 4"]:
-    kinds = (called & rose, called & ~rose, ~called & rose, ~called & ~rose)
-    return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
 
 
 def _spans(target: pd.DatetimeIndex, fold: Int[ndarray, " days"]) -> Iterator[tuple[str, str, Bool[ndarray, " days"]]]:
