@@ -150,7 +150,7 @@ class Pipeline:
 
     def fit(self, train: Windows, validation: Windows) -> Ensemble:
         """Train all members."""
-        members, mine = self.experiment.seeds(), self.experiment
+        members, mine = self.experiment.members_of(), self.experiment
         weights = stack_members(fit_members(train, validation, members, device=CPU))
         return Ensemble("audit", train.symbols, tuple(each.seed for each in members), mine.model, mine.windows, weights)
 

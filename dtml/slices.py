@@ -37,7 +37,7 @@ def slice_scores(
     """
     frames = []
     for protocol in PROTOCOLS:
-        counts = count(calls, movement, protocol)
+        counts = confusion_by_stock(calls, movement, protocol)
         whole = counts.sum(axis=2)
         for name, value, days in _spans(target, fold):
             frames.append(_score(whole[days], list(calls)).assign(slice=name, value=value, protocol=protocol))
@@ -54,7 +54,7 @@ def rolling_mcc(calls: Calls, movement: Float[ndarray, "days stocks"], target: p
 
     All stock-days count on which every predictor has a call.
     """
-    counts = count(calls, movement, "all").sum(axis=2)
+    counts = confusion_by_stock(calls, movement, "all").sum(axis=2)
     frames = [
         rolling_scores(counts[:, position], target, statistics=("mcc",)).assign(predictor=predictor)
         for position, predictor in enumerate(calls)
@@ -122,7 +122,7 @@ def reliability(bins: pd.DataFrame) -> pd.DataFrame:
     return found.assign(share_risen_low=low, share_risen_high=high)
 
 
-def count(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: str) -> Counts:
+def confusion_by_stock(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: str) -> Counts:
     """True rises, false rises, false falls and true falls, of the stock-days on which every predictor has a call."""
     counted = np.isfinite(movement) if protocol == "all" else paper_labels(movement) != 0
     for called in calls.values():
