@@ -78,6 +78,11 @@ def bars_frame(table: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
+def no_bars() -> pd.DataFrame:
+    """The frame of bars without a row."""
+    return bars_frame(pd.DataFrame({"symbol": [], "session": []}))
+
+
 def check(
     bars: pd.DataFrame,
     *,

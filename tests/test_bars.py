@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtml.bars import BAR_COLUMNS, REASONS, Checked, bars_frame, check
+from dtml.bars import BAR_COLUMNS, REASONS, Checked, bars_frame, check, no_bars
 from dtml.markets import Checks
 
 SESSIONS = pd.bdate_range("2024-01-01", periods=17)
 CLOSED = SESSIONS[12]
 STOCKS = ("AAA", "BBB", "CCC", "DDD", "EEE", "FFF", "GGG")
 INDEX = "IDX"
-NO_PRICES = pd.DataFrame({"symbol": [], "session": []})
 
 
 def market(symbols: tuple[str, ...] = (*STOCKS, INDEX), sessions: int = 13) -> pd.DataFrame:
@@ -64,7 +63,7 @@ def test_good_bars_are_accepted_as_they_came() -> None:
     assert checked.refused.empty
 
 
-@pytest.mark.parametrize("empty", [bars_frame(NO_PRICES), pd.DataFrame(columns=list(BAR_COLUMNS))])
+@pytest.mark.parametrize("empty", [no_bars(), pd.DataFrame(columns=list(BAR_COLUMNS))])
 def test_no_bars_are_no_refusals(empty: pd.DataFrame) -> None:
     checked = judge(empty)
     assert checked.accepted.empty
