@@ -88,7 +88,7 @@ def reach(experiment: Experiment, seeds: tuple[int, ...] = SEEDS) -> Reached:
     market = SimulatedMarket()
     windows = simulated_windows(experiment, market)
     train, validation, test = (windows.days(part) for part in _parts(len(windows)))
-    fits = fit_members(train, validation, experiment.seeds(*seeds), device=torch.device("cpu"))
+    fits = fit_members(train, validation, experiment.members_of(*seeds), device=torch.device("cpu"))
     ensemble = Ensemble("simulated", windows.symbols, seeds, experiment.model, experiment.windows, stack_members(fits))
     chances = member_probabilities(ensemble, test, torch.device("cpu"))
     counted = test.labelled("all").clone()

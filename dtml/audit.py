@@ -16,14 +16,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dtml.backtest import MINIMUM_DAYS
+from dtml.backtest import MINIMUM_TRAIN_DAYS
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.experiments import Experiment
-from dtml.leaks import LEAKS, History, Pipeline
+from dtml.leaks import LEAKS
 from dtml.markets import Market
 from dtml.metrics import score
 from dtml.model import ModelConfig, Normalisation
+from dtml.pipeline import History, Pipeline
 from dtml.windows import Windows
 
 LOOK_BACK, LOOK_AHEAD = 10, 5  # sessions before and after a date that are predicted when it is checked
@@ -271,7 +272,7 @@ def _dates(
     as_of = windows.as_of[windows.observed.any(dim=1).numpy()]
     experiment = pipeline.experiment
     if training is None:
-        training = MINIMUM_DAYS + experiment.validation_sessions + 2 * experiment.gap_sessions + 1
+        training = MINIMUM_TRAIN_DAYS + experiment.validation_sessions + 2 * experiment.gap_sessions + 1
     first, stop = training + LATEST_RETRAINING, len(as_of) - LOOK_AHEAD
     if stop - first < dates:
         raise DtmlError(

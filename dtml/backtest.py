@@ -12,7 +12,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment
 from dtml.windows import Windows
 
-MINIMUM_DAYS = 64  # of training; below that there is nothing to learn from
+MINIMUM_TRAIN_DAYS = 64  # of training; below that there is nothing to learn from
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ def spans(windows: Windows, as_of: date, experiment: Experiment) -> tuple[Window
     cut = stop - experiment.validation_sessions
     end = cut - experiment.gap_sessions
     begin = 0 if experiment.train_sessions is None else max(0, end - experiment.train_sessions)
-    if end - begin < MINIMUM_DAYS:
+    if end - begin < MINIMUM_TRAIN_DAYS:
         raise DtmlError(
-            f"{len(known)} days up to {as_of} have a whole window; training needs at least {MINIMUM_DAYS} before the "
-            f"{experiment.validation_sessions} of validation: fetch a longer history"
+            f"{len(known)} days up to {as_of} have a whole window; training needs at least {MINIMUM_TRAIN_DAYS} before "
+            f"the {experiment.validation_sessions} of validation: fetch a longer history"
         )
     return known.days(slice(begin, end)), known.days(slice(cut, stop))

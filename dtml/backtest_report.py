@@ -39,6 +39,7 @@ from dtml.rules import NAIVE_RULES
 
 INDEX, EQUAL_WEIGHT = YARDSTICKS = ("index", "equal weight")  # the portfolios that follow no prediction
 PAPERS = "(the paper's)"  # ends the name of a portfolio that nobody can trade: filled at the close it was made after
+BASELINES = {"acc": 0.5, "mcc": 0.0}  # of calls without skill
 EXTREMES = 10  # stocks at either end of the table
 SCORE_COLUMNS = ("predictor", "ACC [95 %]", "MCC [95 %]")
 PORTFOLIO_COLUMNS = (
@@ -171,7 +172,7 @@ def backtest_page(
             survivorship=survivorship(backtest),
             equity=track_chart(net, equity, start=1.0),
             drawdown=track_chart(net, drawdown, start=0.0),
-            rolling=rolling_chart(rolling),
+            rolling=predictor_chart(rolling, "mcc"),
             curve=curve.to_dict("records"),
             axes=calibration_axes({MODEL: curve}),
             coverage=records(coverage),
@@ -208,15 +209,15 @@ def track_kinds(names: Iterable[str]) -> dict[str, str]:
     return {INDEX: "index", EQUAL_WEIGHT: "equal"} | dashes
 
 
-def rolling_chart(rolling: pd.DataFrame) -> Chart | None:
-    """A line a predictor, the model with its band; each rule has dashes of its own."""
-    lines = {str(name): rows for name, rows in rolling.groupby("predictor", sort=False)}
-    rules = (name for name in lines if name != MODEL)
+def predictor_chart(scores: pd.DataFrame, column: str) -> Chart | None:
+    """Lines of `session, predictor, COLUMN, COLUMN_low, COLUMN_high`: the model's with its band, then the rules'."""
+    lines = {str(name): rows for name, rows in scores.groupby("predictor", sort=False)}
+    rules = [name for name in lines if name != MODEL]
     kinds = {name: f"s{number % PALETTE} d{number}" for number, name in enumerate(rules, start=1)}
-    ends = {"low": "mcc_low", "high": "mcc_high"}
-    band = {end: _by_session(lines[MODEL], column) for end, column in ends.items()} if MODEL in lines else {}
-    series = {name: _by_session(rows, "mcc") for name, rows in lines.items()}
-    return session_chart(series, kinds | {MODEL: "s0 model"}, {MODEL: pd.DataFrame(band)}, baseline=0.0)
+    series = {name: _by_session(lines[name], column) for name in sorted(lines, key=lambda name: name != MODEL)}
+    ends = ("low", "high") if MODEL in lines else ()
+    band = pd.DataFrame({end: _by_session(lines[MODEL], f"{column}_{end}") for end in ends})
+    return session_chart(series, kinds | {MODEL: "s0 model"}, {MODEL: band}, BASELINES[column])
 
 
 def yearly(tracks: pd.DataFrame, portfolio: str) -> dict[str, float]:

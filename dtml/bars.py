@@ -78,6 +78,11 @@ def bars_frame(table: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
+def no_bars() -> pd.DataFrame:
+    """The frame of bars without a row."""
+    return bars_frame(pd.DataFrame({"symbol": [], "session": []}))
+
+
 def check(
     bars: pd.DataFrame,
     *,
@@ -86,19 +91,18 @@ def check(
     checks: Checks,
     index_symbol: str,
     returns: Returns,
-    preceding: pd.DataFrame | None = None,
     market_size: int = 0,
 ) -> Checked:
     """Accept good bars and refuse the others, naming for each the first of `REASONS` that applies.
 
     `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session. `returns`
     names the price that moves come from; a symbol without any adjusted close is judged by its close.
-    `preceding` are good bars from before those of `bars`, at least the last one of each symbol: without them
-    a symbol's first bar has nothing to be compared with. `market_size` is the number of stocks a session
-    should have, for a table that holds only some of them: one halted stock on its own is then no stale day.
+    A symbol's first bar has nothing to be compared with. `market_size` is the number of stocks a session should
+    have, for a table that holds only some of them: one halted stock on its own is then no stale day.
     Raises ValueError when columns are not those of bars.
     """
-    rows, new = _with_preceding(bars, preceding)
+    _require_columns(bars)
+    rows = bars.reset_index(drop=True)
     judged = _Judged.of(rows, returns)
     faults = _calendar_faults(judged.session, sessions, closed_until)
     faults["duplicate_session"] = _duplicates(rows)
@@ -112,7 +116,7 @@ def check(
     move = _move(judged.price, before)
     faults["unexplained_move"] = (np.abs(move) > checks.max_move) & rows["split"].isna().to_numpy()
     reason = _first_fault(faults)
-    return _split(rows, reason, new, _Evidence(judged, before, move, share))
+    return _split(rows, reason, _Evidence(judged, before, move, share))
 
 
 @dataclass(frozen=True)
@@ -148,18 +152,9 @@ class _Evidence:
     stale_share: Values
 
 
-def _with_preceding(bars: pd.DataFrame, preceding: pd.DataFrame | None) -> tuple[pd.DataFrame, Flags]:
-    """Put earlier bars before the new ones, except those of sessions that the new ones cover again."""
-    for table in (bars,) if preceding is None else (bars, preceding):
-        if tuple(table.columns) != BAR_COLUMNS:
-            raise ValueError(
-                f"bars: expected columns {', '.join(BAR_COLUMNS)}; got {', '.join(map(str, table.columns))}"
-            )
-    if preceding is None or preceding.empty:
-        return bars.reset_index(drop=True), np.ones(len(bars), dtype=bool)
-    first = preceding["symbol"].map(bars.groupby("symbol")["session"].min())
-    rows = pd.concat([preceding[preceding["session"] < first], bars], ignore_index=True)
-    return rows, np.arange(len(rows)) >= len(rows) - len(bars)
+def _require_columns(bars: pd.DataFrame) -> None:
+    if tuple(bars.columns) != BAR_COLUMNS:
+        raise ValueError(f"bars: expected columns {', '.join(BAR_COLUMNS)}; got {', '.join(map(str, bars.columns))}")
 
 
 def _calendar_faults(session: ndarray, sessions: pd.DatetimeIndex, closed_until: date) -> dict[str, Flags]:
@@ -250,9 +245,9 @@ def _first_fault(faults: dict[str, Flags]) -> Positions:
     return np.where(table.any(axis=0), table.argmax(axis=0), GOOD)
 
 
-def _split(rows: pd.DataFrame, reason: Positions, new: Flags, evidence: _Evidence) -> Checked:
-    accepted = rows[new & (reason == GOOD)].reset_index(drop=True)
-    bad = np.flatnonzero(new & (reason != GOOD))
+def _split(rows: pd.DataFrame, reason: Positions, evidence: _Evidence) -> Checked:
+    accepted = rows[reason == GOOD].reset_index(drop=True)
+    bad = np.flatnonzero(reason != GOOD)
     refused = rows.loc[bad, ["symbol", "session"]].reset_index(drop=True)
     refused["reason"] = pd.Series([REASONS[i] for i in reason[bad]], dtype=str)
     refused["value"] = pd.Series(list(_values(rows, refused["reason"], bad, evidence)), dtype=str)

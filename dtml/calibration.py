@@ -16,7 +16,7 @@ from numpy import ndarray
 
 from dtml.errors import DtmlError
 from dtml.markets.definition import LEVELS
-from dtml.metrics import MINIMUM_DAYS, day_interval
+from dtml.metrics import MINIMUM_DAYS, day_interval, ratio
 
 SMALLEST = 1e-6  # probabilities are held this far from 0 and 1, before their logit is taken and after the correction
 ROUNDING = 1e-6  # logits that spread less differ by the rounding of single precision alone
@@ -62,7 +62,7 @@ class Calibration:
 
     def apply(self, probability: Floats) -> Floats:
         """Calibrated probabilities, in (0, 1) and never in another order than those given; NaN stays NaN."""
-        corrected = _logistic(self.slope * _logit(probability) + self.intercept)
+        corrected = _logistic(self.slope * logit(probability) + self.intercept)
         return np.asarray(np.clip(corrected, SMALLEST, 1 - SMALLEST))
 
     def call(self, calibrated: Floats, level: float) -> Floats:
@@ -131,14 +131,14 @@ def _line(sample: _StockDays) -> tuple[float, float]:
     estimate errs least, and with more days goes to 1.
     """
     rose, weight = sample.rose, sample.weight
-    base_rate = float(_logit(np.asarray((weight[rose].sum() + 1) / (sample.days + 2))))
-    logit = _logit(sample.probability)
-    centre = np.average(logit, weights=weight)
-    spread = np.sqrt(np.average((logit - centre) ** 2, weights=weight))
+    base_rate = float(logit(np.asarray((weight[rose].sum() + 1) / (sample.days + 2))))
+    said = logit(sample.probability)
+    centre = np.average(said, weights=weight)
+    spread = np.sqrt(np.average((said - centre) ** 2, weights=weight))
     if sample.days < 2 or spread < ROUNDING or rose.all() or not rose.any():
         return 0.0, base_rate
     target = np.where(rose, (rose.sum() + 1) / (rose.sum() + 2), 1 / ((~rose).sum() + 2))
-    place = (logit - centre) / spread  # the spread may be a hundredth: unscaled, a solver would stop before it arrived
+    place = (said - centre) / spread  # the spread may be a hundredth: unscaled, a solver would stop before it arrived
     estimate, variance = _regression(place, target, sample)
     if estimate[1] <= 0:
         return 0.0, base_rate
@@ -209,7 +209,7 @@ def count_band(calls: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["n"] > 0].sort_values(["target", "level"], ignore_index=True)
 
 
-def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0) -> pd.DataFrame:
+def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFrame:
     """What each level kept of its promise, from rows of `count_band`: a row a level.
 
     Columns: `level, days, n, coverage, called` (shares of the stock-days) and `called_acc` (the share of right calls,
@@ -221,26 +221,18 @@ def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES, seed: int = 0)
     for level, of_level in days.groupby("level"):
         n, covered, made, right = of_level.to_numpy(dtype=np.int64).T
         row = {"level": level, "days": len(n), "n": n.sum()}
-        row |= _share("coverage", covered, n, resamples, seed) | {"called": made.sum() / n.sum()}
-        rows.append(row | _share("called_acc", right, made, resamples, seed))
+        row |= _share("coverage", covered, n, resamples) | {"called": made.sum() / n.sum()}
+        rows.append(row | _share("called_acc", right, made, resamples))
     return pd.DataFrame(rows, columns=COVERAGE)
 
 
-def _share(
-    name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int, seed: int
-) -> dict[str, float]:
+def _share(name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int) -> dict[str, float]:
     """What share of the whole a part is, and its interval where enough days have any of it."""
     low = high = np.array([np.nan])
     if (whole > 0).sum() >= MINIMUM_DAYS:
-        low, high = day_interval(np.stack([part, whole], axis=-1)[:, None], _ratio, resamples=resamples, seed=seed)
+        low, high = day_interval(np.stack([part, whole], axis=-1)[:, None], ratio, resamples=resamples, seed=0)
     share = part.sum() / whole.sum() if whole.any() else np.nan
     return {name: float(share), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
-
-
-def _ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Float[ndarray, "*batch"]:
-    """The first sum in units of the second; one half where that is 0, as in a resample without a call."""
-    part, whole = np.moveaxis(np.asarray(sums, dtype=float), -1, 0)
-    return np.asarray(np.divide(part, whole, out=np.full_like(part, 0.5), where=whole > 0))
 
 
 def count_bins(calls: pd.DataFrame) -> pd.DataFrame:
@@ -273,13 +265,14 @@ def curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
     return pd.DataFrame(ends | means).reset_index(drop=True)
 
 
-def _logit(probability: Floats) -> Floats:
+def logit(probability: Floats) -> Floats:
+    """The logarithm of the odds of probabilities, finite: they are held inside (0, 1)."""
     chance = np.clip(probability, SMALLEST, 1 - SMALLEST)
     return np.asarray(np.log(chance / (1 - chance)))
 
 
-def _logistic(logit: Floats) -> Floats:
-    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * logit))
+def _logistic(log_odds: Floats) -> Floats:
+    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * log_odds))
 
 
 def _numbers(column: "pd.Series[Any]") -> Float[ndarray, " rows"]:

@@ -259,11 +259,11 @@ def _band(band: pd.DataFrame, sessions: pd.DatetimeIndex, upwards: Axis) -> str:
     return f"{_points(band['low'], sessions, upwards)} {' '.join(back)}".strip()
 
 
-def thin(values: Float[ndarray, " sessions"], most: int = POINTS) -> Int[ndarray, " kept"]:
-    """Which values to draw, `most` at most: the first, the last, and the lowest and highest of each stretch."""
-    if len(values) <= most:
+def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
+    """Which values to draw, `POINTS` at most: the first, the last, and the lowest and highest of each stretch."""
+    if len(values) <= POINTS:
         return np.arange(len(values))
-    stretches = np.array_split(np.arange(len(values)), most // 2 - 1)
+    stretches = np.array_split(np.arange(len(values)), POINTS // 2 - 1)
     ends = [stretch[choose(values[stretch])] for stretch in stretches for choose in (np.argmin, np.argmax)]
     return np.unique([0, *ends, len(values) - 1])
 

@@ -23,7 +23,7 @@ from dtml.windows import Protocol, Windows
 Kind = Literal["logistic_regression", "gradient_boosting"]
 Rising = Callable[[Float[ndarray, "rows columns"]], Float[ndarray, " rows"]]
 
-PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)  # C of the logistic regression: the inverse of the weight of its squared norm
+INVERSE_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)  # C of the logistic regression: 1 / weight of its squared norm
 LEAVES, RATES = (4, 16), (0.03, 0.1)  # of the boosting: the grid
 ITERATIONS = 100  # trees that a boosting grows; any number of the first ones may be kept
 COLUMNS_A_SPLIT = 0.3  # share of the columns that a split chooses from, drawn anew with the seed: all that it decides
@@ -92,10 +92,11 @@ def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
     With some hundreds of columns Newton's steps through the normal equations are few and end at the optimum.
     """
     found: list[Fitted] = []
-    for c in PENALTIES:
+    for c in INVERSE_PENALTIES:
         model = make_pipeline(StandardScaler(), LogisticRegression(C=c, solver="newton-cholesky"))
         rising = _rising(model.fit(*train).predict_proba)
-        found.append(Fitted(rising, {"c": c}, _accuracy(rising(validation.x), validation.rises), len(PENALTIES)))
+        accuracy = _accuracy(rising(validation.x), validation.rises)
+        found.append(Fitted(rising, {"c": c}, accuracy, len(INVERSE_PENALTIES)))
     return max(found, key=lambda fitted: fitted.validation_acc)
 
 

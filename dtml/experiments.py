@@ -35,7 +35,7 @@ class Experiment:
                 f"got {counts} and {self.gap_sessions}"
             )
 
-    def seeds(self, *seeds: int) -> list[Member]:
+    def members_of(self, *seeds: int) -> list[Member]:
         """The members of its ensemble, or those of other seeds."""
         return [Member(seed, self.model, self.training) for seed in seeds or range(self.members)]
 

@@ -6,7 +6,8 @@ of shuffled days, from which nothing can be learnt: attention that is the same i
 prediction most (`importance_by_day`, `agreement`). And where a market is made by a known law, the driver of each
 stock should be among them (`share_found`).
 
-Everything is drawn from a seed. torch is imported where networks are: a page that prints `words` does not wait for it.
+Everything is drawn from a seed. torch is imported where networks are: a page that prints `dtml.explained.words` does
+not wait for it.
 """
 
 from collections.abc import Mapping

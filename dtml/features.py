@@ -41,8 +41,7 @@ def moves(panel: Panel, max_move: float = np.inf) -> Prices:
 
     Missing where either bar is missing, and where the move exceeds `max_move`: a corporate action, no return.
     """
-    move = np.full_like(panel.adjusted, np.nan)
-    move[1:] = panel.adjusted[1:] / panel.adjusted[:-1] - 1
+    move = _from_previous(panel.adjusted)
     move[np.abs(move) > max_move] = np.nan
     return move
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.resampling import Statistic, Sums, interval
@@ -16,6 +16,7 @@ from dtml.resampling import Statistic, Sums, interval
 Counts = Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]  # true rises, false rises, false falls, true falls
 Scores = Float[ndarray, "*batch"]
 
+RESAMPLES = 4000
 MINIMUM_DAYS = 20  # fewer cannot show how they hang together, and no interval can then be wide enough for dependence
 
 
@@ -31,7 +32,7 @@ class Score:
     mcc_interval: tuple[float, float]
 
 
-def score(calls: pd.DataFrame, *, resamples: int = 4000, seed: int = 0) -> Score:
+def score(calls: pd.DataFrame) -> Score:
     """Score calls given as rows of `session`, `called` and `rose` (booleans).
 
     ACC and MCC are scikit-learn's, pooled over all rows; MCC is 0 when one class is never called. The intervals
@@ -39,10 +40,10 @@ def score(calls: pd.DataFrame, *, resamples: int = 4000, seed: int = 0) -> Score
     """
     if calls.empty:
         raise ValueError("there are no calls to score")
-    return score_days(confusion_by_day(calls), resamples=resamples, seed=seed)
+    return score_days(confusion_by_day(calls))
 
 
-def score_days(counts: Int[ndarray, "days 4"], *, resamples: int = 4000, seed: int = 0) -> Score:
+def score_days(counts: Int[ndarray, "days 4"]) -> Score:
     """Score calls counted by day, as `confusion_by_day` does; see `score`. A day without a call counts for none."""
     from sklearn.metrics import accuracy_score, matthews_corrcoef
 
@@ -56,8 +57,8 @@ def score_days(counts: Int[ndarray, "days 4"], *, resamples: int = 4000, seed: i
         calls=int(weight.sum()),
         acc=float(accuracy_score(rose, called, sample_weight=weight)),
         mcc=pooled,
-        acc_interval=_ends(counts, accuracy, resamples, seed),
-        mcc_interval=_ends(counts, mcc, resamples, seed),
+        acc_interval=_ends(counts, accuracy),
+        mcc_interval=_ends(counts, mcc),
     )
 
 
@@ -67,6 +68,14 @@ def confusion_by_day(calls: pd.DataFrame) -> Int[ndarray, "days 4"]:
     kind = 2 * (~calls["called"].to_numpy(dtype=bool)) + (calls["called"].to_numpy() != calls["rose"].to_numpy())
     cell = np.array([0, 1, 3, 2])[kind]  # a false fall is counted before a true one
     return np.bincount(4 * day + cell, minlength=4 * (day.max() + 1)).reshape(-1, 4)
+
+
+def confusion(
+    called: Bool[ndarray, "*batch"], rose: Bool[ndarray, "*batch"], counted: Bool[ndarray, "*batch"]
+) -> Int[ndarray, "*batch 4"]:
+    """Each call as a true rise, false rise, false fall or true fall: a 1 among three 0, or four 0 if not counted."""
+    kinds = (called & rose, called & ~rose, ~called & rose, ~called & ~rose)
+    return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
 
 
 def accuracy(counts: Counts) -> Scores:
@@ -82,6 +91,12 @@ def mcc(counts: Counts) -> Scores:
     return np.asarray(np.divide(covariance, np.sqrt(product), out=np.zeros_like(covariance), where=product > 0))
 
 
+def ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores:
+    """The first sum in units of the second; one half where that is 0, as of pairs or calls that no day has."""
+    part, whole = np.moveaxis(np.asarray(sums, dtype=float), -1, 0)
+    return np.asarray(np.divide(part, whole, out=np.full_like(part, 0.5), where=whole > 0))
+
+
 def day_interval(
     sums: Sums, statistic: Statistic, *, resamples: int, seed: int
 ) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
@@ -91,6 +106,6 @@ def day_interval(
     return interval(sums, statistic, resamples=resamples, seed=seed)
 
 
-def _ends(counts: Int[ndarray, "days 4"], statistic: Statistic, resamples: int, seed: int) -> tuple[float, float]:
-    low, high = day_interval(counts[:, None], statistic, resamples=resamples, seed=seed)
+def _ends(counts: Int[ndarray, "days 4"], statistic: Statistic) -> tuple[float, float]:
+    low, high = day_interval(counts[:, None], statistic, resamples=RESAMPLES, seed=0)
     return float(low[0]), float(high[0])

@@ -94,10 +94,10 @@ class DTML(Network):
         normalised = self.normalise(contexts[:, :-1], observed)  # eq. 3
         multi_level = normalised + self.beta * contexts[:, -1:]  # eq. 4
         if self.data_axis:
-            mixed, attention = self.mix(multi_level, observed.unsqueeze(1), need_weights=need_attention)  # eqs. 5-7
+            mixed, attention = self.mix(multi_level, observed.unsqueeze(1), need_weights=need_attention)  # eqs. 5-8
         else:
             mixed, attention = multi_level + self.mix.feed_forward(multi_level), None  # eq. 8 without the others
-        return self.predict(mixed.tanh()).squeeze(-1), attention  # eqs. 8-9
+        return self.predict(mixed.tanh()).squeeze(-1), attention  # the tanh of eq. 8, then eq. 9
 
     def logits(
         self,

@@ -27,8 +27,8 @@ class Batch(NamedTuple):
 class Network(nn.Module, ABC):
     """A network that can be one member of a stacked training (`dtml.program`).
 
-    It is called under `torch.vmap`: no flow of control that depends on data, no randomness but
-    `translation.transformer`'s. Scalars that differ between members are buffers that are not persistent.
+    It is called under `torch.vmap`: no flow of control that depends on data, no randomness but `dtml.noise`'s, which
+    takes the place of torch's own dropout. Scalars that differ between members are buffers that are not persistent.
     """
 
     @abstractmethod

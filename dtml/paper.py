@@ -19,8 +19,6 @@ from dtml.model import ModelConfig
 from dtml.networks import NetworkConfig
 from dtml.stocknet import StockNetConfig
 
-SEEDS = tuple(range(10))
-
 
 @dataclass(frozen=True)
 class Recipe:

@@ -39,9 +39,7 @@ class Performance:
     break_even: float
 
 
-def performance(
-    track: pd.DataFrame, *, trials: Sequence[float] | None, resamples: int = 4000, seed: int = 0
-) -> Performance:
+def performance(track: pd.DataFrame, *, trials: Sequence[float] | None, resamples: int = 4000) -> Performance:
     """The statistics of a track of `dtml.portfolio.follow`.
 
     `trials` are the Sharpe ratios per session (`session_sharpe`) of everything tried, this track included; None for a
@@ -50,7 +48,7 @@ def performance(
     if track.empty:
         raise ValueError("the track has no day")
     net = track["net"].to_numpy(dtype=float)
-    low, high = sharpe_interval(net[:, None], resamples=resamples, seed=seed)
+    low, high = sharpe_interval(net[:, None], resamples=resamples)
     turnover = float(track["turnover"].mean())
     kept = float((track["gross"] - track["borrow"]).mean())
     return Performance(
@@ -87,7 +85,7 @@ def session_sharpe(net: Float[ndarray, " days"]) -> float:
 
 
 def sharpe_interval(
-    net: Float[ndarray, "days models"], *, resamples: int = 4000, seed: int = 0
+    net: Float[ndarray, "days models"], *, resamples: int = 4000
 ) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
     """The ends of the 95 % interval of each Sharpe ratio per year, by resampling days (`dtml.resampling`).
 
@@ -96,7 +94,7 @@ def sharpe_interval(
     spread = np.ptp(net, axis=0)
     unit = net / np.where(spread > 0, spread, 1)  # the ratio has no unit; resampled sums keep seven digits
     sums = np.stack([np.ones_like(unit), unit, unit**2], axis=-1)
-    ends = day_interval(sums, _sharpe_of_sums, resamples=resamples, seed=seed)
+    ends = day_interval(sums, _sharpe_of_sums, resamples=resamples, seed=0)
     low, high = (np.where(spread > 0, each * np.sqrt(YEAR), np.nan) for each in ends)
     return low, high
 

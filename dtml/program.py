@@ -17,7 +17,7 @@ from dtml.networks import Batch, Network, cross_entropy
 from dtml.noise import use_generators
 from dtml.windows import Protocol, Windows
 
-VALIDATION_DAYS = 64  # predicted at once
+BATCH_DAYS = 64  # predicted at once
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Span:
 
     def in_order(self) -> Iterator[Batch]:
         """All counted days in order, a few at a time, for a program of any number of members: no leading axis."""
-        for days in self.days.split(VALIDATION_DAYS):
+        for days in self.days.split(BATCH_DAYS):
             yield Batch(*(value[0] for value in self.batch(days.unsqueeze(0), [0])))
 
 
@@ -142,7 +142,7 @@ class Program:
     def losses(self, batch: Batch) -> Float[Tensor, " members"]:
         """The objective of each member on its own batch, in training."""
         self.network.train()
-        state = _under("network.", self.parameters), _under("network.", self.buffers)
+        state = _prefixed("network.", self.parameters), _prefixed("network.", self.buffers)
         call = _Objective(self.network)
         losses: Tensor = vmap(lambda own, each, weight: functional_call(call, own, (each, weight)))(
             state, batch, self.penalty
@@ -160,7 +160,7 @@ class Program:
     def validate(self, span: Span) -> tuple[Float[Tensor, " members"], Float[Tensor, " members"]]:
         """Cross-entropy and accuracy of each member over the counted stock-days of a span, counted on the device."""
         self.network.eval()
-        state = _under("network.", self.parameters), _under("network.", self.buffers)
+        state = _prefixed("network.", self.parameters), _prefixed("network.", self.buffers)
         call = _Logits(self.network)
         loss, right, counted = (torch.zeros_like(self.penalty) for _ in range(3))
         for batch in span.in_order():
@@ -204,5 +204,5 @@ class Captured:
         return self.losses, self.gradients
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {prefix + name: value for name, value in tensors.items()}

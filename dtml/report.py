@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dtml.backtest_report import calls_verdict
+from dtml.backtest_report import BASELINES, calls_verdict, predictor_chart
 from dtml.benchmark_report import MODEL, PROTOCOLS
 from dtml.calibration import Calibration, called
 from dtml.charts import (
     Axis,
-    Chart,
     Row,
     calibration_axes,
     count,
@@ -25,7 +24,6 @@ from dtml.charts import (
     figure,
     probability_axis,
     records,
-    session_chart,
     square_axes,
     stack,
     whole_percent,
@@ -40,7 +38,6 @@ NAMES = ("symbol", "name", "sector")
 FIGURES = ("probability", "spread", "calibrated", "lowest", "highest", "rising_share")
 CALL_COLUMNS = (*NAMES, *FIGURES)
 GROUPS = ("rise", "fall", "none")
-BASELINES = {"acc": 0.5, "mcc": 0.0}  # of calls without skill
 FIRST_DRIVERS = 3  # that a call is shown with
 LISTED = 12  # stocks that the others look at most
 UNFOLDED = 60  # stocks without a call, at most, whose table is not folded away
@@ -194,23 +191,14 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
     whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
     running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
     rolls = not rolling.empty
+    drawn = (rolling if rolls else running).sort_values("predictor", kind="stable")
     return {
         "so_far": calls_verdict({"market": title}, whole),
         "scored": {name: found for name, found in rows.items() if found},
         "scored_until": latest["target"].max() if len(latest) else None,
         "rolls": rolls,
-        "lines": {name: predictor_chart(rolling if rolls else running, name) for name in BASELINES},
+        "lines": {name: predictor_chart(drawn, name) for name in BASELINES},
     }
-
-
-def predictor_chart(scores: pd.DataFrame, column: str) -> Chart | None:
-    """A line a predictor of `session, predictor, COLUMN, COLUMN_low, COLUMN_high`, the model's with its band."""
-    lines = {str(name): rows.set_index("session").sort_index() for name, rows in scores.groupby("predictor")}
-    kinds = {name: f"s{number} d{number}" for number, name in enumerate((n for n in lines if n != MODEL), start=1)}
-    series = {name: lines[name][column].astype(float) for name in sorted(lines, key=lambda name: name != MODEL)}
-    ends = {end: f"{column}_{end}" for end in ("low", "high")}
-    band = {end: lines[MODEL][name].astype(float) for end, name in ends.items()} if MODEL in lines else {}
-    return session_chart(series, kinds | {MODEL: "s0 model"}, {MODEL: pd.DataFrame(band)}, BASELINES[column])
 
 
 def _calibration(bins: pd.DataFrame, coverage: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> dict[str, Any]:

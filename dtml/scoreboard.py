@@ -12,7 +12,8 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.metrics import accuracy, day_interval, mcc
+from dtml.calibration import logit
+from dtml.metrics import accuracy, confusion, day_interval, mcc, ratio
 from dtml.resampling import RESAMPLES, Statistic, Sums, difference
 from dtml.windows import Protocol, paper_labels
 
@@ -26,7 +27,6 @@ COLUMNS = [
 OF_GAINS = [column for column in COLUMNS if "gain" in column]
 OF_MEMBERS = ["seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd"]
 OF_PROBABILITIES = [column for column in COLUMNS if column.startswith(("brier", "calibration", "auc"))]
-SMALLEST = 1e-6  # probabilities are held this far from 0 and 1 before their logit is taken
 Columns = dict[str, Float[ndarray, " predictors"]]
 
 
@@ -52,17 +52,14 @@ class _Sample:
     counted: Bool[ndarray, "days stocks"]
     rose: Bool[ndarray, "days stocks"]
     resamples: int
-    seed: int
 
     def counts(self, probability: Float[ndarray, "days stocks"]) -> Int[ndarray, "days 4"]:
         """The confusion counts of each day, a rise called above one half."""
-        called = probability > 0.5
-        cells = (called & self.rose, called & ~self.rose, ~called & self.rose, ~called & ~self.rose)
-        return np.stack([(cell & self.counted).sum(axis=1) for cell in cells], axis=-1)
+        return np.asarray(confusion(probability > 0.5, self.rose, self.counted).sum(axis=1))
 
     def measure(self, name: str, sums: Sums, statistic: Statistic) -> Columns:
         """A statistic of each predictor and its interval."""
-        low, high = day_interval(sums, statistic, resamples=self.resamples, seed=self.seed)
+        low, high = day_interval(sums, statistic, resamples=self.resamples, seed=0)
         return {name: statistic(sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
 
 
@@ -73,7 +70,6 @@ def scoreboard(
     target: pd.DatetimeIndex,
     best_rule: str,
     resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> pd.DataFrame:
     """One row a predictor and protocol, in `COLUMNS`; all on the stock-days for which every model has a probability.
 
@@ -94,7 +90,7 @@ def scoreboard(
         if not counted.any():
             raise ValueError(f"none of {known.sum()} stock-days that every model predicted counts under {protocol!r}")
         days = np.asarray(counted.any(axis=1))
-        sample = _Sample(days, counted[days], np.asarray(movement[days] > 0), resamples, seed)
+        sample = _Sample(days, counted[days], np.asarray(movement[days] > 0), resamples)
         frames.append(_rows(predictors, sample, best_rule).assign(protocol=protocol))
     return pd.concat(frames, ignore_index=True)[COLUMNS]
 
@@ -109,7 +105,7 @@ def member_scores(
     counted = (paper_labels(movement) != 0) & np.isfinite(probability).all(axis=0)
     if not counted.any():
         raise ValueError(f"none of {movement.size} stock-days has a label and a probability of every member")
-    sample = _Sample(np.ones(len(movement), dtype=bool), counted, np.asarray(movement > 0), resamples=0, seed=0)
+    sample = _Sample(np.ones(len(movement), dtype=bool), counted, np.asarray(movement > 0), resamples=0)
     totals = np.stack([sample.counts(one).sum(axis=0) for one in probability])
     return accuracy(totals), mcc(totals)
 
@@ -144,17 +140,16 @@ def calibration_line(probability: Float[ndarray, " calls"], rose: Bool[ndarray, 
     """
     from sklearn.linear_model import LogisticRegression
 
-    chance = np.clip(probability, SMALLEST, 1 - SMALLEST)
-    logit = np.log(chance / (1 - chance))
-    centre, spread = float(logit.mean()), float(logit.std())
-    risers, fallers = logit[rose], logit[~rose]
+    said = logit(probability)
+    centre, spread = float(said.mean()), float(said.std())
+    risers, fallers = said[rose], said[~rose]
     if spread < 1e-9 or not len(risers) or not len(fallers):
         return np.nan, np.nan
     if risers.min() >= fallers.max() or fallers.min() >= risers.max():
         return np.nan, np.nan
     # the spread of a model's logits may be a hundredth: unscaled, the solver would stop before it arrived
     fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
-    fit.fit(((logit - centre) / spread)[:, None], rose)
+    fit.fit(((said - centre) / spread)[:, None], rose)
     slope = float(fit.coef_[0, 0]) / spread
     return slope, float(fit.intercept_[0]) - slope * centre
 
@@ -266,21 +261,13 @@ def _of_probabilities(together: Sequence[Float[ndarray, "days stocks"]], sample:
     brier = np.stack([np.stack([error, counted.sum(axis=1)], axis=-1) for error in errors], axis=1)
     pairs = np.stack([pairs_by_day(probability, rose, counted) for probability in together], axis=1)
     lines = [calibration_line(probability[counted], rose[counted]) for probability in together]
-    auc = sample.measure("auc", pairs, _ratio)
+    auc = sample.measure("auc", pairs, ratio)
     if not pairs[..., 1].any():
         auc = {column: np.full_like(values, np.nan) for column, values in auc.items()}
     slopes, intercepts = np.array(lines).T
     return (
-        sample.measure("brier", brier, _ratio)
-        | {"calibration_slope": slopes, "calibration_intercept": intercepts}
-        | auc
+        sample.measure("brier", brier, ratio) | {"calibration_slope": slopes, "calibration_intercept": intercepts} | auc
     )
-
-
-def _ratio(sums: Float[ndarray, "*batch 2"]) -> Float[ndarray, "*batch"]:
-    """The first sum in units of the second; one half where that is 0, as of pairs that no day has."""
-    first, second = np.moveaxis(sums, -1, 0)
-    return np.asarray(np.divide(first, second, out=np.full_like(first, 0.5), where=second > 0))
 
 
 def _same_call(counts: Int[ndarray, "days predictors 4"]) -> Float[ndarray, " predictors"]:

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.calibration import Calibration, curve
-from dtml.metrics import MINIMUM_DAYS, accuracy, day_interval, mcc
+from dtml.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, mcc, ratio
 from dtml.windows import paper_labels
 
 PROTOCOLS = ("paper", "all")
@@ -37,7 +37,7 @@ def slice_scores(
     """
     frames = []
     for protocol in PROTOCOLS:
-        counts = count(calls, movement, protocol)
+        counts = confusion_by_stock(calls, movement, protocol)
         whole = counts.sum(axis=2)
         for name, value, days in _spans(target, fold):
             frames.append(_score(whole[days], list(calls)).assign(slice=name, value=value, protocol=protocol))
@@ -49,11 +49,12 @@ def slice_scores(
     return scores.loc[scores["n"] > 0, [*first, *(name for name in scores if name not in first)]].reset_index(drop=True)
 
 
-def rolling_mcc(
-    calls: Calls, movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex, protocol: str = "all"
-) -> pd.DataFrame:
-    """MCC of the last `ROLLING_SESSIONS` sessions up to each: `session, predictor, mcc, mcc_low, mcc_high`."""
-    counts = count(calls, movement, protocol).sum(axis=2)
+def rolling_mcc(calls: Calls, movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex) -> pd.DataFrame:
+    """MCC of the last `ROLLING_SESSIONS` sessions up to each: `session, predictor, mcc, mcc_low, mcc_high`.
+
+    All stock-days count on which every predictor has a call.
+    """
+    counts = confusion_by_stock(calls, movement, "all").sum(axis=2)
     frames = [
         rolling_scores(counts[:, position], target, statistics=("mcc",)).assign(predictor=predictor)
         for position, predictor in enumerate(calls)
@@ -117,30 +118,18 @@ def reliability(bins: pd.DataFrame) -> pd.DataFrame:
         ],
         axis=-1,
     )
-    low, high = day_interval(sums, _share, resamples=RESAMPLES, seed=0)
+    low, high = day_interval(sums, ratio, resamples=RESAMPLES, seed=0)
     return found.assign(share_risen_low=low, share_risen_high=high)
 
 
-def _share(sums: Float[ndarray, "*batch 2"]) -> Float[ndarray, "*batch"]:
-    rises, calls = np.moveaxis(sums, -1, 0)
-    return np.asarray(np.divide(rises, calls, out=np.full_like(rises, 0.5), where=calls > 0))
-
-
-def count(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: str) -> Counts:
+def confusion_by_stock(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: str) -> Counts:
     """True rises, false rises, false falls and true falls, of the stock-days on which every predictor has a call."""
     counted = np.isfinite(movement) if protocol == "all" else paper_labels(movement) != 0
     for called in calls.values():
         counted = counted & np.isfinite(called)
     rose = movement > 0
-    each = [_kinds(called > 0.5, rose, counted) for called in calls.values()]
+    each = [confusion(called > 0.5, rose, counted) for called in calls.values()]
     return np.stack(each, axis=1)
-
-
-def _kinds(
-    called: Bool[ndarray, "days stocks"], rose: Bool[ndarray, "days stocks"], counted: Bool[ndarray, "days stocks"]
-) -> Int[ndarray, "days stocks 4"]:
-    kinds = (called & rose, called & ~rose, ~called & rose, ~called & ~rose)
-    return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
 
 
 def _spans(target: pd.DatetimeIndex, fold: Int[ndarray, " days"]) -> Iterator[tuple[str, str, Bool[ndarray, " days"]]]:

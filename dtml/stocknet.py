@@ -13,10 +13,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dtml.errors import UsageError
+from dtml.features import FEATURES
 from dtml.networks import Batch, Network, NetworkConfig
 from dtml.noise import Dropout, Gaussian
 
-Z_ADJ_CLOSE = 4  # the feature whose sign is the movement of a session
+Z_ADJ_CLOSE = FEATURES.index("z_adj_close")  # the feature whose sign is the movement of a session
 
 
 @dataclass(frozen=True)

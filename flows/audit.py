@@ -16,7 +16,7 @@ from db import queries, repositories
 from db.engine import open_engine, reading, transaction, upgrade
 from dtml.audit import LOOK_AHEAD, LOOK_BACK, SHORT, Finding, audit, audit_model, changes, hurried, prove
 from dtml.backtest import Fold
-from dtml.leaks import History, Pipeline
+from dtml.pipeline import History, Pipeline
 from dtml.sessions import next_session, sessions_between, sessions_up_to
 from flows.backtest import Nights
 from flows.desk import Desk

@@ -32,10 +32,10 @@ from dtml.explanations import (
     importance_by_day,
     shuffled,
 )
-from dtml.leaks import CPU, History, Pipeline
 from dtml.markets import Market
 from dtml.members import Fit
 from dtml.model import DTML, ModelConfig
+from dtml.pipeline import CPU, History, Pipeline
 from dtml.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources.simulated import SimulatedMarket
 from dtml.training import fit_members
@@ -192,7 +192,7 @@ def train_networks(
     """Networks of true labels, then one of each shuffle; every network and every shuffle has a seed of its own."""
     count = trial.members + trial.shuffles
     tell(f"training {count} networks")
-    true = fit_members(train, validation, experiment.seeds(*range(trial.members)), device=CPU)
+    true = fit_members(train, validation, experiment.members_of(*range(trial.members)), device=CPU)
 
     def fit(place: int, stopped: Event) -> Fit:
         def watch(*_: object) -> None:
@@ -201,7 +201,7 @@ def train_networks(
 
         seed = trial.members + place
         parts = shuffled(train, 2 * seed), shuffled(validation, 2 * seed + 1)
-        return fit_members(*parts, experiment.seeds(seed), device=CPU, on_epoch=watch)[0]
+        return fit_members(*parts, experiment.members_of(seed), device=CPU, on_epoch=watch)[0]
 
     fits = true + _side_by_side(
         fit, trial.shuffles, lambda done: tell(f"trained {len(true) + done} of {count} networks")

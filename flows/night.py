@@ -158,7 +158,7 @@ def _model(desk: Desk, as_of: date, known_at: datetime | None) -> Model:
     if reason is None:
         return load_model(desk, as_of)
     log.info("training %s: %s", desk.name, reason)
-    with training_progress(desk.experiment.seeds()) as on_epoch:
+    with training_progress(desk.experiment.members_of()) as on_epoch:
         return train_model(desk, as_of, on_epoch, known_at=known_at)
 
 

@@ -46,7 +46,7 @@ def train(order: Order, as_of: date) -> Model:
     desk = open_stored_desk(order)
 
     def work() -> Model:
-        with training_progress(desk.experiment.seeds()) as on_epoch:
+        with training_progress(desk.experiment.members_of()) as on_epoch:
             return train_model(desk, as_of, on_epoch)
 
     with signals_of(order.attended), market_lock(desk.engine, desk.name):

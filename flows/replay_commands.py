@@ -64,7 +64,7 @@ def reproduce_prediction(text: str, market_file: Path | None, device: str, *, tr
     archive = Archive(engine, market_of(run, market_file), device)
     found, trained = reproduce(archive, receipt, run), None
     if train_again:
-        with training_progress(experiment_of(run).seeds()) as on_epoch:
+        with training_progress(experiment_of(run).members_of()) as on_epoch:
             trained = retrain(archive, run, on_epoch)
     if as_json:
         print_json(reproduction_summary(found, trained))

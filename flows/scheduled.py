@@ -137,7 +137,7 @@ def _training(order: Order) -> Outcome:
     as_of = choose_as_of(desk, None, _due())
 
     def work() -> Any:
-        with training_progress(desk.experiment.seeds()) as on_epoch:
+        with training_progress(desk.experiment.members_of()) as on_epoch:
             return train_model(desk, as_of, on_epoch)
 
     with market_lock(desk.engine, desk.name):

@@ -166,7 +166,7 @@ def fit_bars(
     fits = fit_members(
         train,
         validation,
-        desk.experiment.seeds(),
+        desk.experiment.members_of(),
         device=choose_device(desk.device),
         state_folder=folder,
         on_epoch=on_epoch,

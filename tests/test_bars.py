@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtml.bars import BAR_COLUMNS, REASONS, Checked, bars_frame, check
+from dtml.bars import BAR_COLUMNS, REASONS, Checked, bars_frame, check, no_bars
 from dtml.markets import Checks
 
 SESSIONS = pd.bdate_range("2024-01-01", periods=17)
 CLOSED = SESSIONS[12]
 STOCKS = ("AAA", "BBB", "CCC", "DDD", "EEE", "FFF", "GGG")
 INDEX = "IDX"
-NO_PRICES = pd.DataFrame({"symbol": [], "session": []})
 
 
 def market(symbols: tuple[str, ...] = (*STOCKS, INDEX), sessions: int = 13) -> pd.DataFrame:
@@ -64,7 +63,7 @@ def test_good_bars_are_accepted_as_they_came() -> None:
     assert checked.refused.empty
 
 
-@pytest.mark.parametrize("empty", [bars_frame(NO_PRICES), pd.DataFrame(columns=list(BAR_COLUMNS))])
+@pytest.mark.parametrize("empty", [no_bars(), pd.DataFrame(columns=list(BAR_COLUMNS))])
 def test_no_bars_are_no_refusals(empty: pd.DataFrame) -> None:
     checked = judge(empty)
     assert checked.accepted.empty
@@ -199,16 +198,6 @@ def test_a_bar_refused_for_its_open_is_still_what_the_next_one_is_compared_with(
         ("BBB", SESSIONS[5], "non_positive_price"),
         ("BBB", SESSIONS[6], "unexplained_move"),
     ]
-
-
-def test_a_first_bar_is_compared_with_the_preceding_one_where_it_is_given() -> None:
-    bars = market()
-    fresh = bars[bars["session"] == SESSIONS[12]].reset_index(drop=True)
-    fresh.loc[row_of(fresh, "BBB", 12), "adj_close"] = 29.0
-    assert judge(fresh).refused.empty
-    checked = judge(fresh, preceding=bars)  # whose own bars of that session give way
-    assert reasons(checked) == [("BBB", SESSIONS[12], "unexplained_move")]
-    assert len(checked.accepted) == 7
 
 
 def test_columns_that_are_not_those_of_bars_are_a_mistake() -> None:

@@ -27,16 +27,15 @@ from dtml.leaks import (
     LEAKS,
     BackwardFill,
     CentredAverage,
-    History,
     LabelInFeatures,
     LabelledRowsOnly,
-    Pipeline,
     ShuffledSplit,
     SurvivorsOnly,
     TodaysConstituents,
     ValidationOverTest,
 )
 from dtml.markets import load_market
+from dtml.pipeline import History, Pipeline
 from dtml.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.windows import Windows

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dtml.backtest import Fold, folds
 from dtml.errors import UsageError
 from dtml.metrics import score
-from dtml.slices import ROLLING_SESSIONS, count, rolling_mcc, slice_scores
+from dtml.slices import ROLLING_SESSIONS, confusion_by_stock, rolling_mcc, slice_scores
 
 DAYS = pd.bdate_range("2023-11-01", periods=97)
 SYMBOLS = ("A", "B", "C", "D", "E")
@@ -75,9 +75,9 @@ def test_slices_score_as_the_calls_one_by_one_do() -> None:
 
 
 def test_every_predictor_is_scored_on_the_stock_days_that_all_of_them_called() -> None:
-    counts = count(CALLS, MOVEMENT, "all")
+    counts = confusion_by_stock(CALLS, MOVEMENT, "all")
     assert (counts.sum(axis=(0, 2, 3)) == np.isfinite(MODEL * MOVEMENT).sum()).all()
-    paper = count(CALLS, MOVEMENT, "paper")
+    paper = confusion_by_stock(CALLS, MOVEMENT, "paper")
     large = (MOVEMENT >= 0.0055) | (MOVEMENT <= -0.005)
     assert paper[:, 0].sum() == (large & np.isfinite(MODEL)).sum()
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from made_batches import FEATURES, random
 
-from dtml.classifiers import PENALTIES, Kind, design, fit_classifier
+from dtml.classifiers import INVERSE_PENALTIES, Kind, design, fit_classifier
 from dtml.errors import DtmlError
 from dtml.windows import Windows
 
@@ -70,7 +70,7 @@ def test_a_classifier_is_the_same_for_a_seed_and_only_the_boosting_differs_betwe
 
 def test_validation_labels_choose_among_the_configurations_and_do_nothing_else() -> None:
     upside_down = replace(VALIDATION, movement=-VALIDATION.movement)
-    for kind, tried in zip(KINDS, (len(PENALTIES), 400), strict=True):
+    for kind, tried in zip(KINDS, (len(INVERSE_PENALTIES), 400), strict=True):
         candidates: dict[tuple[float, ...], np.ndarray] = {}
         for validation in (VALIDATION, upside_down):
             fitted = fit_classifier(kind, TRAIN, validation, "all", seed=0)

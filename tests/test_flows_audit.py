@@ -15,8 +15,8 @@ from sqlalchemy import create_engine
 from db import queries
 from db.engine import reading
 from dtml.experiments import nightly_of, vary
-from dtml.leaks import History
 from dtml.markets import load_market
+from dtml.pipeline import History
 from dtml.sessions import next_session, sessions_between
 from flows import audit as flow_module
 from flows import predict as predict_module

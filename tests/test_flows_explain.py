@@ -20,8 +20,8 @@ from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.explained import words
 from dtml.explanations import importance_by_day, over_days, share_found
-from dtml.leaks import CPU, History, Pipeline
 from dtml.markets import load_market
+from dtml.pipeline import CPU, History, Pipeline
 from dtml.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.training import fit_members
@@ -80,7 +80,7 @@ def test_importance_finds_the_true_leaders_after_a_short_training() -> None:
     experiment, history = of_market(correlation=0.9, sessions=600)
     pipeline = Pipeline(shortened(vary(experiment, {"hidden": 32}), 8))
     train, validation = pipeline.spans(pipeline.windows(history), pd.Timestamp(AS_OF))
-    fits = fit_members(train, validation, pipeline.experiment.seeds(0, 1), device=CPU, stack=2)
+    fits = fit_members(train, validation, pipeline.experiment.members_of(0, 1), device=CPU, stack=2)
     networks = networks_of(fits, pipeline.experiment.model, len(train.symbols))
     days = days_looked_at(validation)
     there = validation.observed[days].numpy()

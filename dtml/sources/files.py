@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dtml.bars import bars_frame
+from dtml.bars import bars_frame, no_bars
 from dtml.errors import UsageError
 from dtml.markets import Market
 from dtml.sources import OUTCOME_COLUMNS, Fetched
@@ -76,7 +76,7 @@ class FileSource:
         tables = [
             bars_frame(file.rows(earliest, last, with_symbol=False).assign(symbol=symbol)) for symbol, file in asked
         ]
-        return tables or [bars_frame(pd.DataFrame({"symbol": [], "session": []}))]
+        return tables or [no_bars()]
 
     def _index_table(self, file: TableFile, earliest: date, last: date) -> pd.DataFrame:
         """Bars of the index file under the market's symbol of its index."""

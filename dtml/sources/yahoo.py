@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dtml.bars import PRICES, bars_frame
+from dtml.bars import PRICES, bars_frame, no_bars
 from dtml.errors import UsageError
 from dtml.markets import Market
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Status
@@ -82,7 +82,7 @@ class YahooSource:
             answers = list(pool.map(batch.ask, first, sources, first.values()))
         outcomes = [(each.symbol, each.status, len(each.bars), each.detail) for each in answers]
         return Fetched(
-            bars=pd.concat([_no_bars(), *(each.bars for each in answers)], ignore_index=True),
+            bars=pd.concat([no_bars(), *(each.bars for each in answers)], ignore_index=True),
             outcomes=pd.DataFrame(outcomes, columns=list(OUTCOME_COLUMNS)),
         )
 
@@ -111,9 +111,9 @@ class _Batch:
     def ask(self, symbol: str, source_symbol: str, first: date) -> _Answer:
         """Ask for one symbol, unless an answer before it said to stop."""
         if self._stopped:
-            return _Answer(symbol, "not_asked", self._stopped, _no_bars())
+            return _Answer(symbol, "not_asked", self._stopped, no_bars())
         status, detail, table = self._request(source_symbol, first)
-        bars = _no_bars() if table is None else _bars(table, symbol, first, self._last)
+        bars = no_bars() if table is None else _bars(table, symbol, first, self._last)
         if status == "ok" and bars.empty:
             status, detail = "no_data", f"{source_symbol}: no row from {first} to {self._last}"
         self._note(status)
@@ -166,10 +166,6 @@ def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataF
     session = pd.DatetimeIndex(table.index).tz_localize(None).normalize()
     bars = bars_frame(renamed.assign(symbol=symbol, session=session))
     return bars[bars["session"].between(pd.Timestamp(first), pd.Timestamp(last))].reset_index(drop=True)
-
-
-def _no_bars() -> pd.DataFrame:
-    return bars_frame(pd.DataFrame({"symbol": [], "session": []}))
 
 
 def _client(source_symbols: list[str], timezone: str) -> Any:
