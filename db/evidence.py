@@ -1,6 +1,7 @@
-"""Every write and read of how far predictions can be trusted: bands, rules' calls, nightly counts, explanations.
+"""Every write and read of how far predictions can be trusted.
 
-Writes as in db/repositories.py, reads as in db/queries.py.
+Bands, rules' calls, nightly counts; attention, and whether it explains anything. Writes as in
+db/repositories.py, reads as in db/queries.py.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from sqlalchemy import Connection
 
 from db import schema
 from db.bulk import insert_frame, insert_missing, records, upsert
+from db.errors import StoreError
 from db.frames import frame, row
 from db.queries import rows_of
 from db.standing import COMPLETE
-from db.stored import save_figures
+from db.stored import alongside, differ, identified, is_stored, named, require_distinct, save_figures
+
+# The weights of a softmax in float32, summed over hundreds of stocks, agree to this on another thread count.
+WEIGHT_TOLERANCE = 1e-6
 
 
 def save_bands(conn: Connection, run_id: str, bands: pd.DataFrame) -> int:
@@ -128,6 +133,40 @@ def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
     table = schema.band
     statement = sa.select(table.c.run_id, table.c.level, table.c.threshold).where(table.c.run_id.in_(run_ids))
     return frame(conn, statement.order_by(table.c.run_id, table.c.level))
+
+
+def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> int:
+    """Store run_id, target, symbol (who looks), source (looked at), weight in [0, 1] of stored predictions.
+
+    What is stored stands: raises StoreError, naming it, when a stored weight differs.
+    """
+    if attention.empty:
+        return 0
+    require_distinct(attention, ["run_id", "target", "symbol", "source"])
+    key = ["run_id", "target", "instrument_id", "source_id"]
+    rows = identified(conn, market, attention, source_id="source").sort_values(key, ignore_index=True)
+    table = schema.attention_weight
+    days = rows[["run_id", "target"]].drop_duplicates().itertuples(index=False)
+    stored = [
+        frame(conn, sa.select(table).where(table.c.run_id == run_id, table.c.target == target))
+        for run_id, target in days
+    ]
+    before = alongside(rows, pd.concat(stored, ignore_index=True), key)
+    differing = rows[differ(rows, before, ["weight"], 0.0, zero=WEIGHT_TOLERANCE)]
+    if len(differing):
+        raise StoreError(
+            f"attention of {named(differing, ['run_id', 'target', 'symbol', 'source'])} is stored: it stands"
+        )
+    return insert_frame(conn, table, rows.loc[~is_stored(before), [*key, "weight"]])
+
+
+def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
+    """Attention of a model on the session it predicted, by symbol and source: symbol, source, weight."""
+    table, looking, seen = schema.attention_weight, schema.instrument, schema.instrument.alias("seen")
+    columns = (looking.c.symbol, seen.c.symbol.label("source"), table.c.weight)
+    joined = table.join(looking, looking.c.id == table.c.instrument_id).join(seen, seen.c.id == table.c.source_id)
+    mine = sa.select(*columns).select_from(joined).where(table.c.run_id == run_id, table.c.target == target)
+    return frame(conn, mine.order_by(looking.c.symbol, seen.c.symbol))
 
 
 def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:

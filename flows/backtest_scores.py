@@ -105,7 +105,7 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
         bars = read_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, backtest.known_at)
         seen = look(desk, model, as_of, bars)
         with transaction(desk.engine) as conn:
-            backtests.save_attention(conn, desk.name, seen.assign(run_id=model.run_id))
+            evidence.save_attention(conn, desk.name, seen.assign(run_id=model.run_id))
 
 
 def _stored(backtest: Backtest) -> Result:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Connection
 
-from db import backtests, evidence, queries
+from db import evidence, queries
 from db.engine import reading
 from dtml.calibration import Calibration, coverage
 from dtml.errors import DtmlError
@@ -111,7 +111,7 @@ def seen(desk: Desk, night: Mapping[str, Any], run: Mapping[str, Any]) -> pd.Dat
     except (DtmlError, OSError) as error:
         log.warning("who looks at whom in the night of %s: only what is stored, %s", night["as_of"], error)
         with reading(desk.engine) as conn:
-            found = backtests.attention(conn, run["id"], night["target"])
+            found = evidence.attention(conn, run["id"], night["target"])
     return found[["symbol", "source", "weight"]]
 
 

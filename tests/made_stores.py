@@ -80,7 +80,7 @@ def _fill_studies(conn: Connection) -> None:
     backtests.save_fold(conn, BACKTEST, fold())
     figures = {"scores": backtest_scores(), "returns": returns(), "portfolios": portfolios(), "counts": COUNTS}
     backtests.finish_backtest(conn, BACKTEST, finished_at=MOMENT, seconds=97.5, **figures)
-    backtests.save_attention(conn, "toy", attention())
+    evidence.save_attention(conn, "toy", attention())
 
 
 def _fill_evidence(conn: Connection) -> None:

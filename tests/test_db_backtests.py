@@ -15,7 +15,7 @@ from test_db_benchmarks import scores as benchmark_scores
 from test_db_predictions import NEXT, STOCKS, TARGET, predictions, run
 from test_db_schema import alembic
 
-from db import backtests, queries, repositories, schema
+from db import backtests, evidence, queries, repositories, schema
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
 from db.views import VIEW_COLUMNS
@@ -50,7 +50,7 @@ def finish(store: Engine, name: str = NAME, at: datetime = NOW, **changed: Any) 
 
 def keep_attention(store: Engine, frame: pd.DataFrame) -> int:
     with transaction(store) as conn:
-        return backtests.save_attention(conn, "toy", frame)
+        return evidence.save_attention(conn, "toy", frame)
 
 
 def counted(store: Engine) -> dict[str, int]:
@@ -223,8 +223,8 @@ def test_a_backtest_without_scores_has_its_portfolios_in_the_summary(store: Engi
 def test_attention_comes_back_as_it_went_in(store: Engine, reader: Engine) -> None:
     assert keep_attention(store, attention()) == 9
     with reading(reader) as conn:
-        stored = backtests.attention(conn, "first", TARGET.date())
-        assert backtests.attention(conn, "second", NEXT.date()).empty
+        stored = evidence.attention(conn, "first", TARGET.date())
+        assert evidence.attention(conn, "second", NEXT.date()).empty
     pd.testing.assert_frame_equal(stored, attention()[["symbol", "source", "weight"]], check_dtype=False)
     rows = queries.select(reader, "select * from attention where symbol = 'C' order by source")
     assert list(rows) == list(VIEW_COLUMNS["attention"])
