@@ -6,7 +6,7 @@ db/repositories.py, reads as in db/queries.py.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
 from typing import Any
 
@@ -70,46 +70,6 @@ def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
     return frame(conn, statement.order_by(table.c.target, table.c.level))
 
 
-def night_calls(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
-    """What a night predicted with the model it was closed with, by symbol; NaN is missing.
-
-    Columns: run_id, as_of, target, symbol, name, sector, probability, spread, calibrated, lowest, highest,
-    rising_share.
-    """
-    made, named, night = schema.prediction, schema.instrument, schema.night
-    said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
-    columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, named.c.name, named.c.sector, *said)
-    of_night = sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
-    joined = night.join(made, of_night).join(named, named.c.id == made.c.instrument_id)
-    statement = sa.select(*columns).select_from(joined).where(night.c.market == market, night.c.as_of == as_of)
-    return frame(conn, statement.order_by(named.c.symbol))
-
-
-def settled_calls(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
-    """Calls that nights of a market were closed with and that have an outcome, targets first..last, by target.
-
-    Columns: run_id, target, probability, calibrated (NaN: not kept), rise.
-    """
-    made, night = schema.prediction, schema.night
-    of_night = sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
-    mine = (night.c.market == market, night.c.target.between(first, last), made.c.as_of == night.c.as_of)
-    return _settled(conn, night.join(made, of_night), mine)
-
-
-def uncounted(conn: Connection, market: str, last: date) -> list[date]:
-    """Targets up to `last` of complete nights with an outcome whose calls were not counted: older ones, mostly."""
-    night, made, happened, counted = schema.night, schema.prediction, schema.outcome, schema.calibration_bin
-    settled = made.join(
-        happened,
-        sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target),
-    )
-    of_night = (made.c.run_id == night.c.run_id, made.c.target == night.c.target)
-    has_outcome = sa.exists(sa.select(sa.literal(1)).select_from(settled).where(*of_night))
-    is_counted = sa.exists().where(counted.c.run_id == night.c.run_id, counted.c.target == night.c.target)
-    mine = (night.c.market == market, night.c.target <= last, has_outcome, ~is_counted)
-    return list(conn.execute(sa.select(night.c.target).where(*mine).order_by(night.c.target)).scalars())
-
-
 def without_rule_calls(conn: Connection, market: str) -> pd.DataFrame:
     """Complete nights whose rules' calls were not kept, by as_of: as_of, known_at."""
     night, kept = schema.night, schema.rule_call
@@ -119,13 +79,6 @@ def without_rule_calls(conn: Connection, market: str) -> pd.DataFrame:
         conn,
         statement.where(night.c.market == market, night.c.status.in_(COMPLETE), ~is_kept).order_by(night.c.as_of),
     )
-
-
-def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """As `settled_calls`, of every fold of a backtest that is done."""
-    made, fold = schema.prediction, schema.backtest_fold
-    of_fold = sa.and_(made.c.run_id == fold.c.run_id, made.c.target.between(fold.c.first, fold.c.last))
-    return _settled(conn, fold.join(made, of_fold), (fold.c.backtest_id == backtest_id,))
 
 
 def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
@@ -177,14 +130,6 @@ def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:
 def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """What is known of a run's attention, every column of explanation; None when it was never measured."""
     return row(conn, sa.select(schema.explanation).where(schema.explanation.c.run_id == run_id))
-
-
-def _settled(conn: Connection, joined: sa.Join, mine: Iterable[sa.ColumnElement[bool]]) -> pd.DataFrame:
-    made, happened = schema.prediction, schema.outcome
-    columns = (made.c.run_id, made.c.target, made.c.probability, made.c.calibrated, happened.c.rise)
-    settled = sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target)
-    statement = sa.select(*columns).select_from(joined.join(happened, settled)).where(*mine)
-    return frame(conn, statement.order_by(made.c.target, made.c.instrument_id))
 
 
 def _replace(conn: Connection, table: sa.Table, rows: pd.DataFrame) -> int:
