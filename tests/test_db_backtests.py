@@ -15,7 +15,7 @@ from test_db_benchmarks import scores as benchmark_scores
 from test_db_predictions import NEXT, STOCKS, TARGET, predictions, run
 from test_db_schema import alembic
 
-from db import backtests, evidence, queries, repositories, schema
+from db import backtests, benchmarks, evidence, queries, repositories, schema
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
 from db.views import VIEW_COLUMNS
@@ -273,7 +273,7 @@ def test_a_store_of_0005_keeps_every_row_forth_and_back(store_url: str) -> None:
         trees = run("trees", checkpoint_path=None, checkpoint_hash=None)
         for each in (run(), trees):
             repositories.save_run(conn, {name: each[name] for name in each if name not in newer})
-        repositories.save_benchmark(conn, benchmark(), benchmark_scores(), members())
+        benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), members())
     kept = ("run", "benchmark", "benchmark_score", "benchmark_member")
     texts = [sa.select(*(each for each in schema.metadata.tables[name].c if each.name not in newer)) for name in kept]
 
