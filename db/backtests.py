@@ -74,14 +74,6 @@ def finish_backtest(
     return sum(save_figures(conn, table, "backtest_id", backtest_id, given, why=why) for table, given in figures)
 
 
-def backtests(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Backtests in the order in which they were begun: the columns of backtest but its config."""
-    table = schema.backtest
-    columns = (each for each in table.c if each.name != "config")
-    statement = sa.select(*columns).order_by(table.c.created_at, table.c.id)
-    return frame(conn, statement if market is None else statement.where(table.c.market == market))
-
-
 def backtest(conn: Connection, backtest_id: str) -> dict[str, Any] | None:
     """One backtest, every column of backtest; None when there is none of that name."""
     return row(conn, sa.select(schema.backtest).where(schema.backtest.c.id == backtest_id))

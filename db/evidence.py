@@ -52,14 +52,14 @@ def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
     return _replace(conn, schema.band_count, counts)
 
 
-def calibration_bins(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
-    """The columns of calibration_bin for nightly runs of a market, targets first..last, by target, run and bin."""
-    return _counts(conn, schema.calibration_bin, market, first, last)
+def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
+    """The columns of calibration_bin for nightly runs of a market, targets up to `last`, by target, run and bin."""
+    return _counts(conn, schema.calibration_bin, market, last)
 
 
-def band_counts(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
-    """The columns of band_count for nightly runs of a market, targets first..last, by target, run and level."""
-    return _counts(conn, schema.band_count, market, first, last)
+def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
+    """The columns of band_count for nightly runs of a market, targets up to `last`, by target, run and level."""
+    return _counts(conn, schema.band_count, market, last)
 
 
 def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
@@ -141,11 +141,9 @@ def _replace(conn: Connection, table: sa.Table, rows: pd.DataFrame) -> int:
     return insert_frame(conn, table, rows[[each.name for each in table.c]])
 
 
-def _counts(conn: Connection, table: sa.Table, market: str, first: date | None, last: date) -> pd.DataFrame:
+def _counts(conn: Connection, table: sa.Table, market: str, last: date) -> pd.DataFrame:
     joined = table.join(schema.run, schema.run.c.id == table.c.run_id)
-    statement = sa.select(table).select_from(joined)
-    statement = statement.where(schema.run.c.market == market, schema.run.c.kind == "nightly", table.c.target <= last)
-    if first is not None:
-        statement = statement.where(table.c.target >= first)
+    mine = (schema.run.c.market == market, schema.run.c.kind == "nightly", table.c.target <= last)
     keys = [each for each in table.primary_key if each.name not in ("run_id", "target")]
+    statement = sa.select(table).select_from(joined).where(*mine)
     return frame(conn, statement.order_by(table.c.target, table.c.run_id, *keys))

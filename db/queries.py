@@ -99,12 +99,10 @@ def run(conn: Connection, run_id: str) -> dict[str, Any]:
     return found
 
 
-def latest_run(
-    conn: Connection, market: str, *, on_or_before: date | None = None, kind: str = "nightly"
-) -> dict[str, Any] | None:
-    """The model trained on the latest sessions, none after `on_or_before`; None when there is none."""
+def latest_run(conn: Connection, market: str, *, on_or_before: date | None = None) -> dict[str, Any] | None:
+    """The nightly model trained on the latest sessions, none after `on_or_before`; None when there is none."""
     model = schema.run
-    statement = sa.select(model).where(model.c.market == market, model.c.kind == kind)
+    statement = sa.select(model).where(model.c.market == market, model.c.kind == "nightly")
     if on_or_before is not None:
         statement = statement.where(model.c.train_last <= on_or_before)
     newest = (model.c.train_last.desc(), model.c.created_at.desc(), model.c.id.desc())

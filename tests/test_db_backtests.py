@@ -62,7 +62,6 @@ def test_a_backtest_that_runs_has_no_figures_yet(store: Engine) -> None:
     with reading(store) as conn:
         missing = dict.fromkeys((*COUNTS, "finished_at", "seconds"))
         assert backtests.backtest(conn, NAME) == backtest() | missing
-        assert backtests.backtests(conn, "toy")["finished_at"].isna().tolist() == [True]
         assert backtests.backtest_folds(conn, NAME).empty
         assert backtests.backtest(conn, "nothing") is None
 
@@ -255,15 +254,6 @@ def test_a_backtest_is_no_night(store: Engine, reader: Engine) -> None:
     finish(store)
     for view in ("latest_prediction", "daily_score", "night_log"):
         assert queries.select(reader, f"select * from {view}").empty
-
-
-def test_backtests_are_listed_by_when_they_were_begun(store: Engine) -> None:
-    with transaction(store) as conn:
-        backtests.save_backtest(conn, backtest("earlier", created_at=NOW - timedelta(days=1)))
-        backtests.save_backtest(conn, backtest("elsewhere", market="other"))
-        assert backtests.backtests(conn, "toy")["id"].tolist() == ["earlier", NAME]
-        assert len(backtests.backtests(conn)) == 3
-        assert "config" not in backtests.backtests(conn)
 
 
 def test_a_store_of_0005_keeps_every_row_forth_and_back(store_url: str) -> None:
