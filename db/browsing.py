@@ -92,7 +92,7 @@ def running(conn: Connection, market: str) -> pd.DataFrame:
     return frame(conn, mine.where(found.c.target == last).order_by(found.c.predictor))
 
 
-def call_counts(conn: Connection) -> dict[tuple[str, str], int]:
+def newest_call_counts(conn: Connection) -> dict[tuple[str, str], int]:
     """How many of each market's newest calls are rises and falls, by market and call."""
     found = view("latest_prediction").c
     statement = sa.select(found.market, found.call, sa.func.count()).group_by(found.market, found.call)
