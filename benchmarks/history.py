@@ -21,7 +21,7 @@ from benchmarks.pages import time_pages
 from benchmarks.store import postgresql
 from benchmarks.ten_years import BACKTEST_MARKET, MARKETS, RESTATED, STOCKS, TenYears, moment, run_name
 from benchmarks.translation_rows import MODELS, TEXTS, write_translations
-from db import backtests, evidence, queries, repositories
+from db import evidence, queries, repositories
 from db.engine import open_engine, reading, transaction, upgrade
 from db.views import VIEW_SQL
 from dtml.rules import NAIVE_RULES
@@ -139,7 +139,7 @@ def _store_night(engine: Engine, market: str, run_id: str, made: pd.DataFrame, l
     rules = made[["as_of", "target"]].head(1).assign(**dict.fromkeys(NAIVE_RULES, True))
     with transaction(engine) as conn:
         new = repositories.save_predictions(conn, market, made, known_at=now, made_at=now)
-        backtests.save_attention(conn, market, looks)
+        evidence.save_attention(conn, market, looks)
         evidence.save_rule_calls(conn, market, rules)
         repositories.finish_night(
             conn,

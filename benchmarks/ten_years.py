@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection, Engine
 
-from db import backtests, evidence, queries, repositories, schema
+from db import backtests, benchmarks, evidence, queries, repositories, schema
 from db.bulk import insert_frame, insert_missing
 from db.engine import transaction
 from dtml.markets.definition import LEVELS
@@ -292,6 +292,6 @@ def _write_benchmark(conn: Connection, days: pd.DatetimeIndex) -> None:
     scores = scores.reindex(columns=whole).assign(is_rule=scores["predictor"].isin(list(NAIVE_RULES)), run_id=None)
     scores = scores.assign(days=250, n=100_000, rises=50_000, acc=0.51, mcc=0.02)
     for number in range(20):
-        repositories.save_benchmark(
+        benchmarks.save_benchmark(
             conn, named | spans | {"id": f"benchmark{number:02d}", "seconds": 60.0}, scores, members
         )

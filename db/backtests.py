@@ -6,7 +6,7 @@ A backtest is begun, gets its folds one by one, and is finished with its figures
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date, datetime
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,13 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from db import schema
-from db.bulk import insert_frame, insert_missing
+from db.bulk import insert_missing
 from db.errors import StoreError
 from db.frames import frame, row
 from db.queries import rows_of
-from db.stored import alongside, differ, identified, is_stored, named, require_distinct, save_figures
+from db.stored import save_figures
 
 COUNTS = ("stocks", "member_days", "without_price", "tried")
-
-# The weights of a softmax in float32, summed over hundreds of stocks, agree to this on another thread count.
-WEIGHT_TOLERANCE = 1e-6
 
 
 def save_backtest(conn: Connection, backtest: Mapping[str, object]) -> int:
@@ -77,39 +74,6 @@ def finish_backtest(
     return sum(save_figures(conn, table, "backtest_id", backtest_id, given, why=why) for table, given in figures)
 
 
-def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> int:
-    """Store run_id, target, symbol (who looks), source (looked at), weight in [0, 1] of stored predictions.
-
-    What is stored stands: raises StoreError, naming it, when a stored weight differs.
-    """
-    if attention.empty:
-        return 0
-    require_distinct(attention, ["run_id", "target", "symbol", "source"])
-    key = ["run_id", "target", "instrument_id", "source_id"]
-    rows = identified(conn, market, attention, source_id="source").sort_values(key, ignore_index=True)
-    table = schema.attention_weight
-    days = rows[["run_id", "target"]].drop_duplicates().itertuples(index=False)
-    stored = [
-        frame(conn, sa.select(table).where(table.c.run_id == run_id, table.c.target == target))
-        for run_id, target in days
-    ]
-    before = alongside(rows, pd.concat(stored, ignore_index=True), key)
-    differing = rows[differ(rows, before, ["weight"], 0.0, zero=WEIGHT_TOLERANCE)]
-    if len(differing):
-        raise StoreError(
-            f"attention of {named(differing, ['run_id', 'target', 'symbol', 'source'])} is stored: it stands"
-        )
-    return insert_frame(conn, table, rows.loc[~is_stored(before), [*key, "weight"]])
-
-
-def backtests(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Backtests in the order in which they were begun: the columns of backtest but its config."""
-    table = schema.backtest
-    columns = (each for each in table.c if each.name != "config")
-    statement = sa.select(*columns).order_by(table.c.created_at, table.c.id)
-    return frame(conn, statement if market is None else statement.where(table.c.market == market))
-
-
 def backtest(conn: Connection, backtest_id: str) -> dict[str, Any] | None:
     """One backtest, every column of backtest; None when there is none of that name."""
     return row(conn, sa.select(schema.backtest).where(schema.backtest.c.id == backtest_id))
@@ -155,15 +119,6 @@ def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[
     mine = (of.c.market == market, of.c.id != other_than, table.c.strategy.is_not(None), table.c.sharpe.is_not(None))
     statement = sa.select(table.c.sharpe).select_from(joined).where(*mine).order_by(of.c.id, table.c.portfolio)
     return np.array(conn.execute(statement).scalars().all(), dtype=float)
-
-
-def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
-    """Attention of a model on the session it predicted, by symbol and source: symbol, source, weight."""
-    table, looking, seen = schema.attention_weight, schema.instrument, schema.instrument.alias("seen")
-    columns = (looking.c.symbol, seen.c.symbol.label("source"), table.c.weight)
-    joined = table.join(looking, looking.c.id == table.c.instrument_id).join(seen, seen.c.id == table.c.source_id)
-    mine = sa.select(*columns).select_from(joined).where(table.c.run_id == run_id, table.c.target == target)
-    return frame(conn, mine.order_by(looking.c.symbol, seen.c.symbol))
 
 
 def _close(conn: Connection, backtest_id: str, counts: Mapping[str, int], ending: Mapping[str, object]) -> None:

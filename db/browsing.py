@@ -80,7 +80,8 @@ def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
     """The model that predicts a market's nights: the nightly one trained on the latest sessions; None without one."""
     found = view("model")
     mine = sa.select(found).where(found.c.market == market, found.c.kind == "nightly")
-    return row(conn, mine.order_by(found.c.train_last.desc(), found.c.created_at.desc()).limit(1))
+    newest = (found.c.train_last.desc(), found.c.created_at.desc(), found.c.run_id.desc())
+    return row(conn, mine.order_by(*newest).limit(1))
 
 
 def running(conn: Connection, market: str) -> pd.DataFrame:
@@ -91,7 +92,7 @@ def running(conn: Connection, market: str) -> pd.DataFrame:
     return frame(conn, mine.where(found.c.target == last).order_by(found.c.predictor))
 
 
-def call_counts(conn: Connection) -> dict[tuple[str, str], int]:
+def newest_call_counts(conn: Connection) -> dict[tuple[str, str], int]:
     """How many of each market's newest calls are rises and falls, by market and call."""
     found = view("latest_prediction").c
     statement = sa.select(found.market, found.call, sa.func.count()).group_by(found.market, found.call)

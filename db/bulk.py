@@ -27,18 +27,22 @@ def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
     The frame's columns are the table's; NaN and NaT become NULL. Several times faster than `upsert`.
     """
     lists = [_driver_values(conn, table.c[str(name)], frame[name]) for name in frame]
-    rows = list(zip(*lists, strict=True))
-    names = ", ".join(f'"{name}"' for name in frame)
+    return insert_rows(conn, table, [str(name) for name in frame], list(zip(*lists, strict=True)))
+
+
+def insert_rows(conn: Connection, table: Table, names: Sequence[str], rows: Sequence[tuple[object, ...]]) -> int:
+    """As `insert_frame`, for rows of these columns that already hold what the driver takes."""
+    columns = ", ".join(f'"{name}"' for name in names)
     if conn.dialect.name == "postgresql":
         cursor = cast("psycopg.Cursor[Any]", conn.connection.cursor())
-        with cursor, cursor.copy(f"copy {table.name} ({names}) from stdin".encode()) as copy:
+        with cursor, cursor.copy(f"copy {table.name} ({columns}) from stdin".encode()) as copy:
             for row in rows:
                 copy.write_row(row)
         return len(rows)
-    marks = ", ".join("?" * len(lists))
+    marks = ", ".join("?" * len(names))
     for start in range(0, len(rows), CHUNK):
-        sql = f"insert into {table.name} ({names}) values ({marks})"  # noqa: S608  (the schema's own names)
-        conn.exec_driver_sql(sql, rows[start : start + CHUNK])
+        sql = f"insert into {table.name} ({columns}) values ({marks})"  # noqa: S608  (the schema's own names)
+        conn.exec_driver_sql(sql, list(rows[start : start + CHUNK]))
     return len(rows)
 
 

@@ -10,17 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from sqlalchemy import JSON, Boolean, Column, Connection, Date, Engine, String, Table, text
 
 from db import queries
+from db.bulk import insert_rows
 from db.columns import UtcTimestamp, metadata
 from db.engine import open_engine, prepare, reading, transaction
 from db.errors import StoreError, StoreUsageError
-
-if TYPE_CHECKING:
-    import psycopg
 
 ROWS = 20_000
 
@@ -99,19 +97,9 @@ def write_snapshot(engine: Engine, file: Path, progress: Progress = no_progress)
 
 
 def _fill(source: Connection, target: Connection, table: Table, progress: Progress) -> None:
-    names = ", ".join(f'"{column.name}"' for column in table.c)
-    marks = ", ".join("?" * len(table.c))
     done = 0
     for rows in _rows(source, table):
-        if target.dialect.name == "postgresql":
-            cursor = cast("psycopg.Cursor[Any]", target.connection.cursor())
-            with cursor, cursor.copy(f"copy {table.name} ({names}) from stdin".encode()) as copy:
-                for row in rows:
-                    copy.write_row(row)
-        else:
-            sql = f"insert into {table.name} ({names}) values ({marks})"  # noqa: S608  (the schema's own names)
-            target.exec_driver_sql(sql, list(rows))
-        done += len(rows)
+        done += insert_rows(target, table, table.c.keys(), rows)
         progress("copying", table.name, done)
 
 

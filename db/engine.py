@@ -142,7 +142,12 @@ def prepare(engine: Engine) -> None:
 
 def location(engine: Engine) -> str:
     """Where the store is, to be shown: the file, or the server's URL without its password."""
-    return _location(engine.url)
+    url = engine.url
+    if url.get_backend_name() == "sqlite":
+        name = str(url.database)
+        return unquote(name.removeprefix("file:")) if name.startswith("file:") else name
+    shown = {key: value for key, value in url.query.items() if key in ("host", "port")}
+    return url.set(query=shown).render_as_string(hide_password=True)
 
 
 def _parse(url: str) -> URL:
@@ -241,14 +246,6 @@ def _one_line(engine: Engine) -> Iterator[None]:
         raise StoreError(f"{location(engine)}: {said}{remedy}") from error
 
 
-def _location(url: URL) -> str:
-    if url.get_backend_name() == "sqlite":
-        name = str(url.database)
-        return unquote(name.removeprefix("file:")) if name.startswith("file:") else name
-    shown = {key: value for key, value in url.query.items() if key in ("host", "port")}
-    return url.set(query=shown).render_as_string(hide_password=True)
-
-
 def _alembic_config() -> Any:
     from alembic.config import Config
 
@@ -260,7 +257,7 @@ def _alembic_config() -> Any:
 def _stored_revision(conn: Connection) -> str | None:
     """The revision of a store's schema, known to this code; None for an empty database."""
     tables = set(inspect(conn).get_table_names())
-    where = _location(conn.engine.url)
+    where = location(conn.engine)
     stored = None
     if "alembic_version" in tables:
         stored = conn.execute(text("select version_num from alembic_version")).scalar()

@@ -1,11 +1,12 @@
-"""Every write and read of how far predictions can be trusted: bands, rules' calls, nightly counts, explanations.
+"""Every write and read of how far predictions can be trusted.
 
-Writes as in db/repositories.py, reads as in db/queries.py.
+Bands, rules' calls, nightly counts; attention, and whether it explains anything. Writes as in
+db/repositories.py, reads as in db/queries.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
 from typing import Any
 
@@ -15,10 +16,14 @@ from sqlalchemy import Connection
 
 from db import schema
 from db.bulk import insert_frame, insert_missing, records, upsert
+from db.errors import StoreError
 from db.frames import frame, row
 from db.queries import rows_of
 from db.standing import COMPLETE
-from db.stored import save_figures
+from db.stored import alongside, differ, identified, is_stored, named, require_distinct, save_figures
+
+# The weights of a softmax in float32, summed over hundreds of stocks, agree to this on another thread count.
+WEIGHT_TOLERANCE = 1e-6
 
 
 def save_bands(conn: Connection, run_id: str, bands: pd.DataFrame) -> int:
@@ -47,14 +52,14 @@ def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
     return _replace(conn, schema.band_count, counts)
 
 
-def calibration_bins(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
-    """The columns of calibration_bin for nightly runs of a market, targets first..last, by target, run and bin."""
-    return _counts(conn, schema.calibration_bin, market, first, last)
+def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
+    """The columns of calibration_bin for nightly runs of a market, targets up to `last`, by target, run and bin."""
+    return _counts(conn, schema.calibration_bin, market, last)
 
 
-def band_counts(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
-    """The columns of band_count for nightly runs of a market, targets first..last, by target, run and level."""
-    return _counts(conn, schema.band_count, market, first, last)
+def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
+    """The columns of band_count for nightly runs of a market, targets up to `last`, by target, run and level."""
+    return _counts(conn, schema.band_count, market, last)
 
 
 def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
@@ -63,46 +68,6 @@ def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
     of_fold = sa.and_(table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last))
     statement = sa.select(table).select_from(fold.join(table, of_fold)).where(fold.c.backtest_id == backtest_id)
     return frame(conn, statement.order_by(table.c.target, table.c.level))
-
-
-def night_calls(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
-    """What a night predicted with the model it was closed with, by symbol; NaN is missing.
-
-    Columns: run_id, as_of, target, symbol, name, sector, probability, spread, calibrated, lowest, highest,
-    rising_share.
-    """
-    made, named, night = schema.prediction, schema.instrument, schema.night
-    said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
-    columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, named.c.name, named.c.sector, *said)
-    of_night = sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
-    joined = night.join(made, of_night).join(named, named.c.id == made.c.instrument_id)
-    statement = sa.select(*columns).select_from(joined).where(night.c.market == market, night.c.as_of == as_of)
-    return frame(conn, statement.order_by(named.c.symbol))
-
-
-def settled_calls(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
-    """Calls that nights of a market were closed with and that have an outcome, targets first..last, by target.
-
-    Columns: run_id, target, probability, calibrated (NaN: not kept), rise.
-    """
-    made, night = schema.prediction, schema.night
-    of_night = sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
-    mine = (night.c.market == market, night.c.target.between(first, last), made.c.as_of == night.c.as_of)
-    return _settled(conn, night.join(made, of_night), mine)
-
-
-def uncounted(conn: Connection, market: str, last: date) -> list[date]:
-    """Targets up to `last` of complete nights with an outcome whose calls were not counted: older ones, mostly."""
-    night, made, happened, counted = schema.night, schema.prediction, schema.outcome, schema.calibration_bin
-    settled = made.join(
-        happened,
-        sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target),
-    )
-    of_night = (made.c.run_id == night.c.run_id, made.c.target == night.c.target)
-    has_outcome = sa.exists(sa.select(sa.literal(1)).select_from(settled).where(*of_night))
-    is_counted = sa.exists().where(counted.c.run_id == night.c.run_id, counted.c.target == night.c.target)
-    mine = (night.c.market == market, night.c.target <= last, has_outcome, ~is_counted)
-    return list(conn.execute(sa.select(night.c.target).where(*mine).order_by(night.c.target)).scalars())
 
 
 def without_rule_calls(conn: Connection, market: str) -> pd.DataFrame:
@@ -116,18 +81,45 @@ def without_rule_calls(conn: Connection, market: str) -> pd.DataFrame:
     )
 
 
-def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """As `settled_calls`, of every fold of a backtest that is done."""
-    made, fold = schema.prediction, schema.backtest_fold
-    of_fold = sa.and_(made.c.run_id == fold.c.run_id, made.c.target.between(fold.c.first, fold.c.last))
-    return _settled(conn, fold.join(made, of_fold), (fold.c.backtest_id == backtest_id,))
-
-
 def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
     """The bands of several runs: run_id, level, threshold."""
     table = schema.band
     statement = sa.select(table.c.run_id, table.c.level, table.c.threshold).where(table.c.run_id.in_(run_ids))
     return frame(conn, statement.order_by(table.c.run_id, table.c.level))
+
+
+def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> int:
+    """Store run_id, target, symbol (who looks), source (looked at), weight in [0, 1] of stored predictions.
+
+    What is stored stands: raises StoreError, naming it, when a stored weight differs.
+    """
+    if attention.empty:
+        return 0
+    require_distinct(attention, ["run_id", "target", "symbol", "source"])
+    key = ["run_id", "target", "instrument_id", "source_id"]
+    rows = identified(conn, market, attention, source_id="source").sort_values(key, ignore_index=True)
+    table = schema.attention_weight
+    days = rows[["run_id", "target"]].drop_duplicates().itertuples(index=False)
+    stored = [
+        frame(conn, sa.select(table).where(table.c.run_id == run_id, table.c.target == target))
+        for run_id, target in days
+    ]
+    before = alongside(rows, pd.concat(stored, ignore_index=True), key)
+    differing = rows[differ(rows, before, ["weight"], 0.0, zero=WEIGHT_TOLERANCE)]
+    if len(differing):
+        raise StoreError(
+            f"attention of {named(differing, ['run_id', 'target', 'symbol', 'source'])} is stored: it stands"
+        )
+    return insert_frame(conn, table, rows.loc[~is_stored(before), [*key, "weight"]])
+
+
+def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
+    """Attention of a model on the session it predicted, by symbol and source: symbol, source, weight."""
+    table, looking, seen = schema.attention_weight, schema.instrument, schema.instrument.alias("seen")
+    columns = (looking.c.symbol, seen.c.symbol.label("source"), table.c.weight)
+    joined = table.join(looking, looking.c.id == table.c.instrument_id).join(seen, seen.c.id == table.c.source_id)
+    mine = sa.select(*columns).select_from(joined).where(table.c.run_id == run_id, table.c.target == target)
+    return frame(conn, mine.order_by(looking.c.symbol, seen.c.symbol))
 
 
 def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:
@@ -140,14 +132,6 @@ def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
     return row(conn, sa.select(schema.explanation).where(schema.explanation.c.run_id == run_id))
 
 
-def _settled(conn: Connection, joined: sa.Join, mine: Iterable[sa.ColumnElement[bool]]) -> pd.DataFrame:
-    made, happened = schema.prediction, schema.outcome
-    columns = (made.c.run_id, made.c.target, made.c.probability, made.c.calibrated, happened.c.rise)
-    settled = sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target)
-    statement = sa.select(*columns).select_from(joined.join(happened, settled)).where(*mine)
-    return frame(conn, statement.order_by(made.c.target, made.c.instrument_id))
-
-
 def _replace(conn: Connection, table: sa.Table, rows: pd.DataFrame) -> int:
     if rows.empty:
         return 0
@@ -157,11 +141,9 @@ def _replace(conn: Connection, table: sa.Table, rows: pd.DataFrame) -> int:
     return insert_frame(conn, table, rows[[each.name for each in table.c]])
 
 
-def _counts(conn: Connection, table: sa.Table, market: str, first: date | None, last: date) -> pd.DataFrame:
+def _counts(conn: Connection, table: sa.Table, market: str, last: date) -> pd.DataFrame:
     joined = table.join(schema.run, schema.run.c.id == table.c.run_id)
-    statement = sa.select(table).select_from(joined)
-    statement = statement.where(schema.run.c.market == market, schema.run.c.kind == "nightly", table.c.target <= last)
-    if first is not None:
-        statement = statement.where(table.c.target >= first)
+    mine = (schema.run.c.market == market, schema.run.c.kind == "nightly", table.c.target <= last)
     keys = [each for each in table.primary_key if each.name not in ("run_id", "target")]
+    statement = sa.select(table).select_from(joined).where(*mine)
     return frame(conn, statement.order_by(table.c.target, table.c.run_id, *keys))

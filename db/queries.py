@@ -1,7 +1,9 @@
-"""Every read: DataFrames with documented columns, dates as datetime64[ns], timestamps aware in UTC.
+"""Reads of markets, prices, models, predictions, scores and nights, and SQL that a user typed.
 
-Rows come sorted by what names them. An unknown market has no rows; an unknown symbol or run is an error. The
-reads of backtests are in db/backtests.py.
+DataFrames have documented columns, dates as datetime64[ns], timestamps aware in UTC. Rows come sorted by what names
+them. An unknown market has no rows; an unknown symbol or run is an error. Other reads lie by topic: backtests.py,
+benchmarks.py, calls.py, evidence.py, service.py, standing.py, translations.py and translation_queue.py, and what the
+dashboard shows in browsing.py.
 """
 
 from __future__ import annotations
@@ -97,12 +99,10 @@ def run(conn: Connection, run_id: str) -> dict[str, Any]:
     return found
 
 
-def latest_run(
-    conn: Connection, market: str, *, on_or_before: date | None = None, kind: str = "nightly"
-) -> dict[str, Any] | None:
-    """The model trained on the latest sessions, none after `on_or_before`; None when there is none."""
+def latest_run(conn: Connection, market: str, *, on_or_before: date | None = None) -> dict[str, Any] | None:
+    """The nightly model trained on the latest sessions, none after `on_or_before`; None when there is none."""
     model = schema.run
-    statement = sa.select(model).where(model.c.market == market, model.c.kind == kind)
+    statement = sa.select(model).where(model.c.market == market, model.c.kind == "nightly")
     if on_or_before is not None:
         statement = statement.where(model.c.train_last <= on_or_before)
     newest = (model.c.train_last.desc(), model.c.created_at.desc(), model.c.id.desc())
@@ -186,31 +186,6 @@ def refused_bars(conn: Connection, market: str, first: date, last: date) -> pd.D
     found = view("refused")
     statement = sa.select(found).where(found.c.market == market, found.c.session.between(first, last))
     return frame(conn, statement.order_by(found.c.session, found.c.symbol, found.c.reason))
-
-
-def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Benchmarks in the order in which their test was read: the columns of benchmark but its config."""
-    table = schema.benchmark
-    statement = sa.select(*(each for each in table.c if each.name != "config")).order_by(
-        table.c.test_read_at, table.c.id
-    )
-    return frame(conn, statement if market is None else statement.where(table.c.market == market))
-
-
-def benchmark(conn: Connection, benchmark_id: str) -> dict[str, Any] | None:
-    """One benchmark, every column of benchmark; None when there is none of that name."""
-    return row(conn, sa.select(schema.benchmark).where(schema.benchmark.c.id == benchmark_id))
-
-
-def benchmark_scores(conn: Connection, benchmark_id: str) -> pd.DataFrame:
-    """A benchmark's figures by protocol and predictor: the columns of benchmark_score but benchmark_id."""
-    order = ("protocol", "predictor")
-    return rows_of(conn, schema.benchmark_score, "benchmark_id", benchmark_id, order=order)
-
-
-def benchmark_members(conn: Connection, benchmark_id: str) -> pd.DataFrame:
-    """Every seed of a benchmark by predictor and configuration: the columns of benchmark_member but benchmark_id."""
-    return rows_of(conn, schema.benchmark_member, "benchmark_id", benchmark_id)
 
 
 def rows_of(conn: Connection, table: sa.Table, owner: str, name: str, *, order: Sequence[str] = ()) -> pd.DataFrame:

@@ -1,7 +1,9 @@
-"""Every write: idempotent, inside the caller's `transaction`, returning the number of rows that are new.
+"""Writes of markets, prices, models, predictions, outcomes, scores and nights.
 
-Frames name instruments by symbol; a symbol that `save_instruments` has not stored is an error. Timestamps are
-aware. A rerun with the same values adds no row. The writes of backtests are in db/backtests.py.
+They are idempotent, inside the caller's `transaction`, and return the number of rows that are new: a rerun with the
+same values adds none. Frames name instruments by symbol; a symbol that `save_instruments` has not stored is an error.
+Timestamps are aware. Other writes lie by topic: backtests.py, benchmarks.py, evidence.py, service.py, translations.py
+and translation_queue.py.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from db import queries, schema
 from db.bulk import insert_frame, insert_missing, records, upsert, upsert_frame
 from db.errors import StoreError
 from db.frames import BAR_VALUES, frame, row
-from db.stored import alongside, differ, identified, is_stored, named, require_distinct, save_figures
+from db.stored import alongside, differ, identified, is_stored, named, require_distinct
 
 # A source's rounding noise is not a restatement.
 PRICE_TOLERANCE = 1e-9
@@ -141,21 +143,6 @@ def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_a
     columns = [each.name for each in schema.score.c if each.name not in ("market", "scored_at")]
     rows = records(schema.score, scores[columns].assign(market=market, scored_at=scored_at))
     return upsert(conn, schema.score, rows, stamps=("scored_at",))
-
-
-def save_benchmark(
-    conn: Connection, benchmark: Mapping[str, object], scores: pd.DataFrame, members: pd.DataFrame
-) -> int:
-    """Store a benchmark, every column by name, with its scores and members: their columns but benchmark_id.
-
-    What has no value is NaN or None. The first row of a name stands: raises StoreError, naming it, when a score
-    or member is stored with another figure.
-    """
-    name = str(benchmark["id"])
-    new = insert_missing(conn, schema.benchmark, [dict(benchmark)])
-    why = "the test span is read once"
-    new += save_figures(conn, schema.benchmark_score, "benchmark_id", name, scores, why=why)
-    return new + save_figures(conn, schema.benchmark_member, "benchmark_id", name, members, why=why)
 
 
 def start_night(conn: Connection, market: str, as_of: date, *, target: date, source: str, started_at: datetime) -> int:

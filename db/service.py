@@ -32,13 +32,6 @@ def save_fetch(conn: Connection, fetch: Mapping[str, object]) -> int:
     return insert_missing(conn, schema.price_fetch, [dict(fetch)])
 
 
-def fetches(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Fetches by market and known_at: the columns of price_fetch."""
-    table = schema.price_fetch
-    statement = sa.select(table).order_by(table.c.market, table.c.known_at)
-    return frame(conn, statement if market is None else statement.where(table.c.market == market))
-
-
 def raise_alert(conn: Connection, market: str, as_of: date, kind: str, *, message: str, raised_at: datetime) -> bool:
     """Note what somebody should know of a night, 'refused', 'late' or 'below_rule'; whether it is new."""
     said = {"market": market, "as_of": as_of, "kind": kind, "message": message, "raised_at": raised_at}

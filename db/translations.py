@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 import sqlalchemy as sa
@@ -15,7 +14,7 @@ from sqlalchemy import Connection
 
 from db import schema
 from db.bulk import Rows, upsert
-from db.frames import frame, row
+from db.frames import frame
 
 
 def save_model(conn: Connection, model: Mapping[str, object]) -> int:
@@ -33,33 +32,15 @@ def save_model(conn: Connection, model: Mapping[str, object]) -> int:
     return 1 - before
 
 
-def models(conn: Connection) -> pd.DataFrame:
-    """All models by name: the columns of translation_model."""
-    table = schema.translation_model
-    return frame(conn, sa.select(table).order_by(table.c.name))
-
-
-def model(conn: Connection, name: str) -> dict[str, Any] | None:
-    """A model, every column of translation_model by name; None when it is not stored."""
-    table = schema.translation_model
-    return row(conn, sa.select(table).where(table.c.name == name))
-
-
 def save_progress(conn: Connection, rows: Rows) -> int:
     """Store or renew how a training goes: every column of translation_progress, a row a step; how many were new."""
     return upsert(conn, schema.translation_progress, rows, stamps=("at", "tokens_per_second"))
 
 
-def progress(conn: Connection, model: str) -> pd.DataFrame:
-    """How the training of a model went, by step: the columns of translation_progress."""
+def forget_progress(conn: Connection, model: str) -> int:
+    """Drop what is stored of a model's steps, for a training that begins again; how many rows."""
     table = schema.translation_progress
-    return frame(conn, sa.select(table).where(table.c.model == model).order_by(table.c.step))
-
-
-def forget_progress(conn: Connection, model: str, *, after: int = -1) -> int:
-    """Drop what is stored of a model's steps after that one, for a training that begins again there; how many rows."""
-    table = schema.translation_progress
-    return conn.execute(sa.delete(table).where(table.c.model == model, table.c.step > after)).rowcount
+    return conn.execute(sa.delete(table).where(table.c.model == model)).rowcount
 
 
 def save_score(conn: Connection, score: Mapping[str, object]) -> int:
@@ -77,9 +58,8 @@ def save_score(conn: Connection, score: Mapping[str, object]) -> int:
     return 1
 
 
-def scores(conn: Connection, model: str | None = None) -> pd.DataFrame:
-    """Scores by model and moment, of one model or of all: the columns of translation_score but search_text."""
+def scores(conn: Connection) -> pd.DataFrame:
+    """Scores by model and moment: the columns of translation_score but search_text."""
     table = schema.translation_score
     columns = (each for each in table.c if each.name != "search_text")
-    statement = sa.select(*columns).order_by(table.c.model, table.c.scored_at, table.c.id)
-    return frame(conn, statement if model is None else statement.where(table.c.model == model))
+    return frame(conn, sa.select(*columns).order_by(table.c.model, table.c.scored_at, table.c.id))

@@ -14,7 +14,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 from sqlalchemy import Engine
 
-from db import backtests, evidence, queries, repositories
+from db import backtests, calls, evidence, queries, repositories
 from db.engine import reading, transaction
 from dtml.backtest_report import backtest_page
 from dtml.calibration import coverage
@@ -105,7 +105,7 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
         bars = read_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, backtest.known_at)
         seen = look(desk, model, as_of, bars)
         with transaction(desk.engine) as conn:
-            backtests.save_attention(conn, desk.name, seen.assign(run_id=model.run_id))
+            evidence.save_attention(conn, desk.name, seen.assign(run_id=model.run_id))
 
 
 def _stored(backtest: Backtest) -> Result:
@@ -197,7 +197,7 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
     with transaction(desk.engine) as conn:
         save_outcomes(conn, backtest, record)
         evidence.save_rule_calls(conn, desk.name, dated_calls(record.rules, record.target))
-        settled = evidence.settled_folds(conn, backtest.id)
+        settled = calls.settled_folds(conn, backtest.id)
         save_counts(conn, settled, evidence.bands_of(conn, settled["run_id"].unique().tolist()))
         backtests.finish_backtest(
             conn,
@@ -244,7 +244,6 @@ def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
 def write_page(backtest: Backtest, result: Result) -> None:
     """Write the page from what is stored, whole or not at all."""
     record = read_record(backtest, scored_bars(backtest))
-    calls = record.calls()
     known = np.isfinite(record.movement)
     with reading(backtest.desk.engine) as conn:
         returns = backtests.backtest_returns(conn, backtest.id)
@@ -255,7 +254,7 @@ def write_page(backtest: Backtest, result: Result) -> None:
         scores=result.scores,
         tracks=returns,
         performances=result.portfolios,
-        rolling=rolling_mcc(calls, record.movement, record.target),
+        rolling=rolling_mcc(record.calls(), record.movement, record.target),
         calibration=calibration_curve(np.where(known, record.probability, np.nan), record.movement > 0),
         coverage=coverage(counts),
     )

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from sqlalchemy import Connection, Engine
 
-from db import queries, repositories
+from db import benchmarks, queries, repositories
 from db.engine import reading, transaction
 from dtml.benchmark_report import benchmark_page
 from dtml.checkpoints import save_ensemble
@@ -83,11 +83,12 @@ def run_benchmark(
 def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
     """A benchmark from the store, if it is there; a page that is gone is written again."""
     with reading(engine) as conn:
-        row = queries.benchmark(conn, benchmark_id)
+        row = benchmarks.benchmark(conn, benchmark_id)
         if row is None:
             return None
-        scores, members = queries.benchmark_scores(conn, benchmark_id), queries.benchmark_members(conn, benchmark_id)
-        number = queries.benchmarks(conn, row["market"])["id"].tolist().index(benchmark_id) + 1
+        scores = benchmarks.benchmark_scores(conn, benchmark_id)
+        members = benchmarks.benchmark_members(conn, benchmark_id)
+        number = benchmarks.benchmarks(conn, row["market"])["id"].tolist().index(benchmark_id) + 1
         found = Benchmark(row, scores, members, number, page_of(row))
         if not found.page.exists():
             _write_page(found, _curves(conn, row, scores))
@@ -152,7 +153,7 @@ def _score(study: Study, chosen: Chosen, test: Test) -> None:
         for name, trials in chosen.models.items():
             _store_run(conn, study, name, trials[0], test)
         _store_outcomes(conn, study, test)
-        repositories.save_benchmark(conn, row, scores, members)
+        benchmarks.save_benchmark(conn, row, scores, members)
     page_of(row).unlink(missing_ok=True)  # one of a store that is gone
 
 

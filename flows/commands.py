@@ -6,7 +6,7 @@ from datetime import date
 import numpy as np
 import pandas as pd
 
-from db import evidence, queries
+from db import calls, evidence, queries
 from db.engine import location, reading
 from db.locks import market_lock
 from dtml.calibration import called, coverage
@@ -150,7 +150,7 @@ def score_predictions(order: Order, asked: date | None, *, as_json: bool) -> Non
 def _show_night(desk: Desk, night: Night, *, as_json: bool) -> None:
     row, level = night.row, desk.market.level
     with reading(desk.engine) as conn:
-        made = evidence.night_calls(conn, desk.name, row["as_of"])
+        made = calls.night_calls(conn, desk.name, row["as_of"])
         scores = queries.scores(conn, desk.name, last=row["as_of"], span="running")
         bands = evidence.bands(conn, row["run_id"])
         counts = evidence.band_counts(conn, desk.name, row["as_of"])

@@ -72,7 +72,7 @@ def markets_page(conn: Connection, today: date) -> dict[str, Any]:
 
 def market_rows(conn: Connection, today: date) -> pd.DataFrame:
     """A row a market: its last night, its newest calls counted, its model, and its running scores."""
-    counted = reads.call_counts(conn)
+    counted = reads.newest_call_counts(conn)
     rows = []
     for market in reads.markets(conn):
         night = reads.night(conn, market)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from db import backtests, evidence, queries, repositories
+from db import evidence, queries, repositories
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.locks import market_lock
@@ -183,7 +183,7 @@ def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) 
         repositories.save_predictions(
             conn, desk.name, made.predictions.assign(run_id=model.run_id), known_at=made.known_at, made_at=now
         )
-        backtests.save_attention(conn, desk.name, made.looks.assign(run_id=model.run_id))
+        evidence.save_attention(conn, desk.name, made.looks.assign(run_id=model.run_id))
         evidence.save_rule_calls(conn, desk.name, rule_calls(conn, desk, as_of, made.known_at))
         repositories.finish_night(
             conn,

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Connection
 
-from db import backtests, evidence, queries
+from db import calls, evidence, queries
 from db.engine import reading
 from dtml.calibration import Calibration, coverage
 from dtml.errors import DtmlError
@@ -56,7 +56,7 @@ def publish_night(desk: Desk, as_of: date, level: float | None = None) -> Path:
         scores = queries.scores(conn, desk.name, last=as_of, span="running")
         counts = evidence.band_counts(conn, desk.name, as_of)
         stored: dict[str, Any] = {
-            "calls": evidence.night_calls(conn, desk.name, as_of),
+            "calls": calls.night_calls(conn, desk.name, as_of),
             "scores": scores,
             "rolling": rolling(conn, desk, as_of, scores),
             "bins": evidence.calibration_bins(conn, desk.name, as_of),
@@ -111,7 +111,7 @@ def seen(desk: Desk, night: Mapping[str, Any], run: Mapping[str, Any]) -> pd.Dat
     except (DtmlError, OSError) as error:
         log.warning("who looks at whom in the night of %s: only what is stored, %s", night["as_of"], error)
         with reading(desk.engine) as conn:
-            found = backtests.attention(conn, run["id"], night["target"])
+            found = evidence.attention(conn, run["id"], night["target"])
     return found[["symbol", "source", "weight"]]
 
 

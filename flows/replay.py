@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Engine
 
-from db import evidence, queries
+from db import calls, queries
 from db.engine import reading
 from db.standing import COMPLETE
 from dtml.errors import DtmlError, UsageError
@@ -196,7 +196,7 @@ class Archive:
         """
         with reading(self.engine) as conn:
             run = queries.run(conn, night["run_id"])
-            stored = evidence.night_calls(conn, self.market.name, night["as_of"])
+            stored = calls.night_calls(conn, self.market.name, night["as_of"])
         desk = self.desk({*stored["symbol"], *(gap["symbol"] for gap in night["gaps"])})
         moment, failure = known_at or night["known_at"], None
         again = Again("", pd.DataFrame({"symbol": [], **{name: [] for name in FIGURES}}))

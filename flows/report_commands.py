@@ -2,7 +2,7 @@
 
 from datetime import date
 
-from db import evidence
+from db import calls
 from db.engine import open_reader, reading
 from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
@@ -19,6 +19,6 @@ def write_report(order: Order, as_of: date | None, level: float | None) -> None:
     archive = Archive(open_reader(), read_market(order.market, order.market_file), order.device)
     night = archive.night(as_of)
     with reading(archive.engine) as conn:
-        predicted = evidence.night_calls(conn, archive.market.name, night["as_of"])["symbol"]
+        predicted = calls.night_calls(conn, archive.market.name, night["as_of"])["symbol"]
     desk = archive.desk({*predicted, *(gap["symbol"] for gap in night["gaps"])})
     out.print(str(publish_night(desk, night["as_of"], level)), soft_wrap=True)

@@ -64,9 +64,9 @@ def score_market(desk: Desk, as_of: date) -> Scored:
 
 def _count_calls(conn: Connection, desk: Desk, as_of: date, changed: set[date]) -> None:
     """Count what came of the calls of nights that changed, and of those that no program counted when they were made."""
-    days = sorted(changed.union(evidence.uncounted(conn, desk.name, as_of)))
+    days = sorted(changed.union(calls.uncounted(conn, desk.name, as_of)))
     if days:
-        settled = evidence.settled_calls(conn, desk.name, days[0], days[-1])
+        settled = calls.settled_calls(conn, desk.name, days[0], days[-1])
         settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
         save_counts(conn, settled, evidence.bands_of(conn, settled["run_id"].unique().tolist()))
     unkept = evidence.without_rule_calls(conn, desk.name)

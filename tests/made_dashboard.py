@@ -11,7 +11,7 @@ import pytest
 from made_browser import Site, served
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
-from db import backtests, evidence, repositories
+from db import evidence, repositories
 from db.engine import open_engine, transaction, upgrade
 from db.roles import grant_reader
 from dtml.rules import NAIVE_RULES
@@ -151,7 +151,7 @@ def _fill_evidence(conn: Connection, market: str, made: pd.DataFrame, noise: np.
     evidence.save_rule_calls(conn, market, rules)
     sources = pd.DataFrame({"source": sorted(made["symbol"].unique())[:3]})
     looks = made[["run_id", "target", "symbol"]].merge(sources, how="cross")
-    backtests.save_attention(conn, market, looks.assign(weight=noise.uniform(0.1, 0.3, len(looks))))
+    evidence.save_attention(conn, market, looks.assign(weight=noise.uniform(0.1, 0.3, len(looks))))
 
 
 def _fill_nights(conn: Connection, market: str, stocks: tuple[str, ...], made: pd.DataFrame) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection, Engine
 
-from db import backtests, evidence, repositories, service
+from db import evidence, repositories, service
 from db.engine import open_engine, transaction, upgrade
 from dtml.calibration import LEVELS
 from dtml.experiments import nightly_of
@@ -194,7 +194,7 @@ def _save_model(conn: Connection, model: Model, days: Days, moves: pd.DataFrame)
     for night, frame in made.items():
         stamps = {"known_at": _known_at(night, days), "made_at": _made_at(night, days)}
         repositories.save_predictions(conn, MARKET, frame, **stamps)
-    backtests.save_attention(conn, MARKET, pd.concat([_looks(model, night, made[night]) for night in nights]))
+    evidence.save_attention(conn, MARKET, pd.concat([_looks(model, night, made[night]) for night in nights]))
 
 
 def _run(model: Model, days: Days, trained: datetime) -> dict[str, object]:

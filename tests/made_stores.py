@@ -18,7 +18,7 @@ from test_db_nights import scores
 from test_db_predictions import AS_OF, STOCKS, TARGET, predictions, run
 from test_db_translations import model, progress, score
 
-from db import backtests, evidence, queries, repositories, schema, service, translation_queue, translations
+from db import backtests, benchmarks, evidence, queries, repositories, schema, service, translation_queue, translations
 from db.bulk import insert_frame
 from db.engine import location, open_engine, reading, transaction
 
@@ -75,12 +75,12 @@ def _fill_studies(conn: Connection) -> None:
     repositories.save_run(conn, run(**kept, config={"window": 3, "words": TEXTS}))
     repositories.save_run(conn, run("trees", kind="paper", checkpoint_path=None, checkpoint_hash=None))
     repositories.save_predictions(conn, "toy", predictions(), known_at=MOMENT, made_at=MOMENT)
-    repositories.save_benchmark(conn, benchmark(), benchmark_scores(), members())
+    benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), members())
     backtests.save_backtest(conn, backtest())
     backtests.save_fold(conn, BACKTEST, fold())
     figures = {"scores": backtest_scores(), "returns": returns(), "portfolios": portfolios(), "counts": COUNTS}
     backtests.finish_backtest(conn, BACKTEST, finished_at=MOMENT, seconds=97.5, **figures)
-    backtests.save_attention(conn, "toy", attention())
+    evidence.save_attention(conn, "toy", attention())
 
 
 def _fill_evidence(conn: Connection) -> None:

@@ -15,7 +15,7 @@ from test_db_benchmarks import scores as benchmark_scores
 from test_db_predictions import NEXT, STOCKS, TARGET, predictions, run
 from test_db_schema import alembic
 
-from db import backtests, queries, repositories, schema
+from db import backtests, benchmarks, evidence, queries, repositories, schema
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
 from db.views import VIEW_COLUMNS
@@ -50,7 +50,7 @@ def finish(store: Engine, name: str = NAME, at: datetime = NOW, **changed: Any) 
 
 def keep_attention(store: Engine, frame: pd.DataFrame) -> int:
     with transaction(store) as conn:
-        return backtests.save_attention(conn, "toy", frame)
+        return evidence.save_attention(conn, "toy", frame)
 
 
 def counted(store: Engine) -> dict[str, int]:
@@ -62,7 +62,6 @@ def test_a_backtest_that_runs_has_no_figures_yet(store: Engine) -> None:
     with reading(store) as conn:
         missing = dict.fromkeys((*COUNTS, "finished_at", "seconds"))
         assert backtests.backtest(conn, NAME) == backtest() | missing
-        assert backtests.backtests(conn, "toy")["finished_at"].isna().tolist() == [True]
         assert backtests.backtest_folds(conn, NAME).empty
         assert backtests.backtest(conn, "nothing") is None
 
@@ -223,8 +222,8 @@ def test_a_backtest_without_scores_has_its_portfolios_in_the_summary(store: Engi
 def test_attention_comes_back_as_it_went_in(store: Engine, reader: Engine) -> None:
     assert keep_attention(store, attention()) == 9
     with reading(reader) as conn:
-        stored = backtests.attention(conn, "first", TARGET.date())
-        assert backtests.attention(conn, "second", NEXT.date()).empty
+        stored = evidence.attention(conn, "first", TARGET.date())
+        assert evidence.attention(conn, "second", NEXT.date()).empty
     pd.testing.assert_frame_equal(stored, attention()[["symbol", "source", "weight"]], check_dtype=False)
     rows = queries.select(reader, "select * from attention where symbol = 'C' order by source")
     assert list(rows) == list(VIEW_COLUMNS["attention"])
@@ -257,15 +256,6 @@ def test_a_backtest_is_no_night(store: Engine, reader: Engine) -> None:
         assert queries.select(reader, f"select * from {view}").empty
 
 
-def test_backtests_are_listed_by_when_they_were_begun(store: Engine) -> None:
-    with transaction(store) as conn:
-        backtests.save_backtest(conn, backtest("earlier", created_at=NOW - timedelta(days=1)))
-        backtests.save_backtest(conn, backtest("elsewhere", market="other"))
-        assert backtests.backtests(conn, "toy")["id"].tolist() == ["earlier", NAME]
-        assert len(backtests.backtests(conn)) == 3
-        assert "config" not in backtests.backtests(conn)
-
-
 def test_a_store_of_0005_keeps_every_row_forth_and_back(store_url: str) -> None:
     engine, newer = open_engine(store_url), ("slope", "intercept")
     with transaction(engine) as conn:
@@ -273,7 +263,7 @@ def test_a_store_of_0005_keeps_every_row_forth_and_back(store_url: str) -> None:
         trees = run("trees", checkpoint_path=None, checkpoint_hash=None)
         for each in (run(), trees):
             repositories.save_run(conn, {name: each[name] for name in each if name not in newer})
-        repositories.save_benchmark(conn, benchmark(), benchmark_scores(), members())
+        benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), members())
     kept = ("run", "benchmark", "benchmark_score", "benchmark_member")
     texts = [sa.select(*(each for each in schema.metadata.tables[name].c if each.name not in newer)) for name in kept]
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 from test_db_predictions import run
 
-from db import queries, repositories, schema
+from db import benchmarks, queries, repositories, schema
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.views import VIEW_COLUMNS
@@ -91,14 +91,14 @@ def store(engine: Engine) -> Engine:
 
 def save(store: Engine, kept: dict[str, Any], figures: pd.DataFrame, seeds: pd.DataFrame) -> int:
     with transaction(store) as conn:
-        return repositories.save_benchmark(conn, kept, figures, seeds)
+        return benchmarks.save_benchmark(conn, kept, figures, seeds)
 
 
 def test_a_benchmark_comes_back_as_it_went_in(store: Engine, reader: Engine) -> None:
     assert save(store, benchmark(), scores(), members()) == 1 + 3 + 4
     with reading(reader) as conn:
-        assert queries.benchmark(conn, NAME) == benchmark()
-        stored, seeds = queries.benchmark_scores(conn, NAME), queries.benchmark_members(conn, NAME)
+        assert benchmarks.benchmark(conn, NAME) == benchmark()
+        stored, seeds = benchmarks.benchmark_scores(conn, NAME), benchmarks.benchmark_members(conn, NAME)
     assert list(stored) == list(scores())[: -len(FIGURES)] + FIGURES
     pd.testing.assert_frame_equal(stored[list(scores())], scores(), check_dtype=False)
     pd.testing.assert_frame_equal(seeds, members(), check_dtype=False)
@@ -110,7 +110,7 @@ def test_what_is_missing_is_null_and_not_zero(store: Engine, reader: Engine) -> 
     asked = "select count(*) as n from benchmark_score where brier is null and run_id is null and seeds is null"
     assert queries.select(reader, asked)["n"].tolist() == [1]
     with reading(reader) as conn:
-        assert (queries.benchmark(conn, NAME) or {})["seconds"] is None
+        assert (benchmarks.benchmark(conn, NAME) or {})["seconds"] is None
 
 
 def test_a_rerun_adds_no_row_and_the_first_reading_stands(store: Engine) -> None:
@@ -118,8 +118,8 @@ def test_a_rerun_adds_no_row_and_the_first_reading_stands(store: Engine) -> None
     again = benchmark(test_read_at=NOW + timedelta(days=1))
     assert save(store, again, scores().iloc[::-1], members().sample(frac=1, random_state=3)) == 0
     with reading(store) as conn:
-        assert queries.benchmark(conn, NAME) == benchmark()
-        assert len(queries.benchmark_scores(conn, NAME)) == 3
+        assert benchmarks.benchmark(conn, NAME) == benchmark()
+        assert len(benchmarks.benchmark_scores(conn, NAME)) == 3
 
 
 def test_a_rerun_adds_what_was_missing(store: Engine) -> None:
@@ -135,7 +135,7 @@ def test_a_figure_of_the_test_is_never_rewritten(store: Engine, column: str, val
     with pytest.raises(StoreError, match=f"{NAME} dtml paper is stored with another figure: the test span is read"):
         save(store, benchmark(), other, members())
     with reading(store) as conn:
-        pd.testing.assert_frame_equal(queries.benchmark_scores(conn, NAME)[FIGURES], scores()[FIGURES])
+        pd.testing.assert_frame_equal(benchmarks.benchmark_scores(conn, NAME)[FIGURES], scores()[FIGURES])
 
 
 def test_a_seed_is_never_rewritten_and_given_once(store: Engine) -> None:
@@ -150,7 +150,7 @@ def test_a_score_needs_its_run(store: Engine) -> None:
     with pytest.raises(StoreError, match=r"(?i)foreign key"):
         save(store, benchmark(), scores().assign(run_id="nothing"), members())
     with reading(store) as conn:
-        assert queries.benchmark(conn, NAME) is None
+        assert benchmarks.benchmark(conn, NAME) is None
 
 
 @pytest.mark.parametrize(
@@ -185,10 +185,10 @@ def test_benchmarks_are_listed_by_when_their_test_was_read(store: Engine) -> Non
     save(store, benchmark(), *none)
     save(store, benchmark("elsewhere", market="other", test_read_at=later), *none)
     with reading(store) as conn:
-        listed = queries.benchmarks(conn, "toy")
-        assert len(queries.benchmarks(conn)) == 3
-        assert queries.benchmark(conn, "nothing") is None
-        assert queries.benchmark_scores(conn, "nothing").empty
+        listed = benchmarks.benchmarks(conn, "toy")
+        assert len(benchmarks.benchmarks(conn)) == 3
+        assert benchmarks.benchmark(conn, "nothing") is None
+        assert benchmarks.benchmark_scores(conn, "nothing").empty
     assert listed["id"].tolist() == [NAME, "b-late"]
     assert "config" not in listed
     assert (listed["test_last"].dtype, str(listed["test_read_at"].dt.tz)) == ("datetime64[ns]", "UTC")

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from db import repositories, service
+from db import repositories, schema, service
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreBusyError
+from db.frames import frame
 from db.locks import market_lock
 
 DAY = date(2024, 1, 5)
@@ -35,7 +37,7 @@ def test_a_fetch_is_known_later_than_every_one_before_it_whatever_the_clock_says
         assert service.next_known_at(conn, "toy") == SOON + timedelta(microseconds=1)
         assert service.next_known_at(conn, "other") < SOON
     with reading(engine) as conn:
-        kept = service.fetches(conn, "toy").to_dict("records")
+        kept = frame(conn, sa.select(schema.price_fetch)).to_dict("records")
     assert kept == [FETCH | LISTS | {"known_at": pd.Timestamp(SOON), "as_of": pd.Timestamp(DAY)}]
 
 

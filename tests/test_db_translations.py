@@ -11,10 +11,13 @@ from sqlalchemy import Connection, Engine
 from db import queries, repositories, schema, translation_queue, translations
 from db.engine import open_engine, reading, require_current, transaction, upgrade
 from db.errors import StoreError
+from db.frames import frame
 from db.typed_views import view
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
+STORED_MODELS = sa.select(schema.translation_model).order_by(schema.translation_model.c.name)
+STORED_STEPS = sa.select(schema.translation_progress).order_by(schema.translation_progress.c.step)
 
 
 def model(name: str = "en-de", **changed: Any) -> dict[str, Any]:
@@ -48,9 +51,8 @@ def test_a_model_is_stored_once_and_trained_again_takes_its_place(engine: Engine
         assert [translations.save_model(conn, each) for each in (model(), model(), again)] == [1, 0, 0]
         translations.save_model(conn, model("de-en"))
     with reading(engine) as conn:
-        assert translations.model(conn, "en-de") == again
-        assert translations.model(conn, "nobody") is None
-        assert translations.models(conn)["name"].tolist() == ["de-en", "en-de"]
+        stored = [dict(each) for each in conn.execute(STORED_MODELS).mappings()]
+    assert stored == [model("de-en"), again]
 
 
 def test_progress_is_stored_once_a_step_and_can_be_begun_again(engine: Engine) -> None:
@@ -59,13 +61,12 @@ def test_progress_is_stored_once_a_step_and_can_be_begun_again(engine: Engine) -
         assert translations.save_progress(conn, [progress(100), progress(200)]) == 2
         assert translations.save_progress(conn, [progress(200, validation_bleu=1.5), progress(300)]) == 1
         translations.save_progress(conn, [progress(100, model="other")])
-        kept = translations.progress(conn, "en-de")
+        kept = frame(conn, STORED_STEPS.where(schema.translation_progress.c.model == "en-de"))
         assert kept["step"].tolist() == [100, 200, 300]
         assert kept["tokens"].tolist()[2] == 30_000_000_000
         assert kept["validation_bleu"].tolist()[1] == 1.5
-        assert translations.forget_progress(conn, "en-de", after=100) == 2
-        assert translations.progress(conn, "en-de")["step"].tolist() == [100]
-        assert len(translations.progress(conn, "other")) == 1
+        assert translations.forget_progress(conn, "en-de") == 3
+        assert frame(conn, STORED_STEPS)["model"].tolist() == ["other"]
 
 
 def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_adds_one(engine: Engine) -> None:
@@ -79,12 +80,13 @@ def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_ad
         assert translations.save_score(conn, score(**rival | {"p": 0.5})) == 0
         translations.save_score(conn, score(model="rnn", bleu=1.0))
     with reading(engine) as conn:
-        kept = translations.scores(conn, "en-de")
+        scores = translations.scores(conn)
+        kept = scores[scores["model"] == "en-de"]
         assert kept["bleu"].tolist() == [35.0, 34.5, 34.5]
         assert kept["bleu_low"].isna().tolist() == [True, False, False]
         assert kept["p"].fillna(-1).tolist() == [-1, 0.5, -1]
         assert [each["beams"] for each in kept["search"]] == [5, 5, 1]
-        assert len(translations.scores(conn)) == 4
+        assert len(scores) == 4
 
 
 @pytest.mark.parametrize("against", [None, "rnn"])
@@ -142,4 +144,4 @@ def test_the_schema_before_and_again_keeps_what_it_held(store_url: str) -> None:
     assert tables_and_views(engine) == made
     with reading(engine) as conn:
         assert conn.execute(sa.select(schema.night)).all() == before
-        assert translations.models(conn).empty
+        assert conn.execute(STORED_MODELS).first() is None

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 from test_db_predictions import NOW, run
 
-from db import backtests, repositories
+from db import evidence, repositories
 from db.engine import open_engine, transaction, upgrade
 from db.frames import BAR_VALUES
 
@@ -52,7 +52,7 @@ def fill(engine: Engine, *, stocks: int, nights: int) -> None:
         repositories.record_refused(conn, "toy", refused, source="files", known_at=NOW)
         repositories.save_scores(conn, "toy", scores.assign(mcc_high=np.nan, **FIGURES), scored_at=NOW)
         looks = made.loc[made["symbol"] == "S0", ["run_id", "target", "symbol"]].assign(source="S1", weight=1.0)
-        backtests.save_attention(conn, "toy", looks)
+        evidence.save_attention(conn, "toy", looks)
         for seen, target in pairwise(days):
             repositories.start_night(conn, "toy", seen.date(), target=target.date(), source="files", started_at=NOW)
 

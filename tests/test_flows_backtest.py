@@ -12,7 +12,7 @@ import pytest
 from made_backtests import FIRST, LAST, backtest_of, desk_of
 from made_nights import BARS, FrameSource
 
-from db import backtests, queries, repositories
+from db import backtests, evidence, queries, repositories
 from db.engine import reading, transaction
 from dtml.errors import DtmlError, UsageError
 from dtml.sessions import previous_session, sessions_between
@@ -206,8 +206,8 @@ def test_attention_is_kept_for_the_days_asked_for(order: Order) -> None:
     run_backtest(backtest, attention_on=[date(2024, 3, 6)])  # done before: the models are there
     with reading(backtest.desk.engine) as conn:
         run_id = backtests.backtest_folds(conn, backtest.id)["run_id"].iloc[0]
-        seen = backtests.attention(conn, run_id, date(2024, 3, 6))
-        assert backtests.attention(conn, run_id, date(2024, 3, 7)).empty
+        seen = evidence.attention(conn, run_id, date(2024, 3, 6))
+        assert evidence.attention(conn, run_id, date(2024, 3, 7)).empty
     np.testing.assert_allclose(seen.groupby("symbol")["weight"].sum(), 1, atol=1e-5)
     assert seen["symbol"].nunique() == 8
     with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\) is no session"):

@@ -11,7 +11,7 @@ from made_nights import AS_OF, BARS, FrameSource, LimitedSource, without
 from test_flows_cli import SMALL_MARKET
 from typer.testing import CliRunner
 
-from db import queries, service
+from db import queries
 from db.engine import open_engine, reading
 from db.errors import StoreBusyError
 from db.locks import market_lock
@@ -191,8 +191,8 @@ def test_the_command_asks_again_for_a_whole_history_that_is_stored(
     Path("small.toml").write_text(SMALL_MARKET.format(source="simulated", constituents=""))
     command = ["fetch", "--market-file", "small.toml", "--as-of", str(AS_OF)]
     assert [CliRunner().invoke(app, [*command, *more]).exit_code for more in ([], [], ["--again"])] == [0, 0, 0]
-    with reading(open_engine(read_only=True)) as conn:
-        fetches = service.fetches(conn, "small")
+    asked = "select asked, stored from fetch_log where market = 'small' order by known_at"
+    fetches = queries.select(open_engine(read_only=True), asked)
     assert fetches["asked"].tolist() == [31, 31]  # the second one had nothing to ask
     assert fetches["stored"].tolist()[1] == 0
 

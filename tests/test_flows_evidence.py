@@ -8,7 +8,7 @@ from made_backtests import backtest_of, desk_of
 from made_nights import AS_OF, BARS, FrameSource
 from sqlalchemy import Engine
 
-from db import evidence, queries
+from db import calls, evidence, queries
 from db.engine import open_engine, reading
 from dtml.charts import figure
 from dtml.markets.definition import LEVELS
@@ -36,7 +36,7 @@ def ask(engine: Engine, sql: str) -> pd.DataFrame:
 def night(desk: Desk, as_of: date = AS_OF) -> tuple[Night, pd.DataFrame]:
     done = run_night(desk, as_of)
     with reading(desk.engine) as conn:
-        return done, evidence.night_calls(conn, desk.name, as_of)
+        return done, calls.night_calls(conn, desk.name, as_of)
 
 
 def test_a_night_keeps_what_its_members_said_and_what_calibration_makes_of_it(desk: Desk) -> None:

@@ -10,7 +10,7 @@ import pytest
 from made_nights import AS_OF
 from sqlalchemy import text
 
-from db import evidence, queries
+from db import calls, evidence, queries
 from db.engine import reading, transaction
 from dtml.calibration import LEVELS
 from dtml.errors import UsageError
@@ -42,7 +42,7 @@ def called(desk: Desk, as_of: date, level: float) -> int:
         night = queries.night(conn, desk.name, as_of)
         assert night is not None
         bands = evidence.bands(conn, night["run_id"]).set_index("level")["threshold"]
-        said = evidence.night_calls(conn, desk.name, as_of)["calibrated"]
+        said = calls.night_calls(conn, desk.name, as_of)["calibrated"]
     return int(((said > bands[level]) | (said < 1 - bands[level])).sum())
 
 
