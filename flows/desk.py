@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 from jaxtyping import Bool
@@ -17,11 +17,10 @@ from dtml.bars import BAR_COLUMNS
 from dtml.errors import UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.markets import Market, load_market, load_market_file
+from dtml.markets.definition import Universe
 from dtml.sessions import last_closed_session, require_session
 from dtml.sources import Fetched, Source, open_source
 from dtml.sources.simulated import SimulatedSource
-
-Universe = Literal["list", "source"]
 
 
 @dataclass(frozen=True)

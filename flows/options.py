@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from dtml.markets.definition import SourceName, Universe
+
 DAY = ["%Y-%m-%d"]
-Universe = Literal["list", "source"]
 
 
 def known_markets(incomplete: str) -> list[str]:
@@ -23,7 +24,7 @@ OptionalMarket = Annotated[
 ]
 MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as a TOML file.")]
 SourceOption = Annotated[
-    Literal["yahoo", "files", "simulated"] | None,
+    SourceName | None,
     typer.Option(help="Where prices come from; by default the market's own source, or files where --prices is given."),
 ]
 PricesOption = Annotated[Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")]
