@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from sqlalchemy import Engine
 
 from db import browsing, queries, schema
 from db.engine import location, open_engine, open_reader, reading
@@ -64,8 +65,11 @@ def _print_history(title: str, rows: pd.DataFrame) -> None:
 
 
 def show_runs(market: str | None, *, as_json: bool) -> None:
-    """Print the trained models, newest last."""
-    with reading(open_reader()) as conn:
+    """Print the trained models, newest last; raises UsageError for a market of which the store knows nothing."""
+    engine = open_reader()
+    if market is not None:
+        require_market(engine, market)
+    with reading(engine) as conn:
         rows = queries.runs(conn, market)
     if as_json:
         return print_json(rows)
@@ -77,6 +81,18 @@ def show_runs(market: str | None, *, as_json: bool) -> None:
     )
     print_frame(shown)
     return None
+
+
+def require_market(engine: Engine, market: str, how: str = "") -> None:
+    """Raise UsageError, naming those that are there, for a market of which the store knows nothing.
+
+    `how` says with what another is named, where that is an option.
+    """
+    with reading(engine) as conn:
+        markets = browsing.markets(conn)
+    if market not in markets:
+        there = f"name one of {', '.join(markets)}{how}" if markets else "run a night first"
+        raise UsageError(f"the store knows nothing of a market {market!r}: {there}")
 
 
 def show_markets(*, as_json: bool) -> None:

@@ -22,7 +22,11 @@ OptionalMarket = Annotated[
     str | None,
     typer.Argument(help="A market that `dtml markets` lists.", metavar="[MARKET]", autocompletion=known_markets),
 ]
+STORED_MARKET = typer.Option(help="Of this market of your store.", autocompletion=known_markets)
 MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as a TOML file.")]
+MarketFiles = Annotated[
+    list[Path] | None, typer.Option(help="A market of your own, as a TOML file; may be given again.")
+]
 SourceOption = Annotated[
     SourceName | None,
     typer.Option(help="Where prices come from; by default the market's own source, or files where --prices is given."),

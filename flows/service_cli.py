@@ -1,6 +1,5 @@
 """The commands of a service: what runs by itself, and how it goes."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +8,7 @@ from flows.options import (
     DeviceOption,
     Epochs,
     IndexOption,
+    MarketFiles,
     Members,
     PricesOption,
     SourceOption,
@@ -24,9 +24,7 @@ def serve(
     markets: Annotated[
         list[str] | None, typer.Argument(help="Markets; by default every one with a night in the store.")
     ] = None,
-    market_file: Annotated[
-        list[Path] | None, typer.Option(help="A market of your own, as a TOML file; may be given again.")
-    ] = None,
+    market_file: MarketFiles = None,
     source: SourceOption = None,
     prices: PricesOption = None,
     index: IndexOption = None,
