@@ -1,11 +1,10 @@
-"""The commands that only read, and the upgrade of the store; none of them needs Prefect or torch."""
+"""The commands that only read; none of them needs Prefect or torch."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,10 +13,8 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Engine
 
-from db import browsing, queries, schema
-from db.engine import location, open_engine, open_reader, reading
-from db.engine import upgrade as upgrade_engine
-from db.views import VIEW_COLUMNS
+from db import browsing, queries
+from db.engine import open_reader, reading
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from flows.console import print_frame, print_json
@@ -174,7 +171,7 @@ def _typed(values: pd.Series[Any]) -> pd.Series[Any]:
     if there.empty or pd.api.types.is_numeric_dtype(values):
         return values
     if all(isinstance(each, str) for each in there):
-        for form, read in ((_DAY, date.fromisoformat), (MOMENT, _moment)):
+        for form, read in ((_DAY, date.fromisoformat), (MOMENT, stored_moment)):
             if all(form.fullmatch(each) for each in there):
                 with suppress(ValueError):  # text such as 2024-02-30 stays text
                     return values.map(read, na_action="ignore")
@@ -186,27 +183,6 @@ def _plain_text(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 
-def _moment(written: str) -> datetime:
+def stored_moment(written: str) -> datetime:
+    """The moment that SQLite keeps as text of the form `MOMENT`."""
     return datetime.fromisoformat(written).replace(tzinfo=UTC)
-
-
-def data_dictionary() -> str:
-    """Every view and table with the meaning of each column, as Markdown."""
-    parts = []
-    for view, columns in VIEW_COLUMNS.items():
-        parts += [f"**`{view}`** (view)", "", *_meanings(columns), ""]
-    for table in schema.metadata.sorted_tables:
-        columns = {column.name: column.comment or "" for column in table.columns}
-        parts += [f"**`{table.name}`** (table): {table.comment}", "", *_meanings(columns), ""]
-    return "\n".join(parts)
-
-
-def _meanings(columns: Mapping[str, str]) -> list[str]:
-    return ["| column | meaning |", "| --- | --- |", *(f"| `{name}` | {said} |" for name, said in columns.items())]
-
-
-def upgrade_store() -> None:
-    """Bring the schema up to date."""
-    engine = open_engine()
-    upgrade_engine(engine)
-    out.print(f"{location(engine)} has the schema of this program")

@@ -12,7 +12,7 @@ from db import queries
 from db.engine import open_reader
 from db.questions import QUESTIONS, Question
 from dtml.errors import UsageError
-from flows.asking import MOMENT, require_market
+from flows.asking import MOMENT, require_market, stored_moment
 from flows.console import plain, print_frame, print_json
 from flows.settings import out
 
@@ -37,8 +37,6 @@ SECTION = """
 
 {answer}
 """
-
-# How SQLite keeps moments, which PostgreSQL gives as such.
 
 
 def show_questions(number: int | None, market: str, *, as_json: bool, as_markdown: bool) -> None:
@@ -117,7 +115,7 @@ def _alike(values: pd.Series[Any]) -> pd.Series[Any]:
 def _text(value: Any) -> str | None:
     """Text, a day or a moment as ISO text; None where it is missing."""
     if isinstance(value, str) and MOMENT.fullmatch(value):
-        value = datetime.fromisoformat(value).replace(tzinfo=UTC)
+        value = stored_moment(value)
     if isinstance(value, datetime) and value.tzinfo is not None:
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M UTC}"
     said = plain(value)
