@@ -111,8 +111,8 @@ def explain_run(desk: Desk, run: Mapping[str, Any], trial: Trial, tell: Tell = s
     return row
 
 
-def history_of(desk: Desk, run: Mapping[str, Any], seed: int = 0) -> History:
-    """The last sessions that a run could see, as it knew them, of at most `STOCKS` of its stocks, drawn from the seed.
+def history_of(desk: Desk, run: Mapping[str, Any]) -> History:
+    """The last sessions that a run could see, as it knew them, of at most `STOCKS` of its stocks, always the same.
 
     They are members of that day, or all that the model knows one by one, and there are at most `STOCK_DAYS`: the fewer
     stocks, the more sessions.
@@ -123,7 +123,7 @@ def history_of(desk: Desk, run: Mapping[str, Any], seed: int = 0) -> History:
     first = sessions_up_to(calendar, as_of, count)[0].date()
     bars, _ = stored_bars(desk, first, as_of, run["data_watermark"])
     sessions = sessions_between(calendar, bars["session"].min().date(), next_session(calendar, as_of))
-    return History(bars, sessions, market).cut(stocks=STOCKS, sessions=count, seed=seed)
+    return History(bars, sessions, market).cut(stocks=STOCKS, sessions=count, seed=0)
 
 
 def explain(

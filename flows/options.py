@@ -9,6 +9,7 @@ import typer
 from dtml.markets.definition import SourceName, Universe
 
 DAY = ["%Y-%m-%d"]
+DELAY_MINUTES = 150  # from the usual close of an exchange to its night; here, as flows/schedules.py waits for pandas
 
 
 def known_markets(incomplete: str) -> list[str]:

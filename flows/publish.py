@@ -21,11 +21,11 @@ from flows.evidence import threshold_at
 from flows.predict import first_needed, look
 from flows.score import day_counts
 from flows.settings import reports_folder, write_page
+from flows.status import REFUSED_SESSIONS
 from flows.train import load_run, stored_bars
 
 log = logging.getLogger(__name__)
 
-REFUSED_SESSIONS = 30
 ROLLED_NIGHTS = 250  # whose last sessions' scores are drawn
 RECEIPT = (
     "id",

@@ -56,7 +56,7 @@ class Receipt:
 class Reproduction:
     """A stored prediction beside the one made again.
 
-    `stored` and `again` map `probability` and `spread`; `again` is None when the stock cannot be predicted any more.
+    `prediction` is its stored row; `again` maps `FIGURES`, or is None when the stock cannot be predicted any more.
     `universe` says in words which stocks the model saw and how that is known, `night_hash` and `inputs_hash` what
     digest the night recorded (None: not a night, or none) and what digest the windows have now.
     """

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from flows.options import (
+    DELAY_MINUTES,
     DeviceOption,
     Epochs,
     IndexOption,
@@ -31,7 +32,7 @@ def serve(
     universe: UniverseOption = None,
     delay: Annotated[
         int, typer.Option(min=30, max=720, help="Minutes from the exchange's usual close to the night.")
-    ] = 150,
+    ] = DELAY_MINUTES,
     cron: Annotated[
         str | None, typer.Option(help="A cron for the nights in place of their own, in the exchange's time zone.")
     ] = None,
