@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine
 from db import queries, service, standing
 from db.engine import reading, transaction
 from dtml.markets import Market
+from flows.console import with_interval
 from flows.schedules import DELAY
 from flows.status import Standing, late_message, standing_of, waiting_alerts
 from flows.webhook import UndeliveredError, find_webhook, in_flow
@@ -148,8 +149,7 @@ def _beaten(scores: pd.DataFrame) -> str | None:
     if better.empty:
         return None
     best = better.iloc[-1]
-    shown = (f"{each['mcc']:+.3f} [{each['mcc_low']:+.3f}, {each['mcc_high']:+.3f}]" for each in (model, best))
-    mine, rule = shown
+    mine, rule = (with_interval(each["mcc"], each["mcc_low"], each["mcc_high"], "+.3f") for each in (model, best))
     return f"running MCC {mine} over {model['nights']} nights lies below that of the rule {best['predictor']}, {rule}"
 
 

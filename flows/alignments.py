@@ -7,7 +7,7 @@ from jinja2 import FileSystemLoader
 
 from dtml import charts
 from dtml.charts import environment
-from flows.settings import write_whole
+from flows.settings import write_page
 from translation.jobs import Translation
 from translation.models import Card
 
@@ -24,7 +24,7 @@ def write_alignments(file: Path, card: Card, texts: Sequence[str], found: Sequen
     templates = environment()
     templates.loader = FileSystemLoader([Path(__file__).parent, Path(charts.__file__).parent])
     page = templates.get_template("alignments.html").render(card=card, maps=maps)
-    write_whole(file, lambda partial: partial.write_text(page, encoding="utf-8"))
+    write_page(file, page)
 
 
 def alignment(source: Sequence[str], target: Sequence[str], weights: object) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Hashable, Mapping
 from datetime import date
 from typing import Any
 
@@ -11,6 +10,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from db import queries, standing
 from db.engine import reading
+from flows.console import with_interval
 from flows.desk import Desk
 from flows.night import Night
 
@@ -60,16 +60,12 @@ def scores_page(title: str, scores: pd.DataFrame, night: Night) -> str:
         lines += [f"Scores of all nights up to {last}, every stock-day, with 95 % intervals that resample days.", ""]
         lines += ["| predictor | nights | calls | ACC | MCC |", "| --- | ---: | ---: | --- | --- |"]
         lines += [
-            f"| {each['predictor']} | {each['nights']} | {each['n']} | {_figure(each, 'acc', '.3f')} "
-            f"| {_figure(each, 'mcc', '+.3f')} |"
+            f"| {each['predictor']} | {each['nights']} | {each['n']} "
+            f"| {with_interval(each['acc'], each['acc_low'], each['acc_high'], '.3f')} "
+            f"| {with_interval(each['mcc'], each['mcc_low'], each['mcc_high'], '+.3f')} |"
             for each in scores.to_dict("records")
         ]
     return "\n".join([*lines, "", f"Report: `{night.report}`", ""])
-
-
-def _figure(score: Mapping[Hashable, Any], name: str, spec: str) -> str:
-    value, low, high = (format(float(score[each]), spec) for each in (name, f"{name}_low", f"{name}_high"))
-    return value if math.isnan(score[f"{name}_low"]) else f"{value} [{low}, {high}]"
 
 
 def _key(desk: Desk, what: str) -> str:

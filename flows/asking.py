@@ -1,22 +1,20 @@
-"""The commands that only read, and the upgrade of the store; none of them needs Prefect or torch."""
+"""The commands that only read; none of them needs Prefect or torch."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from sqlalchemy import Engine
 
-from db import browsing, queries, schema
-from db.engine import location, open_engine, open_reader, reading
-from db.engine import upgrade as upgrade_engine
-from db.views import VIEW_COLUMNS
+from db import browsing, queries
+from db.engine import open_reader, reading
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from flows.console import print_frame, print_json
@@ -64,8 +62,11 @@ def _print_history(title: str, rows: pd.DataFrame) -> None:
 
 
 def show_runs(market: str | None, *, as_json: bool) -> None:
-    """Print the trained models, newest last."""
-    with reading(open_reader()) as conn:
+    """Print the trained models, newest last; raises UsageError for a market of which the store knows nothing."""
+    engine = open_reader()
+    if market is not None:
+        require_market(engine, market)
+    with reading(engine) as conn:
         rows = queries.runs(conn, market)
     if as_json:
         return print_json(rows)
@@ -77,6 +78,18 @@ def show_runs(market: str | None, *, as_json: bool) -> None:
     )
     print_frame(shown)
     return None
+
+
+def require_market(engine: Engine, market: str, how: str = "") -> None:
+    """Raise UsageError, naming those that are there, for a market of which the store knows nothing.
+
+    `how` says with what another is named, where that is an option.
+    """
+    with reading(engine) as conn:
+        markets = browsing.markets(conn)
+    if market not in markets:
+        there = f"name one of {', '.join(markets)}{how}" if markets else "run a night first"
+        raise UsageError(f"the store knows nothing of a market {market!r}: {there}")
 
 
 def show_markets(*, as_json: bool) -> None:
@@ -158,7 +171,7 @@ def _typed(values: pd.Series[Any]) -> pd.Series[Any]:
     if there.empty or pd.api.types.is_numeric_dtype(values):
         return values
     if all(isinstance(each, str) for each in there):
-        for form, read in ((_DAY, date.fromisoformat), (MOMENT, _moment)):
+        for form, read in ((_DAY, date.fromisoformat), (MOMENT, stored_moment)):
             if all(form.fullmatch(each) for each in there):
                 with suppress(ValueError):  # text such as 2024-02-30 stays text
                     return values.map(read, na_action="ignore")
@@ -170,27 +183,6 @@ def _plain_text(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | dict) else value
 
 
-def _moment(written: str) -> datetime:
+def stored_moment(written: str) -> datetime:
+    """The moment that SQLite keeps as text of the form `MOMENT`."""
     return datetime.fromisoformat(written).replace(tzinfo=UTC)
-
-
-def data_dictionary() -> str:
-    """Every view and table with the meaning of each column, as Markdown."""
-    parts = []
-    for view, columns in VIEW_COLUMNS.items():
-        parts += [f"**`{view}`** (view)", "", *_meanings(columns), ""]
-    for table in schema.metadata.sorted_tables:
-        columns = {column.name: column.comment or "" for column in table.columns}
-        parts += [f"**`{table.name}`** (table): {table.comment}", "", *_meanings(columns), ""]
-    return "\n".join(parts)
-
-
-def _meanings(columns: Mapping[str, str]) -> list[str]:
-    return ["| column | meaning |", "| --- | --- |", *(f"| `{name}` | {said} |" for name, said in columns.items())]
-
-
-def upgrade_store() -> None:
-    """Bring the schema up to date."""
-    engine = open_engine()
-    upgrade_engine(engine)
-    out.print(f"{location(engine)} has the schema of this program")

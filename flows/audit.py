@@ -25,6 +25,7 @@ from flows.predict import forecast
 from flows.train import fit_model, load_model, stored_bars
 
 STOCKS, SESSIONS = 50, 1000  # at most: a part of a market shows what the whole does, in a minute or two
+SEED = 0  # of what is drawn: the same audit of the same bars finds the same
 FETCHED = datetime(2000, 1, 1, tzinfo=UTC)  # when all bars of an audit's own stores became known: no difference there
 
 
@@ -41,7 +42,7 @@ class Audit:
         return bool(self.findings["passed"].all() and (self.proof["caught"] == self.proof["planted"]).all())
 
 
-def audit_market(desk: Desk, as_of: date, tell: Callable[[str], object], seed: int = 0) -> Audit:
+def audit_market(desk: Desk, as_of: date, tell: Callable[[str], object]) -> Audit:
     """Audit windows, training and predictions on the last stored sessions up to a day; nothing is written.
 
     `tell` is called with each step in words.
@@ -50,20 +51,20 @@ def audit_market(desk: Desk, as_of: date, tell: Callable[[str], object], seed: i
     bars, _ = stored_bars(desk, first, as_of)
     until = next_session(desk.market.calendar, as_of)
     history = History(bars, sessions_between(desk.market.calendar, bars["session"].min().date(), until), desk.market)
-    part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=seed)
+    part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
     tell("the pipeline: windows, spans, training, predictions")
-    findings = audit(Pipeline(desk.experiment), part, seed=seed)
+    findings = audit(Pipeline(desk.experiment), part, seed=SEED)
     rows = [{"audited": "pipeline"} | asdict(each) for each in findings]
     tell("nights from a store")
-    rows += [{"audited": "nights"} | asdict(stored_nights(desk, part, findings[0].at, seed))]
+    rows += [{"audited": "nights"} | asdict(stored_nights(desk, part, findings[0].at, SEED))]
     with reading(desk.engine) as conn:
         trained = queries.latest_run(conn, desk.name, on_or_before=as_of) is not None
     if trained:
         model = load_model(desk, as_of)
         tell(f"the model {model.run_id}")
-        rows += [{"audited": model.run_id} | asdict(each) for each in audit_model(model.ensemble, history, seed=seed)]
+        rows += [{"audited": model.run_id} | asdict(each) for each in audit_model(model.ensemble, history, seed=SEED)]
     tell("leaks planted on purpose")
-    return Audit(pd.DataFrame(rows), prove(part, desk.experiment, seed=seed, dates=1))
+    return Audit(pd.DataFrame(rows), prove(part, desk.experiment, seed=SEED, dates=1))
 
 
 def stored_nights(desk: Desk, history: History, at: pd.Timestamp, seed: int) -> Finding:

@@ -29,7 +29,7 @@ from flows.backtest import Backtest, Runner, jobs_of, one_by_one, read_bars, rea
 from flows.backtest_record import TrackRecord, read_record, save_outcomes, scored_bars
 from flows.evidence import dated_calls, save_counts
 from flows.predict import first_needed, look
-from flows.settings import reports_folder, write_whole
+from flows.settings import reports_folder, write_page
 from flows.train import load_run
 
 OnFold = Callable[[int], None]  # called with the number of folds done
@@ -113,7 +113,7 @@ def _stored(backtest: Backtest) -> Result:
     stored = stored_backtest(backtest.desk.engine, backtest.id)
     assert stored is not None
     if not stored.page.exists():
-        write_page(backtest, stored)
+        _write_page(backtest, stored)
     return stored
 
 
@@ -241,7 +241,7 @@ def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
     return {"member_days": int(members.sum()), "without_price": int((members & ~priced).sum())}
 
 
-def write_page(backtest: Backtest, result: Result) -> None:
+def _write_page(backtest: Backtest, result: Result) -> None:
     """Write the page from what is stored, whole or not at all."""
     record = read_record(backtest, scored_bars(backtest))
     known = np.isfinite(record.movement)
@@ -258,4 +258,4 @@ def write_page(backtest: Backtest, result: Result) -> None:
         calibration=calibration_curve(np.where(known, record.probability, np.nan), record.movement > 0),
         coverage=coverage(counts),
     )
-    write_whole(result.page, lambda partial: partial.write_text(page, encoding="utf-8"))
+    write_page(result.page, page)

@@ -41,7 +41,7 @@ Probabilities = Callable[[Windows], Float[ndarray, "members days stocks"]]
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedMember:
     """One member: a seed of one configuration, and how it did on validation."""
 
     seed: int
@@ -57,7 +57,7 @@ class Trial:
 
     settings: dict[str, Any]
     window: int
-    members: list[Trained]
+    members: list[TrainedMember]
     probability: Probabilities
     tried: int = 1  # configurations that were compared inside, on validation
     ensemble: Ensemble | None = None  # the weights, of a network
@@ -246,7 +246,7 @@ def _network_trial(study: Study, recipe: Recipe, fits: list[Fit]) -> Trial:
     for fit in fits:
         best = fit.epochs[fit.best_epoch - 1]
         epochs = tuple(asdict(epoch) for epoch in fit.epochs)
-        members.append(Trained(fit.member.seed, best.validation_acc, best.validation_loss, best.number, epochs))
+        members.append(TrainedMember(fit.member.seed, best.validation_acc, best.validation_loss, best.number, epochs))
     return Trial(
         settings=recipe_settings(recipe),
         window=recipe.window,
@@ -267,7 +267,7 @@ def _train_classifier(study: Study, kind: Kind) -> Trial:
     return Trial(
         settings={"window": study.window, "chosen": [dict(each.chosen) for each in fitted]},
         window=study.window,
-        members=[Trained(seed, each.validation_acc) for seed, each in zip(seeds, fitted, strict=True)],
+        members=[TrainedMember(seed, each.validation_acc) for seed, each in zip(seeds, fitted, strict=True)],
         probability=lambda windows: np.stack([each.probability(windows) for each in fitted]),
         tried=fitted[0].tried,
     )

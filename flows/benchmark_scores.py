@@ -26,7 +26,7 @@ from dtml.scoreboard import Predictor, calibration_curve, common_stock_days, mem
 from dtml.training import EpochReport, no_report
 from dtml.windows import Windows, adjusted_price, paper_labels
 from flows.benchmark import Study, Trial, train_models, was_begun
-from flows.settings import data_folder, reports_folder, write_whole
+from flows.settings import data_folder, reports_folder, write_page
 
 Stage = Callable[[str, Callable[[], Any]], Any]
 
@@ -270,4 +270,4 @@ def _write_page(found: Benchmark, curves: Mapping[str, pd.DataFrame]) -> None:
     page = benchmark_page(
         benchmark=found.row, scores=found.scores, members=found.members, curves=curves, number=found.number
     )
-    write_whole(found.page, lambda partial: partial.write_text(page, encoding="utf-8"))
+    write_page(found.page, page)

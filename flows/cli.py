@@ -11,6 +11,7 @@ from flows.dashboard_cli import dashboards
 from flows.db_cli import store_commands
 from flows.explain_cli import explanations
 from flows.options import (
+    STORED_MARKET,
     AsJson,
     AsOf,
     DeviceOption,
@@ -175,7 +176,7 @@ def score(
 @app.command()
 def history(
     symbol: Annotated[str, typer.Argument(help="A stock, as the market spells it.")],
-    market: Annotated[str | None, typer.Option(help="Only this market's predictions.")] = None,
+    market: Annotated[str | None, STORED_MARKET] = None,
     limit: Annotated[int, typer.Option(min=1, help="Newest rows shown.")] = 30,
     as_json: AsJson = False,
 ) -> None:

@@ -114,17 +114,16 @@ def print_scores(scores: pd.DataFrame) -> None:
     for protocol, title in titles.items():
         rows = scores[scores["protocol"] == protocol]
         table = rows[["predictor", "nights", "n", "acc", "mcc"]].assign(
-            acc=[_with_interval(each, ".3f") for each in rows[["acc", "acc_low", "acc_high"]].to_numpy()],
-            mcc=[_with_interval(each, "+.3f") for each in rows[["mcc", "mcc_low", "mcc_high"]].to_numpy()],
+            acc=[with_interval(*each, spec=".3f") for each in rows[["acc", "acc_low", "acc_high"]].to_numpy()],
+            mcc=[with_interval(*each, spec="+.3f") for each in rows[["mcc", "mcc_low", "mcc_high"]].to_numpy()],
         )
         names = {"n": "calls", "acc": "ACC", "mcc": "MCC"}
         print_frame(table.rename(columns=names), title)
 
 
-def _with_interval(estimate: Any, spec: str) -> str:
-    """A value and its interval; one night has none."""
-    value, low, high = (format(float(number), spec) for number in estimate)
-    return value if low == format(math.nan, spec) else f"{value} [{low}, {high}]"
+def with_interval(value: float, low: float, high: float, spec: str) -> str:
+    """A value and its interval, such as 0.512 [0.490, 0.534]; a few nights have none, as `low` says."""
+    return f"{value:{spec}}" if math.isnan(low) else f"{value:{spec}} [{low:{spec}}, {high:{spec}}]"
 
 
 def print_coverage(coverage: pd.DataFrame) -> None:

@@ -16,7 +16,7 @@ def upgrade() -> None:
 
     Example: dtml db upgrade
     """
-    from flows.asking import upgrade_store
+    from flows.maintenance import upgrade_store
 
     upgrade_store()
 
@@ -27,7 +27,7 @@ def dictionary() -> None:
 
     Example: dtml db dictionary
     """
-    from flows.asking import data_dictionary
+    from db.dictionary import data_dictionary
 
     print(data_dictionary())  # noqa: T201 - Markdown is for a file as much as for a person
 

@@ -123,7 +123,7 @@ def start_catching_up(deployment: UUID, as_of: date) -> None:
         client.create_flow_run_from_deployment(deployment, name="catch-up", parameters={"as_of": str(as_of)})
 
 
-def watch(jobs: Mapping[UUID, Job], end: Event) -> None:
+def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
     """Print a line for every run that ends from now on, until the event."""
     since, printed = datetime.now(UTC), set[UUID]()
     with get_client(sync_client=True) as client:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 from jaxtyping import Bool
@@ -14,14 +14,16 @@ from sqlalchemy import Engine
 from db import queries
 from db.engine import open_engine, prepare, reading
 from dtml.bars import BAR_COLUMNS
-from dtml.errors import UsageError
+from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.markets import Market, load_market, load_market_file
+from dtml.markets.definition import Universe
+from dtml.members import TrainingConfig
+from dtml.model import ModelConfig
 from dtml.sessions import last_closed_session, require_session
 from dtml.sources import Fetched, Source, open_source
 from dtml.sources.simulated import SimulatedSource
-
-Universe = Literal["list", "source"]
+from dtml.windows import WindowConfig
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,31 @@ def open_store() -> Engine:
     return engine
 
 
+def experiment_for(market: Market) -> Experiment:
+    """The experiment that a market's nights train, as its file says."""
+    return nightly_of(market.model, z_close=market.z_close, returns=market.returns, max_move=market.checks.max_move)
+
+
+def experiment_of(run: Mapping[str, Any]) -> Experiment:
+    """The experiment of a run, from its row; raises DtmlError for settings that this version does not have."""
+    config = dict(run["config"])
+    config.pop("stocks", None)
+    try:
+        return Experiment(
+            windows=WindowConfig(**config.pop("windows")),
+            model=ModelConfig(**config.pop("model")),
+            training=TrainingConfig(**config.pop("training")),
+            **config,
+        )
+    except (KeyError, TypeError) as error:
+        code = run["code_version"]
+        raise DtmlError(f"the settings of {run['id']}, trained by code {code}, are not of this version") from error
+
+
 def _desk(order: Order, market: Market, source: Source, engine: Engine) -> Desk:
-    experiment = nightly_of(
-        market.model, z_close=market.z_close, returns=market.returns, max_move=market.checks.max_move
-    )
     universe, notice = _universe(market, source, order.universe)
     ordered = universe.with_symbols(sorted(universe.symbols))  # one order, whatever named the stocks
-    return Desk(ordered, source, engine, vary(experiment, order.overrides or {}), order.device, notice)
+    return Desk(ordered, source, engine, vary(experiment_for(market), order.overrides or {}), order.device, notice)
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,7 @@ from dtml.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources.simulated import SimulatedMarket
 from dtml.training import fit_members
 from dtml.windows import Windows
-from flows.desk import Desk
-from flows.reproduce import experiment_of
+from flows.desk import Desk, experiment_of
 from flows.train import stored_bars
 
 VALIDATION_DAYS, DAYS = 126, 42  # at most: of validation, and of these looked at, evenly spaced
@@ -112,8 +111,8 @@ def explain_run(desk: Desk, run: Mapping[str, Any], trial: Trial, tell: Tell = s
     return row
 
 
-def history_of(desk: Desk, run: Mapping[str, Any], seed: int = 0) -> History:
-    """The last sessions that a run could see, as it knew them, of at most `STOCKS` of its stocks, drawn from the seed.
+def history_of(desk: Desk, run: Mapping[str, Any]) -> History:
+    """The last sessions that a run could see, as it knew them, of at most `STOCKS` of its stocks, always the same.
 
     They are members of that day, or all that the model knows one by one, and there are at most `STOCK_DAYS`: the fewer
     stocks, the more sessions.
@@ -124,7 +123,7 @@ def history_of(desk: Desk, run: Mapping[str, Any], seed: int = 0) -> History:
     first = sessions_up_to(calendar, as_of, count)[0].date()
     bars, _ = stored_bars(desk, first, as_of, run["data_watermark"])
     sessions = sessions_between(calendar, bars["session"].min().date(), next_session(calendar, as_of))
-    return History(bars, sessions, market).cut(stocks=STOCKS, sessions=count, seed=seed)
+    return History(bars, sessions, market).cut(stocks=STOCKS, sessions=count, seed=0)
 
 
 def explain(

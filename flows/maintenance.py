@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from db.copying import Progress, no_progress, snapshot
 from db.copying import copy_store as copy_rows
-from db.engine import URL_VARIABLE, database_url, location, open_engine, require_current
+from db.engine import URL_VARIABLE, database_url, location, open_engine, require_current, upgrade
 from db.errors import StoreUsageError
 from db.maintenance import Finding, check_store, finding_of
 from db.roles import grant_reader as grant
@@ -23,6 +23,13 @@ from flows.backups import restore as restore_backup
 from flows.settings import data_folder, err, out
 
 READER_PASSWORD = "DTML_READER_PASSWORD"  # noqa: S105 - the name of a variable
+
+
+def upgrade_store() -> None:
+    """Bring the schema of the store up to date."""
+    engine = open_engine()
+    upgrade(engine)
+    out.print(f"{location(engine)} has the schema of this program")
 
 
 def check(*, as_json: bool) -> None:

@@ -20,10 +20,9 @@ from flows.desk import Desk
 from flows.evidence import rule_calls
 from flows.fetch import Catch, fetch_bars, nothing_fetched
 from flows.predict import Forecast, forecast, shortage, too_few
-from flows.progress import training_progress
 from flows.publish import publish_night
 from flows.score import Scored, score_market
-from flows.train import Model, load_model, train_model, why_due
+from flows.train import Model, load_model, train_with_progress, why_due
 
 log = logging.getLogger(__name__)
 
@@ -158,8 +157,7 @@ def _model(desk: Desk, as_of: date, known_at: datetime | None) -> Model:
     if reason is None:
         return load_model(desk, as_of)
     log.info("training %s: %s", desk.name, reason)
-    with training_progress(desk.experiment.members_of()) as on_epoch:
-        return train_model(desk, as_of, on_epoch, known_at=known_at)
+    return train_with_progress(desk, as_of, known_at)
 
 
 def _require_predictions(desk: Desk, made: Forecast, as_of: date) -> None:

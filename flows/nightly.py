@@ -14,10 +14,9 @@ from flows.artifacts import leave_artifacts
 from flows.desk import Order, open_desk, open_store, open_stored_desk
 from flows.interrupts import signals_of
 from flows.night import Night, run_night
-from flows.progress import training_progress
 from flows.schedules import DELAY
 from flows.status import named_markets
-from flows.train import Model, train_model
+from flows.train import Model, train_with_progress
 
 MINUTE = timedelta(minutes=1)
 
@@ -44,13 +43,8 @@ def nightly(order: Order, as_of: date) -> Night:
 def train(order: Order, as_of: date) -> Model:
     """One training of one market's model on what is stored; see `flows.train.train_model`."""
     desk = open_stored_desk(order)
-
-    def work() -> Model:
-        with training_progress(desk.experiment.members_of()) as on_epoch:
-            return train_model(desk, as_of, on_epoch)
-
     with signals_of(order.attended), market_lock(desk.engine, desk.name):
-        model: Model = as_task("train", work)
+        model: Model = as_task("train", lambda: train_with_progress(desk, as_of))
     return model
 
 

@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from dtml.markets.definition import SourceName, Universe
+
 DAY = ["%Y-%m-%d"]
-Universe = Literal["list", "source"]
+DELAY_MINUTES = 150  # from the usual close of an exchange to its night; here, as flows/schedules.py waits for pandas
 
 
 def known_markets(incomplete: str) -> list[str]:
@@ -21,9 +23,13 @@ OptionalMarket = Annotated[
     str | None,
     typer.Argument(help="A market that `dtml markets` lists.", metavar="[MARKET]", autocompletion=known_markets),
 ]
+STORED_MARKET = typer.Option(help="Of this market of your store.", autocompletion=known_markets)
 MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as a TOML file.")]
+MarketFiles = Annotated[
+    list[Path] | None, typer.Option(help="A market of your own, as a TOML file; may be given again.")
+]
 SourceOption = Annotated[
-    Literal["yahoo", "files", "simulated"] | None,
+    SourceName | None,
     typer.Option(help="Where prices come from; by default the market's own source, or files where --prices is given."),
 ]
 PricesOption = Annotated[Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")]

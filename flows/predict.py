@@ -92,11 +92,11 @@ def attention_of(desk: Desk, model: Model, tonight: Windows) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(target=tonight.target[0])
 
 
-def most_looked_at(looks: pd.DataFrame, kept: int = LOOKS) -> pd.DataFrame:
-    """The sources that each stock looked at most, itself left out, by symbol and falling weight."""
+def most_looked_at(looks: pd.DataFrame) -> pd.DataFrame:
+    """The `LOOKS` sources that each stock looked at most, itself left out, by symbol and falling weight."""
     others = looks[looks["symbol"] != looks["source"]]
     ordered = others.sort_values(["symbol", "weight", "source"], ascending=[True, False, True])
-    return ordered.groupby("symbol").head(kept).reset_index(drop=True)
+    return ordered.groupby("symbol").head(LOOKS).reset_index(drop=True)
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from flows.desk import Desk
 from flows.evidence import threshold_at
 from flows.predict import first_needed, look
 from flows.score import day_counts
-from flows.settings import reports_folder, write_whole
+from flows.settings import reports_folder, write_page
+from flows.status import REFUSED_SESSIONS
 from flows.train import load_run, stored_bars
 
 log = logging.getLogger(__name__)
 
-REFUSED_SESSIONS = 30
 ROLLED_NIGHTS = 250  # whose last sessions' scores are drawn
 RECEIPT = (
     "id",
@@ -77,7 +77,7 @@ def publish_night(desk: Desk, as_of: date, level: float | None = None) -> Path:
     )
     other = "" if level == desk.market.level else f"-level-{level:g}"
     file = reports_folder() / desk.name / f"{as_of}{other}.html"
-    write_whole(file, lambda partial: partial.write_text(page, encoding="utf-8"))
+    write_page(file, page)
     return file
 
 

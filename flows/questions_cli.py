@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from flows.options import AsJson
+from flows.options import STORED_MARKET, AsJson
 
 questions = typer.Typer()
 
@@ -14,7 +14,7 @@ def ask_questions(
     number: Annotated[
         int | None, typer.Argument(min=1, max=20, help="The question to be asked; without it they are listed.")
     ] = None,
-    market: Annotated[str, typer.Option(help="A market of your store.")] = "simulated",
+    market: Annotated[str, STORED_MARKET] = "simulated",
     as_json: AsJson = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a page with every answer.")] = False,
 ) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Engine
 
-from db import browsing, queries
-from db.engine import open_reader, reading
+from db import queries
+from db.engine import open_reader
 from db.questions import QUESTIONS, Question
 from dtml.errors import UsageError
-from flows.asking import MOMENT
+from flows.asking import MOMENT, require_market, stored_moment
 from flows.console import plain, print_frame, print_json
 from flows.settings import out
 
@@ -38,8 +38,6 @@ SECTION = """
 {answer}
 """
 
-# How SQLite keeps moments, which PostgreSQL gives as such.
-
 
 def show_questions(number: int | None, market: str, *, as_json: bool, as_markdown: bool) -> None:
     """List the questions, or print one with its statement and what a market's history answers; raises UsageError.
@@ -51,7 +49,7 @@ def show_questions(number: int | None, market: str, *, as_json: bool, as_markdow
     if number is None and not as_markdown:
         return _list(as_json=as_json)
     engine = open_reader()
-    require_market(engine, market)
+    require_market(engine, market, " with --market")
     if as_markdown:
         found = questions_page(engine, market) if number is None else section(engine, number, market)
         return print(found.strip())  # noqa: T201 - not for people
@@ -66,15 +64,6 @@ def show_questions(number: int | None, market: str, *, as_json: bool, as_markdow
     if answer.empty:
         return out.print(f"The history of {market} has no row for it yet.")
     return print_frame(answer)
-
-
-def require_market(engine: Engine, market: str) -> None:
-    """Raise UsageError, naming those that are there, for a market of which the store knows nothing."""
-    with reading(engine) as conn:
-        markets = browsing.markets(conn)
-    if market not in markets:
-        there = f"name one of {', '.join(markets)} with --market" if markets else "run a night first"
-        raise UsageError(f"the store knows nothing of a market {market!r}: {there}")
 
 
 def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
@@ -126,7 +115,7 @@ def _alike(values: pd.Series[Any]) -> pd.Series[Any]:
 def _text(value: Any) -> str | None:
     """Text, a day or a moment as ISO text; None where it is missing."""
     if isinstance(value, str) and MOMENT.fullmatch(value):
-        value = datetime.fromisoformat(value).replace(tzinfo=UTC)
+        value = stored_moment(value)
     if isinstance(value, datetime) and value.tzinfo is not None:
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M UTC}"
     said = plain(value)

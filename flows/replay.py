@@ -11,13 +11,12 @@ import pandas as pd
 from sqlalchemy import Engine
 
 from db import calls, queries
-from db.engine import reading
+from db.engine import open_reader, reading
 from db.standing import COMPLETE
 from dtml.errors import DtmlError, UsageError
-from dtml.experiments import nightly_of
 from dtml.inference import choose_device
 from dtml.markets import Market
-from flows.desk import Desk, StoredSource
+from flows.desk import Desk, Order, StoredSource, experiment_for, read_market
 from flows.predict import first_needed, night_windows, predict_windows
 from flows.train import Model, load_run
 
@@ -123,6 +122,11 @@ def _named(symbols: list[str]) -> str:
     return ", ".join(symbols) or "none"
 
 
+def stocks_of(night: Mapping[str, Any], predicted: Iterable[str]) -> set[str]:
+    """The stocks that a night looked at: those it predicted, and those it left out."""
+    return {*predicted, *(gap["symbol"] for gap in night["gaps"])}
+
+
 @dataclass
 class Archive:
     """The past of a market: its nights, its bars as known at any moment, its models, each read once.
@@ -163,10 +167,7 @@ class Archive:
     def desk(self, symbols: Iterable[str]) -> Desk:
         """A desk over these stocks, whatever the market's list says of them today."""
         plain = replace(self.market, constituents=()).with_symbols(sorted(symbols))
-        experiment = nightly_of(
-            plain.model, z_close=plain.z_close, returns=plain.returns, max_move=plain.checks.max_move
-        )
-        return Desk(plain, StoredSource(self.engine, plain), self.engine, experiment, self.device, None)
+        return Desk(plain, StoredSource(self.engine, plain), self.engine, experiment_for(plain), self.device, None)
 
     def model(self, run: Mapping[str, Any]) -> Model:
         """The model of a run, its weights checked against the run's row the first time."""
@@ -197,7 +198,7 @@ class Archive:
         with reading(self.engine) as conn:
             run = queries.run(conn, night["run_id"])
             stored = calls.night_calls(conn, self.market.name, night["as_of"])
-        desk = self.desk({*stored["symbol"], *(gap["symbol"] for gap in night["gaps"])})
+        desk = self.desk(stocks_of(night, stored["symbol"]))
         moment, failure = known_at or night["known_at"], None
         again = Again("", pd.DataFrame({"symbol": [], **{name: [] for name in FIGURES}}))
         try:
@@ -226,3 +227,8 @@ class Archive:
             "new": int(both["then"].isna().sum()),
             "gone": int(both["now"].isna().sum()),
         }
+
+
+def open_archive(order: Order) -> Archive:
+    """The past of the market that an order names, in the store that is there."""
+    return Archive(open_reader(), read_market(order.market, order.market_file), order.device)

@@ -9,9 +9,9 @@ from pathlib import Path
 from db.engine import open_reader
 from dtml.errors import UsageError
 from flows.console import print_json
-from flows.desk import Order, read_market
+from flows.desk import Order, experiment_of
 from flows.progress import training_progress
-from flows.replay import Archive, NotReplayedError, Replay
+from flows.replay import Archive, NotReplayedError, Replay, open_archive
 from flows.replay_console import (
     print_all,
     print_at_moment,
@@ -20,13 +20,13 @@ from flows.replay_console import (
     replay_summary,
     reproduction_summary,
 )
-from flows.reproduce import Receipt, experiment_of, market_of, reproduce, retrain, run_of
+from flows.reproduce import Receipt, market_of, reproduce, retrain, run_of
 
 
 def replay_night(order: Order, as_of: date | None, known_at: str | None, *, as_json: bool) -> None:
     """Replay a night and print it; raises NotReplayedError when it differs from what is stored."""
     moment = None if known_at is None else moment_of(known_at)
-    archive = _open(order)
+    archive = open_archive(order)
     replay = archive.replay(archive.night(as_of), moment)
     if moment is not None and replay.failure is None:
         return _show_at_moment(archive, replay, as_json=as_json)
@@ -44,7 +44,7 @@ def replay_all(order: Order, as_of: date | None, known_at: str | None, *, as_jso
     """Replay every complete night of a market; raises NotReplayedError when any differs from what is stored."""
     if as_of is not None or known_at is not None:
         raise UsageError("--all replays every night as it was known: leave out --as-of and --known-at")
-    archive = _open(order)
+    archive = open_archive(order)
     nights = archive.nights()
     begun = time.perf_counter()
     replays = [archive.replay(night) for night in nights]
@@ -85,10 +85,6 @@ def moment_of(text: str) -> datetime:
     if moment.tzinfo is None:
         raise UsageError(f"--known-at {text!r} has no time zone: write {text}+00:00 or another offset")
     return moment
-
-
-def _open(order: Order) -> Archive:
-    return Archive(open_reader(), read_market(order.market, order.market_file), order.device)
 
 
 def _show_at_moment(archive: Archive, replay: Replay, *, as_json: bool) -> None:

@@ -3,12 +3,12 @@
 from datetime import date
 
 from db import calls
-from db.engine import open_reader, reading
+from db.engine import reading
 from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
-from flows.desk import Order, read_market
+from flows.desk import Order
 from flows.publish import publish_night
-from flows.replay import Archive
+from flows.replay import open_archive, stocks_of
 from flows.settings import out
 
 
@@ -16,9 +16,9 @@ def write_report(order: Order, as_of: date | None, level: float | None) -> None:
     """Write the page of a complete night, by default the last, at a level of its band of no call; print its path."""
     if level is not None and level not in LEVELS:
         raise UsageError(f"--level is one of {', '.join(f'{each:g}' for each in LEVELS)}; got {level:g}")
-    archive = Archive(open_reader(), read_market(order.market, order.market_file), order.device)
+    archive = open_archive(order)
     night = archive.night(as_of)
     with reading(archive.engine) as conn:
         predicted = calls.night_calls(conn, archive.market.name, night["as_of"])["symbol"]
-    desk = archive.desk({*predicted, *(gap["symbol"] for gap in night["gaps"])})
+    desk = archive.desk(stocks_of(night, predicted))
     out.print(str(publish_night(desk, night["as_of"], level)), soft_wrap=True)

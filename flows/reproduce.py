@@ -19,17 +19,13 @@ from db.engine import reading
 from db.errors import StoreUsageError
 from db.standing import COMPLETE
 from dtml.checkpoints import save_ensemble
-from dtml.errors import DtmlError, UsageError
-from dtml.experiments import Experiment
+from dtml.errors import UsageError
 from dtml.inference import choose_device
 from dtml.markets import Market, market_names
-from dtml.members import TrainingConfig
-from dtml.model import ModelConfig
 from dtml.training import EpochReport, no_report
-from dtml.windows import WindowConfig
-from flows.desk import Desk, StoredSource, read_market
+from flows.desk import Desk, StoredSource, experiment_of, read_market
 from flows.fetch import history_start
-from flows.replay import FIGURES, KEPT_SINCE_0010, Archive, made_by
+from flows.replay import FIGURES, KEPT_SINCE_0010, Archive, made_by, stocks_of
 from flows.train import fit_bars, stored_bars
 
 
@@ -60,7 +56,7 @@ class Receipt:
 class Reproduction:
     """A stored prediction beside the one made again.
 
-    `stored` and `again` map `probability` and `spread`; `again` is None when the stock cannot be predicted any more.
+    `prediction` is its stored row; `again` maps `FIGURES`, or is None when the stock cannot be predicted any more.
     `universe` says in words which stocks the model saw and how that is known, `night_hash` and `inputs_hash` what
     digest the night recorded (None: not a night, or none) and what digest the windows have now.
     """
@@ -154,7 +150,7 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
     predicted = set(made.loc[made["target"] == mine["target"].iloc[0], "symbol"])
     is_night = run["kind"] == "nightly" and night is not None and night["status"] in COMPLETE
     if is_night and night is not None and night["run_id"] == run["id"]:
-        symbols, universe = predicted | {gap["symbol"] for gap in night["gaps"]}, "as the night recorded them"
+        symbols, universe = stocks_of(night, predicted), "as the night recorded them"
     else:
         symbols = predicted | _listed(archive, set(made["symbol"]), as_of)
         universe = f"{len(predicted)} predicted, the others from the market's list of today"
@@ -195,22 +191,6 @@ def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no
         name: float((then[name] - now[name]).abs().max()) for name in then if not torch.equal(then[name], now[name])
     }
     return Retraining(run, choose_device(archive.device).type, sha, len(then), differing, fitted.first)
-
-
-def experiment_of(run: Mapping[str, Any]) -> Experiment:
-    """The experiment of a run, from its row; raises DtmlError for settings that this version does not have."""
-    config = dict(run["config"])
-    config.pop("stocks", None)
-    try:
-        return Experiment(
-            windows=WindowConfig(**config.pop("windows")),
-            model=ModelConfig(**config.pop("model")),
-            training=TrainingConfig(**config.pop("training")),
-            **config,
-        )
-    except (KeyError, TypeError) as error:
-        code = run["code_version"]
-        raise DtmlError(f"the settings of {run['id']}, trained by code {code}, are not of this version") from error
 
 
 def _listed(archive: Archive, known: set[str], as_of: date) -> set[str]:

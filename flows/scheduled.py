@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from functools import partial
-from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
@@ -23,10 +22,9 @@ from flows.fetch import fetch_bars
 from flows.interrupts import signals_of
 from flows.night import run_night
 from flows.nightly import as_task
-from flows.progress import training_progress
 from flows.schedules import skip_reason
 from flows.settings import prepare_torch
-from flows.train import train_model
+from flows.train import train_with_progress
 
 log = logging.getLogger(__name__)
 
@@ -135,13 +133,8 @@ def _summary(done: CaughtUp) -> str:
 def _training(order: Order) -> Outcome:
     desk = open_stored_desk(order)
     as_of = choose_as_of(desk, None, _due())
-
-    def work() -> Any:
-        with training_progress(desk.experiment.members_of()) as on_epoch:
-            return train_model(desk, as_of, on_epoch)
-
     with market_lock(desk.engine, desk.name):
-        return Completed(message=as_task("train", work).run_id)
+        return Completed(message=as_task("train", lambda: train_with_progress(desk, as_of)).run_id)
 
 
 def _refetch(order: Order) -> Outcome:

@@ -6,8 +6,11 @@ from typing import Literal
 
 from dtml.markets import Market
 from dtml.sessions import is_session, last_closed_session, next_session, session_close, usual_week
+from flows.options import DELAY_MINUTES
 
-DELAY = timedelta(minutes=150)  # of a night after the usual close: the source has the day's bars, no close is later
+DELAY = timedelta(
+    minutes=DELAY_MINUTES
+)  # of a night after the usual close: the source has the day's bars, no close is later
 TRAINING = "0 6 * * 6"  # Saturday morning: a week of sessions is whole
 REFETCH = "0 4 1 * *"  # once a month: what was restated further back than a night looks
 WATCH = "20 * * * *"
@@ -62,14 +65,10 @@ def _field(weekdays: list[int]) -> str:
     return ",".join(map(str, weekdays))
 
 
-def as_of_of(market: Market, scheduled: datetime) -> date:
-    """The session that a run stands on: the last one that had closed when the run was due, however late it is."""
-    return last_closed_session(market.calendar, scheduled)
-
-
 def skip_reason(market: Market, scheduled: datetime) -> str | None:
     """Why a night that was due at a moment is none: no session closed in the day before; None when one did."""
-    if scheduled - session_close(market.calendar, as_of_of(market, scheduled)) < timedelta(days=1):
+    closed = last_closed_session(market.calendar, scheduled)
+    if scheduled - session_close(market.calendar, closed) < timedelta(days=1):
         return None
     day = scheduled.astimezone(usual_week(market.calendar, scheduled.date()).timezone).date()
     if is_session(market.calendar, day):  # it closes later: the run was due after midnight, for the day before

@@ -123,7 +123,7 @@ def _server() -> Iterator[Server | None]:
 def _serve(service: Service, server: Server | None) -> None:
     from prefect.runner import Runner  # not before PREFECT_API_URL is set, which it reads once
 
-    from flows.deployments import Job, clear, deployment_of, require_cron, start_catching_up, watch
+    from flows.deployments import Job, clear, deployment_of, print_ended, require_cron, start_catching_up
 
     now = datetime.now(UTC)
     jobs: dict[UUID, Job] = {}
@@ -141,7 +141,7 @@ def _serve(service: Service, server: Server | None) -> None:
             calendar = service.markets[job.schedule.market].calendar
             start_catching_up(deployment, last_closed_session(calendar, now, grace=service.delay))
     end = Event()
-    Thread(target=watch, args=(jobs, end), daemon=True).start()
+    Thread(target=print_ended, args=(jobs, end), daemon=True).start()
     if server is not None:
         Thread(target=_end_with, args=(server, end), daemon=True).start()
     try:

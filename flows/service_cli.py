@@ -1,14 +1,15 @@
 """The commands of a service: what runs by itself, and how it goes."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flows.options import (
+    DELAY_MINUTES,
     DeviceOption,
     Epochs,
     IndexOption,
+    MarketFiles,
     Members,
     PricesOption,
     SourceOption,
@@ -24,16 +25,14 @@ def serve(
     markets: Annotated[
         list[str] | None, typer.Argument(help="Markets; by default every one with a night in the store.")
     ] = None,
-    market_file: Annotated[
-        list[Path] | None, typer.Option(help="A market of your own, as a TOML file; may be given again.")
-    ] = None,
+    market_file: MarketFiles = None,
     source: SourceOption = None,
     prices: PricesOption = None,
     index: IndexOption = None,
     universe: UniverseOption = None,
     delay: Annotated[
         int, typer.Option(min=30, max=720, help="Minutes from the exchange's usual close to the night.")
-    ] = 150,
+    ] = DELAY_MINUTES,
     cron: Annotated[
         str | None, typer.Option(help="A cron for the nights in place of their own, in the exchange's time zone.")
     ] = None,

@@ -55,6 +55,11 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
         partial.unlink(missing_ok=True)  # it is there after a failure alone, such as a full disk
 
 
+def write_page(file: Path, text: str) -> None:
+    """Write a page, whole or not at all."""
+    write_whole(file, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
 def make_data_folder() -> None:
     """Prefect's own folder lies inside, and Prefect makes no parents."""
     data_folder().mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,10 @@
 """The command that says how it goes."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.options import AsJson
+from flows.options import AsJson, MarketFiles
 
 statuses = typer.Typer()
 
@@ -13,7 +12,7 @@ statuses = typer.Typer()
 @statuses.command()
 def status(
     markets: Annotated[list[str] | None, typer.Argument(help="By default all that the store knows.")] = None,
-    market_file: Annotated[list[Path] | None, typer.Option(help="A market of your own, as a TOML file.")] = None,
+    market_file: MarketFiles = None,
     check: Annotated[
         bool, typer.Option("--check", help="Raise and send what is late or refused, and end 1 if anything is.")
     ] = False,

@@ -1,6 +1,5 @@
 """What `dtml status` prints."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ import pandas as pd
 
 from db.engine import open_engine, open_reader
 from flows.alerts import watch_markets
-from flows.console import print_frame, print_json
+from flows.console import print_frame, print_json, with_interval
 from flows.settings import err, out
 from flows.status import REFUSED_SESSIONS, ModelAge, Skill, Standing, moment, named_markets, standing_of
 
@@ -89,10 +88,7 @@ def _next_model(model: ModelAge | None) -> str | None:
 
 
 def _skill(skill: Skill | None, spec: str) -> str | None:
-    if skill is None:
-        return None
-    interval = f" [{skill.low:{spec}}, {skill.high:{spec}}]" if math.isfinite(skill.low) else ""
-    return f"{skill.value:{spec}}{interval}"
+    return None if skill is None else with_interval(skill.value, skill.low, skill.high, spec)
 
 
 def _rule(skill: Skill | None, spec: str) -> str | None:

@@ -28,6 +28,7 @@ from dtml.windows import WindowConfig, Windows, build_windows
 from flows.desk import Desk
 from flows.evidence import calibrate_on, calibration_of
 from flows.fetch import history_start
+from flows.progress import training_progress
 from flows.settings import data_folder
 
 log = logging.getLogger(__name__)
@@ -110,6 +111,12 @@ def train_model(
     with transaction(desk.engine) as conn:
         save_trained(conn, trained)
     return trained.model
+
+
+def train_with_progress(desk: Desk, as_of: date, known_at: datetime | None = None) -> Model:
+    """Train, with a bar on a terminal or a line now and then in a log; see `train_model`."""
+    with training_progress(desk.experiment.members_of()) as on_epoch:
+        return train_model(desk, as_of, on_epoch, known_at=known_at)
 
 
 def save_trained(conn: Connection, trained: Trained) -> None:

@@ -16,10 +16,10 @@ from test_db_predictions import NEXT, STOCKS, TARGET, predictions, run
 from test_db_schema import alembic
 
 from db import backtests, benchmarks, evidence, queries, repositories, schema
+from db.dictionary import data_dictionary
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
 from db.views import VIEW_COLUMNS
-from flows.asking import data_dictionary
 
 TABLES = {"attention_weight", "backtest"} | {f"backtest_{each}" for each in ("fold", "portfolio", "return", "score")}
 

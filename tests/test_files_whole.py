@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from dtml.checkpoints import write_tensors
-from flows.settings import write_whole
+from flows.settings import write_page
 
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "report": lambda file: write_whole(file, lambda partial: partial.write_text("half of a page" * 9)),
+    "report": lambda file: write_page(file, "half of a page" * 9),
     "checkpoint": lambda file: write_tensors(file, {"weights": torch.ones(99)}, {}),
 }
 

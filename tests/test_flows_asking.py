@@ -19,7 +19,7 @@ from db.engine import transaction
 from db.errors import StoreUsageError
 from db.questions import QUESTIONS
 from dtml.errors import UsageError
-from flows.asking import answer, show_history
+from flows.asking import answer, show_history, show_runs
 from flows.questions_cli import questions
 from flows.questions_commands import show_questions
 
@@ -243,6 +243,8 @@ def test_a_market_that_is_not_there_is_named_with_those_that_are(store: Engine, 
     for market in ("simulated", "it's"):
         with pytest.raises(UsageError, match=f"nothing of a market .{market}.: name one of toy with --market"):
             show_questions(2, market, as_json=False, as_markdown=False)
+        with pytest.raises(UsageError, match=f"nothing of a market .{market}.: name one of toy$"):
+            show_runs(market, as_json=False)
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)

@@ -179,6 +179,8 @@ MISTAKES = {
     "csv without closes": (("nightly", "kdd17", "--prices", "no_close.csv"), "close"),
     "broken market file": (("nightly", "--market-file", "broken.toml"), "broken.toml"),
     "unknown device": (("predict", "simulated", "--device", "tpu"), "tpu"),
+    "unknown market of a history": (("history", "L01", "--market", "nowhere"), "nowhere"),
+    "unknown market of models": (("runs", "nowhere"), "nothing of a market 'nowhere': run a night first"),
     "unknown symbol": (("history", "NVDA"), "NVDA"),
     "sql that does not run": (("query", "selec 1"), "selec"),
     "nothing stored": (("score", "simulated"), "dtml fetch simulated"),

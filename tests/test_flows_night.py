@@ -141,7 +141,9 @@ def test_a_refused_bar_is_listed_with_its_reason_and_the_night_goes_on(desk: Des
     assert row["refused"] == 1
 
 
-@pytest.mark.parametrize("stage", ["fetch_bars", "train_model", "forecast", "_store", "score_market", "publish_night"])
+@pytest.mark.parametrize(
+    "stage", ["fetch_bars", "train_with_progress", "forecast", "_store", "score_market", "publish_night"]
+)
 def test_a_night_that_died_anywhere_is_completed_by_the_next_run(
     desk: Desk, stage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

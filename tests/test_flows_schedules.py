@@ -15,13 +15,13 @@ from db import queries
 from db.engine import reading
 from db.locks import market_lock
 from dtml.markets import load_market, market_names
-from dtml.sessions import session_close, sessions_between
+from dtml.sessions import last_closed_session, session_close, sessions_between
 from dtml.sources import Fetched
 from flows import scheduled
 from flows.desk import Desk, Order
 from flows.night import directly, run_night
 from flows.nightly import MINUTE
-from flows.schedules import DELAY, as_of_of, next_night, night_cron, schedules_of, skip_reason
+from flows.schedules import DELAY, next_night, night_cron, schedules_of, skip_reason
 from flows.serve import Service
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -66,7 +66,7 @@ def test_every_session_of_two_years_has_closed_when_its_night_is_due(market: str
     now = datetime(2023, 11, 1, tzinfo=UTC)
     for session in sessions_between(known.calendar, date(2023, 11, 1), date(2025, 11, 1)):
         due = next_night(known, max(now, session_close(known.calendar, session.date()) - timedelta(hours=4)))
-        assert as_of_of(known, due) == session.date()
+        assert last_closed_session(known.calendar, due) == session.date()
         assert skip_reason(known, due) is None
 
 
@@ -120,7 +120,7 @@ def test_half_days_are_not_skipped() -> None:
     for day in ("2026-11-27", "2026-12-24"):
         due = at(f"{day} 18:30", "America/New_York")
         assert skip_reason(load_market("sp500"), due) is None
-        assert as_of_of(load_market("sp500"), due) == date.fromisoformat(day)
+        assert last_closed_session(load_market("sp500").calendar, due) == date.fromisoformat(day)
 
 
 def test_every_market_of_the_package_has_a_next_night() -> None:

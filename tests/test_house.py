@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from db import schema
+from db.dictionary import data_dictionary
 from db.views import VIEW_COLUMNS
 from dtml.markets import market_names
-from flows.asking import data_dictionary
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("flows", "dtml", "translation", "db", "tests", "benchmarks")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # a market is read without waiting for pandas
     import pandas as pd
 
 SourceName = Literal["yahoo", "files", "simulated"]
+Universe = Literal["list", "source"]  # where the stocks are named: by the market, or by its source
 Returns = Literal["adj_close", "close"]
 ZClose = Literal["raw", "adjusted"]
 Retrain = Literal["never", "missing"] | int
