@@ -114,8 +114,14 @@ def print_scores(scores: pd.DataFrame) -> None:
     for protocol, title in titles.items():
         rows = scores[scores["protocol"] == protocol]
         table = rows[["predictor", "nights", "n", "acc", "mcc"]].assign(
-            acc=[with_interval(*each, spec=".3f") for each in rows[["acc", "acc_low", "acc_high"]].to_numpy()],
-            mcc=[with_interval(*each, spec="+.3f") for each in rows[["mcc", "mcc_low", "mcc_high"]].to_numpy()],
+            acc=[
+                with_interval(value, low, high, ".3f")
+                for value, low, high in rows[["acc", "acc_low", "acc_high"]].to_numpy()
+            ],
+            mcc=[
+                with_interval(value, low, high, "+.3f")
+                for value, low, high in rows[["mcc", "mcc_low", "mcc_high"]].to_numpy()
+            ],
         )
         names = {"n": "calls", "acc": "ACC", "mcc": "MCC"}
         print_frame(table.rename(columns=names), title)
