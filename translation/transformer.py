@@ -31,7 +31,7 @@ def attend(
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask), None
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf)
+        scores.masked_fill_(~mask, -math.inf)
     weights = scores.softmax(dim=-1)
     return weights @ value, weights
 
