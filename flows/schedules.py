@@ -8,9 +8,8 @@ from dtml.markets import Market
 from dtml.sessions import is_session, last_closed_session, next_session, session_close, usual_week
 from flows.options import DELAY_MINUTES
 
-DELAY = timedelta(
-    minutes=DELAY_MINUTES
-)  # of a night after the usual close: the source has the day's bars, no close is later
+# Of a night after the usual close: the source has the day's bars, no close is later.
+DELAY = timedelta(minutes=DELAY_MINUTES)
 TRAINING = "0 6 * * 6"  # Saturday morning: a week of sessions is whole
 REFETCH = "0 4 1 * *"  # once a month: what was restated further back than a night looks
 WATCH = "20 * * * *"
