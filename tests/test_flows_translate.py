@@ -58,7 +58,7 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(bare:
 
 @pytest.mark.usefixtures("served")
 def test_a_training_that_is_killed_goes_on_to_the_weights_of_an_undisturbed_one(bare: Path) -> None:
-    recipe = {"updates": 120, "check_every": 20, "dropout": 0.1}
+    recipe = {"updates": 60, "check_every": 10, "dropout": 0.1}
     (bare / "other").mkdir()
     write_recipe(bare / "other", **recipe)  # type: ignore[arg-type]
     assert ended(started("train", "other/tiny.toml"))[0] == 0
@@ -92,7 +92,7 @@ def member(process: Any, rank: int) -> int:
 def test_a_training_that_loses_one_of_its_processes_ends_with_a_line_and_goes_on_to_the_same_weights(
     bare: Path,
 ) -> None:
-    recipe = {"updates": 120, "check_every": 20, "dropout": 0.1}
+    recipe = {"updates": 60, "check_every": 10, "dropout": 0.1}
     (bare / "other").mkdir()
     write_recipe(bare / "other", **recipe)  # type: ignore[arg-type]
     code, said, complaint = ended(started("train", "other/tiny.toml", "--processes", "2"))

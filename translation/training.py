@@ -211,7 +211,10 @@ def _keep(
     config: TrainingConfig,
     sitting: Sitting,
 ) -> None:
-    """Note whether it became better, keep the weights and the state, and tell."""
+    """Note whether it became better, tell, and keep the weights and the state.
+
+    Told first: a training that is killed in between tells its check again when it goes on, and loses none.
+    """
     figure = -check.validation_loss if check.validation_bleu is None else check.validation_bleu
     figure = sitting.group.agree(figure)  # or some of a group might end for want of patience, and others wait for them
     if progress.best is None or figure > progress.best:
@@ -219,7 +222,7 @@ def _keep(
     else:
         progress.checks_since += 1
     if sitting.group.rank == 0:
+        sitting.on_check(check)
         keep_weights(sitting.folder, network, progress, config.average + progress.checks_since)
         save_state(sitting.folder, network, optimiser, progress, sitting.key)
         drop_older_weights(sitting.folder, progress.kept)
-        sitting.on_check(check)
