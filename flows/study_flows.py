@@ -1,6 +1,5 @@
 """The flows of studies: the published experiment, and backtests with their folds wherever they run."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -8,6 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import torch
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
@@ -87,7 +87,7 @@ def backtest_flow(
         return _on(DaskTaskRunner(address=cluster))(order, plan, attention_on, submit=True)
     if workers == 1:
         return backtest(order, plan, attention_on)
-    pool, threads = WorkerPool(max_workers=workers), max(1, (os.cpu_count() or 1) // workers)
+    pool, threads = WorkerPool(max_workers=workers), max(1, torch.get_num_threads() // workers)
     return _on(pool)(order, plan, attention_on, submit=True, threads=threads)
 
 

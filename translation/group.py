@@ -101,9 +101,10 @@ def join_group(device: str) -> tuple[Group, torch.device]:
 def run_group(command: Sequence[str], size: int) -> int:
     """Run a command in `size` processes of this machine, a group; the exit code of the first that fails, or 0.
 
-    They share the cores. The first is told of the signals that this process gets; when it ends or one fails, all end.
+    They share the threads of this process, by default its cores. The first is told of the signals that this process
+    gets; when it ends or one fails, all end.
     """
-    threads = max(1, (os.cpu_count() or 1) // size)
+    threads = max(1, torch.get_num_threads() // size)
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(size)}
     members: list[subprocess.Popen[bytes]] = []
     for rank in range(size):
