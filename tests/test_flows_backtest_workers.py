@@ -102,16 +102,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
 
 
 @pytest.mark.parametrize("where", ["two processes", "a Dask cluster"])
-def test_folds_give_the_same_rows_wherever_they_run(whole: Path, tmp_path: Path, where: str) -> None:
+def test_folds_give_the_same_rows_wherever_they_run(whole: Path, tmp_path: Path, prefect_api: str, where: str) -> None:
     (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
     if where == "two processes":
         killed = run(tmp_path, "--source", "simulated", "--workers", "2", while_running=kill_a_worker)
         assert killed.returncode == 1
         assert "was ended from outside, as systems do for want of memory: run the same command again" in killed.stderr
-        ended = run(tmp_path, "--workers", "2")
+        ended = run(tmp_path, "--workers", "2", PREFECT_API_URL=prefect_api)
     else:
         with dask_cluster(tmp_path) as address:
-            ended = run(tmp_path, "--source", "simulated", "--cluster", address)
+            ended = run(tmp_path, "--source", "simulated", "--cluster", address, PREFECT_API_URL=prefect_api)
     assert ended.returncode == 0, ended.stderr
     expected = rows(whole)
     for name, frame in rows(tmp_path).items():
