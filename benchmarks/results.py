@@ -1,4 +1,4 @@
-"""`make results`: every figure of the README made again, a file each.
+"""`make results`: every figure of README.md here made again, a file each.
 
 `python -m benchmarks.results [NAME ...] [--list] [--again] [--folder results]`: what is named, or all of it, the quick
 ones first. Each writes what its commands print to `results/NAME.md`, below the machine, the day, the code and the
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Result:
-    """Some figures of the README: the commands that make them, and about how many minutes of four cores they take."""
+    """Some figures: the commands that make them, and about how many minutes of four cores they take."""
 
     name: str
     of: str
@@ -54,18 +54,13 @@ def dtml(*arguments: str) -> tuple[str, ...]:
 KDD17 = dtml("nightly", "kdd17", "--source", "files", *prices("kdd17"))
 FIRST, REST = (*KDD17, "--as-of", "2016-06-30"), (*KDD17, "--as-of", "2016-12-30", "--nights", "127")
 SPAN = ("--from", "2015-01-02", "--to", "2016-12-29", "--retrain-every", "63")
-LONG = (
-    "--universe",
-    "source",
-    "--from",
-    "2018-01-02",
-    "--to",
-    "2022-12-28",
-    "--train-sessions",
-    "504",
-    "--workers",
-    "2",
-)
+FIVE_YEARS = ("--from", "2018-01-02", "--to", "2022-12-28", "--train-sessions", "504", "--universe", "source")
+TWO_YEARS = ("--from", "2021-03-02", "--to", "2022-12-28", "--train-sessions", "252", "--universe", "source")
+MANY_NIGHTS = dtml("nightly", "simulated", "--nights", "120", "--as-of", "2026-11-19")
+BAND = "sum(covered) * 1.0 / sum(n) as covered, sum(called) * 1.0 / sum(n) as called"
+RIGHT = "sum(right_calls) * 1.0 / sum(called) as right_of_those"
+BANDS = dtml("query", f"select kind, level, {BAND}, {RIGHT} from coverage group by kind, level")  # noqa: S608
+SP500, KOSPI = (*prices("sp500"), *FIVE_YEARS), (*prices("kospi200_2020", "KS11"), *TWO_YEARS)
 TWO = ("--workers", "2")
 SHORTER = ("--seeds", "5", "--epochs", "30", "--markdown")
 ALONE = ("--rounds", "3", "--threads", "1")
@@ -73,27 +68,45 @@ TRANSLATION = (module("translation_training", *ALONE), module("translation_searc
 MULTI30K = "runs/data/translation/multi30k-en-de"
 BLEU = (module("translation", "--folder", "runs"), module("translation_engines", *ALONE, "--model", MULTI30K))
 NIGHTS = (dtml("nightly", "simulated", "--nights", "6"),)
+EXPLAINED = (dtml("nightly", "simulated"), dtml("explain", "simulated"), FIRST, dtml("explain", "kdd17"))
+
+
+def checked(market: str, file: str, index: str = "GSPC") -> tuple[str, ...]:
+    """The command that prints what the checks find in a public set."""
+    return dtml("fetch", market, "--source", "files", *prices(file, index), "--universe", "source")
+
+
+BARS = (
+    checked("kdd17", "kdd17"),
+    checked("acl18", "acl18"),
+    checked("ndx100", "ndx100", "NDX"),
+    checked("sp500", "sp500"),
+    checked("ftse100", "ftse30", "FTSE"),
+    checked("kospi200", "kospi200_2020", "KS11"),
+)
 RESULTS = (
     Result("simulated", "six nights of the simulated market", 2, NIGHTS, shared=False),
     Result("speed", "bars, windows, a night", 5, (module("store"), module("panel"), module("night"))),
     Result("training", "members trained as one program", 10, (module("training"),), shared=False),
     Result("resampling", "day-resamples", 2, (module("resampling"),), shared=False),
+    Result("bars", "what the checks find in public sets", 2, BARS),
     Result("layers", "cost per layer against length", 3, (module("layer_cost"),), shared=False),
     Result("pages", "pages of 500 stocks", 5, (module("pages"),), shared=False),
     Result("kills", "backtests that are killed", 10, (module("kills"),), shared=False),
     Result("backtest-folds", "time against folds", 5, (module("backtest"),)),
     Result("audit", "the audit and its planted leaks", 5, (FIRST, dtml("audit", "kdd17"))),
     Result("kdd17-nights", "127 nights beside the naive rules", 12, (FIRST, REST, dtml("score", "kdd17"))),
+    Result("calibration", "how the bands of no call hold", 4, (MANY_NIGHTS, BANDS), shared=False),
+    Result("explanations", "whether attention explains anything", 12, EXPLAINED),
     Result("data-axis", "the simulated market's ceiling", 20, (module("data_axis"),), shared=False),
     Result("coverage", "intervals against the truth", 10, (module("coverage"),), shared=False),
     Result("controls", "what the ACL18 figures hang on", 25, (module("controls"),)),
     Result("acl18", "the published table, ACL18", 30, (dtml("benchmark", "acl18", *prices("acl18"), "--markdown"),)),
     Result("kdd17", "the published table, KDD17", 50, (dtml("benchmark", "kdd17", *prices("kdd17"), "--markdown"),)),
     Result("ndx100", "NDX100, shorter", 20, (dtml("benchmark", "ndx100", *prices("ndx100", "NDX"), *SHORTER),)),
-    Result("kdd17-backtest", "a walk through KDD17", 20, (dtml("backtest", "kdd17", *prices("kdd17"), *SPAN),)),
-    Result(
-        "sp500-backtest", "a walk through 483 stocks", 60, (dtml("backtest", "sp500", *prices("sp500"), *LONG, *TWO),)
-    ),
+    Result("kdd17-backtest", "a walk through KDD17", 20, (dtml("backtest", "kdd17", *prices("kdd17"), *SPAN), BANDS)),
+    Result("kospi200-backtest", "a walk through 192 stocks", 8, (dtml("backtest", "kospi200", *KOSPI, *TWO),)),
+    Result("sp500-backtest", "a walk through 483 stocks", 60, (dtml("backtest", "sp500", *SP500, *TWO),)),
     Result("history", "ten years in one store", 25, (module("history"),), shared=False),
     Result("translation-speed", "training and search against others", 15, TRANSLATION, shared=False),
     Result("translation-kills", "trainings and jobs that are killed", 20, (module("translation_kills"),), shared=False),
