@@ -8,6 +8,8 @@ from flows.backtest_scores import Result
 from flows.console import print_frame, print_scores
 from flows.settings import out
 
+ASK_MORE = """ask more  dtml query "select * from backtest_summary where backtest_id = '{id}'" """
+
 
 def print_backtest(result: Result) -> None:
     """Print the whole; the page has it by fold, year and stock."""
@@ -25,4 +27,5 @@ def print_backtest(result: Result) -> None:
         pd.DataFrame(cells, columns=list(PORTFOLIO_COLUMNS)), "portfolios, after costs; a year has 252 sessions"
     )
     out.print(verdict(row, result.scores, result.portfolios), markup=False)
-    out.print(f"page      {result.page}")
+    out.print(f"page      {result.page}", markup=False)
+    out.print(ASK_MORE.format(**row), markup=False)
