@@ -19,7 +19,7 @@ check: .venv/.ok
 bench: .venv/.ok
 	$(BIN)/python -m benchmarks
 
-# Every figure of the README, a file each: make results, or make results ONLY="acl18 kills"
+# Every figure of benchmarks/README.md, a file each: make results, or make results ONLY="acl18 kills"
 results: .venv/.ok
 	$(BIN)/python -m benchmarks.results $(ONLY)
 

@@ -1,1 +1,1 @@
-"""Speed and quality, measured: each file prints the figures that the README quotes."""
+"""Speed and quality, measured: each file prints the figures that README.md here quotes."""
