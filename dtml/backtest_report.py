@@ -16,7 +16,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.benchmark_report import MODEL, PROTOCOLS, sample
+from dtml.benchmark_report import MODEL, PROTOCOL_WORDS, sample
 from dtml.charts import (
     PALETTE,
     Chart,
@@ -118,7 +118,7 @@ def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame
     """The README's Markdown: a line and a table of scores for each protocol, then a table of portfolios."""
     blocks = []
     span = f"{day(backtest['first'])} to {day(backtest['last'])}, {count(backtest['stocks'])} stocks"
-    for protocol, words in PROTOCOLS.items():
+    for protocol, words in PROTOCOL_WORDS.items():
         rows = _sliced(scores, "all", protocol)
         if rows:
             title = f"**{backtest['market']}, {words}**: {span}, {sample(rows[0])}."
@@ -161,7 +161,7 @@ def backtest_page(
     followed = sorted(tracks["portfolio"].unique(), key=_place)
     net = {name: _by_session(tracks[tracks["portfolio"] == name], "net") for name in followed}
     curve = calibration.dropna(subset=["mean_probability", "share_risen"])
-    whole = {protocol: _sliced(scores, "all", protocol) for protocol in PROTOCOLS}
+    whole = {protocol: _sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
     return (
         _environment()
         .get_template("backtest_report.html")
@@ -295,5 +295,5 @@ def _or_least(value: float | None) -> float:
 
 def _environment() -> jinja2.Environment:
     found = environment(sample)
-    found.globals.update(words=PROTOCOLS, rules=NAIVE_RULES, model=MODEL, papers=PAPERS)
+    found.globals.update(words=PROTOCOL_WORDS, rules=NAIVE_RULES, model=MODEL, papers=PAPERS)
     return found

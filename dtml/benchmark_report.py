@@ -31,7 +31,7 @@ from dtml.charts import (
 from dtml.rules import NAIVE_RULES
 
 MODEL = "dtml"
-PROTOCOLS = {"paper": "the paper's labels", "all": "all stock-days"}
+PROTOCOL_WORDS = {"paper": "the paper's labels", "all": "all stock-days"}
 LABELS = {
     "paper": "only moves from +0.55 % (a rise) and to -0.5 % (a fall)",
     "all": "every move counts: a rise is a move above 0",
@@ -54,7 +54,7 @@ def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
     rows = {row["protocol"]: row for row in score_rows(scores) if row["predictor"] == MODEL}
     if not rows:
         return f"DTML is not among the predictors on {benchmark['market']}."
-    clauses = [f"on {words} DTML {_compared(rows[name])}" for name, words in PROTOCOLS.items() if name in rows]
+    clauses = [f"on {words} DTML {_compared(rows[name])}" for name, words in PROTOCOL_WORDS.items() if name in rows]
     return (
         f"Against the naive rule that was best on the training span, {benchmark['best_rule']}, over "
         f"{max(row['days'] for row in rows.values())} test days of {benchmark['market']}: "
@@ -117,7 +117,7 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
     """The results in Markdown: for each protocol a line on the test span and a table, naive rules last; the data."""
     span = f"{day(benchmark['test_first'])} to {day(benchmark['test_last'])}, {benchmark['stocks']} stocks"
     blocks = []
-    for protocol, words in PROTOCOLS.items():
+    for protocol, words in PROTOCOL_WORDS.items():
         rows = [row for row in score_rows(scores) if row["protocol"] == protocol]
         if rows:
             lines = [f"**{benchmark['market']}, {words}**: {span}, {sample(rows[0])}.", "", markdown(COLUMNS)]
@@ -178,7 +178,7 @@ def benchmark_page(
     `curves` maps a predictor to rows `bin_low, bin_high, mean_probability, share_risen, n`.
     """
     rows = score_rows(scores)
-    protocols = {name: [row for row in rows if row["protocol"] == name] for name in PROTOCOLS}
+    protocols = {name: [row for row in rows if row["protocol"] == name] for name in PROTOCOL_WORDS}
     curves = {name: curve.dropna(subset=["mean_probability", "share_risen"]) for name, curve in (curves or {}).items()}
     return (
         _environment()
@@ -203,5 +203,5 @@ def benchmark_page(
 
 def _environment() -> jinja2.Environment:
     found = environment(count, day, duration, figure, interval, moment, percent, sample, with_interval, with_spread)
-    found.globals.update(words=PROTOCOLS, labels=LABELS, rules=NAIVE_RULES, model=MODEL, strip_height=STRIP_HEIGHT)
+    found.globals.update(words=PROTOCOL_WORDS, labels=LABELS, rules=NAIVE_RULES, model=MODEL, strip_height=STRIP_HEIGHT)
     return found

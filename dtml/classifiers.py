@@ -18,7 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dtml.errors import DtmlError
-from dtml.windows import Protocol, Windows
+from dtml.markets.definition import Protocol
+from dtml.windows import Windows
 
 Kind = Literal["logistic_regression", "gradient_boosting"]
 Rising = Callable[[Float[ndarray, "rows columns"]], Float[ndarray, " rows"]]

@@ -11,9 +11,9 @@ from torch import nn
 
 from dtml.checkpoints import Weights, read_tensors, write_tensors
 from dtml.errors import DtmlError, UsageError
+from dtml.markets.definition import Protocol
 from dtml.model import ContextNormalisation
 from dtml.networks import Network, NetworkConfig
-from dtml.windows import Protocol
 
 
 @dataclass(frozen=True)

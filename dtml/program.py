@@ -13,9 +13,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from dtml.markets.definition import Protocol
 from dtml.networks import Batch, Network, cross_entropy
 from dtml.noise import use_generators
-from dtml.windows import Protocol, Windows
+from dtml.windows import Windows
 
 BATCH_DAYS = 64  # predicted at once
 

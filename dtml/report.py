@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.backtest_report import BASELINES, calls_verdict, predictor_chart
-from dtml.benchmark_report import MODEL, PROTOCOLS
+from dtml.benchmark_report import MODEL, PROTOCOL_WORDS
 from dtml.calibration import Calibration, called
 from dtml.charts import (
     Axis,
@@ -96,7 +96,7 @@ def night_report(
             config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
             rules=NAIVE_RULES,
             model=MODEL,
-            protocols=PROTOCOLS,
+            protocols=PROTOCOL_WORDS,
             window=ROLLING_SESSIONS,
             alphas=ALPHAS,
         )
@@ -187,7 +187,7 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
     """The sentence on the calls so far, their table, and lines over the sessions: rolling ones, else from the first."""
     latest = scores[scores["target"] == scores["target"].max()]
     ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
-    rows = {name: records(ordered[ordered["protocol"] == name]) for name in reversed(PROTOCOLS)}
+    rows = {name: records(ordered[ordered["protocol"] == name]) for name in reversed(PROTOCOL_WORDS)}
     whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
     running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
     rolls = not rolling.empty

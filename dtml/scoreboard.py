@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.calibration import logit
+from dtml.markets.definition import PROTOCOLS
 from dtml.metrics import accuracy, confusion, day_interval, mcc, ratio
 from dtml.resampling import RESAMPLES, Statistic, Sums, difference
-from dtml.windows import Protocol, paper_labels
+from dtml.windows import labelled
 
-PROTOCOLS: tuple[Protocol, ...] = ("paper", "all")
 COLUMNS = [
     *("predictor", "is_rule", "protocol", "days", "n", "rises", "seeds", "configurations"),
     *("acc_mean", "acc_sd", "mcc_mean", "mcc_sd"),
@@ -86,7 +86,7 @@ def scoreboard(
     known = common_stock_days(predictors, movement, target)
     frames = []
     for protocol in PROTOCOLS:
-        counted = known if protocol == "all" else known & (paper_labels(movement) != 0)
+        counted = known & labelled(movement, protocol)
         if not counted.any():
             raise ValueError(f"none of {known.sum()} stock-days that every model predicted counts under {protocol!r}")
         days = np.asarray(counted.any(axis=1))
@@ -102,7 +102,7 @@ def member_scores(
 
     `movement` is as in `scoreboard`. Raises ValueError when no stock-day counts.
     """
-    counted = (paper_labels(movement) != 0) & np.isfinite(probability).all(axis=0)
+    counted = labelled(movement, "paper") & np.isfinite(probability).all(axis=0)
     if not counted.any():
         raise ValueError(f"none of {movement.size} stock-days has a label and a probability of every member")
     sample = _Sample(np.ones(len(movement), dtype=bool), counted, np.asarray(movement > 0), resamples=0)

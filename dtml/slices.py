@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.calibration import Calibration, curve
+from dtml.markets.definition import PROTOCOLS, Protocol
 from dtml.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, mcc, ratio
-from dtml.windows import paper_labels
+from dtml.windows import labelled
 
-PROTOCOLS = ("paper", "all")
 ROLLING_SESSIONS = 63  # a quarter of a year
 RESAMPLES = 2000
 CALLS_A_GROUP, GROUPS = 100, (3, 10)  # stock-days that a point of a reliability curve should have; how many points
@@ -122,9 +122,9 @@ def reliability(bins: pd.DataFrame) -> pd.DataFrame:
     return found.assign(share_risen_low=low, share_risen_high=high)
 
 
-def confusion_by_stock(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: str) -> Counts:
+def confusion_by_stock(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: Protocol) -> Counts:
     """True rises, false rises, false falls and true falls, of the stock-days on which every predictor has a call."""
-    counted = np.isfinite(movement) if protocol == "all" else paper_labels(movement) != 0
+    counted = labelled(movement, protocol)
     for called in calls.values():
         counted = counted & np.isfinite(called)
     rose = movement > 0

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from dtml.checkpoints import Weights
+from dtml.markets.definition import Protocol
 from dtml.members import Epoch, Fit, Member, optimiser_of, restore_state, save_state, start, state_file
 from dtml.program import Captured, Program, Span
-from dtml.windows import Protocol, Windows
+from dtml.windows import Windows
 
 STACK_BYTES = 32 * 2**20  # of gates: what the members of a program may hold at once on CPU
 SWITCH_SECONDS = 0.0002  # for which a thread may keep the interpreter from the others, between two operations

@@ -6,7 +6,6 @@ Everything later is used for the movement, which is the label, and for nothing e
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -17,9 +16,7 @@ from torch import Tensor
 
 from dtml.errors import DtmlError, UsageError
 from dtml.features import HISTORY, Panel, features, moves
-from dtml.markets.definition import Returns, ZClose
-
-Protocol = Literal["paper", "all"]
+from dtml.markets.definition import Protocol, Returns, ZClose
 
 RISE, FALL = 0.0055, -0.005  # the paper's labels: a move from +0.55 % is a rise, one to -0.5 % a fall
 QUORUM = 0.5  # a session with a bar for fewer of the stocks is no session of this market's data
@@ -111,11 +108,8 @@ class Windows:
         return replace(self, observed=self.observed & torch.from_numpy(members))
 
     def labelled(self, protocol: Protocol) -> Bool[Tensor, "days stocks"]:
-        """Which stock-days count: observed, with a known movement and, under the paper's rule, a move large enough."""
-        known = self.observed & self.movement.isfinite()
-        if protocol == "all":
-            return known
-        return known & torch.from_numpy(paper_labels(self.movement.numpy()) != 0)
+        """Which stock-days count: observed, with a known movement that counts under a protocol."""
+        return self.observed & torch.from_numpy(labelled(self.movement.numpy(), protocol))
 
     def rises(self) -> Bool[Tensor, "days stocks"]:
         """Whether the move is above zero; a tie is a fall. On the paper's labelled stock-days this is its label."""
@@ -163,6 +157,12 @@ def build_windows(
 def paper_labels(move: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
     """1 for a rise, -1 for a fall, 0 for a move between the thresholds or an unknown one (section 4.1 of the paper)."""
     return np.select([move >= RISE, move <= FALL], [1, -1], default=0)
+
+
+def labelled(move: Float[ndarray, "*shape"], protocol: Protocol) -> Bool[ndarray, "*shape"]:
+    """Which moves count: those that are known and, under the paper's protocol, large enough for a label."""
+    known = np.isfinite(move)
+    return np.asarray(known if protocol == "all" else known & (paper_labels(move) != 0))
 
 
 def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":

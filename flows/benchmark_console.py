@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from dtml.benchmark_report import PROTOCOLS, on_data, on_reading, result_cells, sample, score_rows, verdict
+from dtml.benchmark_report import PROTOCOL_WORDS, on_data, on_reading, result_cells, sample, score_rows, verdict
 from flows.console import print_frame
 from flows.settings import out
 
@@ -26,7 +26,7 @@ def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: 
 
     Then what the data are, and that this is the `number`-th benchmark of its set in the store.
     """
-    for protocol, words in PROTOCOLS.items():
+    for protocol, words in PROTOCOL_WORDS.items():
         rows = [row for row in score_rows(scores) if row["protocol"] == protocol]
         if rows:
             cells = [["\n".join(cell).replace(" ± ", "±") for cell in result_cells(benchmark, row)] for row in rows]

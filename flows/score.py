@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from db import calls, evidence, queries, repositories
 from db.engine import transaction
+from dtml.markets.definition import PROTOCOLS, Protocol
 from dtml.metrics import score_days
 from dtml.rules import NAIVE_RULES, RULE_HISTORY, naive_calls
 from dtml.sessions import sessions_up_to
@@ -19,7 +20,6 @@ from flows.desk import Desk
 from flows.evidence import rule_calls, save_counts
 from flows.fetch import OVERLAP
 
-PROTOCOLS = ("paper", "all")
 LATEST_OUTCOME = 250  # sessions after which a bar that is still missing is no longer waited for
 
 
@@ -37,7 +37,7 @@ class DayCounts:
     """Calls of one predictor with an outcome: true rises, false rises, false falls and true falls of each target."""
 
     predictor: str
-    protocol: str
+    protocol: Protocol
     target: pd.DatetimeIndex
     counts: Int[ndarray, "days 4"]
 

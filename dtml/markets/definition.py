@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from dtml.errors import UsageError
 
@@ -18,7 +18,10 @@ SourceName = Literal["yahoo", "files", "simulated"]
 Universe = Literal["list", "source"]  # where the stocks are named: by the market, or by its source
 Returns = Literal["adj_close", "close"]
 ZClose = Literal["raw", "adjusted"]
+Protocol = Literal["paper", "all"]  # which stock-days count: those with one of the paper's labels, or every one
 Retrain = Literal["never", "missing"] | int
+
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 
 # The codes of exchange_calendars 4.13; listed here because importing that library takes a second.
 CALENDARS = frozenset(

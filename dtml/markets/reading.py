@@ -16,6 +16,7 @@ from dtml.markets.definition import (
     CALENDARS,
     LEVELS,
     MODEL_KEYS,
+    PROTOCOLS,
     Checks,
     Constituent,
     Index,
@@ -268,7 +269,7 @@ def _model(table: _Table) -> dict[str, object]:
     if "normalisation" in table.values:
         table.choice("normalisation", ("per_stock", "shared"))
     if "protocol" in table.values:
-        table.choice("protocol", ("paper", "all"))
+        table.choice("protocol", PROTOCOLS)
     return {key: table.typed(key, MODEL_KEYS[key]) for key in table.values}
 
 
