@@ -13,7 +13,7 @@ from dtml.errors import DtmlError
 from dtml.networks import Network
 from dtml.windows import Windows
 
-BATCH_DAYS = 64
+PREDICTED_DAYS = 64  # that one member sees at once
 
 
 def choose_device(name: str) -> torch.device:
@@ -61,7 +61,7 @@ def member_probabilities(
     with _one_thread():
         for position in range(len(ensemble.seeds)):
             model = _model(ensemble, position, device)
-            for batch in days.split(BATCH_DAYS) if len(days) else ():
+            for batch in days.split(PREDICTED_DAYS) if len(days) else ():
                 found[position, batch] = model.logits(*_inputs(windows, batch, device)).sigmoid().cpu()
     return found.masked_fill(~windows.observed, torch.nan)
 
@@ -76,7 +76,7 @@ def attention(ensemble: Ensemble, windows: Windows, device: torch.device) -> Flo
     every_day = torch.arange(len(windows))
     for position in range(len(ensemble.seeds)):
         model = _model(ensemble, position, device)
-        for batch in every_day.split(BATCH_DAYS):
+        for batch in every_day.split(PREDICTED_DAYS):
             _, weights = model(*_inputs(windows, batch, device), need_attention=True)
             total[batch] += weights.mean(dim=1).cpu()
     return total / len(ensemble.seeds)

@@ -18,7 +18,7 @@ from dtml.networks import Batch, Network, cross_entropy
 from dtml.noise import use_generators
 from dtml.windows import Windows
 
-BATCH_DAYS = 64  # predicted at once
+VALIDATED_DAYS = 64  # that all members see at once; how many they train on at once, their recipe says
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Span:
 
     def in_order(self) -> Iterator[Batch]:
         """All counted days in order, a few at a time, for a program of any number of members: no leading axis."""
-        for days in self.days.split(BATCH_DAYS):
+        for days in self.days.split(VALIDATED_DAYS):
             yield Batch(*(value[0] for value in self.batch(days.unsqueeze(0), [0])))
 
 
