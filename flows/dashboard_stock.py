@@ -11,7 +11,7 @@ from db import browsing as reads
 from dtml.charts import Chart, records, session_chart
 from dtml.errors import UsageError
 from dtml.explained import words
-from dtml.metrics import accuracy, mcc
+from dtml.metrics import accuracy, confusion, mcc
 from dtml.rules import NAIVE_RULES
 from flows.dashboard_pages import MODEL, STOCKS, NotThereError, require_market
 
@@ -91,9 +91,7 @@ def span_scores(calls: pd.DataFrame) -> pd.DataFrame:
     rose = (used["move"] > 0).to_numpy()
     rows = []
     for predictor, called in said.items() if len(used) else ():
-        rises = (called == "rise").to_numpy()
-        kinds = (rises & rose, rises & ~rose, ~rises & rose, ~rises & ~rose)
-        counts = np.array([kind.sum() for kind in kinds])
+        counts = confusion((called == "rise").to_numpy(), rose, np.ones_like(rose)).sum(axis=0)
         figures = {"acc": float(accuracy(counts)), "mcc": float(mcc(counts))}
         rows.append({"predictor": predictor, "n": len(used), "rises": int(rose.sum())} | figures)
     return pd.DataFrame(rows, columns=["predictor", "n", "rises", "acc", "mcc"])
