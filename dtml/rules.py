@@ -4,10 +4,14 @@ Each rule gives all stocks of a session the same call. On the public sets these 
 alone, tie the published figures: a model that does not beat them has shown nothing.
 """
 
+from datetime import date
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
+
+from dtml.sessions import sessions_up_to
 
 NAIVE_RULES = {
     "always_up": "every stock rises",
@@ -30,6 +34,20 @@ def naive_calls(index_close: "pd.Series[float]") -> pd.DataFrame:
         "index_below_mean20": (index_close < mean).where(mean.notna(), np.nan),
     }
     return pd.DataFrame(calls).astype(float)
+
+
+def calls_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
+    """`naive_calls` for the session after each of `days`, a row a day, from the index among `bars`.
+
+    A day on which the index has no bar has no call.
+    """
+    index = bars[bars["symbol"] == index_symbol].set_index("session")["close"]
+    return naive_calls(index).reindex(days)
+
+
+def rules_read_from(calendar: str, day: date) -> date:
+    """The first session that a call on `day` can read, bars of the index missing in between allowed for."""
+    return sessions_up_to(calendar, day, 2 * RULE_HISTORY)[0].date()
 
 
 def choose_rule(calls: pd.DataFrame, movement: Float[ndarray, "days stocks"]) -> str:

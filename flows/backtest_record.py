@@ -12,8 +12,7 @@ from sqlalchemy import Connection
 from db import backtests, repositories
 from db.engine import reading
 from dtml.errors import DtmlError
-from dtml.rules import RULE_HISTORY, naive_calls
-from dtml.sessions import sessions_up_to
+from dtml.rules import calls_on, rules_read_from
 from dtml.slices import Calls
 from dtml.windows import adjusted_price, paper_labels
 from flows.backtest import Backtest, read_bars
@@ -44,7 +43,7 @@ class TrackRecord:
 
 def scored_bars(backtest: Backtest) -> pd.DataFrame:
     """The bars of the sessions predicted, and of those before that the rules read."""
-    first = sessions_up_to(backtest.desk.market.calendar, backtest.plan.first, 2 * RULE_HISTORY)[0].date()
+    first = rules_read_from(backtest.desk.market.calendar, backtest.plan.first)
     return read_bars(backtest.desk, first, backtest.plan.last, backtest.known_at)
 
 
@@ -70,16 +69,9 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     closes = price.pivot(index="session", columns="symbol", values="price").reindex(columns=list(symbols))
     ends = (closes.reindex(days[day]).to_numpy() for day in ("target", "as_of"))
     movement = np.divide(*ends) - 1
-    index = bars[bars["symbol"] == desk.market.index.symbol].set_index("session")["close"]
-    return TrackRecord(
-        probability,
-        movement,
-        pd.DatetimeIndex(days["as_of"]),
-        pd.DatetimeIndex(days["target"]),
-        fold,
-        symbols,
-        naive_calls(index).reindex(days["as_of"]),
-    )
+    as_of, target = pd.DatetimeIndex(days["as_of"]), pd.DatetimeIndex(days["target"])
+    rules = calls_on(as_of, bars, desk.market.index.symbol)
+    return TrackRecord(probability, movement, as_of, target, fold, symbols, rules)
 
 
 def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> None:

@@ -28,7 +28,7 @@ from dtml.errors import DtmlError
 from dtml.inference import choose_device, member_probabilities
 from dtml.members import Fit, Member, state_file
 from dtml.paper import PaperSet, Recipe, grid
-from dtml.rules import choose_rule, naive_calls
+from dtml.rules import calls_on, choose_rule
 from dtml.training import EpochReport, fit_members, no_report, stack_members
 from dtml.windows import WindowConfig, Windows
 from flows.desk import Desk
@@ -170,8 +170,7 @@ class Study:
 
     def rule_calls(self, bars: pd.DataFrame, windows: Windows) -> pd.DataFrame:
         """What each naive rule says of each day of these windows."""
-        index = bars[bars["symbol"] == self.desk.market.index.symbol].set_index("session")["close"]
-        return naive_calls(index).reindex(windows.as_of)
+        return calls_on(windows.as_of, bars, self.desk.market.index.symbol)
 
     def best_rule(self) -> str:
         """The naive rule that was best on the training span."""

@@ -13,8 +13,8 @@ from db import evidence, queries
 from dtml.calibration import Calibration, calibrate, count_band, count_bins
 from dtml.checkpoints import Ensemble
 from dtml.inference import member_probabilities
-from dtml.rules import RULE_HISTORY, naive_calls
-from dtml.sessions import next_session, sessions_up_to
+from dtml.rules import calls_on, rules_read_from
+from dtml.sessions import next_session
 from dtml.windows import Windows
 from flows.desk import Desk
 
@@ -40,11 +40,19 @@ def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
     return None if found.empty else float(found.iloc[0])
 
 
+def rules_on(conn: Connection, desk: Desk, days: pd.DatetimeIndex, known_at: datetime | None = None) -> pd.DataFrame:
+    """What each naive rule calls for the session after each of `days`, from the index as known at a moment (None: now).
+
+    A row a day, in their order; a column a rule.
+    """
+    first, index = rules_read_from(desk.market.calendar, days.min().date()), desk.market.index.symbol
+    bars = queries.prices(conn, desk.name, first, days.max().date(), known_at=known_at, symbols=[index])
+    return calls_on(days, bars, index)
+
+
 def rule_calls(conn: Connection, desk: Desk, as_of: date, known_at: datetime | None = None) -> pd.DataFrame:
-    """What each naive rule calls for the session after `as_of`, from the index as known at a moment (None: now)."""
-    first = sessions_up_to(desk.market.calendar, as_of, 2 * RULE_HISTORY)[0].date()
-    bars = queries.prices(conn, desk.name, first, as_of, known_at=known_at, symbols=[desk.market.index.symbol])
-    calls = naive_calls(bars.set_index("session")["close"]).reindex([pd.Timestamp(as_of)])
+    """What each naive rule calls for the session after `as_of`, as rows of `rule_call`; see `rules_on`."""
+    calls = rules_on(conn, desk, pd.DatetimeIndex([as_of]), known_at)
     return dated_calls(calls, pd.DatetimeIndex([next_session(desk.market.calendar, as_of)]))
 
 

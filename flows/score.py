@@ -13,11 +13,11 @@ from db import calls, evidence, queries, repositories
 from db.engine import transaction
 from dtml.markets.definition import PROTOCOLS, Protocol
 from dtml.metrics import score_days
-from dtml.rules import NAIVE_RULES, RULE_HISTORY, naive_calls
+from dtml.rules import NAIVE_RULES
 from dtml.sessions import sessions_up_to
 from dtml.windows import adjusted_price, paper_labels
 from flows.desk import Desk
-from flows.evidence import rule_calls, save_counts
+from flows.evidence import rule_calls, rules_on, save_counts
 from flows.fetch import OVERLAP
 
 LATEST_OUTCOME = 250  # sessions after which a bar that is still missing is no longer waited for
@@ -123,9 +123,7 @@ def day_counts(conn: Connection, desk: Desk, last: date, first: date | None = No
     counts_of_calls = calls.call_counts(conn, desk.name, last, first=first)
     counted = counts_of_calls.astype(dict.fromkeys(("called", "rise", "labelled"), bool))
     days = counted[["as_of", "target"]].drop_duplicates(ignore_index=True)
-    read_from = sessions_up_to(desk.market.calendar, days["as_of"].min().date(), 2 * RULE_HISTORY)[0]
-    index = queries.prices(conn, desk.name, read_from.date(), last, symbols=[desk.market.index.symbol])
-    rules = naive_calls(index.set_index("session")["close"]).reindex(days["as_of"])
+    rules = rules_on(conn, desk, pd.DatetimeIndex(days["as_of"]))
     found = []
     for protocol in PROTOCOLS:
         mine = counted if protocol == "all" else counted[counted["labelled"]]

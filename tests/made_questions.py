@@ -19,7 +19,7 @@ from db.engine import open_engine, transaction, upgrade
 from dtml.calibration import LEVELS
 from dtml.experiments import nightly_of
 from dtml.markets import load_market
-from dtml.rules import naive_calls
+from dtml.rules import calls_on
 from dtml.sessions import next_session, session_close, sessions_up_to
 from dtml.sources.simulated import DAILY_VOLATILITY, SimulatedSource
 from flows.desk import Desk
@@ -83,9 +83,9 @@ def fill(engine: Engine) -> None:
             _save_model(conn, model, days, moves)
         for night in range(NIGHTS):
             _save_night(conn, night, days, bars)
-        calls = naive_calls(bars[bars["symbol"] == SOURCE.index_symbol].set_index("session")["close"])
         seen = days[BEFORE:]
-        evidence.save_rule_calls(conn, MARKET, dated_calls(calls.reindex(seen), _targets(seen)))
+        calls = calls_on(seen, bars, SOURCE.index_symbol)
+        evidence.save_rule_calls(conn, MARKET, dated_calls(calls, _targets(seen)))
     market = load_market(MARKET).with_symbols(STOCKS)
     experiment = nightly_of(
         market.model, z_close=market.z_close, returns=market.returns, max_move=market.checks.max_move

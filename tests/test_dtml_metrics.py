@@ -8,7 +8,7 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef
 from benchmarks.coverage import MIXED, ONE_WAY_LONG, WORLDS, autoregressive, coverages
 from dtml.metrics import MINIMUM_DAYS, accuracy, confusion_by_day, mcc, score
 from dtml.resampling import dependence, difference, interval, multiplicities, resample_days
-from dtml.rules import NAIVE_RULES, choose_rule, naive_calls
+from dtml.rules import NAIVE_RULES, calls_on, choose_rule, naive_calls
 
 DAYS, STOCKS = 61, 7
 
@@ -155,6 +155,16 @@ def test_the_naive_rules_read_the_index_up_to_the_session_before() -> None:
     assert found["index_below_mean20"].isna().sum() == 19
     cut = naive_calls(close.iloc[:-1])
     pd.testing.assert_frame_equal(cut, found.iloc[:-1])
+
+
+def test_a_day_without_a_bar_of_the_index_has_no_call() -> None:
+    days = pd.bdate_range("2022-03-01", periods=23)
+    bars = pd.DataFrame({"session": days, "symbol": "X", "close": np.linspace(100, 80, 23)}).drop(index=21)
+    bars = pd.concat([bars, bars.assign(symbol="A", close=1.0)])
+    found = calls_on(days[[22, 21]], bars, "X")
+    assert found.index.tolist() == [days[22], days[21]]
+    assert found.to_numpy()[0].tolist() == [1.0, 1.0, 1.0]
+    assert found.iloc[1].isna().all()
 
 
 def test_the_rule_is_chosen_on_the_papers_labels_of_the_days_that_all_rules_call() -> None:
