@@ -14,8 +14,9 @@ from db.engine import reading
 from dtml.errors import DtmlError
 from dtml.rules import calls_on, rules_read_from
 from dtml.slices import Calls
-from dtml.windows import adjusted_price, paper_labels
+from dtml.windows import moves_between
 from flows.backtest import Backtest, read_bars
+from flows.evidence import outcome_rows
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,8 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     )
     probability = np.full((len(days), len(symbols)), np.nan)
     probability[row, column] = made["probability"]
-    price = bars.assign(price=adjusted_price(bars, desk.market.returns))
-    closes = price.pivot(index="session", columns="symbol", values="price").reindex(columns=list(symbols))
-    ends = (closes.reindex(days[day]).to_numpy() for day in ("target", "as_of"))
-    movement = np.divide(*ends) - 1
     as_of, target = pd.DatetimeIndex(days["as_of"]), pd.DatetimeIndex(days["target"])
+    movement = moves_between(bars, as_of, target, symbols, desk.market.returns)
     rules = calls_on(as_of, bars, desk.market.index.symbol)
     return TrackRecord(probability, movement, as_of, target, fold, symbols, rules)
 
@@ -77,15 +75,6 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
 def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> None:
     """What became of every prediction, as a night's scoring would record it."""
     day, stock = np.nonzero(np.isfinite(record.probability) & np.isfinite(record.movement))
-    move = record.movement[day, stock]
-    rows = pd.DataFrame(
-        {
-            "symbol": pd.Index(record.symbols)[stock],
-            "session": record.target[day],
-            "move": move,
-            "rise": move > 0,
-            "label": paper_labels(move),
-        }
-    )
+    rows = outcome_rows(pd.Index(record.symbols)[stock], record.target[day], record.movement[day, stock])
     now = datetime.now(UTC)
     repositories.save_outcomes(conn, backtest.desk.name, rows, known_at=backtest.known_at, recorded_at=now)

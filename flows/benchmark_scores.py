@@ -24,8 +24,9 @@ from dtml.checkpoints import save_ensemble
 from dtml.inference import choose_device
 from dtml.scoreboard import Predictor, calibration_curve, common_stock_days, member_scores, scoreboard
 from dtml.training import EpochReport, no_report
-from dtml.windows import Windows, adjusted_price, paper_labels
+from dtml.windows import Windows, moves_between
 from flows.benchmark import Study, Trial, train_models, was_begun
+from flows.evidence import outcome_rows
 from flows.settings import data_folder, reports_folder, write_page
 
 Stage = Callable[[str, Callable[[], Any]], Any]
@@ -129,10 +130,8 @@ def _read_test_once(study: Study, chosen: Chosen) -> Test:
 
 def _moves(study: Study, bars: pd.DataFrame, days: Windows) -> Float[ndarray, "days stocks"]:
     """The moves that the windows hold in single precision, as a night's outcomes are: from prices, in double."""
-    priced = bars.assign(price=adjusted_price(bars, study.desk.market.returns))
-    prices = priced.pivot(index="session", columns="symbol", values="price").reindex(columns=list(days.symbols))
-    before, after = (prices.reindex(sessions).to_numpy() for sessions in (days.as_of, days.target))
-    return np.where(days.movement.isfinite().numpy(), after / before - 1, np.nan)
+    moves = moves_between(bars, days.as_of, days.target, days.symbols, study.desk.market.returns)
+    return np.where(days.movement.isfinite().numpy(), moves, np.nan)
 
 
 def _score(study: Study, chosen: Chosen, test: Test) -> None:
@@ -242,11 +241,9 @@ def _store_run(conn: Connection, study: Study, name: str, trial: Trial, test: Te
 
 
 def _store_outcomes(conn: Connection, study: Study, test: Test) -> None:
-    move = test.movement
-    known = _long(test.days, move=move, label=paper_labels(move)).rename(columns={"target": "session"})
-    known = known.assign(rise=known["move"] > 0)
-    market = study.paper.market
-    repositories.save_outcomes(conn, market, known, known_at=test.known_at, recorded_at=test.read_at)
+    known = _long(test.days, move=test.movement)
+    rows = outcome_rows(known["symbol"], known["target"], known["move"].to_numpy())
+    repositories.save_outcomes(conn, study.paper.market, rows, known_at=test.known_at, recorded_at=test.read_at)
 
 
 def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
+from numpy import ndarray
 from sqlalchemy import Connection
 
 from db import evidence, queries
@@ -15,7 +17,7 @@ from dtml.checkpoints import Ensemble
 from dtml.inference import member_probabilities
 from dtml.rules import calls_on, rules_read_from
 from dtml.sessions import next_session
-from dtml.windows import Windows
+from dtml.windows import Windows, paper_labels
 from flows.desk import Desk
 
 
@@ -60,6 +62,16 @@ def dated_calls(calls: pd.DataFrame, target: pd.DatetimeIndex) -> pd.DataFrame:
     """Rules' calls by session seen as rows of `rule_call`: as_of, target, a column a rule (True, False or missing)."""
     said = {rule: [None if np.isnan(each) else bool(each) for each in calls[rule]] for rule in calls}
     return pd.DataFrame({"as_of": calls.index, "target": target} | said).astype(dict.fromkeys(said, object))
+
+
+def outcome_rows(
+    symbol: "pd.Index[str] | pd.Series[str]",
+    session: "pd.DatetimeIndex | pd.Series[Any]",
+    move: Float[ndarray, " rows"],
+) -> pd.DataFrame:
+    """What became of stock-days as rows of `outcome`, from their moves: ratios minus 1."""
+    labels = paper_labels(move)
+    return pd.DataFrame({"symbol": symbol, "session": session, "move": move, "rise": move > 0, "label": labels})
 
 
 def save_counts(conn: Connection, settled: pd.DataFrame, bands: pd.DataFrame) -> None:

@@ -15,9 +15,9 @@ from dtml.markets.definition import PROTOCOLS, Protocol
 from dtml.metrics import score_days
 from dtml.rules import NAIVE_RULES
 from dtml.sessions import sessions_up_to
-from dtml.windows import adjusted_price, paper_labels
+from dtml.windows import adjusted_price
 from flows.desk import Desk
-from flows.evidence import rule_calls, rules_on, save_counts
+from flows.evidence import outcome_rows, rule_calls, rules_on, save_counts
 from flows.fetch import OVERLAP
 
 LATEST_OUTCOME = 250  # sessions after which a bar that is still missing is no longer waited for
@@ -90,17 +90,8 @@ def _changed_outcomes(conn: Connection, desk: Desk, made: pd.DataFrame, as_of: d
     )
     move = after / before - 1
     changed = np.isfinite(move) & ~np.isclose(move, made["move"], rtol=1e-9, atol=1e-12)
-    found = pd.DataFrame(
-        {
-            "symbol": made["symbol"],
-            "session": made["target"],
-            "move": move,
-            "rise": move > 0,
-            "label": paper_labels(move),
-            "is_new": made["move"].isna(),
-        }
-    )[changed]
-    return found, bars["known_at"].max().to_pydatetime() if len(bars) else datetime.now(UTC)
+    found = outcome_rows(made["symbol"], made["target"], move).assign(is_new=made["move"].isna())
+    return found[changed], bars["known_at"].max().to_pydatetime() if len(bars) else datetime.now(UTC)
 
 
 def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFrame:
