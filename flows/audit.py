@@ -19,10 +19,10 @@ from dtml.backtest import Fold
 from dtml.pipeline import History, Pipeline
 from dtml.sessions import next_session, sessions_between, sessions_up_to
 from flows.backtest import Nights
-from flows.desk import Desk
+from flows.desk import Desk, stored_bars
 from flows.fetch import save_universe
 from flows.predict import forecast
-from flows.train import fit_model, load_model, stored_bars
+from flows.train import fit_model, load_model
 
 STOCKS, SESSIONS = 50, 1000  # at most: a part of a market shows what the whole does, in a minute or two
 SEED = 0  # of what is drawn: the same audit of the same bars finds the same

@@ -19,14 +19,13 @@ from typing import Any, get_args
 import pandas as pd
 import torch
 
-from db import queries
-from db.engine import location, reading
+from db.engine import location
 from dtml.backtest import Fold, folds
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.portfolio import FREE, Costs, Fill, Form, Strategy
 from dtml.sessions import previous_session, sessions_between
-from flows.desk import Desk, Order, open_stored_desk
+from flows.desk import Desk, Order, open_stored_desk, read_bars
 from flows.fetch import history_start
 from flows.predict import first_needed, predict_night, shortage, too_few
 from flows.settings import data_folder, give_memory_back, write_whole
@@ -124,17 +123,6 @@ def open_backtest(order: Order, plan: Plan) -> Backtest:
     laid = folds(sessions, plan.first, plan.last, plan.retrain_every)
     bars = read_bars(desk, history_start(desk, laid[0].as_of), plan.last)
     return Backtest(desk, order, plan, tuple(laid), bars["known_at"].max().to_pydatetime(), digest_of(bars))
-
-
-def read_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> pd.DataFrame:
-    """The bars of first .. last with the moment that each was known since."""
-    with reading(desk.engine) as conn:
-        bars = queries.prices(conn, desk.name, first, last, known_at=known_at)
-    if bars.empty:
-        raise DtmlError(
-            f"the store holds no bar of {desk.name} from {first} to {last}: name the files with --prices, or fetch them"
-        )
-    return bars
 
 
 def digest_of(bars: pd.DataFrame) -> str:

@@ -15,7 +15,8 @@ from dtml.errors import DtmlError
 from dtml.rules import calls_on, rules_read_from
 from dtml.slices import Calls
 from dtml.windows import moves_between
-from flows.backtest import Backtest, read_bars
+from flows.backtest import Backtest
+from flows.desk import read_bars
 from flows.evidence import outcome_rows
 
 

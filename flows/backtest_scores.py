@@ -25,8 +25,9 @@ from dtml.portfolio import YEAR, Quotes, equal_weight_track, follow, index_track
 from dtml.scoreboard import calibration_curve
 from dtml.sessions import previous_session, require_session, sessions_between
 from dtml.slices import rolling_mcc, slice_scores
-from flows.backtest import Backtest, Runner, jobs_of, one_by_one, read_bars, read_card, read_predictions
+from flows.backtest import Backtest, Runner, jobs_of, one_by_one, read_card, read_predictions
 from flows.backtest_record import TrackRecord, read_record, save_outcomes, scored_bars
+from flows.desk import read_bars
 from flows.evidence import dated_calls, save_counts
 from flows.predict import first_needed, look
 from flows.settings import reports_folder, write_page

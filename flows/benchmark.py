@@ -31,9 +31,9 @@ from dtml.paper import PaperSet, Recipe, grid
 from dtml.rules import calls_on, choose_rule
 from dtml.training import EpochReport, fit_members, no_report, stack_members
 from dtml.windows import WindowConfig, Windows
-from flows.desk import Desk
+from flows.desk import Desk, stored_bars
 from flows.settings import data_folder
-from flows.train import stored_bars, windows_of
+from flows.train import windows_of
 
 log = logging.getLogger(__name__)
 

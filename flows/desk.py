@@ -117,6 +117,26 @@ def experiment_of(run: Mapping[str, Any]) -> Experiment:
         raise DtmlError(f"the settings of {run['id']}, trained by code {code}, are not of this version") from error
 
 
+def read_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> pd.DataFrame:
+    """The bars of first .. last as known at a moment (None: now), with the moment that each was known since.
+
+    Raises DtmlError when there is none.
+    """
+    with reading(desk.engine) as conn:
+        bars = queries.prices(conn, desk.name, first, last, known_at=known_at)
+    if not bars.empty:
+        return bars
+    if known_at is not None:
+        raise DtmlError(f"no bar of {desk.name} from {first} to {last} was known at {known_at:%Y-%m-%d %H:%M} UTC")
+    raise DtmlError(f"the store holds no bars of {desk.name} from {first} to {last}: run `dtml fetch {desk.name}`")
+
+
+def stored_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> tuple[pd.DataFrame, datetime]:
+    """The bars of `read_bars` alone, and their watermark: when the newest of them was fetched."""
+    bars = read_bars(desk, first, last, known_at)
+    return bars.drop(columns="known_at"), bars["known_at"].max().to_pydatetime()
+
+
 def _desk(order: Order, market: Market, source: Source, engine: Engine) -> Desk:
     universe, notice = _universe(market, source, order.universe)
     ordered = universe.with_symbols(sorted(universe.symbols))  # one order, whatever named the stocks

@@ -40,8 +40,7 @@ from dtml.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources.simulated import SimulatedMarket
 from dtml.training import fit_members
 from dtml.windows import Windows
-from flows.desk import Desk, experiment_of
-from flows.train import stored_bars
+from flows.desk import Desk, experiment_of, stored_bars
 
 VALIDATION_DAYS, DAYS = 126, 42  # at most: of validation, and of these looked at, evenly spaced
 FEWEST_STOCKS = 4

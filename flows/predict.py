@@ -12,8 +12,8 @@ from dtml.features import MAX_GAP
 from dtml.inference import attention, choose_device, predict
 from dtml.sessions import next_session, sessions_up_to
 from dtml.windows import WindowConfig, Windows
-from flows.desk import Desk
-from flows.train import Model, stored_bars, windows_of
+from flows.desk import Desk, stored_bars
+from flows.train import Model, windows_of
 
 LOOKS = 3  # sources of each stock that a night keeps: all pairs of 500 stocks would be 250,000 rows a night
 

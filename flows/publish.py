@@ -16,13 +16,13 @@ from dtml.errors import DtmlError
 from dtml.report import night_report
 from dtml.sessions import sessions_up_to
 from dtml.slices import rolling_scores
-from flows.desk import Desk
+from flows.desk import Desk, stored_bars
 from flows.evidence import threshold_at
 from flows.predict import first_needed, look
 from flows.score import day_counts
 from flows.settings import reports_folder, write_page
 from flows.status import REFUSED_SESSIONS
-from flows.train import load_run, stored_bars
+from flows.train import load_run
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from db.standing import COMPLETE
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.markets import Market
-from flows.desk import Desk, Order, StoredSource, experiment_for, read_market
+from flows.desk import Desk, Order, StoredSource, experiment_for, read_bars, read_market
 from flows.predict import first_needed, night_windows, predict_windows
 from flows.train import Model, load_run
 
@@ -177,12 +177,7 @@ class Archive:
 
     def bars(self, desk: Desk, model: Model, as_of: date, known_at: datetime) -> pd.DataFrame:
         """The bars that a window ending at `as_of` can reach, as known at a moment, with their own `known_at`."""
-        first = first_needed(desk, model.ensemble.windows, as_of)
-        with reading(self.engine) as conn:
-            bars = queries.prices(conn, desk.name, first, as_of, known_at=known_at)
-        if bars.empty:
-            raise DtmlError(f"no bar of {desk.name} from {first} to {as_of} was known at {known_at:%Y-%m-%d %H:%M} UTC")
-        return bars
+        return read_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, known_at)
 
     def again(self, desk: Desk, model: Model, as_of: date, known_at: datetime) -> Again:
         """Predict the session after `as_of` from bars as known at a moment."""

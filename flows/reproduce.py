@@ -23,10 +23,10 @@ from dtml.errors import UsageError
 from dtml.inference import choose_device
 from dtml.markets import Market, market_names
 from dtml.training import EpochReport, no_report
-from flows.desk import Desk, StoredSource, experiment_of, read_market
+from flows.desk import Desk, StoredSource, experiment_of, read_market, stored_bars
 from flows.fetch import history_start
 from flows.replay import FIGURES, KEPT_SINCE_0010, Archive, made_by, stocks_of
-from flows.train import fit_bars, stored_bars
+from flows.train import fit_bars
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from dtml.members import Fit
 from dtml.sessions import next_session, previous_session, sessions_between
 from dtml.training import EpochReport, fit_members, no_report, stack_members
 from dtml.windows import WindowConfig, Windows, build_windows
-from flows.desk import Desk
+from flows.desk import Desk, stored_bars
 from flows.evidence import calibrate_on, calibration_of
 from flows.fetch import history_start
 from flows.progress import training_progress
@@ -198,15 +198,6 @@ def _previous(desk: Desk, as_of: date) -> Model | None:
     with reading(desk.engine) as conn:
         run = queries.latest_run(conn, desk.name, on_or_before=previous_session(desk.market.calendar, as_of))
     return load_run(desk, run) if run is not None and run["config"] == _config(desk) else None
-
-
-def stored_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> tuple[pd.DataFrame, datetime]:
-    """Bars of first .. last as known at a moment, and their watermark: when the newest of them was fetched."""
-    with reading(desk.engine) as conn:
-        bars = queries.prices(conn, desk.name, first, last, known_at=known_at)
-    if bars.empty:
-        raise DtmlError(f"the store holds no bars of {desk.name} from {first} to {last}: run `dtml fetch {desk.name}`")
-    return bars.drop(columns="known_at"), bars["known_at"].max().to_pydatetime()
 
 
 def windows_of(desk: Desk, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]) -> Windows:

@@ -23,7 +23,7 @@ from flows import predict as predict_module
 from flows import train as train_module
 from flows.audit import stored_nights
 from flows.backtest import Nights
-from flows.desk import Desk, Order
+from flows.desk import Desk, Order, stored_bars
 from flows.settings import data_folder
 from flows.study_commands import LookAheadError, audit_stored
 
@@ -78,7 +78,7 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
 def test_a_read_past_the_day_of_a_night_is_caught(
     desk: Desk, history: History, monkeypatch: pytest.MonkeyPatch, module: object, detail: str
 ) -> None:
-    monkeypatch.setattr(module, "stored_bars", reading_on(train_module.stored_bars))
+    monkeypatch.setattr(module, "stored_bars", reading_on(stored_bars))
     found = stored_nights(desk, history, AT, seed=0)
     assert not found.passed
     assert detail in found.detail
@@ -93,7 +93,7 @@ def with_tomorrows_prices(bars: pd.DataFrame) -> pd.DataFrame:
 def test_a_night_that_takes_its_last_prices_from_tomorrow_is_caught(
     desk: Desk, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_on = reading_on(train_module.stored_bars)
+    read_on = reading_on(stored_bars)
 
     def leaky(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> tuple[pd.DataFrame, datetime]:
         bars, watermark = read_on(desk, first, last, known_at)
@@ -136,7 +136,7 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
     assert [row["check"] for row in found["findings"]].count("stored_nights") == 1
     assert not data_folder().exists()
     assert counted(order) == before
-    monkeypatch.setattr(predict_module, "stored_bars", reading_on(train_module.stored_bars))
+    monkeypatch.setattr(predict_module, "stored_bars", reading_on(stored_bars))
     with pytest.raises(LookAheadError, match="the audit of past as of 2024-05-31 found look-ahead"):
         audit_stored(order, None, as_json=False)
     printed = " ".join(capsys.readouterr().out.split())

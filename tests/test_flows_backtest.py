@@ -19,11 +19,10 @@ from dtml.sessions import previous_session, sessions_between
 from flows import backtest as backtest_module
 from flows.backtest import Backtest, Job, Plan, one_by_one, run_fold
 from flows.backtest_scores import Result, run_backtest
-from flows.desk import Order
+from flows.desk import Order, stored_bars
 from flows.fetch import fetch_bars
 from flows.night import run_night
 from flows.study_commands import Where, backtest_market
-from flows.train import stored_bars
 
 
 def predictions(backtest: Backtest) -> pd.DataFrame:

@@ -15,10 +15,10 @@ from dtml.markets.definition import LEVELS
 from dtml.rules import NAIVE_RULES, naive_calls
 from dtml.sessions import next_session, sessions_up_to
 from flows.backtest_scores import run_backtest
-from flows.desk import Desk, Order
+from flows.desk import Desk, Order, stored_bars
 from flows.night import Night, run_night
 from flows.predict import LOOKS, first_needed, look
-from flows.train import load_model, stored_bars
+from flows.train import load_model
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 4)]
 

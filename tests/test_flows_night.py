@@ -16,11 +16,11 @@ from dtml.errors import DtmlError
 from dtml.sessions import next_session, sessions_up_to
 from flows import night as night_module
 from flows import predict
-from flows.desk import Desk, StoredSource
+from flows.desk import Desk, StoredSource, stored_bars
 from flows.fetch import OVERLAP, fetch_bars
 from flows.night import NightRefusedError, run_night
 from flows.predict import forecast
-from flows.train import load_model, stored_bars, train_model
+from flows.train import load_model, train_model
 
 
 def counts(desk: Desk) -> dict[str, int]:

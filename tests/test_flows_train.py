@@ -12,11 +12,11 @@ from db.engine import reading
 from dtml.backtest import spans
 from dtml.errors import DtmlError
 from dtml.experiments import vary
-from flows.desk import Desk
+from flows.desk import Desk, stored_bars
 from flows.fetch import fetch_bars
 from flows.night import NightRefusedError, run_night
 from flows.settings import data_folder
-from flows.train import load_model, stored_bars, train_model, why_due, windows_of
+from flows.train import load_model, train_model, why_due, windows_of
 
 
 def counts(desk: Desk) -> dict[str, int]:
