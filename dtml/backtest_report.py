@@ -16,7 +16,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.benchmark_report import MODEL, PROTOCOL_WORDS, sample
+from dtml.benchmark_report import PROTOCOL_WORDS, sample
 from dtml.charts import (
     PALETTE,
     Chart,
@@ -35,7 +35,7 @@ from dtml.charts import (
 )
 from dtml.performance import drawdown, equity
 from dtml.portfolio import YEAR
-from dtml.rules import NAIVE_RULES
+from dtml.rules import MODEL, NAIVE_RULES
 
 INDEX, EQUAL_WEIGHT = YARDSTICKS = ("index", "equal weight")  # the portfolios that follow no prediction
 PAPERS = "(the paper's)"  # ends the name of a portfolio that nobody can trade: filled at the close it was made after

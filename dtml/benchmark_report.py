@@ -28,9 +28,8 @@ from dtml.charts import (
     with_interval,
     with_spread,
 )
-from dtml.rules import NAIVE_RULES
+from dtml.rules import MODEL, NAIVE_RULES
 
-MODEL = "dtml"
 PROTOCOL_WORDS = {"paper": "the paper's labels", "all": "all stock-days"}
 LABELS = {
     "paper": "only moves from +0.55 % (a rise) and to -0.5 % (a fall)",

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.backtest_report import BASELINES, calls_verdict, predictor_chart
-from dtml.benchmark_report import MODEL, PROTOCOL_WORDS
+from dtml.benchmark_report import PROTOCOL_WORDS
 from dtml.calibration import Calibration, called
 from dtml.charts import (
     Axis,
@@ -31,7 +31,7 @@ from dtml.charts import (
 from dtml.explained import verdict
 from dtml.explained import words as explained
 from dtml.heat_map import SHADES, Attention, heat_map, sector_map
-from dtml.rules import NAIVE_RULES
+from dtml.rules import MODEL, NAIVE_RULES
 from dtml.slices import ROLLING_SESSIONS, recalibrated, reliability
 
 NAMES = ("symbol", "name", "sector")

@@ -5,6 +5,7 @@ alone, tie the published figures: a model that does not beat them has shown noth
 """
 
 from datetime import date
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from numpy import ndarray
 
 from dtml.sessions import sessions_up_to
 
+MODEL = "dtml"  # the name among the predictors of what the rules stand beside
 NAIVE_RULES = {
     "always_up": "every stock rises",
     "index_reversal": "every stock rises after a session in which the index fell, and falls after the others",
@@ -48,6 +50,24 @@ def calls_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str) -> p
 def rules_read_from(calendar: str, day: date) -> date:
     """The first session that a call on `day` can read, bars of the index missing in between allowed for."""
     return sessions_up_to(calendar, day, 2 * RULE_HISTORY)[0].date()
+
+
+def beside_rules(scores: pd.DataFrame, nights: str = "nights") -> "tuple[pd.Series[Any], pd.DataFrame] | None":
+    """The model's row of one session's scores, a row a predictor, and the rows of the rules; None without the model's.
+
+    Rules that were scored on another number of `nights` (the name of that column) cannot be compared and are left out.
+    """
+    own = scores[scores["predictor"] == MODEL]
+    if own.empty:
+        return None
+    model = own.iloc[0]
+    return model, scores[(scores["predictor"] != MODEL) & (scores[nights] == model[nights])]
+
+
+def best_at(rules: pd.DataFrame, figure: str) -> "pd.Series[Any] | None":
+    """The row of the rule with the highest figure, of equals the first; None where no rule has it."""
+    known = rules.dropna(subset=[figure])
+    return None if known.empty else known.iloc[int(known[figure].to_numpy(dtype=float).argmax())]
 
 
 def choose_rule(calls: pd.DataFrame, movement: Float[ndarray, "days stocks"]) -> str:

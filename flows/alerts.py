@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine
 from db import queries, service, standing
 from db.engine import reading, transaction
 from dtml.markets import Market
+from dtml.rules import beside_rules
 from flows.console import with_interval
 from flows.schedules import DELAY
 from flows.status import Standing, late_message, standing_of, waiting_alerts
@@ -140,11 +141,10 @@ def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
 
 
 def _beaten(scores: pd.DataFrame) -> str | None:
-    own = scores[scores["predictor"] == "dtml"]
-    if own.empty:
+    pair = beside_rules(scores)
+    if pair is None:
         return None
-    model = own.iloc[0]
-    rules = scores[(scores["predictor"] != "dtml") & (scores["nights"] == model["nights"])]
+    model, rules = pair
     better = rules[rules["mcc_low"] > model["mcc_high"]].sort_values("mcc_low")
     if better.empty:
         return None

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from db import backtests, repositories
 from db.engine import reading
 from dtml.errors import DtmlError
-from dtml.rules import calls_on, rules_read_from
+from dtml.rules import MODEL, calls_on, rules_read_from
 from dtml.slices import Calls
 from dtml.windows import moves_between
 from flows.backtest import Backtest
@@ -40,7 +40,7 @@ class TrackRecord:
         model = np.where(np.isfinite(self.probability), self.probability > 0.5, np.nan)
         everyone = np.ones_like(self.probability)
         rules = {str(rule): everyone * self.rules[rule].to_numpy()[:, None] for rule in self.rules}
-        return {"dtml": model, **rules}
+        return {MODEL: model, **rules}
 
 
 def scored_bars(backtest: Backtest) -> pd.DataFrame:

@@ -26,10 +26,10 @@ from db.engine import reading
 from db.errors import StoreError
 from dtml.charts import environment
 from dtml.errors import DtmlError, UsageError
-from dtml.rules import NAIVE_RULES
+from dtml.rules import MODEL, NAIVE_RULES
 from flows.dashboard_compare import compare_page
 from flows.dashboard_csv import Table, compare_table, csv_response, market_table, markets_table, stock_table
-from flows.dashboard_pages import MODEL, NotThereError, market_page, markets_page, require_market
+from flows.dashboard_pages import NotThereError, market_page, markets_page, require_market
 from flows.dashboard_stock import stock_page
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,8 @@ from db import browsing as reads
 from dtml.charts import Axis, Chart, probability_axis, records, session_chart
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import LEVELS
-from dtml.rules import NAIVE_RULES
+from dtml.rules import MODEL, NAIVE_RULES, beside_rules, best_at
 
-MODEL = "dtml"
 STOCKS = 2000  # of a market, on one page
 NIGHTS = 30  # in the table of a market
 SCORED = 250  # nights of a chart of running scores
@@ -92,17 +91,15 @@ def _skill(scores: pd.DataFrame) -> dict[str, Any]:
     Of acc and mcc: the figure, _low, _high, the same of the rule as _rule, ..., its _rule_name, and the _verdict.
     """
     found: dict[str, Any] = dict.fromkeys(("scored_until", "nights", "n", *(n for f in FIGURES for n in _SKILL[f])))
-    mine = scores[scores["predictor"] == MODEL]
-    if mine.empty:
+    pair = beside_rules(scores, "running_nights")
+    if pair is None:
         return found
-    row = mine.iloc[0]
+    row, others = pair
     found |= {"scored_until": row["target"].date(), "nights": row["running_nights"], "n": row["running_n"]}
-    others = scores[(scores["predictor"] != MODEL) & (scores["running_nights"] == row["running_nights"])]
     for figure in FIGURES:
-        known = others.dropna(subset=[f"running_{figure}"])
+        best = best_at(others, f"running_{figure}")
         found |= {f"{figure}{end}": row[f"running_{figure}{end}"] for end in ENDS}
-        if len(known):
-            best = known.loc[known[f"running_{figure}"].idxmax()]
+        if best is not None:
             found |= {f"{figure}_rule{end}": best[f"running_{figure}{end}"] for end in ENDS}
             found |= {f"{figure}_rule_name": best["predictor"]}
             found |= {f"{figure}_verdict": verdict(found, figure)}

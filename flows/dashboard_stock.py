@@ -12,8 +12,8 @@ from dtml.charts import Chart, records, session_chart
 from dtml.errors import UsageError
 from dtml.explained import words
 from dtml.metrics import accuracy, confusion, mcc
-from dtml.rules import NAIVE_RULES
-from flows.dashboard_pages import MODEL, STOCKS, NotThereError, require_market
+from dtml.rules import MODEL, NAIVE_RULES
+from flows.dashboard_pages import STOCKS, NotThereError, require_market
 
 SHOWN = 250  # rows of a stock's table, and sessions of its charts unless a span is asked for
 LONGEST = 3000  # sessions of its charts

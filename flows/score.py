@@ -13,7 +13,7 @@ from db import calls, evidence, queries, repositories
 from db.engine import transaction
 from dtml.markets.definition import PROTOCOLS, Protocol
 from dtml.metrics import score_days
-from dtml.rules import NAIVE_RULES
+from dtml.rules import MODEL, NAIVE_RULES
 from dtml.sessions import sessions_up_to
 from dtml.windows import adjusted_price
 from flows.desk import Desk
@@ -122,7 +122,7 @@ def day_counts(conn: Connection, desk: Desk, last: date, first: date | None = No
         cells = mine.assign(cell=cell).pivot_table("n", "target", "cell", "sum", fill_value=0)
         counts = cells.reindex(index=days["target"], columns=range(4), fill_value=0).to_numpy(np.int64)
         target = pd.DatetimeIndex(days["target"])
-        found.append(DayCounts("dtml", protocol, target, counts))
+        found.append(DayCounts(MODEL, protocol, target, counts))
         for rule in NAIVE_RULES:
             called = rules[rule].to_numpy()
             there = np.isfinite(called)

@@ -16,6 +16,7 @@ from db.locks import market_lock
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, load_market, load_market_file, market_names
 from dtml.markets.definition import Retrain
+from dtml.rules import beside_rules, best_at
 from dtml.sessions import last_closed_session, previous_session, session_close, sessions_between, sessions_up_to
 from flows.schedules import DELAY, next_night
 
@@ -215,13 +216,11 @@ def _model_age(market: Market | None, run: Mapping[str, Any] | None, closed: dat
 
 def _skill(scores: pd.DataFrame, figure: str) -> Skill | None:
     """The model's figure and the best one among the rules that were scored on as many nights."""
-    known = scores[scores[figure].notna()]
-    own = known[known["predictor"] == "dtml"]
-    if own.empty:
+    pair = beside_rules(scores[scores[figure].notna()])
+    if pair is None:
         return None
-    mine = own.iloc[0]
-    rules = known[(known["predictor"] != "dtml") & (known["nights"] == mine["nights"])]
-    best = None if rules.empty else rules.loc[rules[figure].idxmax()]
+    mine, rules = pair
+    best = best_at(rules, figure)
     return Skill(
         value=float(mine[figure]),
         low=float(mine[f"{figure}_low"]),
