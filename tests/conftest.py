@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from made_backtests import order  # noqa: F401 - a fixture that every test can ask for
-from made_nights import desk, folders  # noqa: F401 - fixtures that every test can ask for
+from made_commands import command  # noqa: F401 - as above
+from made_nights import archive, desk, folders  # noqa: F401 - fixtures that every test can ask for
 from prefect_server import prefect_server
 from sqlalchemy import Engine, create_engine, make_url, text
 

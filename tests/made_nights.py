@@ -14,6 +14,7 @@ from dtml.markets import load_market
 from dtml.sources import Fetched
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.desk import Desk
+from flows.replay import Archive
 
 AS_OF = date(2024, 7, 1)
 SMALL = {
@@ -72,6 +73,12 @@ def desk(engine: Engine) -> Desk:
     market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
     experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_move=0.35), SMALL)
     return Desk(market, FrameSource(BARS), engine, experiment, "cpu", None)
+
+
+@pytest.fixture
+def archive(reader: Engine) -> Archive:
+    """The past of that market in the store of the test."""
+    return Archive(reader, load_market("simulated"), "cpu")
 
 
 def without(bars: pd.DataFrame, symbols: list[str], day: date = AS_OF) -> pd.DataFrame:

@@ -4,10 +4,8 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-Command = Callable[..., tuple[int, str, str]]
 XA = ["bano", "lume", "sarto", "tiko", "meral", "poska", "veno", "gulda", "nirra", "fanto", "ruvel", "kesto"]
 XB = ["dorsk", "velt", "prin", "gram", "hust", "lind", "tarm", "skir", "blef", "morg", "snit", "jarl"]
 

@@ -1,7 +1,6 @@
 """A small store that is sound and has rows in every table, some with values that are awkward to copy."""
 
 import hashlib
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from db import backtests, benchmarks, evidence, queries, repositories, schema, s
 from db.bulk import insert_frame
 from db.engine import location, open_engine, reading, transaction
 
-Command = Callable[..., tuple[int, str, str]]
 FIRST = "models/first.safetensors"
 WEIGHTS = b"weights of the first run"
 MOMENT = datetime(2024, 1, 5, 2, 30, 0, 7, tzinfo=UTC)

@@ -1,15 +1,14 @@
 """Fixtures: a home with a tiny trained model, to run `dtml translate` in. A test file names it in pytest_plugins."""
 
 import shutil
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from made_recipe import Command, write_recipe
+from made_commands import Command
+from made_recipe import write_recipe
 
-from flows.cli import app
-from flows.failures import run_command
 from translation.group import ALONE
 from translation.jobs import Watch, train_model
 from translation.recipes import read_recipe
@@ -43,16 +42,9 @@ def home(bare: Path, tiny_models: Path) -> Path:
 
 
 @pytest.fixture
-def translate(bare: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run `dtml translate` in this process: exit code, standard output, standard error."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dtml", "translate", *arguments])
-        code = run_command(app)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+def translate(bare: Path, command: Command) -> Command:
+    """`dtml translate` in that folder."""
+    return partial(command, "translate")
 
 
 @pytest.fixture

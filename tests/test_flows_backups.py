@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from alembic import command
-from made_stores import FIRST, WEIGHTS, Command, contents, fill, keep_weights, rows, url_of
+from made_commands import Command
+from made_stores import FIRST, WEIGHTS, contents, fill, keep_weights, rows, url_of
 from sqlalchemy import Engine
 from test_db_predictions import run
 from test_db_schema import alembic

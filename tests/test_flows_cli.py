@@ -6,20 +6,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from made_commands import Command
 
 from db.engine import open_engine, reading
 from db.locks import market_lock
 from db.queries import table_counts
 from dtml.sources.simulated import SimulatedSource
-from flows.cli import app
-from flows.failures import run_command
 
 DTML = Path(sys.executable).with_name("dtml")
 AS_OF = "2024-07-02"
@@ -45,8 +43,6 @@ validation_sessions = 19
 {constituents}
 """
 
-Command = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -59,16 +55,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def dtml(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command in this process: exit code, standard output, standard error."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dtml", *arguments])
-        code = run_command(app)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+def dtml(home: Path, command: Command) -> Command:
+    """The command in that folder."""
+    return command
 
 
 def run_process(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from made_stores import FIRST, Command, add_predictions, contents, fill, keep_weights, rows, url_of
+from made_commands import Command
+from made_stores import FIRST, add_predictions, contents, fill, keep_weights, rows, url_of
 from sqlalchemy import Engine, make_url
 from test_db_roles import NAME
 

@@ -1,8 +1,6 @@
 """The test of an explanation on a stored market: what it trains, what it finds, and the one row that it writes."""
 
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 
@@ -11,6 +9,7 @@ import pandas as pd
 import pytest
 import typer
 from made_backtests import desk_of
+from made_commands import Command
 from made_nights import SMALL
 from sqlalchemy import Engine
 
@@ -40,26 +39,21 @@ from flows.explain import (
     train_networks,
 )
 from flows.explain_cli import explanations
-from flows.failures import run_command
 from flows.train import train_model
 
 AS_OF, EARLIER = date(2024, 5, 31), date(2024, 1, 31)
 QUICK = ("--members", "2", "--shuffles", "6", "--epochs", "1")
 
-Command = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def dtml(order: Order, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def dtml(order: Order, command: Command) -> Command:
     """Run `explain` on the market of `order`: exit code, standard output, standard error, each as one line."""
     app = typer.Typer(callback=lambda: None)  # with one command alone, typer would want no name of it
     app.add_typer(explanations)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dtml", "explain", "--market-file", str(order.market_file), *arguments])
-        code = run_command(app)
-        said = capsys.readouterr()
-        return code, " ".join(said.out.split()), " ".join(said.err.split())
+        code, said, complaint = command("explain", "--market-file", str(order.market_file), *arguments, of=app)
+        return code, " ".join(said.split()), " ".join(complaint.split())
 
     return run
 

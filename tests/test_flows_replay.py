@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -13,17 +12,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from made_commands import Command
 from made_nights import AS_OF, BARS, FrameSource, without
 from sqlalchemy import Engine, text
 
 from db import queries
 from db.engine import reading, transaction
 from dtml.errors import UsageError
-from dtml.markets import load_market
 from dtml.sessions import next_session, sessions_up_to
-from flows.cli import app
 from flows.desk import Desk
-from flows.failures import run_command
 from flows.fetch import fetch_bars
 from flows.night import NightRefusedError, run_night
 from flows.replay import Archive, Replay
@@ -33,26 +30,12 @@ from flows.train import train_model
 FOLLOWING = next_session("XNYS", AS_OF)
 LATER = datetime(2124, 1, 1, tzinfo=UTC)
 
-Command = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def archive(reader: Engine) -> Archive:
-    return Archive(reader, load_market("simulated"), "cpu")
-
-
-@pytest.fixture
-def dtml(engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command in this process on the store of the test: exit code, standard output, standard error."""
+def dtml(engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command on the store of the test."""
     monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dtml", *arguments])
-        code = run_command(app)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+    return command
 
 
 def replayed(archive: Archive, as_of: date = AS_OF, known_at: datetime | None = None) -> Replay:

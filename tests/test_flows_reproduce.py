@@ -1,8 +1,6 @@
 """A prediction is made again from its receipt, and its model trained again, to the last bit."""
 
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from made_backtests import backtest_of
+from made_commands import Command
 from made_nights import AS_OF, BARS, FrameSource
 from sqlalchemy import Engine, text
 
@@ -17,12 +16,9 @@ from db import queries
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
 from dtml.errors import UsageError
-from dtml.markets import load_market
 from dtml.sessions import next_session
 from flows.backtest_scores import run_backtest
-from flows.cli import app
 from flows.desk import Desk, Order, read_market
-from flows.failures import run_command
 from flows.fetch import fetch_bars
 from flows.night import run_night
 from flows.replay import FIGURES, Archive
@@ -30,26 +26,12 @@ from flows.reproduce import Receipt, market_of, reproduce, retrain, run_of
 
 FOLLOWING = next_session("XNYS", AS_OF)
 
-Command = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def archive(reader: Engine) -> Archive:
-    return Archive(reader, load_market("simulated"), "cpu")
-
-
-@pytest.fixture
-def dtml(engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command in this process on the store of the test: exit code, standard output, standard error."""
+def dtml(engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command on the store of the test."""
     monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dtml", *arguments])
-        code = run_command(app)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+    return command
 
 
 def receipt_of(desk: Desk, symbol: str) -> Receipt:

@@ -3,14 +3,15 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import typer
+from made_commands import Command
 from made_nights import AS_OF, BARS, FrameSource, without
 from sqlalchemy import Engine
 
@@ -21,7 +22,6 @@ from dtml.errors import UsageError
 from dtml.markets import load_market
 from dtml.sessions import next_session
 from flows.desk import Desk
-from flows.failures import run_command
 from flows.fetch import fetch_bars
 from flows.night import NightRefusedError, run_night
 from flows.status import Standing, due_night, named_markets, standing_of
@@ -32,23 +32,14 @@ EVENING = datetime(2024, 7, 1, 22, 45, tzinfo=UTC)  # of AS_OF, a quarter of an 
 NEXT_NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
 NEXT_MIDNIGHT = datetime(2024, 7, 3, 4, tzinfo=UTC)
 
-Command = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def dtml(store_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def dtml(store_url: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command that knows `status` alone: exit code, standard output, standard error."""
     app = typer.Typer(callback=lambda: None)  # with one command alone, typer would want no name of it
     app.add_typer(statuses)
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["dtml", "status", *arguments])
-        code = run_command(app)
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+    return partial(command, "status", of=app)
 
 
 def stands(engine: Engine, now: datetime) -> Standing:

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
-from made_recipe import PAIRS, SOURCES, TEST, Command, ended, is_one_line, started, write_recipe
+from made_commands import Command
+from made_recipe import PAIRS, SOURCES, TEST, ended, is_one_line, started, write_recipe
 
 pytest_plugins = ("made_translators",)
 LONG = " ".join(target for _, target in PAIRS[440:444])  # a name or two in the target language prove nothing

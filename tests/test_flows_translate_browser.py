@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from made_browser import axe_source, browser
-from made_recipe import SOURCES, Command
+from made_commands import Command
+from made_recipe import SOURCES
 from test_flows_dashboard_browser import complaints
 
 pytest_plugins = ("made_translators",)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from made_recipe import PAIRS, SOURCES, Command, ended, is_one_line, started
+from made_commands import Command
+from made_recipe import PAIRS, SOURCES, ended, is_one_line, started
 
 from flows import translate_files
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 import torch
-from made_recipe import SOURCES, Command, ended, is_one_line, started
+from made_commands import Command
+from made_recipe import SOURCES, ended, is_one_line, started
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from sqlalchemy import Engine
 
