@@ -97,14 +97,19 @@ def _run(home: Path, kill_after: float | None) -> float:
     with subprocess.Popen([sys.executable, "-m", "benchmarks.kills"], cwd=home, env=environment) as child:
         while child.poll() is None and not (home / "data" / "backtests").exists():
             time.sleep(0.01)
-        begun = time.monotonic()
-        try:
-            child.wait(kill_after)
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGKILL)
-            return -1
+        return seconds_to_end(child, kill_after, "the backtest")
+
+
+def seconds_to_end(child: subprocess.Popen[bytes], kill_after: float | None, what: str) -> float:
+    """Seconds until a process ends, or -1 when it was killed after so many; one that fails ends this program."""
+    begun = time.monotonic()
+    try:
+        child.wait(kill_after)
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGKILL)
+        return -1
     if child.returncode:
-        raise SystemExit(f"the backtest ended with {child.returncode}")
+        raise SystemExit(f"{what} ended with {child.returncode}")
     return time.monotonic() - begun
 
 

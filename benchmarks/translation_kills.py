@@ -8,7 +8,6 @@ each queued text translated once.
 import hashlib
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 import sqlalchemy as sa
 import torch
 
+from benchmarks.kills import seconds_to_end
 from db import translation_queue
 from db.engine import reading, transaction
 from db.translation_schema import translation_text
@@ -97,15 +97,7 @@ def _run(kind: str, kill_after: float | None) -> float:
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        begun = time.monotonic()
-        try:
-            child.wait(kill_after)
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGKILL)
-            return -1
-    if child.returncode:
-        raise SystemExit(f"{kind} ended with {child.returncode}")
-    return time.monotonic() - begun
+        return seconds_to_end(child, kill_after, kind)
 
 
 def _child(kind: str) -> None:
