@@ -127,7 +127,7 @@ def test_an_interrupted_training_ends_as_if_it_had_not_been(tmp_path: Path, accu
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "broken", config, on_check=interrupted)
-    (tmp_path / "broken" / "training.partial").write_bytes(b"cut short")
+    (tmp_path / "broken" / "training.safetensors.partial").write_bytes(b"cut short")
     resumed, last = trained(tmp_path / "broken", config, on_check=told.append)
     assert [each.step for each in told] == [3, 6, 6, 9, 9, 12]
     assert list(dict.fromkeys(map(figures, told))) == list(map(figures, whole))

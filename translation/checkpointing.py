@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from translation.errors import TranslationError
+from translation.files import write_whole
 
 STATE = "training.safetensors"
 NOT_ITS_WEIGHTS = "the weights are not of the network that the model's configuration describes: train the model again"
@@ -124,12 +125,8 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _write(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
-    partial = file.with_suffix(".partial")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}, partial, dict(notes)
-    )
-    partial.replace(file)
+    copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    write_whole(file, lambda partial: save_file(copies, partial, dict(notes)))
 
 
 def _name(step: int | str) -> str:

@@ -7,7 +7,6 @@ would turn the no-break spaces of French into common ones.
 """
 
 import hashlib
-import os
 import random
 import unicodedata
 from collections import Counter
@@ -18,6 +17,7 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from translation.errors import TranslationError, UsageError
+from translation.files import write_whole
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 SPECIAL = 4  # tokens below it stand for no text
@@ -84,13 +84,7 @@ class Tokenizer:
 
     def save(self, file: Path) -> None:
         """Write the vocabulary, whole or not at all; SentencePiece's own tools read it too."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f"{file.name}.{os.getpid()}.partial")
-        try:
-            partial.write_bytes(self._model)
-            partial.replace(file)
-        finally:
-            partial.unlink(missing_ok=True)  # it is there after a failure alone, such as a full disk
+        write_whole(file, lambda partial: partial.write_bytes(self._model))
 
     def encode(self, text: str) -> list[int]:
         """The pieces of a text, without BEGIN and END."""
