@@ -155,7 +155,7 @@ def backtest_page(
     """Render a backtest as one HTML file without scripts or requests.
 
     `rolling` has `session, predictor, mcc, mcc_low, mcc_high`, `calibration` the columns of
-    `dtml.scoreboard.calibration_curve`, `coverage` those of `dtml.calibration.coverage`; each may be empty. Folds may
+    `dtml.slices.calibration_curve`, `coverage` those of `dtml.calibration.coverage`; each may be empty. Folds may
     say their `validation_acc`.
     """
     followed = sorted(tracks["portfolio"].unique(), key=_place)

@@ -250,21 +250,6 @@ def count_bins(calls: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby(["target", "bin"], as_index=False)[OF_BINS].sum()
 
 
-def curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
-    """What came of probabilities, from rows of `count_bins`: columns as those of `dtml.scoreboard.calibration_curve`.
-
-    Neighbouring bins make up groups of about equal numbers of stock-days; a bin is never parted, so a model that says
-    little beside one half has few groups. Without a stock-day there is no row.
-    """
-    held = bins[bins["n"] > 0].groupby("bin", as_index=False)[OF_BINS].sum()
-    middle = held["n"].cumsum() - held["n"] / 2  # stock-days up to the middle of each bin
-    found = held.groupby(np.floor(groups * middle / held["n"].sum()).to_numpy())
-    n, said, rises = (found[name].sum() for name in OF_BINS)
-    ends = {"bin_low": found["bin"].min() / BINS, "bin_high": (found["bin"].max() + 1) / BINS}
-    means = {"mean_probability": said / n, "share_risen": rises / n, "n": n}
-    return pd.DataFrame(ends | means).reset_index(drop=True)
-
-
 def logit(probability: Floats) -> Floats:
     """The logarithm of the odds of probabilities, finite: they are held inside (0, 1)."""
     chance = np.clip(probability, SMALLEST, 1 - SMALLEST)

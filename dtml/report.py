@@ -32,7 +32,7 @@ from dtml.explained import verdict
 from dtml.explained import words as explained
 from dtml.heat_map import SHADES, Attention, heat_map, sector_map
 from dtml.rules import MODEL, NAIVE_RULES
-from dtml.slices import ROLLING_SESSIONS, recalibrated, reliability
+from dtml.slices import ROLLING_SESSIONS, curve_with_intervals, recalibrated
 
 NAMES = ("symbol", "name", "sector")
 FIGURES = ("probability", "spread", "calibrated", "lowest", "highest", "rising_share")
@@ -205,8 +205,8 @@ def _calibration(bins: pd.DataFrame, coverage: pd.DataFrame, calibrations: Mappi
     """Curves of what was said and what happened, and what the band of no call promised and kept."""
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
     after = recalibrated(bins, calibrations)
-    curves = {"as said": reliability(bins)} if len(bins) else {}
-    curves |= {"as calibrated": reliability(after)} if len(after) else {}
+    curves = {"as said": curve_with_intervals(bins)} if len(bins) else {}
+    curves |= {"as calibrated": curve_with_intervals(after)} if len(after) else {}
     ends = ("level", "coverage", "coverage_low", "coverage_high")
     return {
         "curves": {name: records(found) for name, found in curves.items()},

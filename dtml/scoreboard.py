@@ -110,29 +110,6 @@ def member_scores(
     return accuracy(totals), mcc(totals)
 
 
-def calibration_curve(
-    probability: Float[ndarray, "*shape"], rose: Bool[ndarray, "*shape"], bins: int = 10
-) -> pd.DataFrame:
-    """What came of probabilities: `bin_low, bin_high, mean_probability, share_risen, n`, a row a bin.
-
-    Bins hold equal shares of the stock-days, for a model may say little beside .5; ties may leave fewer bins. A NaN
-    probability is left out. Raises ValueError when none is left.
-    """
-    said = np.isfinite(probability)
-    if not said.any():
-        raise ValueError("there is no probability to draw a calibration curve of")
-    chance, risen = probability[said], rose[said]
-    edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))
-    edges = np.repeat(edges, 2) if len(edges) == 1 else edges
-    place = np.clip(np.searchsorted(edges, chance, side="right") - 1, 0, len(edges) - 2)
-    rows = pd.DataFrame({"bin": place, "probability": chance, "rose": risen}).groupby("bin")
-    curve = rows.agg(mean_probability=("probability", "mean"), share_risen=("rose", "mean"), n=("rose", "size"))
-    held = curve.index.to_numpy()
-    curve.insert(0, "bin_low", edges[held])
-    curve.insert(1, "bin_high", edges[held + 1])
-    return curve.reset_index(drop=True)
-
-
 def calibration_line(probability: Float[ndarray, " calls"], rose: Bool[ndarray, " calls"]) -> tuple[float, float]:
     """Slope and intercept of the logistic regression of the outcome on the logit of its probability (Cox, 1958).
 

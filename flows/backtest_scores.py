@@ -22,9 +22,8 @@ from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.performance import performance, session_sharpe
 from dtml.portfolio import YEAR, Quotes, equal_weight_track, follow, index_track, positions
-from dtml.scoreboard import calibration_curve
 from dtml.sessions import previous_session, require_session, sessions_between
-from dtml.slices import rolling_mcc, slice_scores
+from dtml.slices import calibration_curve, rolling_mcc, slice_scores
 from flows.backtest import Backtest, Runner, jobs_of, one_by_one, read_card, read_predictions
 from flows.backtest_record import TrackRecord, read_record, save_outcomes, scored_bars
 from flows.desk import read_bars

@@ -22,7 +22,8 @@ from db.engine import reading, transaction
 from dtml.benchmark_report import benchmark_page
 from dtml.checkpoints import save_ensemble
 from dtml.inference import choose_device
-from dtml.scoreboard import Predictor, calibration_curve, common_stock_days, member_scores, scoreboard
+from dtml.scoreboard import Predictor, common_stock_days, member_scores, scoreboard
+from dtml.slices import calibration_curve
 from dtml.training import EpochReport, no_report
 from dtml.windows import Windows, moves_between
 from flows.benchmark import Study, Trial, train_models, was_begun

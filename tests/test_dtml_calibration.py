@@ -4,11 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.calibration import COUNTS, LEVELS, Calibration, calibrate, called, count_band, count_bins, coverage, curve
+from dtml.calibration import COUNTS, LEVELS, Calibration, calibrate, called, count_band, count_bins, coverage
 from dtml.charts import calibration_axes
 from dtml.errors import DtmlError
 from dtml.metrics import MINIMUM_DAYS
-from dtml.scoreboard import calibration_curve, calibration_line
+from dtml.scoreboard import calibration_line
+from dtml.slices import binned_curve, calibration_curve
 
 DAYS, STOCKS, DRAWS, FRESH = 41, 11, 199, 7
 MONDAY, TUESDAY = pd.Timestamp("2021-01-04"), pd.Timestamp("2021-01-05")
@@ -282,19 +283,18 @@ def test_bins_add_up_to_the_calls_and_hold_their_lower_end() -> None:
 
 def test_a_curve_of_fine_bins_is_that_of_their_stock_days() -> None:
     probability, movement = oracle(20, days=401)
-    found = curve(count_bins(long(probability, movement)))
+    found = binned_curve(count_bins(long(probability, movement)))
     assert list(found) == list(calibration_curve(probability, movement > 0))
     assert found["n"].tolist() == pytest.approx([401 * STOCKS / 10] * 10, rel=0.2)
-    for low, high, mean, risen, n in found.itertuples(index=False):
+    for low, high, *told in found.itertuples(index=False):
         inside = (probability >= low) & (probability < high)
-        assert (n, mean) == pytest.approx((inside.sum(), probability[inside].mean()))
-        assert risen == pytest.approx((movement[inside] > 0).mean())
+        assert told == pytest.approx([*(each[inside].mean() for each in (probability, movement > 0)), inside.sum()])
     assert all(axis.low < 0.3 and axis.high > 0.7 for axis in calibration_axes({"model": found}))
 
 
 def test_a_model_that_says_little_has_few_groups_and_one_without_outcomes_none() -> None:
     calls = long(np.array([[0.498, *[0.501] * 10]]), np.array([[-0.01, *[0.01] * 10]])).assign(calibrated=0.5)
-    assert curve(count_bins(calls)).iloc[:, [0, 1, 4]].to_numpy().tolist() == [[0.49, 0.5, 1], [0.5, 0.51, 10]]
+    assert binned_curve(count_bins(calls)).iloc[:, [0, 1, 4]].to_numpy().tolist() == [[0.49, 0.5, 1], [0.5, 0.51, 10]]
     nothing = calls.assign(rise=None)
     counts = count_band(nothing, pd.DataFrame({"run_id": ["a"], "level": [0.8], "threshold": [0.6]}))
-    assert [len(counts), len(coverage(counts)), len(curve(count_bins(nothing)))] == [0, 0, 0]
+    assert [len(counts), len(coverage(counts)), len(binned_curve(count_bins(nothing)))] == [0, 0, 0]

@@ -17,7 +17,7 @@ from dtml.charts import COLUMNS, NARROWEST, figure, probability_axis, stack
 from dtml.heat_map import Attention
 from dtml.metrics import accuracy, mcc
 from dtml.report import call_rows, calls_words, night_report
-from dtml.slices import ROLLING_SESSIONS, recalibrated, reliability, rolling_scores
+from dtml.slices import ROLLING_SESSIONS, curve_with_intervals, recalibrated, rolling_scores
 
 NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\""
@@ -264,7 +264,7 @@ def test_a_rolling_score_is_that_of_its_last_quarter_and_none_comes_before() -> 
 
 
 def test_the_curves_hold_every_call_and_calibration_moves_only_what_was_said() -> None:
-    said, calls = reliability(bins()), settled()
+    said, calls = curve_with_intervals(bins()), settled()
     assert said["n"].sum() == len(calls)
     assert (said["share_risen_low"] < said["share_risen"]).all()
     assert (said["share_risen"] < said["share_risen_high"]).all()
@@ -272,7 +272,7 @@ def test_the_curves_hold_every_call_and_calibration_moves_only_what_was_said() -
     assert moved["rises"].sum() == calls["rise"].sum()
     assert moved["probability_sum"].sum() == pytest.approx(calls["calibrated"].sum(), rel=1e-4)
     assert recalibrated(bins(), {"other": LINE}).empty
-    assert reliability(bins().head(3))["share_risen_low"].isna().all()  # too few nights
+    assert curve_with_intervals(bins().head(3))["share_risen_low"].isna().all()  # too few nights
 
 
 def test_marks_stand_on_one_another_above_their_place() -> None:

@@ -15,13 +15,13 @@ from dtml.scoreboard import (
     OF_MEMBERS,
     OF_PROBABILITIES,
     Predictor,
-    calibration_curve,
     calibration_line,
     common_stock_days,
     member_scores,
     pairs_by_day,
     scoreboard,
 )
+from dtml.slices import calibration_curve
 
 DAYS, STOCKS, MEMBERS, RESAMPLES = 31, 7, 3, 499
 TARGET = pd.bdate_range("2021-01-01", periods=DAYS)
