@@ -3,6 +3,8 @@
 from types import MappingProxyType
 from typing import Final
 
+from db.columns import meaning
+
 BACKTEST_SUMMARY = """
 create view backtest_summary as
 select
@@ -42,7 +44,7 @@ _FEW = "missing with too few days"
 BACKTEST_VIEW_COLUMNS: Final = MappingProxyType(
     {
         "backtest_summary": {
-            "market": "Name of the market.",
+            **meaning("market"),
             "backtest_id": "The backtest: a row of backtest.",
             "first": "First session predicted.",
             "last": "Last session predicted.",
@@ -80,10 +82,7 @@ BACKTEST_VIEW_COLUMNS: Final = MappingProxyType(
             "finished_at": "When its figures were stored, UTC.",
         },
         "attention": {
-            "market": "Name of the market.",
-            "run_id": "The model that predicted: a row of run.",
-            "as_of": "Last session the model saw; always before target.",
-            "target": "Session predicted.",
+            **meaning("market", "run_id", "as_of", "target"),
             "symbol": "The stock predicted: who looks.",
             "source": "The stock it looks at.",
             "weight": "Share of its attention, 0 to 1; mean of the members.",

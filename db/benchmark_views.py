@@ -3,6 +3,8 @@
 from types import MappingProxyType
 from typing import Final
 
+from db.columns import meaning
+
 RUN_SCORE = """
 create view run_score as
 select
@@ -41,7 +43,7 @@ BENCHMARK_VIEW_SQL: Final = MappingProxyType(
 )
 
 _NAMED = {
-    "market": "Name of the market.",
+    **meaning("market"),
     "benchmark_id": "The benchmark: a row of benchmark.",
 }
 
@@ -50,7 +52,7 @@ BENCHMARK_VIEW_COLUMNS: Final = MappingProxyType(
         "run_score": {
             **_NAMED,
             "predictor": "Name of the model or of the naive rule.",
-            "protocol": "'paper': labelled stock-days alone; 'all': every one.",
+            **meaning("protocol"),
             "test_first": "First session of the test.",
             "test_last": "Last session of the test.",
             "days": "Sessions scored.",

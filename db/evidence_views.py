@@ -3,6 +3,8 @@
 from types import MappingProxyType
 from typing import Final
 
+from db.columns import meaning
+
 # Counts before their ratios: a query for one stock reads that stock alone on either engine.
 SYMBOL_SCORE = """
 create view symbol_score as
@@ -106,27 +108,13 @@ EVIDENCE_VIEW_SQL: Final = MappingProxyType(
     }
 )
 
-_KIND = "Purpose of the model: 'nightly', 'backtest' or 'paper'."
-_MARKET = {"market": "Name of the market."}
-_OF_NIGHT = {
-    **_MARKET,
-    "kind": _KIND,
-    "run_id": "The model that predicted: a row of run.",
-    "target": "Session predicted.",
-}
-_PREDICTED = {
-    **_MARKET,
-    "symbol": "The market's own symbol.",
-    "as_of": "Last session the model saw; always before target.",
-    "target": "Session predicted.",
-}
+_OF_NIGHT = meaning("market", "kind", "run_id", "target")
+_PREDICTED = meaning("market", "symbol", "as_of", "target")
 
 EVIDENCE_VIEW_COLUMNS: Final = MappingProxyType(
     {
         "symbol_score": {
-            **_MARKET,
-            "symbol": "The market's own symbol.",
-            "kind": _KIND,
+            **meaning("market", "symbol", "kind"),
             "n": "Predictions whose outcome is known.",
             "rises": "Those of them that rose.",
             "first": "First session of them.",
@@ -153,14 +141,13 @@ EVIDENCE_VIEW_COLUMNS: Final = MappingProxyType(
         },
         "disagreement": {
             **_PREDICTED,
-            "probability": "Probability of a rise, 0 to 1; mean of the members.",
+            **meaning("probability"),
             "spread": "Standard deviation over the members; 0 with one.",
             "lowest": "Smallest probability among the members.",
             "highest": "Largest probability among the members.",
             "rising_share": "Share of the members above 0.5.",
             "unanimous": "1 when all members call alike, else 0.",
-            "kind": _KIND,
-            "run_id": "The model that predicted: a row of run.",
+            **meaning("kind", "run_id"),
         },
         "band_call": {
             **_PREDICTED,
@@ -169,13 +156,12 @@ EVIDENCE_VIEW_COLUMNS: Final = MappingProxyType(
             "low": "A fall is called below it.",
             "high": "A rise is called above it; no call is made between the two.",
             "call": "'rise', 'fall' or 'none'.",
-            "move": "Adjusted close over the one before, minus 1; missing until the target's bar is known.",
+            **meaning("move"),
             "covered": "1 without a call or with a right one, 0 with a wrong one; missing with the move.",
-            "kind": _KIND,
-            "run_id": "The model that predicted: a row of run.",
+            **meaning("kind", "run_id"),
         },
         "explanation_log": {
-            **_MARKET,
+            **meaning("market"),
             "run_id": "The market's model it is about: a row of run.",
             "as_of": "Last session read.",
             "made_at": "When it was measured, UTC.",

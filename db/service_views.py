@@ -3,6 +3,8 @@
 from types import MappingProxyType
 from typing import Final
 
+from db.columns import meaning
+
 FETCH_LOG = """
 create view fetch_log as
 select market, as_of, source, asked, fetched, stored, refused, restated, failures, known_at
@@ -28,7 +30,7 @@ SERVICE_VIEW_SQL: Final = MappingProxyType({"fetch_log": FETCH_LOG, "alert_log":
 SERVICE_VIEW_COLUMNS: Final = MappingProxyType(
     {
         "fetch_log": {
-            "market": "Name of the market.",
+            **meaning("market"),
             "as_of": "Session up to which the store was to be brought.",
             "source": "Who was asked: yahoo, files, simulated.",
             "asked": "Symbols asked for.",
@@ -40,7 +42,7 @@ SERVICE_VIEW_COLUMNS: Final = MappingProxyType(
             "known_at": "When its bars were known, UTC; later than the fetch before.",
         },
         "alert_log": {
-            "market": "Name of the market.",
+            **meaning("market"),
             "as_of": "The night it is about.",
             "kind": "'refused', 'late' or 'below_rule'.",
             "message": "What happened, in words.",
@@ -48,7 +50,7 @@ SERVICE_VIEW_COLUMNS: Final = MappingProxyType(
             "sent_at": "When a webhook took it, UTC; missing without one, or until it does.",
         },
         "model": {
-            "market": "Name of the market.",
+            **meaning("market"),
             "run_id": "Name of the run that trained it.",
             "kind": "Its purpose: 'nightly', 'backtest' or 'paper'.",
             "model": "Kind of network: dtml, lstm, alstm, adv_alstm, stocknet, logistic_regression, gradient_boosting.",

@@ -9,6 +9,7 @@ from typing import Final
 
 from db.backtest_views import BACKTEST_VIEW_COLUMNS, BACKTEST_VIEW_SQL
 from db.benchmark_views import BENCHMARK_VIEW_COLUMNS, BENCHMARK_VIEW_SQL
+from db.columns import meaning
 from db.evidence_views import EVIDENCE_VIEW_COLUMNS, EVIDENCE_VIEW_SQL
 from db.service_views import SERVICE_VIEW_COLUMNS, SERVICE_VIEW_SQL
 from db.translation_views import TRANSLATION_VIEW_COLUMNS, TRANSLATION_VIEW_SQL
@@ -142,20 +143,17 @@ VIEW_SQL: Final = MappingProxyType(
 )
 
 _BAR = {
-    "market": "Name of the market.",
-    "symbol": "The market's own symbol.",
+    **meaning("market", "symbol"),
     "session": "The session the bar belongs to.",
 }
 _PREDICTION = {
-    "as_of": "Last session the model saw; always before target.",
-    "target": "Session predicted.",
-    "probability": "Probability of a rise, 0 to 1; mean of the members.",
+    **meaning("as_of", "target", "probability"),
     "spread": "Standard deviation over the members; 0 with one, missing if not kept.",
     "calibrated": "The probability as calibrated on validation; missing if not kept.",
     "call": "'rise' when the probability is above 0.5, else 'fall'.",
 }
 _RECEIPT = {
-    "run_id": "The model that predicted: a row of run.",
+    **meaning("run_id"),
     "known_at": "Latest known_at of the prices it saw, UTC.",
     "made_at": "When it was computed, UTC.",
     "receipt": "What `dtml reproduce` takes: run, symbol and session predicted.",
@@ -164,30 +162,26 @@ _RECEIPT = {
 VIEW_COLUMNS: Final = MappingProxyType(
     {
         "latest_prediction": {
-            "market": "Name of the market.",
-            "symbol": "The market's own symbol.",
+            **meaning("market", "symbol"),
             "name": "Name of the company; missing when unknown.",
             "sector": "Sector; missing when unknown.",
             **_PREDICTION,
             **_RECEIPT,
         },
         "prediction_history": {
-            "market": "Name of the market.",
-            "symbol": "The market's own symbol.",
+            **meaning("market", "symbol"),
             **_PREDICTION,
-            "move": "Adjusted close over the one before, minus 1; missing until the target's bar is known.",
+            **meaning("move"),
             "label": "The paper's label of the move: 1, 0 or -1; missing with the move.",
             "hit": "1 when the call was right (a rise is a move above 0), else 0; missing with the move.",
             "always_up": "What the rule 'every stock rises' called; missing if not kept, like the next two.",
             "index_reversal": "What 'rises after a fall of the index, else falls' called; missing without history.",
             "index_below_mean20": "What 'rises while the index is below its mean of 20 sessions, else falls' called.",
-            "kind": "Purpose of the model: 'nightly', 'backtest' or 'paper'.",
+            **meaning("kind"),
             **_RECEIPT,
         },
         "daily_score": {
-            "market": "Name of the market.",
-            "target": "Session predicted.",
-            "protocol": "'paper': labelled stock-days alone; 'all': every one.",
+            **meaning("market", "target", "protocol"),
             "predictor": "'dtml', or the name of a naive rule.",
             "n": "Stock-days scored that night.",
             "rises": "Stock-days of them that rose.",
@@ -236,7 +230,7 @@ VIEW_COLUMNS: Final = MappingProxyType(
             "first_known_at": "When it was first fetched and refused, UTC.",
         },
         "night_log": {
-            "market": "Name of the market.",
+            **meaning("market"),
             "as_of": "Last closed session: the last one seen.",
             "target": "The session after it: the one predicted.",
             "status": "'running', 'complete', 'complete_with_gaps' or 'refused'.",
