@@ -5,7 +5,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from made_nights import BARS, FrameSource
+from made_nights import BARS, FrameSource, small_market
 from sqlalchemy import Engine
 
 from flows.backtest import Backtest, Plan, open_backtest
@@ -13,26 +13,7 @@ from flows.desk import Desk, Order, open_desk
 from flows.fetch import fetch_bars
 
 FIRST, LAST = date(2024, 3, 4), date(2024, 3, 25)
-MARKET = """
-title = "A small market with a past"
-calendar = "XNYS"
-timezone = "America/New_York"
-currency = "USD"
-source = "simulated"
-retrain = 7
-[index]
-symbol = "SIMX"
-name = "An index"
-[model]
-window = 3
-hidden = 8
-heads = 2
-epochs = 2
-first_kept_epoch = 1
-members = 2
-train_sessions = 90
-validation_sessions = 19
-batch_days = 31
+MORE = """batch_days = 31
 normalisation = "{normalisation}"
 [constituents]
 as_of = 2024-06-03
@@ -45,6 +26,7 @@ members = [
   "F03B",
 ]
 """
+MARKET = small_market("A small market with a past", retrain=7, more=MORE)
 
 
 @pytest.fixture(params=["shared"])

@@ -81,5 +81,32 @@ def archive(reader: Engine) -> Archive:
     return Archive(reader, load_market("simulated"), "cpu")
 
 
+def small_market(
+    title: str = "A small market", source: str = "simulated", retrain: str | int = '"missing"', more: str = ""
+) -> str:
+    """The text of a market's file with such settings; `more` goes on from them."""
+    return f"""
+title = "{title}"
+calendar = "XNYS"
+timezone = "America/New_York"
+currency = "USD"
+source = "{source}"
+retrain = {retrain}
+[index]
+symbol = "SIMX"
+name = "An index"
+[model]
+window = 3
+hidden = 8
+heads = 2
+epochs = 2
+first_kept_epoch = 1
+members = 2
+train_sessions = 90
+validation_sessions = 19
+{more}
+"""
+
+
 def without(bars: pd.DataFrame, symbols: list[str], day: date = AS_OF) -> pd.DataFrame:
     return bars[~(bars["symbol"].isin(symbols) & (bars["session"] == pd.Timestamp(day)))]

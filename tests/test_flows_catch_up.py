@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from made_nights import AS_OF, BARS, FrameSource, LimitedSource, without
-from test_flows_cli import SMALL_MARKET
+from made_nights import AS_OF, BARS, FrameSource, LimitedSource, small_market, without
 from typer.testing import CliRunner
 
 from db import queries
@@ -188,7 +187,7 @@ def test_the_command_asks_again_for_a_whole_history_that_is_stored(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DTML_DATABASE_URL", raising=False)
-    Path("small.toml").write_text(SMALL_MARKET.format(source="simulated", constituents=""))
+    Path("small.toml").write_text(small_market())
     command = ["fetch", "--market-file", "small.toml", "--as-of", str(AS_OF)]
     assert [CliRunner().invoke(app, [*command, *more]).exit_code for more in ([], [], ["--again"])] == [0, 0, 0]
     asked = "select asked, stored from fetch_log where market = 'small' order by known_at"

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from made_commands import Command
+from made_nights import small_market
 
 from db.engine import open_engine, reading
 from db.locks import market_lock
@@ -21,27 +22,6 @@ from dtml.sources.simulated import SimulatedSource
 
 DTML = Path(sys.executable).with_name("dtml")
 AS_OF = "2024-07-02"
-SMALL_MARKET = """
-title = "A small market"
-calendar = "XNYS"
-timezone = "America/New_York"
-currency = "USD"
-source = "{source}"
-retrain = "missing"
-[index]
-symbol = "SIMX"
-name = "An index"
-[model]
-window = 3
-hidden = 8
-heads = 2
-epochs = 2
-first_kept_epoch = 1
-members = 2
-train_sessions = 90
-validation_sessions = 19
-{constituents}
-"""
 
 
 @pytest.fixture
@@ -50,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("DTML_DATABASE_URL", "DTML_DATA", "DTML_REPORTS"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "small.toml").write_text(SMALL_MARKET.format(source="simulated", constituents=""))
+    (tmp_path / "small.toml").write_text(small_market())
     return tmp_path
 
 
@@ -135,7 +115,7 @@ def yahoo_market(home: Path, stocks: list[str]) -> Path:
     listed = json.dumps(stocks)
     text = f"[constituents]\nas_of = 2024-01-02\nmembers = {listed}\n[checks]\nmax_refused = 0.3"
     file = home / "yahooed.toml"
-    file.write_text(SMALL_MARKET.format(source="yahoo", constituents=text))
+    file.write_text(small_market(source="yahoo", more=text))
     return file
 
 
@@ -184,7 +164,7 @@ def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(mistake: str, dtml: C
     (home / "torn.parquet").write_bytes(b"PAR1 and then nothing")
     (home / "no_close.csv").write_text("symbol,date,open\nA,2024-07-01,1\n")
     (home / "broken.toml").write_text("title = ")
-    (home / "odd.toml").write_text(SMALL_MARKET.format(source="simulated", constituents="").replace("= 8", "= 9"))
+    (home / "odd.toml").write_text(small_market().replace("= 8", "= 9"))
     arguments, words = MISTAKES[mistake]
     code, said, complaint = dtml(*arguments)
     assert code == 2, complaint
@@ -244,9 +224,7 @@ def test_a_file_night_without_as_of_stands_on_the_last_session_of_the_file(dtml:
 def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
     dtml: Command, home: Path, number: int, prefect_api: str
 ) -> None:
-    (home / "small.toml").write_text(
-        SMALL_MARKET.format(source="simulated", constituents="").replace("epochs = 2", "epochs = 400")
-    )
+    (home / "small.toml").write_text(small_market().replace("epochs = 2", "epochs = 400"))
     command = [DTML, "nightly", "--market-file", "small.toml", "--as-of", AS_OF]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
@@ -258,7 +236,7 @@ def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
     assert "run the same command again" in complaint
     assert "Traceback" not in complaint
     assert list(home.glob("data/training/*/member-*.safetensors"))
-    (home / "small.toml").write_text(SMALL_MARKET.format(source="simulated", constituents=""))
+    (home / "small.toml").write_text(small_market())
     served = os.environ | {"PREFECT_API_URL": prefect_api}
     ended = run_process("nightly", "--market-file", "small.toml", "--as-of", AS_OF, environment=served)
     assert ended.returncode == 0, ended.stderr

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_flows_cli import SMALL_MARKET
+from made_nights import small_market
 
 from db import queries
 from db.engine import open_engine, reading
@@ -63,7 +63,7 @@ def free_port() -> str:
 def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Serving]:
     """Serve a small market every minute, with all of it below a folder."""
     folder.mkdir(exist_ok=True)
-    (folder / "small.toml").write_text(SMALL_MARKET.format(source="simulated", constituents=""))
+    (folder / "small.toml").write_text(small_market())
     own = {"DTML_DATA": str(folder / "data"), "PREFECT_SERVER_API_PORT": free_port()}
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
     command = [str(BIN / "dtml"), "serve", "--market-file", "small.toml", "--cron", "* * * * *", *arguments]

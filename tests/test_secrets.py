@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import pytest
 import sqlalchemy as sa
+from made_nights import small_market
 from made_webhook import TOKEN, Webhook, webhook
 from sqlalchemy import URL, Engine, create_engine, make_url
 
@@ -21,26 +22,6 @@ DTML = Path(sys.executable).with_name("dtml")
 PARTS = ("zebr4cut", "mang0pit", "quil1ton")  # of the password, each of which would give some of it away
 PASSWORD = "{}/{}@{} %:".format(*PARTS)
 PLANTED = (*PARTS, TOKEN)
-MARKET = """
-title = "A small market"
-calendar = "XNYS"
-timezone = "America/New_York"
-currency = "USD"
-source = "simulated"
-retrain = "missing"
-[index]
-symbol = "SIMX"
-name = "An index"
-[model]
-window = 3
-hidden = 8
-heads = 2
-epochs = 2
-first_kept_epoch = 1
-members = 2
-train_sessions = 90
-validation_sessions = 19
-"""
 NIGHT = ("nightly", "--market-file", "small.toml", "--as-of")
 
 
@@ -92,7 +73,7 @@ def plant(server: str) -> tuple[Engine, URL]:
 @pytest.fixture(scope="module")
 def scene(postgresql_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("secrets")
-    (folder / "small.toml").write_text(MARKET)
+    (folder / "small.toml").write_text(small_market())
     admin, own = plant(postgresql_server)
     with webhook() as hook:
         hook.answer = 500
