@@ -33,6 +33,7 @@ from dtml.charts import (
     session_chart,
     with_interval,
 )
+from dtml.metrics import told_apart
 from dtml.performance import drawdown, equity
 from dtml.portfolio import YEAR
 from dtml.rules import MODEL, NAIVE_RULES
@@ -94,12 +95,8 @@ def _beside(row: Row, index: Row | None) -> str:
 
 def _compared(row: Row, other: Row, name: str) -> str:
     """How a figure stands to another's, by whether their intervals meet."""
-    low, high, other_low, other_high = (each[f"{name}_{end}"] for each in (row, other) for end in ("low", "high"))
-    if any(pd.isna(end) for end in (low, high, other_low, other_high)):
-        return "cannot be compared, without intervals, with"
-    if low > other_high:
-        return "beats"
-    return "is beaten by" if high < other_low else "cannot be told from"
+    ends, others = ((each[f"{name}_low"], each[f"{name}_high"]) for each in (row, other))
+    return told_apart(ends, others) or "cannot be compared, without intervals, with"
 
 
 def survivorship(backtest: Row) -> str:

@@ -5,6 +5,7 @@ Stocks of one day move together, so the sample is days, not stock-days: every in
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -104,6 +105,18 @@ def day_interval(
     if len(sums) < MINIMUM_DAYS:
         return np.full(sums.shape[1], np.nan), np.full(sums.shape[1], np.nan)
     return interval(sums, statistic, resamples=resamples, seed=seed)
+
+
+def told_apart(ends: tuple[Any, Any], other: tuple[Any, Any]) -> str | None:
+    """How a figure stands to another, in words, by whether their intervals meet; None where an end is missing.
+
+    An interval is (low, high), its ends numbers, NaN or None.
+    """
+    if any(pd.isna(end) for end in (*ends, *other)):
+        return None
+    if ends[0] > other[1]:
+        return "beats"
+    return "is beaten by" if ends[1] < other[0] else "cannot be told from"
 
 
 def _ends(counts: Int[ndarray, "days 4"], statistic: Statistic) -> tuple[float, float]:

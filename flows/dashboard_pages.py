@@ -16,6 +16,7 @@ from db import browsing as reads
 from dtml.charts import Axis, Chart, probability_axis, records, session_chart
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import LEVELS
+from dtml.metrics import told_apart
 from dtml.rules import MODEL, NAIVE_RULES, beside_rules, best_at
 
 STOCKS = 2000  # of a market, on one page
@@ -114,10 +115,8 @@ _SKILL = {
 
 def verdict(found: Row, figure: str) -> str | None:
     """How the model stands to the rule: told apart when their intervals do not meet; None without intervals."""
-    low, high, other_low, other_high = (found[f"{figure}{of}{end}"] for of in ("", "_rule") for end in ENDS[1:])
-    if any(pd.isna(end) for end in (low, high, other_low, other_high)):
-        return None
-    return "beats" if low > other_high else "is beaten by" if high < other_low else "cannot be told from"
+    ends, others = ((found[f"{figure}{of}_low"], found[f"{figure}{of}_high"]) for of in ("", "_rule"))
+    return told_apart(ends, others)
 
 
 def market_page(conn: Connection, market: str, as_of: date | None, level: float | None, sort: str) -> dict[str, Any]:
