@@ -18,6 +18,7 @@ from db import evidence, queries, repositories
 from db.engine import transaction
 from db.errors import StoreUsageError
 from db.questions import QUESTIONS
+from dtml.bars import BAR_COLUMNS
 from dtml.errors import UsageError
 from flows.asking import answer, show_history, show_runs
 from flows.questions_cli import questions
@@ -264,20 +265,7 @@ def test_moments_are_shown_alike_by_either_engine(store: Engine, capsys: pytest.
     bar = {"symbol": "B", "session": pd.Timestamp("2024-01-04"), "close": 10.0}
     with transaction(store) as conn:
         for close, known_at in ((10.0, earlier), (11.0, earlier + timedelta(days=3))):
-            row = pd.DataFrame([bar | {"close": close}]).reindex(
-                columns=[
-                    "symbol",
-                    "session",
-                    "open",
-                    "high",
-                    "low",
-                    "close",
-                    "adj_close",
-                    "volume",
-                    "dividend",
-                    "split",
-                ]
-            )
+            row = pd.DataFrame([bar | {"close": close}]).reindex(columns=list(BAR_COLUMNS))
             repositories.append_prices(conn, "toy", row.astype({"open": float}), source="files", known_at=known_at)
     show_questions(18, "toy", as_json=True, as_markdown=False)
     (told,) = json.loads(capsys.readouterr().out)["answer"]
