@@ -24,11 +24,6 @@ from db.engine import open_engine, require_current, upgrade
 LONG = ("flows_yahoo", "flows_cli", "flows_backtest_workers", "flows_serve", "flows_chaos", "secrets", "flows_backtest")
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One more test process than cores: many a test waits, for a time-out, a schedule, a server."""
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def pytest_sessionfinish() -> None:
     logging.raiseExceptions = False  # a temporary server's farewell finds pytest's streams closed
 
