@@ -8,6 +8,7 @@ Arguments, of the same names everywhere, hold the columns of db's tables: `backt
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import jinja2
@@ -159,28 +160,24 @@ def backtest_page(
     net = {name: _by_session(tracks[tracks["portfolio"] == name], "net") for name in followed}
     curve = calibration.dropna(subset=["mean_probability", "share_risen"])
     whole = {protocol: _sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
-    return (
-        _environment()
-        .get_template("backtest_report.html")
-        .render(
-            backtest=backtest,
-            calls=calls_verdict(backtest, scores),
-            portfolios=portfolio_verdict(performances),
-            survivorship=survivorship(backtest),
-            equity=track_chart(net, equity, start=1.0),
-            drawdown=track_chart(net, drawdown, start=0.0),
-            rolling=predictor_chart(rolling, "mcc"),
-            curve=curve.to_dict("records"),
-            axes=calibration_axes({MODEL: curve}),
-            coverage=records(coverage),
-            whole={protocol: rows for protocol, rows in whole.items() if rows},
-            years=year_rows(scores),
-            held=[row | yearly(tracks, row["portfolio"]) for row in _ordered(performances)],
-            returns=year_returns(net),
-            folds=fold_rows(folds, scores),
-            stocks=stock_rows(scores),
-            config=json.dumps(backtest["config"], indent=2, ensure_ascii=False, default=str),
-        )
+    return _template().render(
+        backtest=backtest,
+        calls=calls_verdict(backtest, scores),
+        portfolios=portfolio_verdict(performances),
+        survivorship=survivorship(backtest),
+        equity=track_chart(net, equity, start=1.0),
+        drawdown=track_chart(net, drawdown, start=0.0),
+        rolling=predictor_chart(rolling, "mcc"),
+        curve=curve.to_dict("records"),
+        axes=calibration_axes({MODEL: curve}),
+        coverage=records(coverage),
+        whole={protocol: rows for protocol, rows in whole.items() if rows},
+        years=year_rows(scores),
+        held=[row | yearly(tracks, row["portfolio"]) for row in _ordered(performances)],
+        returns=year_returns(net),
+        folds=fold_rows(folds, scores),
+        stocks=stock_rows(scores),
+        config=json.dumps(backtest["config"], indent=2, ensure_ascii=False, default=str),
     )
 
 
@@ -290,7 +287,8 @@ def _or_least(value: float | None) -> float:
     return -np.inf if value is None or pd.isna(value) else value
 
 
-def _environment() -> jinja2.Environment:
+@cache
+def _template() -> jinja2.Template:
     found = environment(sample)
     found.globals.update(words=PROTOCOL_WORDS, rules=NAIVE_RULES, model=MODEL, papers=PAPERS)
-    return found
+    return found.get_template("backtest_report.html")

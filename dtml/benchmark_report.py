@@ -6,6 +6,7 @@ row of `benchmark`, whose config may hold words on the data, as `data`. What is 
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import jinja2
@@ -179,28 +180,25 @@ def benchmark_page(
     rows = score_rows(scores)
     protocols = {name: [row for row in rows if row["protocol"] == name] for name in PROTOCOL_WORDS}
     curves = {name: curve.dropna(subset=["mean_probability", "share_risen"]) for name, curve in (curves or {}).items()}
-    return (
-        _environment()
-        .get_template("benchmark_report.html")
-        .render(
-            benchmark=benchmark,
-            verdict=verdict(benchmark, scores),
-            on_data=on_data(benchmark),
-            on_reading=on_reading(benchmark, number),
-            protocols={name: found for name, found in protocols.items() if found},
-            axes={name: forest(found) for name, found in protocols.items()},
-            strips=strips(members),
-            strip_axis=Axis.over(members["acc"]),
-            curves={name: curve.to_dict("records") for name, curve in curves.items()},
-            calibration=calibration_axes(curves),
-            most={name: curve["n"].max() for name, curve in curves.items()},
-            seeds=_ends(scores["seeds"])[1],
-            config=json.dumps(benchmark["config"], indent=2, ensure_ascii=False, default=str),
-        )
+    return _template().render(
+        benchmark=benchmark,
+        verdict=verdict(benchmark, scores),
+        on_data=on_data(benchmark),
+        on_reading=on_reading(benchmark, number),
+        protocols={name: found for name, found in protocols.items() if found},
+        axes={name: forest(found) for name, found in protocols.items()},
+        strips=strips(members),
+        strip_axis=Axis.over(members["acc"]),
+        curves={name: curve.to_dict("records") for name, curve in curves.items()},
+        calibration=calibration_axes(curves),
+        most={name: curve["n"].max() for name, curve in curves.items()},
+        seeds=_ends(scores["seeds"])[1],
+        config=json.dumps(benchmark["config"], indent=2, ensure_ascii=False, default=str),
     )
 
 
-def _environment() -> jinja2.Environment:
+@cache
+def _template() -> jinja2.Template:
     found = environment(count, day, duration, figure, interval, moment, percent, sample, with_interval, with_spread)
     found.globals.update(words=PROTOCOL_WORDS, labels=LABELS, rules=NAIVE_RULES, model=MODEL, strip_height=STRIP_HEIGHT)
-    return found
+    return found.get_template("benchmark_report.html")

@@ -6,8 +6,10 @@ What is missing, NaN or None, is printed as "-". Nights from before there were c
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+import jinja2
 import numpy as np
 import pandas as pd
 
@@ -78,29 +80,31 @@ def night_report(
     known = calibrations or {}
     seen = Attention.of(attention)
     rows = call_rows(calls, threshold, seen, known.get(night["run_id"]))
-    return (
-        environment()
-        .get_template("report.html")
-        .render(
-            title=title,
-            night=night,
-            weekday=pd.Timestamp(night["target"]).day_name(),
-            verdict=calls_words(night, rows, level, threshold),
-            **_calls(rows, level, threshold),
-            **_scores(title, scores, rolling),
-            **_calibration(bins, coverage, known),
-            **_attention(rows, seen, explanation),
-            refused=records(refused),
-            refused_sessions=refused_sessions,
-            receipt={name: value for name, value in receipt.items() if name != "config"},
-            config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
-            rules=NAIVE_RULES,
-            model=MODEL,
-            protocols=PROTOCOL_WORDS,
-            window=ROLLING_SESSIONS,
-            alphas=ALPHAS,
-        )
+    return _template().render(
+        title=title,
+        night=night,
+        weekday=pd.Timestamp(night["target"]).day_name(),
+        verdict=calls_words(night, rows, level, threshold),
+        **_calls(rows, level, threshold),
+        **_scores(title, scores, rolling),
+        **_calibration(bins, coverage, known),
+        **_attention(rows, seen, explanation),
+        refused=records(refused),
+        refused_sessions=refused_sessions,
+        receipt={name: value for name, value in receipt.items() if name != "config"},
+        config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
+        rules=NAIVE_RULES,
+        model=MODEL,
+        protocols=PROTOCOL_WORDS,
+        window=ROLLING_SESSIONS,
+        alphas=ALPHAS,
     )
+
+
+@cache
+def _template() -> jinja2.Template:
+    """Compiled once a process: nights that are caught up follow one another."""
+    return environment().get_template("report.html")
 
 
 def call_rows(
