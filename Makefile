@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check bench results clean
+.PHONY: run test check coverage bench results clean
 
 run: .venv/.ok
 	$(BIN)/dtml nightly simulated --nights 6
@@ -15,6 +15,9 @@ check: .venv/.ok
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+coverage: .venv/.ok
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 bench: .venv/.ok
 	$(BIN)/python -m benchmarks
