@@ -1,1 +1,1 @@
-"""Speed and quality, measured: each file prints the figures that README.md here quotes."""
+"""Speed and quality, measured: each file prints figures that the README.md beside it quotes."""

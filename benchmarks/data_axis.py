@@ -112,7 +112,7 @@ def _parts(days: int) -> Iterator[slice]:
 
 
 def main() -> None:
-    """Print the table of README.md here."""
+    """Print the table of the README.md beside this file."""
     print(f"best possible accuracy in closed form: {SimulatedMarket().best_accuracy:.4f}")
     print("variant | best on the test span | ACC of the seeds | share of the best excess | ensemble | seconds")
     for name, change in VARIANTS.items():

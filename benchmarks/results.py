@@ -1,4 +1,4 @@
-"""`make results`: every figure of README.md here made again, a file each.
+"""`make results`: every figure of the README.md beside this file made again, a file each.
 
 `python -m benchmarks.results [NAME ...] [--list] [--again] [--folder results]`: what is named, or all of it, the quick
 ones first. Each writes what its commands print to `results/NAME.md`, below the machine, the day, the code and the
