@@ -20,7 +20,8 @@ from db.errors import StoreUsageError
 from db.questions import QUESTIONS
 from dtml.bars import BAR_COLUMNS
 from dtml.errors import UsageError
-from flows.asking import answer, show_history, show_runs
+from dtml.markets import load_market, market_names
+from flows.asking import answer, show_history, show_markets, show_runs
 from flows.questions_cli import questions
 from flows.questions_commands import show_questions
 
@@ -271,3 +272,25 @@ def test_moments_are_shown_alike_by_either_engine(store: Engine, capsys: pytest.
     (told,) = json.loads(capsys.readouterr().out)["answer"]
     assert told["restated_at"] == "2024-01-07 22:15 UTC"
     assert (told["first"], told["calls_before"], told["percent"]) == ("2024-01-04", 1, 10)
+
+
+def test_the_models_of_a_store_are_listed_with_what_they_were_trained_on(
+    store: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with store.connect() as conn:
+        kept = queries.runs(conn)
+    show_runs(None, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in found] == list(kept["id"])
+    assert [row["train_last"] for row in found] == [str(day.date()) for day in kept["train_last"]]
+    show_runs("toy", as_json=False)
+    printed = capsys.readouterr().out
+    assert all(each[:12] in printed for each in kept["checkpoint_hash"].dropna())
+
+
+def test_every_market_that_can_be_named_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    show_markets(as_json=True)
+    listed = json.loads(capsys.readouterr().out)
+    assert [row["market"] for row in listed] == list(market_names())
+    sp500 = next(row for row in listed if row["market"] == "sp500")
+    assert (sp500["index"], sp500["calendar"]) == (load_market("sp500").index.symbol, "XNYS")
