@@ -66,10 +66,12 @@ def order_of(
     *,
     warm_start: bool = False,
 ) -> Any:
-    """The order that these options make."""
+    """The order that these options make; a market's file may be given with the name that it has from the file."""
     from dtml.errors import UsageError
     from flows.desk import Order
 
+    if market_file is not None and market == market_file.stem:
+        market = None
     if (market is None) == (market_file is None):
         raise UsageError("name one market, such as `simulated`, or a file of your own with --market-file")
     asked = {

@@ -1,17 +1,23 @@
 """Laws of the command line as a whole: examples that parse, one name for one thing, completion."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
+from dtml.errors import UsageError
 from flows.cli import app
+from flows.options import order_of
+
+ROOT = Path(__file__).parents[1]
 
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -35,6 +41,26 @@ def test_every_command_has_an_example_that_parses(path: tuple[str, ...], command
         words = rest[1:] if "=" in variable else rest
         assert tuple(words[: len(path)]) == path
         command.make_context(" ".join(path), words[len(path) :], resilient_parsing=False)
+
+
+@pytest.mark.parametrize("page", ["README.md", "benchmarks/README.md", "db/README.md"])
+def test_every_command_that_a_page_shows_parses(page: str) -> None:
+    known = dict(commands())
+    blocks = re.findall(r"^```\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    shown = [line for block in blocks for line in block.splitlines() if re.match(r"(\w+=\S+ )?dtml ", line)]
+    assert shown
+    for line in shown:
+        words = shlex.split(line.split(" > ")[0], comments=True)
+        words = words[words.index("dtml") + 1 :]
+        path = next(tuple(words[:size]) for size in (2, 1) if tuple(words[:size]) in known)
+        known[path].make_context(" ".join(path), words[len(path) :], resilient_parsing=False)
+
+
+def test_a_market_s_file_may_be_given_with_its_name_and_with_no_other() -> None:
+    file = Path("my.toml")
+    assert order_of("my", file) == order_of(None, file)
+    with pytest.raises(UsageError, match="name one market"):
+        order_of("mine", file)
 
 
 def test_an_option_of_one_name_is_of_one_type() -> None:
