@@ -1,5 +1,6 @@
 """The `dtml` command: one command a verb. What only reads bypasses Prefect."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -229,6 +230,7 @@ def query(
 
 def main() -> None:
     """Run a command; every failure is one line on standard error, 2 for the user's mistakes and 1 for the rest."""
+    gc.set_threshold(20_000, 20, 20)  # imports make many objects and no garbage: a tenth of a short command
     from flows.failures import run_command
 
     sys.exit(run_command(app))
