@@ -179,7 +179,7 @@ def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
 def moves_between(
     bars: pd.DataFrame, as_of: pd.DatetimeIndex, target: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns
 ) -> Float[ndarray, "days stocks"]:
-    """Adjusted moves from each `as_of` to its `target`, ratios minus 1 in full precision; NaN without both bars."""
+    """Moves from each `as_of` to its `target`, ratios minus 1 in full precision; NaN without both bars."""
     priced = bars.assign(price=adjusted_price(bars, returns))
     prices = priced.pivot(index="session", columns="symbol", values="price").reindex(columns=list(symbols))
     before, after = (prices.reindex(sessions).to_numpy() for sessions in (as_of, target))

@@ -123,6 +123,8 @@ def answer(sql: str, *, as_json: bool, as_csv: bool, parquet: Path | None = None
     """
     if as_json + as_csv + (parquet is not None) > 1:
         raise UsageError("--json, --csv and --parquet are forms of one answer: choose one")
+    if parquet is not None and parquet.is_dir():
+        raise UsageError(f"{parquet} is a folder: --parquet takes a file")
     rows = queries.select(open_reader(), _typed_in() if sql == "-" else sql)
     if as_csv:
         rows.to_csv(sys.stdout, index=False)

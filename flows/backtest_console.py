@@ -8,7 +8,8 @@ from flows.backtest_scores import Result
 from flows.console import print_frame, print_scores
 from flows.settings import out
 
-ASK_MORE = """ask more  dtml query "select * from backtest_summary where backtest_id = '{id}'" """
+ASK_MORE = """ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown from backtest_summary where \
+backtest_id = '{id}'" """
 
 
 def print_backtest(result: Result) -> None:
@@ -27,5 +28,5 @@ def print_backtest(result: Result) -> None:
         pd.DataFrame(cells, columns=list(PORTFOLIO_COLUMNS)), "portfolios, after costs; a year has 252 sessions"
     )
     out.print(verdict(row, result.scores, result.portfolios), markup=False)
-    out.print(f"page      {result.page}", markup=False)
-    out.print(ASK_MORE.format(**row), markup=False)
+    out.print(f"page      {result.page}", markup=False, soft_wrap=True)
+    out.print(ASK_MORE.format(**row), markup=False, soft_wrap=True)

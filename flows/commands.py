@@ -16,7 +16,7 @@ from flows.catch_up import missed_nights
 from flows.console import announce, night_summary, print_frame, print_json, print_night, print_scores, without_adjusted
 from flows.desk import Desk, Order, choose_as_of, open_desk, open_stored_desk
 from flows.evidence import threshold_at
-from flows.fetch import fetch_bars
+from flows.fetch import Catch, fetch_bars
 from flows.night import Night, finished_night, run_night
 from flows.score import score_market
 from flows.settings import err, make_data_folder, out
@@ -82,7 +82,15 @@ def fetch_market(order: Order, asked: date | None, *, whole: bool, as_json: bool
     with market_lock(desk.engine, desk.name), err.status(f"fetching {desk.name} up to {as_of}"):
         catch = fetch_bars(desk, as_of, whole=whole)
     if as_json:
-        return print_json({"as_of": as_of} | asdict(catch) | {"outcomes": catch.failures})
+        print_json({"as_of": as_of} | asdict(catch) | {"outcomes": catch.failures})
+    else:
+        _print_catch(desk, as_of, catch)
+    index, failed = desk.market.index.symbol, catch.failures
+    for status in failed.loc[(failed["symbol"] == index) & (failed["status"] != "no_data"), "status"]:
+        raise DtmlError(f"the index {index} is missing ({status}), and no night can be without it: fetch again")
+
+
+def _print_catch(desk: Desk, as_of: date, catch: Catch) -> None:
     out.print(
         f"{desk.name} up to {as_of}: {catch.asked} symbols asked for, {catch.fetched} bars fetched, "
         f"{catch.stored} new or restated, {len(catch.refused)} refused{without_adjusted(catch)}"
@@ -93,7 +101,6 @@ def fetch_market(order: Order, asked: date | None, *, whole: bool, as_json: bool
         print_frame(catch.failures, "not answered")
     if len(catch.refused):
         print_frame(catch.refused["reason"].value_counts().rename("bars").reset_index(), "refused")
-    return None
 
 
 def train_market(order: Order, asked: date | None, *, as_json: bool) -> None:

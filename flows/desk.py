@@ -128,7 +128,9 @@ def read_bars(desk: Desk, first: date, last: date, known_at: datetime | None = N
         return bars
     if known_at is not None:
         raise DtmlError(f"no bar of {desk.name} from {first} to {last} was known at {known_at:%Y-%m-%d %H:%M} UTC")
-    raise DtmlError(f"the store holds no bars of {desk.name} from {first} to {last}: run `dtml fetch {desk.name}`")
+    raise DtmlError(
+        f"the store holds no bars of {desk.name} from {first} to {last}: name the files with --prices, or fetch them"
+    )
 
 
 def stored_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> tuple[pd.DataFrame, datetime]:

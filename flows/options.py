@@ -71,8 +71,10 @@ def order_of(
     from flows.desk import Order
 
     if market_file is not None and market == market_file.stem:
-        market = None
-    if (market is None) == (market_file is None):
+        market = None  # its name comes from the file
+    if market and market_file:
+        raise UsageError(f"name one market: {market_file} is of the market {market_file.stem}, not {market}")
+    if not market and not market_file:
         raise UsageError("name one market, such as `simulated`, or a file of your own with --market-file")
     asked = {
         "members": members,

@@ -83,7 +83,8 @@ def service_of(
     `order` says the rest of what their runs are to do. Raises UsageError where there is neither a market nor a model.
     """
     translations = {"device": order.device} if model_names() else None
-    asked = [(name, None) for name in names] + [(str(file), file.absolute()) for file in files]
+    own = {file.stem for file in files}  # a file may be given with its name
+    asked = [(name, None) for name in names if name not in own] + [(str(file), file.absolute()) for file in files]
     markets, orders = {}, {}
     for name, file in asked or [(name, None) for name in _stored_markets(anyhow=translations is not None)]:
         market = read_market(name, file)

@@ -132,6 +132,8 @@ def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(dtml: Comm
     (night,) = nights_of(dtml)
     assert night["status"] == "refused"
     assert "SIMX" in night["reason"]
+    ended = run_process("fetch", "--market-file", str(file), "--as-of", AS_OF, environment=closed)
+    assert (ended.returncode, "the index SIMX is missing" in ended.stderr) == (1, True)
 
 
 MISTAKES = {

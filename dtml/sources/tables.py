@@ -104,7 +104,8 @@ class TableFile:
         missing = [name for name in names if name not in self._columns]
         if missing:
             found = ", ".join(self._header)
-            raise UsageError(f"{self.path}: missing column {', '.join(missing)}; found {found}")
+            lacking = ", ".join("date" if name == "session" else name for name in missing)
+            raise UsageError(f"{self.path}: missing column {lacking}; found {found}")
 
     @cached_property
     def _header(self) -> list[str]:
