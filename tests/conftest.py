@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from made_backtests import order  # noqa: F401 - a fixture that every test can ask for
 from made_commands import command  # noqa: F401 - as above
 from made_nights import archive, desk, folders  # noqa: F401 - fixtures that every test can ask for
@@ -19,6 +20,9 @@ from prefect_server import prefect_server
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from db.engine import open_engine, require_current, upgrade
+
+settings.register_profile("house", deadline=None)  # no test asserts a time
+settings.load_profile("house")
 
 # A file is one worker's (`--dist loadfile`): those that take minutes begin first, so that none ends after all others.
 LONG = ("flows_yahoo", "flows_cli", "flows_backtest_workers", "flows_serve", "flows_chaos", "secrets", "flows_backtest")

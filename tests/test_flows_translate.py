@@ -59,7 +59,7 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(bare:
 
 @pytest.mark.usefixtures("served")
 def test_a_training_that_is_killed_goes_on_to_the_weights_of_an_undisturbed_one(bare: Path) -> None:
-    recipe = {"updates": 60, "check_every": 10, "dropout": 0.1}
+    recipe = {"updates": 60, "check_every": 20, "dropout": 0.1}
     (bare / "other").mkdir()
     write_recipe(bare / "other", **recipe)  # type: ignore[arg-type]
     assert ended(started("train", "other/tiny.toml"))[0] == 0
@@ -77,7 +77,7 @@ def test_a_training_that_is_killed_goes_on_to_the_weights_of_an_undisturbed_one(
     assert not (bare / "data" / "translation" / "tiny" / "model.json").exists()
     assert ended(started("train", "tiny.toml"))[0] == 0
     assert stored(bare, WEIGHTS) == [(expected,)]
-    assert counts(bare) == [1, 6, 1]
+    assert counts(bare) == [1, 3, 1]
 
 
 def member(process: Any, rank: int) -> int:
@@ -93,7 +93,7 @@ def member(process: Any, rank: int) -> int:
 def test_a_training_that_loses_one_of_its_processes_ends_with_a_line_and_goes_on_to_the_same_weights(
     bare: Path,
 ) -> None:
-    recipe = {"updates": 60, "check_every": 10, "dropout": 0.1}
+    recipe = {"updates": 60, "check_every": 20, "dropout": 0.1}
     (bare / "other").mkdir()
     write_recipe(bare / "other", **recipe)  # type: ignore[arg-type]
     code, said, complaint = ended(started("train", "other/tiny.toml", "--processes", "2"))
@@ -112,7 +112,7 @@ def test_a_training_that_loses_one_of_its_processes_ends_with_a_line_and_goes_on
     assert (code, is_one_line(complaint), "goes on from the last check" in complaint) == (1, True, True), complaint
     assert ended(started("train", "tiny.toml", "--processes", "2"))[0] == 0
     assert stored(bare, WEIGHTS) == [(expected,)]
-    assert counts(bare) == [1, 6, 1]
+    assert counts(bare) == [1, 3, 1]
 
 
 @pytest.mark.usefixtures("served")
