@@ -1,6 +1,7 @@
 """Turn every failure of a command into one line and an exit code."""
 
 import os
+import signal
 import sys
 import traceback
 
@@ -8,9 +9,11 @@ import typer
 
 from db.errors import StoreError
 from dtml.errors import DtmlError
+from flows.interrupts import GO_ON
 from translation.errors import TranslationError
 
 FAILED = 1
+INTERRUPTED = 128 + signal.SIGINT
 
 
 def run_command(app: typer.Typer) -> int:
@@ -18,6 +21,9 @@ def run_command(app: typer.Typer) -> int:
     try:
         app()
     except SystemExit as ended:  # how typer leaves, its own usage errors included
+        if ended.code == INTERRUPTED:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break into what ends with the process
+            print(GO_ON, file=sys.stderr)  # noqa: T201
         return ended.code if isinstance(ended.code, int) else FAILED
     except (DtmlError, StoreError, TranslationError) as error:
         return _say(str(error), error.exit_code)

@@ -14,6 +14,8 @@ from threading import Thread
 from types import FrameType
 from typing import Any
 
+GO_ON = "interrupted: run the same command again to go on"
+
 
 @contextmanager
 def signals_of(attended: bool) -> Iterator[None]:
@@ -31,7 +33,7 @@ def signals_of(attended: bool) -> Iterator[None]:
 
     def stop(number: int, _frame: FrameType | None) -> None:
         _stop_temporary_servers()
-        print("interrupted: run the same command again to go on", file=sys.stderr)  # noqa: T201
+        print(GO_ON, file=sys.stderr)  # noqa: T201
         os._exit(128 + number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -3,18 +3,21 @@
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.main import get_command
 
 from dtml.errors import UsageError
 from flows.cli import app
+from flows.interrupts import GO_ON
 from flows.options import order_of
 
 ROOT = Path(__file__).parents[1]
@@ -61,6 +64,22 @@ def test_a_market_s_file_may_be_given_with_its_name_and_with_no_other() -> None:
     assert order_of("my", file) == order_of(None, file)
     with pytest.raises(UsageError, match="name one market"):
         order_of("mine", file)
+
+
+def test_an_interrupt_before_anything_is_done_says_how_to_go_on_and_a_second_one_breaks_nothing(
+    command: Callable[..., tuple[int, str, str]],
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    (impatient := typer.Typer()).command()(interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        code, _, complaint = command(of=impatient)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (code, complaint.strip().splitlines()[-1]) == (130, GO_ON)
 
 
 def test_an_option_of_one_name_is_of_one_type() -> None:
