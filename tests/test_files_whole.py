@@ -9,12 +9,12 @@ import torch
 
 from dtml.checkpoints import write_tensors
 from flows.settings import write_page
-from translation.files import write_whole
+from translation.files import write_alone
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "report": lambda file: write_page(file, "half of a page" * 9),
     "checkpoint": lambda file: write_tensors(file, {"weights": torch.ones(99)}, {}),
-    "vocabulary": lambda file: write_whole(file, lambda partial: partial.write_bytes(b"half" * 99)),
+    "vocabulary": lambda file: write_alone(file, lambda partial: partial.write_bytes(b"half" * 99)),
 }
 
 

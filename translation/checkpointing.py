@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from translation.errors import TranslationError
-from translation.files import write_whole
+from translation.files import write_alone
 
 STATE = "training.safetensors"
 NOT_ITS_WEIGHTS = "the weights are not of the network that the model's configuration describes: train the model again"
@@ -126,7 +126,7 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _write(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
     copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    write_whole(file, lambda partial: save_file(copies, partial, dict(notes)))
+    write_alone(file, lambda partial: save_file(copies, partial, dict(notes)))
 
 
 def _name(step: int | str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def write_whole(file: Path, write: Callable[[Path], object]) -> None:
+def write_alone(file: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a file, which is then there whole or not at all, for one process at a time.
 
     What a killed process left of it the next one writes over: checkpoints are large, and must not pile up.
