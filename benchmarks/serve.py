@@ -1,6 +1,6 @@
-"""Serve a small market every minute for an hour: what became of each run, and what memory the service keeps.
+"""Serve a small market every minute for an hour: what became of each run, what memory the service keeps, what is left.
 
-`python -m benchmarks.serve [MINUTES]`
+`python -m benchmarks.serve [MINUTES] [URL of a store, by default an SQLite file]`
 """
 
 import os
@@ -37,6 +37,8 @@ def main() -> None:
             "* * * * *",
         ]
         environment = os.environ | {"DTML_DATA": str(folder / "data"), "OMP_NUM_THREADS": "1"}
+        if sys.argv[2:]:
+            environment["DTML_DATABASE_URL"] = sys.argv[2]
         with (
             said.open("wb") as log,
             subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log) as service,
@@ -46,6 +48,7 @@ def main() -> None:
             finally:
                 service.send_signal(signal.SIGTERM)
         _conclude(samples, said.read_text(), minutes)
+        _require_none_left(folder)
 
 
 def _sample(service: "subprocess.Popen[bytes]", said: Path, folder: Path, minutes: int) -> list[tuple[float, float]]:
@@ -84,6 +87,20 @@ def _conclude(samples: list[tuple[float, float]], said: str, minutes: int) -> No
         raise SystemExit(1)
 
 
+def _require_none_left(folder: Path) -> None:
+    """Fail when a process of the service is left: its server, a run."""
+    mine, left = f"DTML_DATA={folder / 'data'}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mine in (process / "environ").read_bytes().split(b"\0"):
+                left.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue  # it has ended, or is another user's
+    print(f"processes left: {len(left)}")
+    if left:
+        raise SystemExit("\n".join(left))
+
+
 def _server_of(parent: int) -> int:
     """The server that a service started."""
     for status in Path("/proc").glob("[0-9]*/status"):
@@ -91,7 +108,7 @@ def _server_of(parent: int) -> int:
         try:
             if (
                 f"PPid:\t{parent}\n" in status.read_text()
-                and b"flows.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                and b"flows.guarded_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
             ):
                 return pid
         except OSError:

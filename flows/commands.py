@@ -19,7 +19,8 @@ from flows.evidence import threshold_at
 from flows.fetch import Catch, fetch_bars
 from flows.night import Night, finished_night, run_night
 from flows.score import score_market
-from flows.settings import err, make_data_folder, out
+from flows.server import require_server
+from flows.settings import err, out
 
 
 def run_nights(order: Order, asked: date | None, nights: int, *, as_json: bool) -> None:
@@ -45,7 +46,7 @@ def catch_up_market(order: Order, asked: date | None, *, as_json: bool) -> None:
         err.print("no night was missed")
         return _show_night(desk, run_night(desk, last), as_json=as_json)
     err.print(f"{len(days)} night{'s'[: len(days) > 1]} missed: {', '.join(map(str, days))}")
-    make_data_folder()
+    require_server()
     from flows.scheduled import missed
 
     done = missed(replace(order, attended=True), last)
@@ -60,7 +61,7 @@ def _night(desk: Desk, order: Order, day: date) -> Night:
     """A night as a flow; one that is complete already needs none."""
     if finished_night(desk, day) is not None:
         return run_night(desk, day)
-    make_data_folder()
+    require_server()
     from flows.nightly import nightly
 
     err.print(f"night of {day}")
@@ -107,7 +108,7 @@ def train_market(order: Order, asked: date | None, *, as_json: bool) -> None:
     """Train as a flow and print the run."""
     desk = open_stored_desk(order)
     as_of = choose_as_of(desk, asked)
-    make_data_folder()
+    require_server()
     from flows.nightly import train
 
     model = train(replace(order, attended=True), as_of)

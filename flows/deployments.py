@@ -23,6 +23,7 @@ from prefect.schedules import Cron
 from prefect.states import Cancelled, Crashed
 from prefect.types.entrypoint import EntrypointType
 
+from db.engine import location, open_engine
 from dtml.errors import UsageError
 from flows.nightly import watch as watch_all
 from flows.scheduled import scheduled_night, scheduled_refetch, scheduled_training
@@ -54,20 +55,22 @@ class Job:
 
 
 def service_tag() -> str:
-    """What marks the deployments of this machine's data folder, on a server that others may use too."""
-    return f"dtml-{hashlib.sha256(f'{platform.node()} {data_folder()}'.encode()).hexdigest()[:8]}"
+    """What marks the deployments of a service, on a server that others may use too: its machine, folder and store."""
+    whose = f"{platform.node()} {data_folder()} {location(open_engine())}"
+    return f"dtml-{hashlib.sha256(whose.encode()).hexdigest()[:8]}"
 
 
 def deployment_of(job: Job) -> RunnerDeployment:
     """The deployment of a job: one run of it at a time; a second one is cancelled, or waits if it is a night.
 
-    A night due while missed ones are caught up must not be lost; nights due every minute must not queue up.
+    Its name says whose it is: deployments of one name are one to a server. A night due while missed ones are caught up
+    must not be lost; nights due every minute must not queue up.
     """
     schedule = job.schedule
     waits = schedule.work == "night" and not job.parameters.get("any_day")
     strategy = ConcurrencyLimitStrategy.ENQUEUE if waits else ConcurrencyLimitStrategy.CANCEL_NEW
     deployment = FLOWS[schedule.work].to_deployment(
-        schedule.market,
+        f"{schedule.market} {service_tag()}",
         schedule=Cron(schedule.cron, timezone=schedule.timezone),
         parameters=dict(job.parameters),
         tags=["dtml", service_tag()],

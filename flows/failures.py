@@ -10,6 +10,7 @@ import typer
 from db.errors import StoreError
 from dtml.errors import DtmlError
 from flows.interrupts import GO_ON
+from flows.server import LOGIN, REMEDY
 from translation.errors import TranslationError
 
 FAILED = 1
@@ -30,8 +31,26 @@ def run_command(app: typer.Typer) -> int:
     except OSError as error:
         return _say(f"{error.filename or 'the system'}: {error.strerror or error}", FAILED)
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user unasked
-        return _say(f"unexpected {type(error).__name__}: {error}; run again with --debug to see where", FAILED)
+        unexpected = f"unexpected {type(error).__name__}: {error}; run again with --debug to see where"
+        return _say(_trouble_with_prefect(error) or unexpected, FAILED)
     return 0
+
+
+def _trouble_with_prefect(error: BaseException) -> str | None:
+    """What to say where Prefect's client did not reach its server, or was sent away; None for any other failure."""
+    if "httpx" not in sys.modules:  # whose errors they are: Prefect imports it
+        return None
+    from httpx import HTTPError, HTTPStatusError
+
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, HTTPError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return None
+    server = f"Prefect's server at {os.environ.get('PREFECT_API_URL')}"
+    if isinstance(cause, HTTPStatusError) and cause.response.status_code in (401, 403):
+        return f"{server} asks for a login: set {LOGIN} to its USER:PASSWORD"
+    return f"{server} did not answer ({type(cause).__name__}): {REMEDY}"
 
 
 def _say(message: str, code: int) -> int:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,14 +23,12 @@ from dtml.markets import Market, market_names
 from dtml.sessions import last_closed_session
 from flows.desk import Order, open_store, read_market
 from flows.schedules import Schedule, next_night, schedules_of, translation_schedule, watch_schedule
-from flows.server import END_LIMIT_S, own_server
-from flows.settings import data_folder, make_data_folder, out
+from flows.server import END_LIMIT_S, Server, own_server, warning_of_open_server
+from flows.settings import data_folder, err, keep_needed_variables, make_data_folder, out
 from flows.translators import model_names
 
 if TYPE_CHECKING:
     from prefect.runner import Runner
-
-Server = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
@@ -67,11 +64,12 @@ class Service:
 def serve_markets(service: Service) -> None:
     """Serve until SIGTERM or Ctrl-C; raises DtmlError when the server cannot be started, and when it ends."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with _server() as server:
+    keep_needed_variables()
+    with suppress(KeyboardInterrupt), _server() as server:  # one that comes before the runner is there
+        try:
             _serve(service, server)
-    except KeyboardInterrupt:  # before the runner was there
-        pass
+        finally:
+            _require_alive(server)
     out.print("ended")
 
 
@@ -105,10 +103,7 @@ def _stored_markets(*, anyhow: bool) -> list[str]:
 
 @contextmanager
 def _server() -> Iterator[Server | None]:
-    """A Prefect server of our own, the only one of the data folder; None where PREFECT_API_URL names the user's."""
-    if os.environ.get("PREFECT_API_URL"):
-        yield None
-        return
+    """A Prefect server of our own; None where PREFECT_API_URL names the user's. A folder has one service at a time."""
     make_data_folder()
     folder = data_folder() / "prefect"
     folder.mkdir(exist_ok=True)
@@ -117,8 +112,19 @@ def _server() -> Iterator[Server | None]:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise DtmlError(f"another `dtml serve` is at {data_folder()}: end it, and name all markets in one") from error
-    with lock, own_server(folder) as server:
-        yield server
+    with lock:
+        if os.environ.get("PREFECT_API_URL"):
+            if warning := warning_of_open_server():
+                err.print(warning, markup=False, soft_wrap=True)
+            yield None
+        else:
+            with own_server(folder) as server:
+                yield server
+
+
+def _require_alive(server: Server | None) -> None:
+    if server is not None and (code := server.process.poll()) is not None:
+        raise DtmlError(f"Prefect's server ended with {code}: start the command again")
 
 
 def _serve(service: Service, server: Server | None) -> None:
@@ -134,7 +140,7 @@ def _serve(service: Service, server: Server | None) -> None:
     for job in (Job(*each) for each in service.schedules(now)):
         jobs[cast(UUID, runner.add_deployment(deployment_of(job)))] = job
     past = clear(jobs, server_is_new=server is not None)
-    _announce(service, now)
+    _announce(service, server, now)
     if past:
         out.print(f"{past} runs whose time was past are not started")
     for deployment, job in jobs.items():
@@ -149,8 +155,6 @@ def _serve(service: Service, server: Server | None) -> None:
         asyncio.run(_until_signal(runner))
     finally:
         end.set()
-    if server is not None and server.poll() is not None:
-        raise DtmlError(f"Prefect's server ended with {server.returncode}: start the command again")
 
 
 async def _until_signal(runner: "Runner") -> None:
@@ -165,7 +169,7 @@ async def _until_signal(runner: "Runner") -> None:
 
 def _end_with(server: Server, end: Event) -> None:
     """End this process when its server ends first."""
-    server.wait()
+    server.process.wait()
     if end.is_set():
         return
     os.kill(os.getpid(), signal.SIGTERM)
@@ -173,7 +177,7 @@ def _end_with(server: Server, end: Event) -> None:
     os._exit(1)
 
 
-def _announce(service: Service, now: datetime) -> None:
+def _announce(service: Service, server: Server | None, now: datetime) -> None:
     """Print one line a schedule, the page of the server, and how to end."""
     from flows.deployments import next_run
 
@@ -189,4 +193,5 @@ def _announce(service: Service, now: datetime) -> None:
         )
     page = os.environ["PREFECT_API_URL"].removesuffix("/api")
     first = "missed nights are caught up first; " if service.markets else ""
-    out.print(f"page {page}; {first}Ctrl-C ends it", markup=False, soft_wrap=True)
+    login = f", its login is in {data_folder() / 'prefect' / 'login'}" if server is not None else ""
+    out.print(f"page {page}{login}; {first}Ctrl-C ends it", markup=False, soft_wrap=True)

@@ -3,6 +3,7 @@
 import ctypes
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,9 @@ OWN_LOGGERS = ("dtml", "flows", "db", "translation")
 MALLOC_OPTIONS = ((-4, 0), (-1, 2**31 - 1), (-2, 2**28))
 
 PREFECT_DEFAULTS = {
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # a first start migrates: over 20 s
+    # Prefect's own temporary servers run what any page of a browser sends; `flows.server` starts ours.
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+    "PREFECT_API_REQUEST_TIMEOUT": "300",  # of a busy machine; Prefect gives up after 60 s
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
     # Written one by one, the records of task runs keep Prefect's SQLite busy until flows stall.
@@ -32,6 +35,22 @@ PREFECT_DEFAULTS = {
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",  # our loggers also speak outside flows
     "PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(OWN_LOGGERS),
 }
+
+
+# What a program needs to find itself, its libraries, the network, and how this one is set up.
+NEEDED = re.compile(
+    r"(DTML|PREFECT|PYTHON|LC|XDG|OMP|MKL|ONEDNN|ATEN|TORCH|PYTORCH|CUDA|NVIDIA|CT2|PG|SSL_CERT|COVERAGE)\w*"
+    r"|PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|VIRTUAL_ENV|(DY)?LD_\w+|THP_MEM_ALLOC_ENABLE"
+    r"|(HTTPS?|ALL|NO)_PROXY|(https?|all|no)_proxy|(REQUESTS|CURL)_CA_BUNDLE"
+)
+NOT_NEEDED = ("DTML_READER_PASSWORD",)  # it names a role once, and is nothing to a run
+
+
+def keep_needed_variables() -> None:
+    """Take from the environment what the runs of a service do not need: they would inherit every secret in it."""
+    for name in list(os.environ):
+        if not NEEDED.fullmatch(name) or name in NOT_NEEDED:
+            del os.environ[name]
 
 
 def data_folder() -> Path:

@@ -11,6 +11,7 @@ import pandas as pd
 from db.engine import open_engine, open_reader
 from flows.alerts import watch_markets
 from flows.console import print_frame, print_json, with_interval
+from flows.server import warning_of_open_server
 from flows.settings import err, out
 from flows.status import REFUSED_SESSIONS, ModelAge, Skill, Standing, moment, named_markets, standing_of
 
@@ -34,7 +35,7 @@ def show_status(names: Sequence[str], files: Sequence[Path], *, check: bool, as_
         out.print("the store has no night and no fetch of any market yet")
     notes = [f"note: {each.market}: {each.note}" for each in found if each.note]
     problems = [each.problem for each in found if each.problem] if check else []
-    for line in (*notes, *problems):
+    for line in (*notes, *problems, *filter(None, [warning_of_open_server()])):
         err.print(line, markup=False, soft_wrap=True)
     return not problems
 

@@ -23,7 +23,8 @@ from flows.benchmark_scores import Benchmark, stored_benchmark
 from flows.console import announce, print_json
 from flows.desk import Desk, Order, choose_as_of, open_desk, open_store, open_stored_desk, read_market
 from flows.fetch import fetch_bars
-from flows.settings import err, make_data_folder, out
+from flows.server import require_server
+from flows.settings import err, out
 
 
 class LookAheadError(DtmlError):
@@ -62,7 +63,7 @@ def _benchmark(order: Order, seeds: tuple[int, ...], epochs: int | None, *, with
     if (stored := stored_benchmark(desk.engine, study.id)) is not None:
         err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
         return stored
-    make_data_folder()
+    require_server()
     from flows.study_flows import benchmark
 
     found: Benchmark = benchmark(replace(order, attended=True), seeds, epochs, with_grid)
@@ -128,9 +129,9 @@ def backtest_market(
         raise UsageError("--warm-start trains each fold from the one before: without --workers and --cluster")
     _fetch_named(order, plan.first)
     _require_stored(order, "say where its prices come from: --source yahoo, --source simulated or --prices FILE")
-    make_data_folder()
     found = open_backtest(order, plan)
     if stored_backtest(found.desk.engine, found.id) is None:
+        require_server()
         from flows.study_flows import backtest_flow
 
         attended = replace(order, attended=True)

@@ -18,7 +18,7 @@ from flows.backtest_scores import Result, run_backtest
 from flows.benchmark import Study, members_of
 from flows.benchmark_scores import Benchmark, run_benchmark
 from flows.desk import Order, open_stored_desk
-from flows.interrupts import end_with_parent, share_temporary_server, signals_of
+from flows.interrupts import end_with_parent, signals_of
 from flows.nightly import as_task
 from flows.progress import fold_progress, training_progress
 from flows.settings import prepare_torch
@@ -64,7 +64,6 @@ def backtest(
         if not submit:
             yield from (fold(job) for job in jobs)
         else:
-            share_temporary_server()
             futures = [fold.submit(replace(job, threads=threads)) for job in jobs]
             try:
                 yield from (future.result() for future in futures)

@@ -15,6 +15,7 @@ from db.engine import open_reader, reading, transaction
 from dtml.inference import choose_device
 from flows.console import counted, print_frame, print_json
 from flows.desk import open_store
+from flows.server import require_server
 from flows.settings import data_folder, make_data_folder, out, prepare_torch
 from flows.translate_files import translate_lines
 from flows.translators import assist, cards, chosen, compared_sources, named_test, open_model, receipt, score_on
@@ -45,6 +46,7 @@ def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | Non
     if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes the first has the flow
         assist(recipe, choose_device(device).type)
         return None
+    require_server()
     from flows.translate import train_translator
 
     trained, scores = train_translator(recipe, device, attended=True)
@@ -181,12 +183,12 @@ def fill_queue(texts: Sequence[str], file: Path | None, name: str | None, priori
 
 def empty_queue(models: Sequence[str], choice: tuple[int, float], device: str, *, attention: bool) -> None:
     """Empty the queue."""
-    from flows.translate import in_words, translate_queue
-
     search_of(*choice)
     for model in models:
         chosen(model)
-    make_data_folder()
+    require_server()
+    from flows.translate import in_words, translate_queue
+
     counts: Any = translate_queue(list(models), *choice, device=device, attention=attention, attended=True)
     out.print(in_words(counts), markup=False)
 

@@ -1,8 +1,12 @@
 """Stores for the tests: every test that asks for `engine` runs on SQLite and on a real PostgreSQL."""
 
 import os
+import secrets
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # read once, at import: test processes fill the cores by themselves
+# Read once, at import: test processes fill the cores by themselves, and no server of theirs runs programs for others.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("PREFECT_API_AUTH_STRING", f"tests:{secrets.token_urlsafe(32)}")
+os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", os.environ["PREFECT_API_AUTH_STRING"])
 
 import logging
 import shutil

@@ -1,127 +1,43 @@
 """`dtml serve` as its user meets it: schedules that really fire on a real Prefect server, and what is left after it."""
 
-import json
 import os
-import re
 import signal
-import socket
 import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import pytest
-from made_nights import small_market
+from made_service import BIN, PATIENCE_S, asked, cmdline, needs_proc, nights, processes_of, serving, waited
 
-from db import queries
-from db.engine import open_engine, reading
 from dtml.markets import load_market
 from dtml.sessions import last_closed_session
 from flows.schedules import DELAY, Schedule, schedules_of, translation_schedule, watch_schedule
+from flows.server import LOGIN
 
-BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[1]
-PATIENCE_S = 300.0  # for a machine that is busy with other tests
-
-
-@dataclass
-class Serving:
-    """A `dtml serve` that is on: its process and what it has said."""
-
-    process: "subprocess.Popen[bytes]"
-    words: Path
-
-    @property
-    def said(self) -> str:
-        return self.words.read_text()
-
-    def wait_for(self, pattern: str) -> "re.Match[str]":
-        return waited(lambda: re.search(pattern, self.said), lambda: f"{pattern!r} in:\n{self.said}")
-
-
-def waited(look: Callable[[], Any], what: Callable[[], str]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"waited in vain for {what()}"
-        time.sleep(0.2)
-    return found
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
-@contextmanager
-def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Serving]:
-    """Serve a small market every minute, with all of it below a folder."""
-    folder.mkdir(exist_ok=True)
-    (folder / "small.toml").write_text(small_market())
-    own = {"DTML_DATA": str(folder / "data"), "PREFECT_SERVER_API_PORT": free_port()}
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
-    command = [str(BIN / "dtml"), "serve", "--market-file", "small.toml", "--cron", "* * * * *", *arguments]
-    words = folder / "said"
-    with words.open("wb") as said:
-        process = subprocess.Popen(
-            command, cwd=folder, env=clean | own | environment, stdout=said, stderr=said, start_new_session=True
-        )
-    try:
-        yield Serving(process, words)
-    finally:
-        for pid in processes_of(folder):
-            os.kill(pid, signal.SIGKILL)
-        process.wait()
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Every process whose data folder lies here: the command, its server, its runs."""
-    mine = f"DTML_DATA={folder / 'data'}".encode()
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if mine in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-        except OSError:
-            continue  # it has ended, or is another user's
-    return found
-
-
-def nights(folder: Path) -> list[dict[str, Any]]:
-    engine = open_engine(f"sqlite:///{folder / 'data' / 'dtml.sqlite'}", read_only=True)
-    with reading(engine) as conn:
-        return queries.nights(conn).to_dict("records")  # type: ignore[return-value]
-
-
-needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")
 
 
 @needs_proc
-def test_a_schedule_fires_once_a_night_beside_a_second_service_and_nothing_is_left_of_it(tmp_path: Path) -> None:
+def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_nothing_is_left(tmp_path: Path) -> None:
     due = last_closed_session("XNYS", datetime.now(UTC), grace=DELAY)
     with serving(tmp_path / "one") as first:
         page = first.wait_for(r"page (http://127\.0\.0\.1:\d+)")[1]
-        store = {"DTML_DATABASE_URL": f"sqlite:///{tmp_path / 'one' / 'data' / 'dtml.sqlite'}"}
-        with serving(tmp_path / "two", PREFECT_API_URL=f"{page}/api", **store) as second:
-            first.wait_for(rf"small night done: {due}: 30 stocks predicted")
-            second.wait_for("Ctrl-C ends it")
-            first.wait_for(r"small night skipped: the night of .* is complete already")
-            (night,) = nights(tmp_path / "one")
-            assert (night["status"], night["predictions"]) == ("complete", 30)
-            assert (first.said + second.said).count("night done") <= 2  # both list the one run
+        shared = {"PREFECT_API_URL": f"{page}/api", LOGIN: first.login}
+        with serving(tmp_path / "two", **shared) as second:
+            for service, folder in ((first, tmp_path / "one"), (second, tmp_path / "two")):
+                service.wait_for(rf"small night done: {due}: 30 stocks predicted")
+                service.wait_for(r"small night skipped: the night of .* is complete already")
+                (night,) = nights(folder)
+                assert (night["status"], night["predictions"]) == ("complete", 30)
+                assert service.said.count("night done") == 1
+            names = {each["name"] for each in asked(f"{page}/api/deployments/filter", first.login)}
+            assert len(names) == 2 * len(["small", "all"])
             second.process.send_signal(signal.SIGINT)
             assert second.process.wait(PATIENCE_S) == 0
             assert processes_of(tmp_path / "two") == []
         first.process.send_signal(signal.SIGTERM)
         assert first.process.wait(PATIENCE_S) == 0
         assert first.said.endswith("ended\n")
-        assert "Traceback" not in first.said
+        assert "Traceback" not in first.said + second.said
         assert processes_of(tmp_path / "one") == []
 
 
@@ -129,7 +45,7 @@ def test_a_schedule_fires_once_a_night_beside_a_second_service_and_nothing_is_le
 def test_a_server_that_dies_ends_the_service_with_a_reason(tmp_path: Path) -> None:
     with serving(tmp_path / "one") as service:
         service.wait_for("Ctrl-C ends it")
-        (server,) = (pid for pid in processes_of(tmp_path / "one") if b"flows.server" in cmdline(pid))
+        (server,) = (pid for pid in processes_of(tmp_path / "one") if b"flows.guarded_server" in cmdline(pid))
         refused = subprocess.run(
             [BIN / "dtml", "serve", "simulated"],
             env=os.environ | {"DTML_DATA": str(tmp_path / "one" / "data")},
@@ -146,10 +62,6 @@ def test_a_server_that_dies_ends_the_service_with_a_reason(tmp_path: Path) -> No
         waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
 
 
-def cmdline(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
 def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(tmp_path: Path, prefect_api: str) -> None:
     environment = os.environ | {"PREFECT_API_URL": prefect_api, "PREFECT_HOME": str(tmp_path / "home")}
     for arguments in (("work-pool", "create", "dtml", "--type", "process"), ("deploy", "--all", "--no-prompt")):
@@ -157,9 +69,7 @@ def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(tmp_
             [BIN / "prefect", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
-    request = urllib.request.Request(f"{prefect_api}/deployments/filter", b"{}", {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as answer:
-        found = json.load(answer)
+    found = asked(f"{prefect_api}/deployments/filter", os.environ[LOGIN])
     now = datetime.now(UTC)
     for name in ("sp500", "kospi200"):
         for expected in schedules_of(load_market(name), now):

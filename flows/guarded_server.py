@@ -1,0 +1,84 @@
+"""What a Prefect server of ours is: Prefect's own application, for nobody but this machine's holders of its login."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from threading import Thread
+from typing import Any
+
+import uvicorn
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+HOSTS = ("127.0.0.1", "localhost")
+END_LIMIT_S = 10  # for the runs of tasks that are still to be recorded
+
+
+class OwnPagesOnly:
+    """Refuse what a page of another origin sends: a browser says whose page asks, and nothing else does."""
+
+    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
+        self.app, self.origins = app, {origin.encode() for origin in origins}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what no page sends, and what our own do."""
+        if scope["type"] in ("http", "websocket"):
+            asking = [value for name, value in scope["headers"] if name == b"origin"]
+            if any(origin not in self.origins for origin in asking):
+                return await _refuse(scope, receive, send)
+        return await self.app(scope, receive, send)
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008})
+    else:
+        await PlainTextResponse("this server is not for pages of other origins", 403)(scope, receive, send)
+
+
+def guarded(app: ASGIApp, port: int) -> ASGIApp:
+    """An application for requests to this machine by name, of no page but its own."""
+    origins = tuple(f"http://{host}:{port}" for host in HOSTS)
+    return OwnPagesOnly(TrustedHostMiddleware(app, allowed_hosts=list(HOSTS), www_redirect=False), origins)
+
+
+def main() -> None:
+    """Serve on an inherited socket until told to end: with schedules and pages, or for one command alone."""
+    listening = socket.socket(fileno=int(sys.argv[1]))
+    is_temporary = sys.argv[2] == "temporary"
+    port = listening.getsockname()[1]
+    Thread(target=_end_with_parent, daemon=True).start()
+    # Prefect allows every origin unless it is told otherwise.
+    os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = f"http://localhost:{port}"
+    if is_temporary:
+        os.environ["PREFECT_UI_ENABLED"] = "0"
+    from prefect.server.api.server import create_app
+    from prefect.settings import get_current_settings
+
+    settings: Any = get_current_settings().server
+    uvicorn.Server(
+        uvicorn.Config(
+            guarded(create_app(ephemeral=is_temporary, final=True), port),
+            lifespan="on",
+            log_level=settings.logging_level.lower(),
+            timeout_keep_alive=settings.api.keepalive_timeout,
+            timeout_graceful_shutdown=END_LIMIT_S // 2,
+            ws_ping_interval=settings.api.websocket_ping_interval,
+            ws_ping_timeout=settings.api.websocket_ping_timeout,
+        )
+    ).run(sockets=[listening])
+
+
+def _end_with_parent() -> None:
+    """End when the other end of standard input is closed, which only the death of the parent does."""
+    os.read(sys.stdin.fileno(), 1)  # not by the buffer of sys.stdin, which an end of Python at a fault trips over
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(END_LIMIT_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Who reaches a Prefect server of ours: its own command and whoever holds its login, no page of another origin."""
+
+import http.server
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+from made_browser import browser
+from made_service import BIN, PATIENCE_S, Serving, asked, cmdline, needs_proc, processes_of, serving, waited
+
+from flows.server import LOGIN, SERVER_LOGIN, is_open, warning_of_open_server
+
+EVIL = "https://evil.example"
+SECRET = {"MY_CLOUD_SECRET": "planted", "DTML_READER_PASSWORD": "planted"}
+SCRIPT = [{"prefect.deployments.steps.run_shell_script": {"script": "touch attacked"}}]
+# What made one run programs: a page lists the deployments, gives one a step of its own, and starts it.
+ATTACK = """async ([url, steps]) => {
+    const ask = async (method, path, body) => {
+        const answer = await fetch(url + path, {
+            method, body: JSON.stringify(body), headers: {"content-type": "application/json"}
+        })
+        return answer.status == 204 ? null : await answer.json()
+    }
+    const found = await ask("POST", "/deployments/filter", {})
+    await ask("PATCH", `/deployments/${found[0].id}`, {pull_steps: steps})
+    await ask("POST", `/deployments/${found[0].id}/create_flow_run`, {state: {type: "SCHEDULED"}})
+    return found.length
+}"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """A service whose nights are far off, started with secrets that are none of its business."""
+    with serving(tmp_path_factory.mktemp("service"), "--cron", "0 3 * * *", **SECRET) as found:
+        found.wait_for("Ctrl-C ends it")
+        yield found
+
+
+@pytest.fixture(scope="module")
+def api(service: Serving) -> str:
+    return f"{service.wait_for(r'page (http://127[.]0[.]0[.]1:[0-9]+)')[1]}/api"
+
+
+@contextmanager
+def temporary(folder: Path) -> Iterator[tuple[str, str]]:
+    """A process with a temporary server, as a night has: the address of its API and the login."""
+    code = "from flows.server import require_server; import os; require_server(); "
+    code += f"print(os.environ['PREFECT_API_URL'], os.environ['{LOGIN}'], flush=True); input()"
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
+    environment = plain | {"DTML_DATA": str(folder / "data"), "PREFECT_HOME": str(folder / "data" / "prefect")}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        url, login = process.stdout.readline().split()
+        yield url, login
+        process.kill()
+
+
+def refusals(api: str, login: str) -> dict[str, int]:
+    """The status with which each stranger is sent away from the list of what could be run; 200 for none."""
+    strangers: dict[str, tuple[str | None, dict[str, str]]] = {
+        "without a login": (None, {}),
+        "with another login": (f"{login}x", {}),
+        "a page of another origin, with the login": (login, {"Origin": EVIL}),
+        "a page of no origin": (login, {"Origin": "null"}),
+        "a page of another port of this machine": (login, {"Origin": "http://127.0.0.1:1"}),
+        "by a foreign name for this machine": (login, {"Host": "evil.example"}),
+    }
+    return {name: status(api, shown, headers) for name, (shown, headers) in strangers.items()}
+
+
+def status(api: str, shown: str | None, headers: dict[str, str]) -> int:
+    try:
+        asked(f"{api}/deployments/filter", shown, **headers)
+    except HTTPError as error:
+        return HTTPStatus.OK if "access-control-allow-origin" in error.headers else error.code
+    return HTTPStatus.OK
+
+
+@needs_proc
+def test_nobody_but_a_holder_of_the_login_is_heard_by_the_server_of_a_service(service: Serving, api: str) -> None:
+    assert set(refusals(api, service.login).values()) <= {400, 401, 403}
+    assert len(asked(f"{api}/deployments/filter", service.login)) == 4
+    assert len(asked(f"{api}/deployments/filter", service.login, Origin=api.removesuffix("/api"))) == 4
+    login = service.words.parent / "data" / "prefect" / "login"
+    assert login.stat().st_mode & 0o777 == 0o600
+    assert service.login not in service.said
+    shown = [cmdline(pid) for pid in processes_of(service.words.parent)]
+    assert not any(service.login.encode() in line for line in shown)
+
+
+@needs_proc
+def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path: Path) -> None:
+    with temporary(tmp_path) as (api, login):
+        assert set(refusals(api, login).values()) <= {400, 401, 403}
+        assert asked(f"{api}/deployments/filter", login) == []
+    waited(lambda: not processes_of(tmp_path), lambda: "the server to end with a process that was killed")
+
+
+@needs_proc
+def test_a_real_page_of_another_origin_reaches_nothing(service: Serving, api: str, tmp_path: Path) -> None:
+    before = asked(f"{api}/deployments/filter", service.login)
+    with browser() as opened, page_elsewhere() as elsewhere:
+        page = opened.new_page()
+        page.goto(elsewhere)
+        with pytest.raises(Exception, match="Failed to fetch"):
+            page.evaluate(ATTACK, [api, SCRIPT])
+        closed = page.evaluate(
+            """url => new Promise(done => {
+                const socket = new WebSocket(url, ["prefect"])
+                socket.onopen = () => done("open")
+                socket.onerror = () => done("refused")
+            })""",
+            f"{api.replace('http', 'ws', 1)}/events/out",
+        )
+        assert closed == "refused"
+    after = asked(f"{api}/deployments/filter", service.login)
+    assert [each["pull_steps"] for each in after] == [each["pull_steps"] for each in before]
+
+
+@contextmanager
+def page_elsewhere() -> Iterator[str]:
+    """An empty page of another origin of this machine, as any local user could serve."""
+    with answering(lambda _: (200, b"<!doctype html><title>elsewhere</title>")) as port:
+        yield f"http://127.0.0.1:{port}/"
+
+
+@contextmanager
+def answering(answer: Any) -> Iterator[int]:
+    """A server of somebody else's, which gives one answer to all."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answer(self)
+            self.send_response(status)
+            self.send_header("Content-Type", "text/html" if body.startswith(b"<") else "application/json")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@needs_proc
+def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, api: str) -> None:
+    folder = service.words.parent
+    deployments = asked(f"{api}/deployments/filter", service.login)
+    (night,) = (each for each in deployments if each["entrypoint"].endswith("scheduled_night"))
+    asked(f"{api}/deployments/{night['id']}/create_flow_run", service.login, {"state": {"type": "SCHEDULED"}})
+    seen: dict[int, set[str]] = {}
+
+    def ended() -> bool:
+        for pid in processes_of(folder):
+            if pid != service.process.pid:
+                with suppress(OSError):
+                    lines = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+                    seen[pid] = {line.partition("=")[0] for line in lines}
+        return re.search("small night (done|skipped)", service.said) is not None
+
+    waited(ended, lambda: f"a run in {service.said}")
+    runs = [names for names in seen.values() if "PREFECT__FLOW_RUN_ID" in names]
+    assert runs
+    for names in runs:
+        assert names >= {"DTML_DATA", "PATH", LOGIN}
+    for names in seen.values():
+        assert not names & set(SECRET)
+
+
+@needs_proc
+def test_two_services_that_start_together_have_a_server_each_and_the_death_of_one_is_its_own(tmp_path: Path) -> None:
+    any_port = {"PREFECT_SERVER_API_PORT": ""}
+    with serving(tmp_path / "one", **any_port) as one, serving(tmp_path / "two", **any_port) as two:
+        pages = {service.wait_for(r"page (\S+),")[1] for service in (one, two)}
+        assert len(pages) == 2
+        (server,) = (pid for pid in processes_of(tmp_path / "one") if b"flows.guarded_server" in cmdline(pid))
+        os.kill(server, signal.SIGKILL)
+        assert one.process.wait(PATIENCE_S) == 1
+        assert "error: Prefect's server ended with -9: start the command again" in one.said
+        two.wait_for(r"small night done: .*: 30 stocks predicted")
+        assert "crashed" not in two.said
+        assert two.process.poll() is None
+
+
+@pytest.mark.parametrize("foreign", [b'"3.8.8"', b"<html>"])
+def test_a_port_that_another_server_has_is_an_error_that_names_it(tmp_path: Path, foreign: bytes) -> None:
+    with answering(lambda _: (200, foreign)) as port:
+        ended = failed_service(tmp_path, PREFECT_SERVER_API_PORT=str(port))
+    assert ended.returncode == 1
+    taken = (
+        f"cannot listen on 127.0.0.1, port {port}: Address already in use; set PREFECT_SERVER_API_PORT to a free one"
+    )
+    assert f"error: Prefect's server {taken}" in ended.stdout
+    assert "ended\n" not in ended.stdout
+
+
+def test_a_server_that_dies_at_its_start_is_an_error(tmp_path: Path) -> None:
+    ended = failed_service(tmp_path, PREFECT_API_DATABASE_CONNECTION_URL="sqlite+aiosqlite:////nowhere/at/all.db")
+    assert ended.returncode == 1
+    assert re.search(r"error: Prefect's server ended with \d+ at its start: see \S+server\.log\n$", ended.stdout)
+
+
+def failed_service(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
+    command, own = [BIN / "dtml", "serve", "simulated"], {"DTML_DATA": str(folder / "data")} | environment
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=plain | own,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_a_server_without_a_login_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    assert warning_of_open_server() is None
+    with answering(lambda _: (200, b'"3.8.8"')) as port:
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
+        said = warning_of_open_server()
+        assert said is not None
+        assert f"127.0.0.1:{port}/api asks for no login" in said
+        assert SERVER_LOGIN in said
+        monkeypatch.setenv("DTML_DATA", str(tmp_path))
+        for command in (("db", "upgrade"), ("status",)):
+            ended = subprocess.run([BIN / "dtml", *command], capture_output=True, text=True, check=False)
+        assert said in ended.stderr
+    assert warning_of_open_server() is None  # it does not answer any more
+    with answering(lambda _: (401, b"{}")) as port:
+        assert not is_open(f"http://127.0.0.1:{port}/api/")
