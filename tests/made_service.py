@@ -44,7 +44,7 @@ class Serving:
         """Of its own server."""
         return (self.words.parent / "data" / "prefect" / "login").read_text().strip()
 
-    def wait_for(self, pattern: str) -> "re.Match[str]":
+    def wait_for(self, pattern: str | re.Pattern[str]) -> "re.Match[str]":
         return waited(lambda: re.search(pattern, self.said), lambda: f"{pattern!r} in:\n{self.said}")
 
 

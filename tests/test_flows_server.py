@@ -22,6 +22,7 @@ from flows.server import LOGIN, SERVER_LOGIN, is_open, warning_of_open_server
 
 EVIL = "https://evil.example"
 SECRET = {"MY_CLOUD_SECRET": "planted", "DTML_READER_PASSWORD": "planted"}
+RUN_ENDED = re.compile("small night (done|skipped)")
 SCRIPT = [{"prefect.deployments.steps.run_shell_script": {"script": "touch attacked"}}]
 # What made one run programs: a page lists the deployments, gives one a step of its own, and starts it.
 ATTACK = """async ([url, steps]) => {
@@ -162,6 +163,8 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
     folder = service.words.parent
     deployments = asked(f"{api}/deployments/filter", service.login)
     (night,) = (each for each in deployments if each["entrypoint"].endswith("scheduled_night"))
+    service.wait_for(RUN_ENDED)  # of what was missed, which begins with the service
+    before = len(RUN_ENDED.findall(service.said))
     asked(f"{api}/deployments/{night['id']}/create_flow_run", service.login, {"state": {"type": "SCHEDULED"}})
     seen: dict[int, set[str]] = {}
 
@@ -171,7 +174,7 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
                 with suppress(OSError):
                     lines = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
                     seen[pid] = {line.partition("=")[0] for line in lines}
-        return re.search("small night (done|skipped)", service.said) is not None
+        return len(RUN_ENDED.findall(service.said)) > before
 
     waited(ended, lambda: f"a run in {service.said}")
     runs = [names for names in seen.values() if "PREFECT__FLOW_RUN_ID" in names]

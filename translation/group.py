@@ -2,13 +2,15 @@
 
 import os
 import signal
-import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +20,7 @@ from translation.errors import TranslationError, UsageError
 
 PATIENCE = timedelta(hours=12)  # of a process for the others: the first prepares the corpus while they wait
 LOOK, FAREWELL = 0.2, 10  # seconds between looks at the processes, and for the first to end by itself
+MEETING = "DTML_TRAINING_MEETING"  # a file that nobody else may open: a port could be another training's
 LOST = "another process of the training ended: the same command goes on from the last check"
 
 
@@ -89,7 +92,11 @@ def join_group(device: str) -> tuple[Group, torch.device]:
     local = int(os.environ["LOCAL_RANK"])
     if device == "cuda" and local >= (count := torch.cuda.device_count()):
         raise UsageError(f"process {local + 1} finds {count} CUDA devices here: start one a device, or choose cpu")
-    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE)
+    meeting: dict[str, Any] = {}
+    if place := os.environ.get(MEETING):
+        size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+        meeting = {"init_method": f"file://{place}", "world_size": size, "rank": rank}
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE, **meeting)
     group = Group(dist.get_rank(), dist.get_world_size())
     if device != "cuda":
         return group, torch.device(device)
@@ -104,8 +111,13 @@ def run_group(command: Sequence[str], size: int) -> int:
     They share the threads of this process, by default its cores. The first is told of the signals that this process
     gets; when it ends or one fails, all end.
     """
+    with tempfile.TemporaryDirectory() as folder:
+        return _run_group(command, size, Path(folder) / "meeting")
+
+
+def _run_group(command: Sequence[str], size: int, meeting: Path) -> int:
     threads = max(1, torch.get_num_threads() // size)
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(size)}
+    place = {MEETING: str(meeting), "WORLD_SIZE": str(size)}
     members: list[subprocess.Popen[bytes]] = []
     for rank in range(size):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": str(threads)}
@@ -125,8 +137,3 @@ def run_group(command: Sequence[str], size: int) -> int:
         each.terminate()
         each.wait()
     return failed
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
