@@ -62,7 +62,7 @@ def _served(url: str) -> Iterator[int]:
     """The port of a dashboard over a store that is opened read only."""
     engine = open_engine(url, read_only=True)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(dashboard(engine), log_config=None, lifespan="off"))
+        server = uvicorn.Server(uvicorn.Config(dashboard(engine), log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         while not server.started:

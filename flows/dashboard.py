@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 from urllib.parse import quote, unquote, urlencode
 
 import jinja2
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from pydantic import AfterValidator, BeforeValidator
@@ -27,8 +27,9 @@ from db.errors import StoreError
 from dtml.charts import environment
 from dtml.errors import DtmlError, UsageError
 from dtml.rules import MODEL, NAIVE_RULES
+from flows.dashboard_bounds import DOWNLOADS, WAITING, Bound, download_place, page_place, workers
 from flows.dashboard_compare import compare_page
-from flows.dashboard_csv import Table, compare_table, csv_response, market_table, markets_table, stock_table
+from flows.dashboard_csv import Download, Table, compare_table, market_table, markets_table, stock_table, written
 from flows.dashboard_pages import NotThereError, market_page, markets_page, require_market
 from flows.dashboard_stock import stock_page
 
@@ -44,7 +45,8 @@ HEADERS = {
 }
 USUAL_SORT = "-probability"
 
-router = APIRouter()
+pages = APIRouter(dependencies=[Depends(page_place)])
+tables = APIRouter(dependencies=[Depends(download_place)])
 
 
 def _path_name(text: str) -> str:
@@ -74,9 +76,12 @@ To = Annotated[date | None, BeforeValidator(_day), Query(alias="to")]
 
 def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     """The pages over a store, for requests that name one of these hosts: another is that of a page in some browser."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=workers)
     app.state.engine, app.state.templates = engine, templates()
-    app.include_router(router)
+    app.state.pages, app.state.downloads = Bound(WAITING, "pages"), Bound(DOWNLOADS, "downloads")
+    app.get("/health")(health)
+    app.include_router(pages)
+    app.include_router(tables)
     for kind in (DtmlError, StoreError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _show_failure)
     return _WithHeaders(TrustedHostMiddleware(_AsSent(app), allowed_hosts=list(hosts), www_redirect=False))
@@ -109,25 +114,24 @@ class _WithHeaders:
         await self.app(scope, receive, send_with_headers if scope["type"] == "http" else send)
 
 
-@router.get("/health")
-def health() -> PlainTextResponse:
-    """Whether this process answers."""
+async def health() -> PlainTextResponse:
+    """Whether this process answers: it waits for no thread and no connection."""
     return PlainTextResponse("ok")
 
 
-@router.get("/")
+@pages.get("/")
 def markets(request: Request) -> HTMLResponse:
     """Every market."""
     return _page(request, "markets", lambda conn: markets_page(conn, _today()))
 
 
-@router.get("/markets.csv")
+@tables.get("/markets.csv")
 def markets_csv(request: Request) -> Response:
     """The table of all markets."""
     return _csv(request, lambda conn: markets_table(conn, _today()))
 
 
-@router.get("/market/{market}")
+@pages.get("/market/{market}")
 def market(
     request: Request, market: PathName, as_of: OptionalDay = None, level: Level = None, sort: str = USUAL_SORT
 ) -> HTMLResponse:
@@ -135,7 +139,7 @@ def market(
     return _page(request, "market", lambda conn: market_page(conn, market, as_of, level, sort))
 
 
-@router.get("/market/{market}/{table}.csv")
+@tables.get("/market/{market}/{table}.csv")
 def market_csv(
     request: Request, market: PathName, table: str, as_of: OptionalDay = None, level: Level = None
 ) -> Response:
@@ -143,7 +147,7 @@ def market_csv(
     return _csv(request, lambda conn: market_table(conn, table, market, as_of, level))
 
 
-@router.get("/market/{market}/stock")
+@pages.get("/market/{market}/stock")
 def find_stock(request: Request, market: PathName, symbol: OptionalName = None) -> Response:
     """Where the form to pick a stock leads: the stock's page, or its market's where none was named."""
     with reading(request.app.state.engine) as conn:
@@ -152,7 +156,7 @@ def find_stock(request: Request, market: PathName, symbol: OptionalName = None) 
     return RedirectResponse(link(place), HTTPStatus.SEE_OTHER)
 
 
-@router.get("/market/{market}/stock/{symbol}")
+@pages.get("/market/{market}/stock/{symbol}")
 def stock(
     request: Request, market: PathName, symbol: PathName, first: From = None, last: To = None, kind: str = "nightly"
 ) -> HTMLResponse:
@@ -160,7 +164,7 @@ def stock(
     return _page(request, "stock", lambda conn: stock_page(conn, market, symbol, kind, first, last))
 
 
-@router.get("/market/{market}/stock/{symbol}/{table}.csv")
+@tables.get("/market/{market}/stock/{symbol}/{table}.csv")
 def stock_csv(
     request: Request,
     market: PathName,
@@ -174,7 +178,7 @@ def stock_csv(
     return _csv(request, lambda conn: stock_table(conn, table, market, symbol, kind, first, last))
 
 
-@router.get("/compare")
+@pages.get("/compare")
 def compare(
     request: Request, market: OptionalName = None, a: OptionalName = None, b: OptionalName = None
 ) -> HTMLResponse:
@@ -182,7 +186,7 @@ def compare(
     return _page(request, "compare", lambda conn: compare_page(conn, market, a, b))
 
 
-@router.get("/compare/{table}.csv")
+@tables.get("/compare/{table}.csv")
 def compare_csv(request: Request, table: str, a: OptionalName = None, b: OptionalName = None) -> Response:
     """A table of that page."""
     return _csv(request, lambda conn: compare_table(conn, table, a, b))
@@ -218,15 +222,16 @@ def _rendered(request: Request, name: str, found: Mapping[str, Any], status: int
     return HTMLResponse(template.render(found), status)
 
 
-def _csv(request: Request, make: Callable[[Connection], Table]) -> Response:
-    engine = request.app.state.engine
-    with reading(engine) as conn:
-        table = make(conn)
-    return csv_response(engine, table)
+def _csv(request: Request, make: Callable[[Connection], Table]) -> Download:
+    with reading(request.app.state.engine) as conn:
+        return Download(written(conn, make(conn)))
 
 
-def _show_failure(request: Request, error: Exception) -> HTMLResponse:
-    """What went wrong, in one line on a page; what is not the visitor's mistake is logged as well."""
+async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
+    """What went wrong, in one line on a page; what is not the visitor's mistake is logged as well.
+
+    It is said by the event loop, so that a refusal does not wait behind what it is refused for.
+    """
     status, said = _failure(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("%s: %s", request.url.path, said)

@@ -1,52 +1,96 @@
-"""The tables of the dashboard as CSV: the rows of a statement as they are read, or of a frame that was computed."""
+"""The tables of the dashboard as CSV: the rows of a statement, or of a frame that was computed, and how they are sent.
 
+A table is written whole, to a file without a name, in one call that borrows the connection it is given: so it is what
+the store held at one moment, and what is sent afterwards, however slowly it is read, holds no connection and no thread.
+"""
+
+import asyncio
 import csv
 import io
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
-from itertools import chain
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import pandas as pd
-from fastapi.responses import StreamingResponse
-from sqlalchemy import Connection, Engine
+from fastapi.responses import Response
+from sqlalchemy import Connection
+from starlette.types import Receive, Scope, Send
 
 from db import browsing as reads
-from db.engine import reading
 from dtml.errors import UsageError
 from flows import dashboard_compare as compare
 from flows.console import plain
 from flows.dashboard_pages import NotThereError, gaps_of, market_rows, night_of, require_level, require_market
 from flows.dashboard_stock import ATTENDED, LONGEST, SOURCES, require_span, require_stock, span_scores
 
+log = logging.getLogger(__name__)
+
+LARGEST = 128 * 2**20  # bytes of a table
+IN_MEMORY = 2**20  # bytes of a table that are not worth a file
+CHUNK = 2**16  # bytes sent at once
+READER_LIMIT_S = 30  # for a reader to take a chunk
+
 Table = reads.Statement | pd.DataFrame
+Rows = Sequence[Sequence[Any]]
+File = SpooledTemporaryFile[bytes]
 
 
-def csv_response(engine: Engine, table: Table) -> StreamingResponse:
-    """The rows of a table below their names: dates and moments in ISO 8601, what is missing empty, lists as JSON.
+def written(conn: Connection, table: Table) -> File:
+    """A file of the rows below their names: dates and moments in ISO 8601, what is missing empty, lists as JSON.
 
-    What is wrong with a statement is raised here, before the answer begins.
+    Raises UsageError for a table of more than LARGEST bytes.
     """
-    found = _of_frame(table) if isinstance(table, pd.DataFrame) else _of_statement(engine, table)
-    first = next(found)
-    return StreamingResponse(
-        chain([first], found), media_type="text/csv", headers={"content-disposition": "attachment; filename=rows.csv"}
-    )
+    file = File(IN_MEMORY)
+    try:
+        for rows in _of_frame(table) if isinstance(table, pd.DataFrame) else _of_statement(conn, table):
+            file.write(_lines(rows).encode())
+            if file.tell() > LARGEST:
+                raise UsageError(
+                    f"this table has more than {LARGEST:,} bytes: name a span, or ask with dtml query --csv"
+                )
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
-def _of_frame(table: pd.DataFrame) -> Iterator[str]:
-    yield _lines([tuple(table.columns), *table.itertuples(index=False, name=None)])
+def _of_frame(table: pd.DataFrame) -> Iterator[Rows]:
+    yield [tuple(table.columns), *table.itertuples(index=False, name=None)]
 
 
-def _of_statement(engine: Engine, statement: reads.Statement) -> Iterator[str]:
-    """The rows batch by batch, the connection open between them."""
-    with reading(engine) as conn:
-        batches = reads.stream(conn, statement)
-        names = [tuple(column.name for column in statement.selected_columns)]
-        yield _lines([*names, *next(batches, ())])
-        for batch in batches:
-            yield _lines(batch)
+def _of_statement(conn: Connection, statement: reads.Statement) -> Iterator[Rows]:
+    yield [tuple(column.name for column in statement.selected_columns)]
+    yield from reads.stream(conn, statement)
+
+
+class Download(Response):
+    """A file that is sent no faster than it is read, and closed however that ends.
+
+    One whose reader takes longer than READER_LIMIT_S for CHUNK bytes is left unfinished.
+    """
+
+    def __init__(self, file: File) -> None:
+        self.file, size = file, file.tell()
+        said = {"content-disposition": "attachment; filename=rows.csv", "content-length": str(size)}
+        super().__init__(media_type="text/csv", headers=said)
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        with self.file as file:
+            file.seek(0)
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            try:
+                while chunk := file.read(CHUNK):
+                    async with asyncio.timeout(READER_LIMIT_S):
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    await asyncio.sleep(0)  # after a hang-up nothing waits in send
+            except TimeoutError:
+                log.warning("%s: left unfinished, nobody read it for %s s", scope["path"], READER_LIMIT_S)
+                return
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _lines(rows: Iterable[Sequence[Any]]) -> str:

@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import sys
 from contextlib import suppress
 
 import uvicorn
@@ -9,9 +10,11 @@ import uvicorn
 from db.engine import location, open_reader
 from dtml.errors import DtmlError
 from flows.dashboard import LOOPBACK, dashboard
+from flows.dashboard_csv import READER_LIMIT_S
 from flows.settings import err, out
 
 EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - asked for by name; it has many names then, and a warning
+SWITCH_S = 0.0005  # Python's 0.005 would be the wait of the event loop at each step while a page is made
 END_LIMIT_S = 3  # for answers that are under way when the command is told to end
 
 
@@ -21,6 +24,7 @@ def serve_dashboard(host: str, port: int) -> None:
     named = f"[{host}]" if ":" in host else host
     is_open = named not in LOOPBACK
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.setswitchinterval(SWITCH_S)
     # uvicorn raises an interrupt again when all is shut down.
     with _listen(host, port) as listening, suppress(KeyboardInterrupt):
         app = dashboard(engine, ["*"] if named in EVERYWHERE else [*LOOPBACK, *([named] if is_open else [])])
@@ -37,9 +41,12 @@ def serve_dashboard(host: str, port: int) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens on an address of this machine."""
+    """A socket that listens on an address of this machine; who does not read what it sends is cut off by the kernel."""
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         words = str(error.strerror or error).partition(" (while")[0]  # Python repeats the address there
         raise DtmlError(f"cannot listen on {host}, port {port}: {words}; give another --port or --host") from error
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; elsewhere an answer that is made waits for its reader
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * READER_LIMIT_S)
+    return listening

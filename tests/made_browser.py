@@ -53,7 +53,8 @@ class Site:
 def served(app: ASGIApp, engine: Engine) -> Iterator[Site]:
     """Serve an application, which reads this engine, from a thread; the engine is disposed of at the end."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16)  # who does not read soon holds up an answer
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:

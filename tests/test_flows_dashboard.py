@@ -28,9 +28,7 @@ from made_dashboard import (
 from sqlalchemy import event, text
 
 from db import schema
-from db.browsing import prices
 from flows.dashboard import link
-from flows.dashboard_csv import csv_response
 
 NIGHT, TARGET = (DAYS[day].date() for day in (15, 16))  # complete, of the first run
 REFUSED = DAYS[NIGHTS].date()
@@ -184,13 +182,6 @@ def test_a_csv_of_many_batches_is_the_same(site: Site, monkeypatch: pytest.Monke
     whole = site.get(address).body
     monkeypatch.setattr("db.browsing.BATCH", 7)
     assert site.get(address).body == whole
-
-
-def test_a_csv_that_nobody_reads_to_its_end_gives_its_connection_back(site: Site) -> None:
-    unread = csv_response(site.engine, prices(MARKET, STOCKS[0], None, None))
-    assert site.engine.pool.checkedout() == 1  # type: ignore[attr-defined]
-    del unread
-    assert site.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
 def test_a_stock_that_was_typed_is_found(site: Site) -> None:

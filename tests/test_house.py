@@ -19,6 +19,7 @@ ROOMS = ("flows", "dtml", "translation", "db", "tests", "benchmarks")
 FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DICTIONARY = (ROOT / "db" / "README.md").read_text(encoding="utf-8")
+OPENS = re.compile(r"^(reading|transaction)\(|\.(connect|begin)\(")
 PAGES = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "db/README.md", "db/QUESTIONS.md")
 
 
@@ -35,6 +36,17 @@ def test_no_file_is_over_300_lines_and_no_function_over_60(file: Path) -> None:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "migrations" not in file.parts:
             assert (node.end_lineno or 0) - node.lineno < 60, node.name
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_no_generator_holds_a_connection_while_its_rows_are_used_elsewhere(file: Path) -> None:
+    """What drives a generator may change threads, or leave it to the garbage collector, and a connection with it."""
+    for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and not function.decorator_list:
+            for block in (node for node in ast.walk(function) if isinstance(node, ast.With)):
+                opens = any(OPENS.search(ast.unparse(each.context_expr)) for each in block.items)
+                yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(block))
+                assert not (opens and yields), f"{function.name}, line {block.lineno}"
 
 
 def test_every_package_is_shipped() -> None:
