@@ -5,6 +5,7 @@ from benchmarks import (
     chaos,
     controls,
     coverage,
+    dashboard_load,
     data_axis,
     history,
     kills,
@@ -23,6 +24,7 @@ from benchmarks import (
 from benchmarks.panel import SHARED
 
 # The kills come last, as they end the process with their result.
+STORED = (history, dashboard_load, chaos, serve)
 TRANSLATION = (translation_search, translation_training, translation_engines, layer_cost, translation_kills)
 
 
@@ -34,7 +36,7 @@ def main() -> None:
             benchmark.main()
     else:
         print(f"no shared data at {SHARED}: what needs it is left out")
-    for benchmark in (training, resampling, kills, coverage, data_axis, history, chaos, serve, *TRANSLATION):
+    for benchmark in (training, resampling, kills, coverage, data_axis, *STORED, *TRANSLATION):
         print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}", flush=True)
         benchmark.main()
 

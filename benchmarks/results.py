@@ -92,6 +92,7 @@ RESULTS = (
     Result("bars", "what the checks find in public sets", 2, BARS),
     Result("layers", "cost per layer against length", 3, (module("layer_cost"),), shared=False),
     Result("pages", "pages of 500 stocks", 5, (module("pages"),), shared=False),
+    Result("dashboard-load", "200 requests a second, with hang-ups", 4, (module("dashboard_load"),), shared=False),
     Result("kills", "backtests that are killed", 10, (module("kills"),), shared=False),
     Result("backtest-folds", "time against folds", 5, (module("backtest"),)),
     Result("audit", "the audit and its planted leaks", 5, (FIRST, dtml("audit", "kdd17"))),
