@@ -40,6 +40,8 @@ REMEDIES = {
     "file is not a database": f"set {URL_VARIABLE} to another file",
     "connection failed": f"start the server or correct {URL_VARIABLE}",
     "statement timeout": f"a read may take {READ_LIMIT_S} s; ask for less",
+    "cannot allocate memory": "ask for less",
+    "out of memory": "ask for less",
     "interrupted": f"a read may take {READ_LIMIT_S} s; ask for less",
 }
 
@@ -234,7 +236,11 @@ def _one_line(engine: Engine) -> Iterator[None]:
     driver = engine.dialect.loaded_dbapi
     try:
         yield
-    except (SQLAlchemyError, driver.Error, driver.Warning) as error:
+    except (SQLAlchemyError, driver.Error, driver.Warning) as last:
+        error: BaseException = last
+        # A connection that broke cannot be rolled back either: how it broke is to be said.
+        while isinstance(error.__context__, (SQLAlchemyError, driver.Error)):
+            error = error.__context__
         cause = error.orig if isinstance(error, StatementError) and error.orig is not None else error
         if isinstance(cause, StoreError):
             raise cause from error

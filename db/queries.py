@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import date, datetime
+from sys import getsizeof
 from typing import Any, cast
 
 import pandas as pd
@@ -17,11 +18,13 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
 from db import schema
-from db.engine import is_read_only, reading
-from db.errors import StoreError, StoreUsageError
+from db.errors import StoreUsageError
 from db.frames import BAR_VALUES, bars, frame, row, typed
-from db.typed_sql import guarded
+from db.typed_sql import asked
 from db.typed_views import view
+
+# What an answer to SQL of a user may hold in memory at once.
+HELD_ROWS, HELD_BYTES = 1_000_000, 200_000_000
 
 
 def instruments(conn: Connection, market: str) -> pd.DataFrame:
@@ -204,27 +207,25 @@ def table_counts(conn: Connection) -> dict[str, int]:
     }
 
 
-def select(engine: Engine, sql: str) -> pd.DataFrame:
+def select(engine: Engine, sql: str, most: int | None = None) -> pd.DataFrame:
     """The rows of SQL that a user typed, as the engine gives them: SQLite keeps dates and timestamps as text.
 
-    Raises StoreUsageError, in one line, for SQL that does not run, that writes, that holds more than one
-    statement or gives no rows, and for an engine that was not opened read only.
+    With `most`, the first rows, no more than that. Raises StoreUsageError, in one line, for what `asked` refuses and
+    for an answer of more than HELD_ROWS or about HELD_BYTES.
     """
-    if not is_read_only(engine):
-        raise StoreUsageError("SQL of a user runs on an engine opened with read_only=True alone")
-    # A prepared statement is one statement: no commit can be hung on behind a semicolon, and none follows here.
-    prepared = {"prepare": True} if engine.dialect.name == "postgresql" else {}
-    try:
-        with reading(engine) as conn, guarded(conn, sql):
-            cursor: Any = conn.connection.cursor()
-            cursor.execute(sql, **prepared)
-            names = [each[0] for each in cursor.description or ()]
-            rows = cursor.fetchall() if names else []
-    except StoreError as error:
-        raise StoreUsageError(f"the SQL does not run: {error}") from error
-    if not names:
-        raise StoreUsageError("the SQL gives no rows: write a select")
-    return typed(rows, names)
+    rows, size = list[Sequence[Any]](), 0
+    with asked(engine, sql) as answer:
+        for batch in answer.batches:
+            rows += batch
+            if most is not None and len(rows) >= most:
+                break
+            size += sum(getsizeof(value) for row in batch for value in row)
+            if len(rows) > HELD_ROWS or size > HELD_BYTES:
+                raise StoreUsageError(
+                    f"an answer of more than {HELD_ROWS:,} rows or {HELD_BYTES:,} bytes is not held at once: ask for"
+                    " less, or for CSV or JSON, which are written as the rows come"
+                )
+    return typed(rows[:most], answer.names)
 
 
 def _predictions(market: str) -> sa.Select[Any]:

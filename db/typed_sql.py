@@ -1,27 +1,95 @@
-"""What keeps SQL that a user typed to reading the store: no file, no program, no end of time."""
+"""What keeps SQL that a user typed to reading the store: no file, no program, no end of time, no end of rows."""
 
 from __future__ import annotations
 
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from sys import getsizeof
 from typing import Any, cast
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
 from db import engine as opened
-from db.errors import StoreUsageError
+from db.errors import StoreError, StoreUsageError
 
 READS = ("select", "with", "values", "table", "explain", "show")
-LONGEST = 100_000_000  # bytes of a value on SQLite
+LONGEST = 16_000_000  # bytes of a value on SQLite
+ROWS, BYTES = 2000, 8_000_000  # of a batch, whichever comes first
 STEPS = 10_000  # of SQLite's machine between two looks at the clock: about a millisecond
 
 # Line comments and brackets may come first; a block comment, which PostgreSQL nests, could hide what does.
 _FIRST_WORD = re.compile(r"(?:\s|\(|--[^\r\n]*(?:[\r\n]|$))*([a-z]*)", re.IGNORECASE)
 # How a statement could take back a superuser's rights, and how it could spell that out of sight.
 _RIGHTS = re.compile(r"set_config|pg_settings|u&[\"']", re.IGNORECASE)
+
+
+Rows = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The names of an answer's columns, and its rows as they come."""
+
+    names: Sequence[str]
+    batches: Iterator[Rows]
+
+
+@contextmanager
+def asked(engine: Engine, sql: str) -> Iterator[Answer]:
+    """Run one statement of a user; what it gives is read within, in batches of ROWS or of about BYTES.
+
+    Raises StoreUsageError, in one line, for SQL that does not run, that writes, that holds more than one statement or
+    gives no rows, and for an engine that was not opened read only.
+    """
+    if not opened.is_read_only(engine):
+        raise StoreUsageError("SQL of a user runs on an engine opened with read_only=True alone")
+    run = _of_sqlite if engine.dialect.name == "sqlite" else _of_postgresql
+    try:
+        with opened.reading(engine) as conn, guarded(conn, sql), run(conn.connection.cursor(), sql) as answer:
+            if not answer.names:
+                raise StoreUsageError("the SQL gives no rows: write a select")
+            yield answer
+    except StoreUsageError:
+        raise
+    except StoreError as error:
+        raise StoreUsageError(f"the SQL does not run: {error}") from error
+
+
+@contextmanager
+def _of_sqlite(cursor: Any, sql: str) -> Iterator[Answer]:
+    with closing(cursor.execute(sql)):
+        yield Answer([each[0] for each in cursor.description or ()], _batches(cursor))
+
+
+@contextmanager
+def _of_postgresql(cursor: Any, sql: str) -> Iterator[Answer]:
+    """Row by row, or the client would hold them all; as one statement, behind which no commit can be hung."""
+    with closing(cursor.stream(sql)) as rows:
+        first = next(rows, None)
+        if first is not None:
+            yield Answer([each.name for each in cursor.description], _batches(chain([first], rows)))
+            return
+    connection = cursor.connection.pgconn  # no row came, and names come with rows alone
+    connection.prepare(b"", sql.encode())
+    told = connection.describe_prepared(b"")
+    yield Answer([told.fname(place).decode() for place in range(told.nfields)], iter(()))
+
+
+def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
+    batch, size = list[Sequence[Any]](), 0
+    for row in rows:
+        batch.append(row)
+        size += sum(map(getsizeof, row))
+        if len(batch) == ROWS or size > BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 @contextmanager

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import resource
+import shutil
 import sys
-from contextlib import suppress
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -15,12 +20,16 @@ from sqlalchemy import Engine
 
 from db import browsing, queries
 from db.engine import open_reader, reading
+from db.frames import typed
+from db.typed_sql import Answer, asked
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
-from flows.console import print_frame, print_json
-from flows.settings import out, write_whole
+from flows.console import plain, print_frame, print_json
+from flows.settings import err, out, write_whole
 
 PURPOSES = 3  # of models: a stock has a score for each
+SHOWN = 1000  # rows of an answer as a table
+MEMORY = 2 * 2**30  # bytes that an answer may take
 
 # How SQLite keeps days and moments.
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -118,27 +127,89 @@ def show_markets(*, as_json: bool) -> None:
 def answer(sql: str, *, as_json: bool, as_csv: bool, parquet: Path | None = None) -> None:
     """Print the answer to one SQL statement, run where nothing can be written, or keep it in a Parquet file.
 
-    A statement that is "-" is read from standard input. Raises UsageError where two forms are asked for, and where two
-    columns of one name would become one.
+    A statement that is "-" is read from standard input. A table has the first SHOWN rows, CSV and JSON have all,
+    Parquet those that can be held at once. Raises UsageError where two forms are asked for, where two columns of one
+    name would become one, and where it takes more memory than MEMORY.
     """
     if as_json + as_csv + (parquet is not None) > 1:
         raise UsageError("--json, --csv and --parquet are forms of one answer: choose one")
     if parquet is not None and parquet.is_dir():
         raise UsageError(f"{parquet} is a folder: --parquet takes a file")
-    rows = queries.select(open_reader(), _typed_in() if sql == "-" else sql)
-    if as_csv:
-        rows.to_csv(sys.stdout, index=False)
-        return
-    repeated = rows.columns[rows.columns.duplicated()]
+    engine, sql = open_reader(), _typed_in() if sql == "-" else sql
+    with _bounded_memory():
+        if as_csv or as_json:
+            return _print_all(engine, sql, _csv_lines if as_csv else _json_lines)
+        if parquet is None:
+            return _print_head(queries.select(engine, sql, SHOWN + 1))
+        rows = queries.select(engine, sql)
+        _require_distinct(rows.columns)
+        _write_parquet(rows, parquet)
+    out.print(f"{len(rows)} rows written to {parquet}", soft_wrap=True)
+    return None
+
+
+@contextmanager
+def _bounded_memory() -> Iterator[None]:
+    """Let this process have MEMORY more than it has, where Linux says what that is, and say in a line that it is over.
+
+    What bounds rows and values cannot see what a library or a driver holds of them.
+    """
+    kind, status = resource.RLIMIT_DATA, Path("/proc/self/status")
+    before = resource.getrlimit(kind)
+    has = re.search(r"VmData:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    most = 1024 * int(has[1]) + MEMORY if has else before[0]
+    is_lower = most < before[0] or before[0] == resource.RLIM_INFINITY
+    resource.setrlimit(kind, (most if is_lower else before[0], before[1]))
+    try:
+        yield
+    except MemoryError as error:
+        raise UsageError(f"the answer takes more than {MEMORY:,} bytes of memory: ask for less") from error
+    finally:
+        resource.setrlimit(kind, before)
+
+
+def _print_head(rows: pd.DataFrame) -> None:
+    _require_distinct(rows.columns)
+    print_frame(rows.head(SHOWN))
+    if len(rows) > SHOWN:
+        err.print(f"note: these are the first {SHOWN:,} rows; --csv and --json print all of them", soft_wrap=True)
+
+
+def _print_all(engine: Engine, sql: str, form: Callable[[Answer], Iterator[str]]) -> None:
+    """Print all rows once the last has come, from a file: a failure prints nothing, and no reader keeps the store."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:
+        with asked(engine, sql) as found:
+            file.writelines(form(found))
+        file.seek(0)
+        shutil.copyfileobj(file, sys.stdout)
+
+
+def _csv_lines(found: Answer) -> Iterator[str]:
+    yield pd.DataFrame(columns=pd.Index(found.names)).to_csv(index=False)
+    for rows in found.batches:
+        frame = typed(rows, found.names)
+        moments = (place for place, kind in enumerate(frame.dtypes) if isinstance(kind, pd.DatetimeTZDtype))
+        for place in moments:  # pandas writes those of a batch alike, which another batch's need not be
+            frame.isetitem(place, frame.iloc[:, place].to_numpy(dtype=object))
+        yield frame.to_csv(index=False, header=False)
+
+
+def _json_lines(found: Answer) -> Iterator[str]:
+    """The rows as `print_json` prints them all at once."""
+    _require_distinct(pd.Index(found.names))
+    before = "[\n"
+    for rows in found.batches:
+        for row in plain(typed(rows, found.names)):
+            written = json.dumps(row, ensure_ascii=False, indent=2, allow_nan=False)
+            yield before + textwrap.indent(written, "  ")
+            before = ",\n"
+    yield "[]\n" if before == "[\n" else "\n]\n"
+
+
+def _require_distinct(names: pd.Index[Any]) -> None:
+    repeated = names[names.duplicated()]
     if len(repeated):
         raise UsageError(f"two columns are named {repeated[0]!r}: give one another name with `as`")
-    if parquet is not None:
-        _write_parquet(rows, parquet)
-        out.print(f"{len(rows)} rows written to {parquet}", soft_wrap=True)
-    elif as_json:
-        print_json(rows)
-    else:
-        print_frame(rows)
 
 
 def _typed_in() -> str:

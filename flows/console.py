@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # what only reads prints without waiting for torch
 
 ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
 PROBABILITIES = dict.fromkeys(("probability", "spread", "calibrated"), ".3f")
+LONGEST_CELL = 1000  # characters of a table's cell
 SHOWN = 12  # rows of the most and the least probable risers
 
 
@@ -79,7 +80,8 @@ def _cell(value: Any, spec: str) -> str:
     value = plain(value)
     if value is None:
         return "-"
-    return format(value, spec) if isinstance(value, float) else str(value)
+    said = format(value, spec) if isinstance(value, float) else str(value)
+    return said if len(said) <= LONGEST_CELL else f"{said[:LONGEST_CELL]}... ({len(said):,} characters)"
 
 
 def night_summary(
