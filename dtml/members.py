@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -155,28 +157,49 @@ def optimiser_of(member: Member, weights: Weights) -> torch.optim.Adam:
     return torch.optim.Adam(weights.values(), lr=member.training.learning_rate, fused=True)
 
 
-def state_file(folder: Path, member: Member) -> Path:
-    """Where the state of a member in training lies."""
-    return folder / f"member-{member.name}.safetensors"
+def state_file(folder: Path, members: Sequence[Member]) -> Path:
+    """Where the state of the members of one program lies.
+
+    One file for all: members of different epochs could not go on in the stack that they began in, and in another one
+    their sums are grouped otherwise, which changes last bits.
+    """
+    names = " ".join(member.name for member in members)
+    return folder / f"program-{hashlib.sha256(names.encode()).hexdigest()[:12]}.safetensors"
 
 
-def save_state(fit: Fit, file: Path) -> None:
-    """Write all that the next epoch needs, whole or not at all."""
-    moments = {
-        f"adam.{i}.{name}": value
-        for i, state in fit.optimiser.state_dict()["state"].items()
-        for name, value in state.items()
-    }
-    generators = {"order": fit.order.get_state(), "noise": fit.noise.get_state()}
-    weights = {f"weights.{name}": value for name, value in fit.weights.items()}
-    best = {f"best.{name}": value for name, value in fit.best.items()}
-    card = {"best_epoch": fit.best_epoch, "steps": fit.steps, "epochs": [asdict(epoch) for epoch in fit.epochs]}
-    write_tensors(file, weights | best | moments | generators, card)
+def save_state(fits: Sequence[Fit], file: Path) -> None:
+    """Write all that the next epoch of a program needs, whole or not at all."""
+    tensors: Weights = {}
+    for position, fit in enumerate(fits):
+        moments = {
+            f"adam.{i}.{name}": value
+            for i, state in fit.optimiser.state_dict()["state"].items()
+            for name, value in state.items()
+        }
+        generators = {"order": fit.order.get_state(), "noise": fit.noise.get_state()}
+        weights = {f"weights.{name}": value for name, value in fit.weights.items()}
+        best = {f"best.{name}": value for name, value in fit.best.items()}
+        tensors |= {f"{position}.{name}": value for name, value in (weights | best | moments | generators).items()}
+    cards = [
+        {"best_epoch": fit.best_epoch, "steps": fit.steps, "epochs": list(map(asdict, fit.epochs))} for fit in fits
+    ]
+    write_tensors(file, tensors, {"members": cards})
 
 
-def restore_state(fit: Fit, file: Path) -> None:
-    """Go on from what `save_state` wrote; the fit ends with the weights that an undisturbed one would have."""
-    tensors, card = read_tensors(file)
+def restore_state(fits: Sequence[Fit], file: Path) -> None:
+    """Go on from what `save_state` wrote; fits end with the weights that undisturbed ones would have.
+
+    Raises DtmlError for a file that is damaged.
+    """
+    try:
+        tensors, card = read_tensors(file)
+        for position, (fit, told) in enumerate(zip(fits, card["members"], strict=True)):
+            _put_back(fit, _under(f"{position}.", tensors), told)
+    except (DtmlError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise DtmlError(f"the state of a training is damaged ({error}): delete {file} to begin anew") from error
+
+
+def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:
     fit.weights = _under("weights.", tensors)
     fit.best = _under("best.", tensors)
     fit.best_epoch, fit.steps = card["best_epoch"], card["steps"]

@@ -52,7 +52,7 @@ def fit_members(
     called from the program's thread, first with the last epoch done of a fit that is continued. `begin` holds the
     first weights of each member; without it they are drawn.
     """
-    groups = _programs(members, train, lambda alike: stack or _stack_size(alike, train, device))
+    groups = _programs(members, train, device, stack)
     fits = {i: start(member, len(train.symbols), device) for i, member in enumerate(members)}
     for fit, weights in zip(fits.values(), begin or (), strict=begin is not None):
         fit.start_from(weights)
@@ -126,9 +126,13 @@ def _stack_size(alike: Sequence[Member], train: Windows, device: torch.device) -
     return max(1, min(MOST_STACKED, STACK_BYTES // gates))
 
 
-def _programs(
-    members: Sequence[Member], train: Windows, stack_size: Callable[[Sequence[Member]], int]
-) -> list[list[int]]:
+def state_files(folder: Path, members: Sequence[Member], train: Windows, device: torch.device) -> list[Path]:
+    """Where `fit_members` keeps the state of these members in this folder, a file a program."""
+    groups = _programs(members, train, device, None)
+    return [state_file(folder, [members[position] for position in group]) for group in groups]
+
+
+def _programs(members: Sequence[Member], train: Windows, device: torch.device, stack: int | None) -> list[list[int]]:
     """Positions of members that one program can train together: the same network but for its buffers, and batches."""
 
     def likeness(position: int) -> Hashable:
@@ -140,7 +144,7 @@ def _programs(
 
     alike = groupby(sorted(range(len(members)), key=lambda i: (repr(likeness(i)), i)), key=likeness)
     groups = [list(positions) for _, positions in alike]
-    stacks = [(group, stack_size([members[position] for position in group])) for group in groups]
+    stacks = [(group, stack or _stack_size([members[i] for i in group], train, device)) for group in groups]
     return sorted(group[first : first + size] for group, size in stacks for first in range(0, len(group), size))
 
 
@@ -149,19 +153,18 @@ def _fit_program(
 ) -> Iterator[int]:
     """Train these members together; yields after each epoch. One that has finished leaves the stack."""
     stocks, device = train.observed.shape[1], train.rows.device
-    files = {fit.member: None if state_folder is None else state_file(state_folder, fit.member) for fit in fits}
-    for fit in fits:
-        if (file := files[fit.member]) is not None and file.exists():
-            restore_state(fit, file)
+    file = None if state_folder is None else state_file(state_folder, [fit.member for fit in fits])
+    if file is not None and file.exists():
+        restore_state(fits, file)
+        for fit in fits:
             on_epoch(fit.member, fit.epochs[-1])
     while active := [fit for fit in fits if not fit.finished]:
         program = _assemble(active, stocks, device)
         step = _Step(program, [fit.noise for fit in active])
         while not any(fit.finished for fit in active):
             _epoch(active, program, step, train, validation)
-            for fit in active:
-                if (file := files[fit.member]) is not None:
-                    save_state(fit, file)
+            if file is not None:
+                save_state(fits, file)
             for fit in active:
                 on_epoch(fit.member, fit.epochs[-1])
             yield len(active[0].epochs)

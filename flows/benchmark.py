@@ -26,10 +26,10 @@ from dtml.checkpoints import Ensemble
 from dtml.classifiers import Fitted, Kind, fit_classifier
 from dtml.errors import DtmlError
 from dtml.inference import choose_device, member_probabilities
-from dtml.members import Fit, Member, state_file
+from dtml.members import Fit, Member
 from dtml.paper import PaperSet, Recipe, grid
 from dtml.rules import calls_on, choose_rule
-from dtml.training import EpochReport, fit_members, no_report, stack_members
+from dtml.training import EpochReport, fit_members, no_report, stack_members, state_files
 from dtml.windows import WindowConfig, Windows
 from flows.desk import Desk, stored_bars
 from flows.settings import data_folder
@@ -197,9 +197,11 @@ def train_models(study: Study, on_epoch: EpochReport = no_report) -> dict[str, l
 
 def was_begun(study: Study) -> bool:
     """Whether an earlier process left the state of a training: then nobody has measured the whole of it."""
+    device = choose_device(study.desk.device)
     for window in study.windows:
-        folder = _state_folder(study.paper.market, *study.spans(window))
-        if any(state_file(folder, member).exists() for member in members_of(study, window).values()):
+        train, validation = study.spans(window)
+        folder, members = _state_folder(study.paper.market, train, validation), members_of(study, window)
+        if any(file.exists() for file in state_files(folder, list(members.values()), train, device)):
             return True
     return False
 

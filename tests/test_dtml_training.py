@@ -97,7 +97,7 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(tm
 
     with pytest.raises(KeyboardInterrupt):
         fit(state_folder=tmp_path, on_epoch=interrupt)
-    assert state_file(tmp_path, Member(0, MODEL, RECIPE)).exists()
+    assert state_file(tmp_path, [Member(0, MODEL, RECIPE)]).exists()
     seen: list[int] = []
     resumed = fit(state_folder=tmp_path, on_epoch=lambda _, epoch: seen.append(epoch.number))
     undisturbed = fit()

@@ -148,7 +148,7 @@ def test_an_interrupted_benchmark_goes_on_where_it_stopped_and_ends_the_same(stu
     resumed = train_models(study, lambda member, epoch: seen.append((type(member.model).__name__, epoch.number)))
     assert ("ModelConfig", 1) not in seen
     assert ("ModelConfig", 3) in seen
-    for file in tmp_path.rglob("member-*.safetensors"):
+    for file in tmp_path.rglob("program-*.safetensors"):
         file.unlink()
     undisturbed = train_models(Study(study.desk, PAPER, seeds=(0, 1)))
     test = study.read_test()[0]
