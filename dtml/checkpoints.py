@@ -50,7 +50,17 @@ class Ensemble:
 
 def save_ensemble(ensemble: Ensemble, file: Path) -> str:
     """Write the checkpoint and return its SHA-256, by which it is known from then on."""
-    card = {
+    write_tensors(file, ensemble.weights, _card(ensemble))
+    return sha256(file)
+
+
+def checkpoint_hash(ensemble: Ensemble) -> str:
+    """The SHA-256 that the checkpoint would have; nothing is written."""
+    return hashlib.sha256(_as_bytes(ensemble.weights, _card(ensemble))).hexdigest()
+
+
+def _card(ensemble: Ensemble) -> dict[str, Any]:
+    return {
         "format": FORMAT,
         "market": ensemble.market,
         "symbols": list(ensemble.symbols),
@@ -59,19 +69,17 @@ def save_ensemble(ensemble: Ensemble, file: Path) -> str:
         "model": asdict(ensemble.model),
         "windows": asdict(ensemble.windows),
     }
-    write_tensors(file, ensemble.weights, card)
-    return sha256(file)
 
 
 def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     """Read a checkpoint that must be the one recorded (`sha`) and made for this market."""
     if not file.exists():
-        raise DtmlError(f"checkpoint {file} is not there: restore it, or train anew with `dtml train {market}`")
+        raise DtmlError(f"checkpoint {file} is not there: {_way_out(market)}")
     found = sha256(file)
     if found != sha:
         raise DtmlError(
             f"checkpoint {file} has SHA-256 {found[:12]}..., its run recorded {sha[:12]}...: "
-            f"it was changed or damaged; restore it, or train anew with `dtml train {market}`"
+            f"it was changed or damaged; {_way_out(market)}"
         )
     weights, card = read_tensors(file)
     try:
@@ -92,6 +100,11 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
         raise DtmlError(f"{file} is no checkpoint of this program: its card does not fit, {reason}") from error
 
 
+def _way_out(market: str) -> str:
+    again = "make it again from the receipt of one of its predictions with `dtml reproduce RECEIPT --retrain`"
+    return f"restore it from a backup, {again}, or train anew with `dtml train {market}`"
+
+
 def sha256(file: Path) -> str:
     """Hexadecimal SHA-256 of a file."""
     with file.open("rb") as stream:
@@ -102,14 +115,18 @@ def write_tensors(file: Path, tensors: Weights, card: dict[str, Any]) -> None:
     """Write tensors and a JSON card into one safetensors file, whole or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_suffix(f".{os.getpid()}.partial")
-    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     try:
         with partial.open("wb") as stream:
-            stream.write(save(contiguous, metadata={"card": json.dumps(card, sort_keys=True)}))
+            stream.write(_as_bytes(tensors, card))
             os.fsync(stream.fileno())  # a run's row must never outlive its file
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)  # it is there after a failure alone, such as a full disk
+
+
+def _as_bytes(tensors: Weights, card: dict[str, Any]) -> bytes:
+    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    return save(contiguous, metadata={"card": json.dumps(card, sort_keys=True)})
 
 
 def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:

@@ -41,7 +41,9 @@ def replay(
 def reproduce(
     receipt: Annotated[str, typer.Argument(help="RUN/SYMBOL/TARGET, the column receipt of latest_prediction.")],
     market_file: MarketFile = None,
-    train_again: Annotated[bool, typer.Option("--retrain", help="Train its model again and compare weights.")] = False,
+    train_again: Annotated[
+        bool, typer.Option("--retrain", help="Train its model again: compare weights, or replace lost ones.")
+    ] = False,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:

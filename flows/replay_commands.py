@@ -62,10 +62,11 @@ def reproduce_prediction(text: str, market_file: Path | None, device: str, *, tr
     receipt, engine = Receipt.read(text), open_reader()
     run = run_of(engine, receipt)
     archive = Archive(engine, market_of(run, market_file), device)
-    found, trained = reproduce(archive, receipt, run), None
-    if train_again:
+    trained = None
+    if train_again:  # first, as it makes weights again that are lost
         with training_progress(experiment_of(run).members_of()) as on_epoch:
             trained = retrain(archive, run, on_epoch)
+    found = reproduce(archive, receipt, run)
     if as_json:
         print_json(reproduction_summary(found, trained))
     else:

@@ -89,7 +89,7 @@ def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dic
     }
     if trained is None:
         return document
-    again = {"checkpoint_hash": trained.checkpoint_hash, "differing": dict(trained.differing)}
+    again = {name: getattr(trained, name) for name in ("checkpoint_hash", "differing", "restored")}
     return document | {"retrained": again | {"equal": not trained.reasons, "reasons": trained.reasons}}
 
 
@@ -110,6 +110,8 @@ def print_reproduction(found: Reproduction, trained: Retraining | None) -> None:
     out.print(f"found        {'; '.join(found.reasons) or 'equal to the last bit'}")
     if trained is not None:
         equal = f"the weights are the same to the last bit, {trained.parameters} parameters"
+        if trained.restored:
+            equal = "the checkpoint was lost, came out as it was, and lies there again"
         out.print(f"retrained    {'; '.join(trained.reasons) or equal}; checkpoint SHA-256 {trained.checkpoint_hash}")
 
 

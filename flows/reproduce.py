@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -18,15 +19,18 @@ from db import queries
 from db.engine import reading
 from db.errors import StoreUsageError
 from db.standing import COMPLETE
-from dtml.checkpoints import save_ensemble
-from dtml.errors import UsageError
+from dtml.checkpoints import Ensemble, checkpoint_hash, save_ensemble
+from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.markets import Market, market_names
 from dtml.training import EpochReport, no_report
 from flows.desk import Desk, StoredSource, experiment_of, read_market, stored_bars
 from flows.fetch import history_start
 from flows.replay import FIGURES, KEPT_SINCE_0010, Archive, made_by, stocks_of
+from flows.settings import data_folder
 from flows.train import fit_bars
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,10 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Retraining:
-    """A model trained again: its checkpoint's SHA-256, and each parameter that differs, with the largest difference."""
+    """A model trained again: its checkpoint's SHA-256, and each parameter that differs, with the largest difference.
+
+    Where the run's own weights were lost, nothing differs, and the checkpoint lies there again: it was `restored`.
+    """
 
     run: Mapping[str, Any]
     device: str
@@ -99,6 +106,7 @@ class Retraining:
     parameters: int
     differing: Mapping[str, float]
     first: date
+    restored: bool = False
 
     @property
     def reasons(self) -> list[str]:
@@ -172,25 +180,51 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
 def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report) -> Retraining:
     """Train the model of a run again, in a temporary folder, from the bars that it knew, and compare the weights.
 
-    When the stocks were members is what the market's list says today. Raises UsageError for a run that went on from
-    another's weights.
+    A checkpoint that is lost, missing or damaged, is put back when it comes out as it was; else DtmlError says what is
+    left to do. When the stocks were members is what the market's list says today, and so are the stocks of a model that
+    is lost and not tied to its own. Raises UsageError for a run that went on from another's weights.
     """
-    model, experiment = archive.model(run), experiment_of(run)
+    experiment = experiment_of(run)
     if experiment.warm_start:
         raise UsageError(f"{run['id']} went on from the weights of the model before, which its row does not name")
-    market = archive.market.with_symbols(model.ensemble.symbols)
+    kept = _kept(archive, run)
+    listed = run["config"].get("stocks", archive.market.symbols)
+    market = archive.market.with_symbols(listed if kept is None else kept.symbols)
     source = StoredSource(archive.engine, market)
     desk = Desk(market, source, archive.engine, experiment, archive.device, None)
     as_of = run["train_last"]
     bars, _ = stored_bars(desk, history_start(desk, as_of), as_of, run["data_watermark"])
     with TemporaryDirectory() as folder:
         fitted = fit_bars(desk, as_of, bars, Path(folder) / "training", on_epoch)
-        sha = save_ensemble(fitted.ensemble, Path(folder) / "again.safetensors")
-    then, now = model.ensemble.weights, fitted.ensemble.weights
+    sha = checkpoint_hash(fitted.ensemble)
+    if kept is None:
+        _put_back(archive, run, fitted.ensemble, sha)
+    then, now = (kept or fitted.ensemble).weights, fitted.ensemble.weights
     differing = {
         name: float((then[name] - now[name]).abs().max()) for name in then if not torch.equal(then[name], now[name])
     }
-    return Retraining(run, choose_device(archive.device).type, sha, len(then), differing, fitted.first)
+    device = choose_device(archive.device).type
+    return Retraining(run, device, sha, len(then), differing, fitted.first, restored=kept is None)
+
+
+def _kept(archive: Archive, run: Mapping[str, Any]) -> Ensemble | None:
+    """The weights of a run; None when they are lost."""
+    try:
+        return archive.model(run).ensemble
+    except DtmlError as error:
+        log.warning("%s; training it again", error)
+        return None
+
+
+def _put_back(archive: Archive, run: Mapping[str, Any], ensemble: Ensemble, sha: str) -> None:
+    if sha != run["checkpoint_hash"]:
+        then, computed = run["checkpoint_hash"], made_by(run, choose_device(archive.device).type)
+        raise DtmlError(
+            f"the weights of {run['id']}, SHA-256 {then[:12]}..., are lost, and trained again they are {sha[:12]}... "
+            f"({computed}): restore its checkpoint from a backup, train it again on the machine that did, or go on "
+            f"with new ones: `dtml train {run['market']}`"
+        )
+    save_ensemble(ensemble, data_folder() / run["checkpoint_path"])
 
 
 def _listed(archive: Archive, known: set[str], as_of: date) -> set[str]:

@@ -18,7 +18,7 @@ from db import evidence, queries, repositories
 from db.engine import reading, transaction
 from dtml.backtest import spans
 from dtml.calibration import Calibration
-from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
+from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ensemble
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
 from dtml.members import Fit
@@ -67,23 +67,29 @@ class Trained:
 def why_due(desk: Desk, as_of: date) -> str | None:
     """Why the market's policy wants a training at `as_of`, or None when the latest model serves.
 
-    Only models trained on sessions up to `as_of` count: a past night never uses a later model.
+    Only models trained on sessions up to `as_of` count: a past night never uses a later model. One whose weights are
+    lost does not serve.
     """
-    policy = desk.market.retrain
     with reading(desk.engine) as conn:
         latest = queries.latest_run(conn, desk.name, on_or_before=as_of)
-    if latest is None:
-        return None if policy == "never" else "there is no model yet"
-    if policy == "never":
+    if desk.market.retrain == "never":
         return None
+    return "there is no model yet" if latest is None else _why_another(desk, latest, as_of)
+
+
+def _why_another(desk: Desk, latest: Mapping[str, Any], as_of: date) -> str | None:
     if latest["config"] != _config(desk):
         return f"the configuration is not the one of {latest['id']}"
     if latest["slope"] is None:
         return f"{latest['id']} is of a version that did not calibrate"
-    if policy == "missing":
-        return None
     age = len(sessions_between(desk.market.calendar, latest["train_last"], as_of)) - 1
-    return f"{latest['id']} is {age} sessions old" if age >= policy else None
+    if isinstance(policy := desk.market.retrain, int) and age >= policy:
+        return f"{latest['id']} is {age} sessions old"
+    try:
+        load_run(desk, latest)
+    except DtmlError as error:
+        return f"the weights of {latest['id']} are lost, {error}"
+    return None
 
 
 def load_model(desk: Desk, as_of: date) -> Model:
@@ -103,9 +109,7 @@ def train_model(
 ) -> Model:
     """Train on what is stored up to `as_of` and record the run; the same data, settings and seeds give the same run.
 
-    The bars are as known at a moment (None: now).
-
-    Interrupted, it continues from the last epoch when it is called again.
+    The bars are as known at a moment (None: now). Interrupted, it continues from the last epoch when called again.
     """
     trained = fit_model(desk, as_of, on_epoch, known_at=known_at, previous=_previous(desk, as_of))
     with transaction(desk.engine) as conn:
@@ -139,7 +143,8 @@ def fit_model(
     """Train on bars up to `as_of` as known at a moment (None: now); a run that is stored is loaded in its place.
 
     Nothing is written to the store. A warm start goes on from the weights of the `previous` model. `serves` tells apart
-    runs of the same weights that will predict from other bars.
+    runs of the same weights that will predict from other bars. A run whose weights are lost is trained again; where
+    that gives others, as another processor may, they are a run of their own beside it.
     """
     bars, watermark = stored_bars(desk, history_start(desk, as_of), as_of, known_at)
     run_id = _run_id(desk, as_of, bars, [kind, serves, None if previous is None else previous.run_id])
@@ -148,6 +153,7 @@ def fit_model(
     folder = data_folder() / "training" / run_id
     log.info("training %s", run_id)
     fitted = fit_bars(desk, as_of, bars, folder, on_epoch, previous)
+    run_id = _own_name(desk, run_id, checkpoint_hash(fitted.ensemble))
     row = _row(desk, run_id, fitted) | {
         "kind": kind,
         "data_watermark": watermark,
@@ -233,15 +239,32 @@ def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame, purpose: list[str | Non
 
 
 def _known(desk: Desk, run_id: str) -> Trained | None:
+    """What is stored of a run, or of one beside it, with its weights; None when none has them."""
     with reading(desk.engine) as conn:
-        if run_id not in set(queries.runs(conn, desk.name)["id"]):
-            return None
-        run = queries.run(conn, run_id)
-    try:
-        return Trained(load_run(desk, run), run)
-    except DtmlError as error:
-        log.warning("%s; training it anew", error)
-        return None
+        names = [name for name in queries.runs(conn, desk.name)["id"] if f"{name}-".startswith(f"{run_id}-")]
+        stored = [queries.run(conn, name) for name in names]
+    for run in stored:
+        try:
+            return Trained(load_run(desk, run), run)
+        except DtmlError as error:
+            log.warning("%s; training it anew", error)
+    return None
+
+
+def _own_name(desk: Desk, run_id: str, sha: str) -> str:
+    """The name of a run, or one beside it where it is stored with other weights: what its row says, stands."""
+    with reading(desk.engine) as conn:
+        stored = queries.runs(conn, desk.name).set_index("id")["checkpoint_hash"]
+    if stored.get(run_id, sha) == sha:
+        return run_id
+    beside = f"{run_id}-{sha[:8]}"
+    log.warning(
+        "%s is stored with weights of SHA-256 %s..., which are lost, and trained again here they are %s...: another "
+        "processor or library computes other last bits. They are kept beside it, as %s, and serve from now on; to make "
+        "predictions of the lost ones again, restore their checkpoint from a backup",
+        *(run_id, stored[run_id][:12], sha[:12], beside),
+    )
+    return beside
 
 
 def load_run(desk: Desk, run: Mapping[str, Any]) -> Model:

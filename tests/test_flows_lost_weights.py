@@ -1,0 +1,143 @@
+"""A run whose weights are lost is made again; where they come out otherwise, nothing is refused for ever."""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_backtests import FIRST, LAST, backtest_of
+from made_commands import Command
+from made_nights import AS_OF
+from sqlalchemy import Engine, text
+from test_flows_reproduce import receipt_of
+
+from db import queries
+from db.engine import reading, transaction
+from flows import train
+from flows.backtest_scores import run_backtest
+from flows.desk import Desk, Order
+from flows.fetch import fetch_bars
+from flows.night import NightRefusedError, run_night
+from flows.settings import data_folder
+from flows.train import load_model, train_model, why_due
+
+LOSSES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda file: file.unlink(),
+    "damaged": lambda file: file.write_bytes(file.read_bytes()[:-9] + b"otherwise"),
+}
+ELSEWHERE = "0123456789abcdef" * 4  # the hash of what another processor trained
+
+
+def runs(desk: Desk) -> dict[str, dict[str, Any]]:
+    with reading(desk.engine) as conn:
+        return {name: queries.run(conn, name) for name in queries.runs(conn)["id"]}
+
+
+def checkpoint_of(run: dict[str, Any]) -> Path:
+    return data_folder() / str(run["checkpoint_path"])
+
+
+def lose(desk: Desk, *, how: str = "missing", trained_elsewhere: bool = False) -> bytes:
+    """Lose every checkpoint; what was in the last one."""
+    for run in runs(desk).values():
+        whole = checkpoint_of(run).read_bytes()
+        LOSSES[how](checkpoint_of(run))
+    if trained_elsewhere:
+        with transaction(desk.engine) as conn:
+            conn.execute(text("update run set checkpoint_hash = :sha"), {"sha": ELSEWHERE})
+    return whole
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_night_whose_model_s_weights_are_lost_trains_them_again(desk: Desk, how: str) -> None:
+    fetch_bars(desk, AS_OF)
+    model = train_model(desk, AS_OF)
+    whole = lose(desk, how=how)
+    assert f"the weights of {model.run_id} are lost" in str(why_due(desk, AS_OF))
+    assert run_night(desk, AS_OF).row["run_id"] == model.run_id
+    assert checkpoint_of(runs(desk)[model.run_id]).read_bytes() == whole
+    lose(desk, how=how)
+    later = run_night(desk, date(2024, 7, 2)).row
+    assert later["status"] == "complete"
+    assert later["run_id"] != model.run_id
+
+
+def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(desk: Desk) -> None:
+    fetch_bars(desk, AS_OF)
+    train_model(desk, AS_OF)
+    lose(desk)
+    never = replace(desk, market=replace(desk.market, retrain="never"))
+    with pytest.raises(NightRefusedError, match=r"is not there: restore it from a backup, .*`dtml train simulated`"):
+        run_night(never, AS_OF)
+
+
+@pytest.mark.parametrize("how", LOSSES)
+def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
+    desk: Desk, how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch_bars(desk, AS_OF)
+    first = train_model(desk, AS_OF)
+    lose(desk, how=how, trained_elsewhere=True)
+    lost = runs(desk)[first.run_id]
+    left = checkpoint_of(lost).read_bytes() if how == "damaged" else None
+    with caplog.at_level(logging.WARNING):
+        second = train_model(desk, AS_OF)
+    assert second.run_id.startswith(f"{first.run_id}-")
+    assert f"stored with weights of SHA-256 {ELSEWHERE[:12]}..., which are lost" in caplog.text
+    assert "restore their checkpoint from a backup" in caplog.text
+    assert runs(desk)[first.run_id] == lost
+    assert (checkpoint_of(lost).read_bytes() if how == "damaged" else None) == left
+    assert load_model(desk, AS_OF).run_id == second.run_id
+    assert run_night(desk, AS_OF).row["run_id"] == second.run_id
+    monkeypatch.setattr(train, "fit_bars", lambda *_: pytest.fail("it was trained a third time"))
+    assert train_model(desk, AS_OF).run_id == second.run_id
+    assert len(runs(desk)) == 2
+
+
+def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(
+    desk: Desk, engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
+    run_night(desk, AS_OF)
+    whole, receipt = lose(desk), str(receipt_of(desk, "L01"))
+    (run,) = runs(desk).values()
+    code, _, complaint = command("reproduce", receipt, "--device", "cpu")
+    assert code == 1
+    assert "`dtml reproduce RECEIPT --retrain`" in " ".join(complaint.split())
+    code, said, _ = command("reproduce", receipt, "--retrain", "--device", "cpu", "--json")
+    assert (code, json.loads(said)["equal"], json.loads(said)["retrained"]["restored"]) == (0, True, True)
+    assert checkpoint_of(run).read_bytes() == whole
+    assert command("reproduce", receipt, "--device", "cpu")[0] == 0
+    lose(desk, trained_elsewhere=True)
+    code, _, complaint = command("reproduce", receipt, "--retrain", "--device", "cpu")
+    assert code == 1
+    said = " ".join(complaint.split())
+    assert f"SHA-256 {ELSEWHERE[:12]}..., are lost, and trained again they are" in said
+    assert "restore its checkpoint from a backup" in said
+    assert "`dtml train simulated`" in said
+    assert not checkpoint_of(run).exists()
+
+
+def test_a_backtest_whose_weights_are_lost_in_the_middle_is_finished(
+    order: Order, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backtest = backtest_of(order)
+
+    def stopped(done: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_backtest(backtest, on_fold=stopped)
+    for file in [*(data_folder() / "models").iterdir(), *backtest.folder.iterdir()]:
+        file.unlink()
+    result = run_backtest(backtest)
+    assert (result.folds["first"].min().date(), result.folds["last"].max().date()) == (FIRST, LAST)
+    with reading(engine) as conn:
+        assert len(queries.runs(conn)) == 3
+    monkeypatch.setattr(train, "fit_bars", lambda *_: pytest.fail("it was trained a third time"))
+    assert run_backtest(backtest).row == result.row
