@@ -29,6 +29,7 @@ from flows.settings import err, out, write_whole
 
 PURPOSES = 3  # of models: a stock has a score for each
 SHOWN = 1000  # rows of an answer as a table
+LARGEST = 2 * 2**30  # characters of an answer as CSV or JSON
 MEMORY = 2 * 2**30  # bytes that an answer may take
 
 # How SQLite keeps days and moments.
@@ -129,7 +130,7 @@ def answer(sql: str, *, as_json: bool, as_csv: bool, parquet: Path | None = None
 
     A statement that is "-" is read from standard input. A table has the first SHOWN rows, CSV and JSON have all,
     Parquet those that can be held at once. Raises UsageError where two forms are asked for, where two columns of one
-    name would become one, and where it takes more memory than MEMORY.
+    name would become one, and where it is longer than LARGEST or takes more memory than MEMORY.
     """
     if as_json + as_csv + (parquet is not None) > 1:
         raise UsageError("--json, --csv and --parquet are forms of one answer: choose one")
@@ -179,7 +180,13 @@ def _print_all(engine: Engine, sql: str, form: Callable[[Answer], Iterator[str]]
     """Print all rows once the last has come, from a file: a failure prints nothing, and no reader keeps the store."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:
         with asked(engine, sql) as found:
-            file.writelines(form(found))
+            written = 0
+            for text in form(found):
+                written += file.write(text)
+                if written > LARGEST:
+                    raise UsageError(
+                        f"an answer of more than {LARGEST:,} characters is not printed: ask for it in parts"
+                    )
         file.seek(0)
         shutil.copyfileobj(file, sys.stdout)
 

@@ -11,6 +11,7 @@ from made_stores import fill
 from sqlalchemy import Engine
 
 from db.errors import StoreUsageError
+from dtml.errors import UsageError
 from flows.asking import SHOWN, answer
 
 NUMBERS = "with recursive n(i) as (select 1 union all select i + 1 from n{end})"
@@ -23,11 +24,13 @@ JSON, CSV = TABLE | {"as_json": True}, TABLE | {"as_csv": True}
 CHILD = """
 import resource, sys
 from pathlib import Path
+import db.engine
 import flows.asking
 from dtml.errors import DtmlError
 from db.errors import StoreError
 form, memory, sql = sys.argv[1:]
 flows.asking.MEMORY = int(memory)
+db.engine.READ_LIMIT_S = 3600  # not what is asked about here
 try:
     forms = {name: name == form for name in ("as_json", "as_csv")}
     flows.asking.answer(sql, **forms, parquet=Path("rows.parquet") if form == "parquet" else None)
@@ -98,6 +101,16 @@ def test_a_file_that_must_be_held_at_once_is_refused_beyond_a_bound(
     with pytest.raises(StoreUsageError, match=r"or 1,000,000 bytes is not held at once"):
         answer(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
     assert list(tmp_path.glob("*.parquet*")) == []
+
+
+@pytest.mark.parametrize("form", ["as_csv", "as_json"])
+def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("flows.asking.LARGEST", 100_000)
+    with pytest.raises(UsageError, match="more than 100,000 characters is not printed: ask for it in parts"):
+        answer(ENDLESS, **TABLE | {form: True})
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("form", ["as_csv", "as_json"])
