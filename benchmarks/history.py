@@ -129,7 +129,7 @@ def _new_nights(engine: Engine, history: TenYears) -> Iterator[tuple[str, str, p
 
 
 def _ask(engine: Engine, sql: str) -> int:
-    return len(queries.select(engine, sql))
+    return len(queries.select(engine, sql, own=True))
 
 
 def _store_night(engine: Engine, market: str, run_id: str, made: pd.DataFrame, looks: pd.DataFrame) -> int:

@@ -119,7 +119,7 @@ def _digest(home: Path) -> dict[str, str]:
     engine = open_engine(read_only=True)
     with reading(engine):
         return {
-            name: hashlib.sha256(select(engine, sql).to_csv(index=False).encode()).hexdigest()
+            name: hashlib.sha256(select(engine, sql, own=True).to_csv(index=False).encode()).hexdigest()
             for name, sql in TABLES.items()
         }
 

@@ -207,14 +207,15 @@ def table_counts(conn: Connection) -> dict[str, int]:
     }
 
 
-def select(engine: Engine, sql: str, most: int | None = None) -> pd.DataFrame:
+def select(engine: Engine, sql: str, most: int | None = None, *, own: bool = False) -> pd.DataFrame:
     """The rows of SQL that a user typed, as the engine gives them: SQLite keeps dates and timestamps as text.
 
-    With `most`, the first rows, no more than that. Raises StoreUsageError, in one line, for what `asked` refuses and
-    for an answer of more than HELD_ROWS or about HELD_BYTES.
+    With `most`, the first rows, no more than that. A statement that is this program's `own` may be asked as a superuser
+    of PostgreSQL too. Raises StoreUsageError, in one line, for what `asked` refuses and for an answer of more than
+    HELD_ROWS or about HELD_BYTES.
     """
     rows, size = list[Sequence[Any]](), 0
-    with asked(engine, sql) as answer:
+    with asked(engine, sql, own=own) as answer:
         for batch in answer.batches:
             rows += batch
             if most is not None and len(rows) >= most:

@@ -24,8 +24,15 @@ STEPS = 10_000  # of SQLite's machine between two looks at the clock: about a mi
 
 # Line comments and brackets may come first; a block comment, which PostgreSQL nests, could hide what does.
 _FIRST_WORD = re.compile(r"(?:\s|\(|--[^\r\n]*(?:[\r\n]|$))*([a-z]*)", re.IGNORECASE)
-# How a statement could take back a superuser's rights, and how it could spell that out of sight.
-_RIGHTS = re.compile(r"set_config|pg_settings|u&[\"']", re.IGNORECASE)
+# Whoever is one of these, or may become one, reads files of the server or runs programs there: `set_config` changes a
+# role in the midst of a statement, and `query_to_xml` makes one of text that no search of the statement finds.
+_OUTSIDE = """
+    select rolname from pg_roles
+    where pg_has_role(session_user, oid, 'member') and (
+        rolsuper or rolname in ('pg_read_server_files', 'pg_write_server_files', 'pg_execute_server_program')
+    )
+    order by rolsuper desc, rolname limit 1
+"""
 
 
 Rows = Sequence[Sequence[Any]]
@@ -40,17 +47,17 @@ class Answer:
 
 
 @contextmanager
-def asked(engine: Engine, sql: str) -> Iterator[Answer]:
-    """Run one statement of a user; what it gives is read within, in batches of ROWS or of about BYTES.
+def asked(engine: Engine, sql: str, *, own: bool = False) -> Iterator[Answer]:
+    """Run one statement of a user, or this program's `own`; what it gives is read within, in batches of ROWS or BYTES.
 
     Raises StoreUsageError, in one line, for SQL that does not run, that writes, that holds more than one statement or
-    gives no rows, and for an engine that was not opened read only.
+    gives no rows, for an engine that was not opened read only, and for SQL that a superuser of PostgreSQL typed.
     """
     if not opened.is_read_only(engine):
         raise StoreUsageError("SQL of a user runs on an engine opened with read_only=True alone")
     run = _of_sqlite if engine.dialect.name == "sqlite" else _of_postgresql
     try:
-        with opened.reading(engine) as conn, guarded(conn, sql), run(conn.connection.cursor(), sql) as answer:
+        with opened.reading(engine) as conn, guarded(conn, sql, own=own), run(conn.connection.cursor(), sql) as answer:
             if not answer.names:
                 raise StoreUsageError("the SQL gives no rows: write a select")
             yield answer
@@ -93,14 +100,13 @@ def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
 
 
 @contextmanager
-def guarded(conn: Connection, sql: str) -> Iterator[None]:
-    """Hold a read-only connection while one statement of a user runs on it.
+def guarded(conn: Connection, sql: str, *, own: bool = False) -> Iterator[None]:
+    """Hold a read-only connection while one statement of a user, or this program's `own`, runs on it.
 
     SQLite, which has no limit of its own, ends it after READ_LIMIT_S; PostgreSQL's readers are opened with theirs.
-    There, where `copy` runs programs and a superuser's functions read files, only what gives rows may begin the
-    statement, and a superuser gives up all rights but reading tables: that holds mistakes and pasted SQL, not one who
-    writes against it, so a store whose SQL others type needs a role of its own. Raises StoreUsageError for what is
-    refused.
+    There only what gives rows may begin the statement, and no role may type one that could reach the server's files
+    or programs: nothing holds a superuser's SQL that is written against what holds it. Raises StoreUsageError for
+    what is refused.
     """
     if conn.dialect.name == "sqlite":
         with _time_limit(cast(sqlite3.Connection, conn.connection.driver_connection)):
@@ -109,10 +115,11 @@ def guarded(conn: Connection, sql: str) -> Iterator[None]:
     found = _FIRST_WORD.match(sql)
     if found is None or found[1].lower() not in READS:
         raise StoreUsageError(f"a statement that asks begins with {', '.join(READS)}")
-    if conn.execute(text("show is_superuser")).scalar_one() == "on":
-        if _RIGHTS.search(sql):
-            raise StoreUsageError("settings are not for a superuser's SQL: give the store a role of its own")
-        conn.execute(text("set local role pg_read_all_data"))
+    if not own and (power := conn.execute(text(_OUTSIDE)).scalar()) is not None:
+        raise StoreUsageError(
+            f"as {power}, SQL could read the server's files and run programs there, so none is: put a role without such"
+            f" rights into {opened.URL_VARIABLE}; `dtml db grant-reader NAME` makes one that reads the views"
+        )
     yield
 
 

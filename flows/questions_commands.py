@@ -68,7 +68,7 @@ def show_questions(number: int | None, market: str, *, as_json: bool, as_markdow
 
 def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
     """The answer of a store opened read only, the same values on either engine: whole numbers, numbers, ISO text."""
-    rows = queries.select(engine, question.about(market))
+    rows = queries.select(engine, question.about(market), own=True)
     return pd.DataFrame({name: _alike(rows[name]) for name in rows}, columns=rows.columns)
 
 

@@ -25,6 +25,8 @@ from sqlalchemy import Engine, create_engine, make_url, text
 
 from db.engine import open_engine, require_current, upgrade
 
+KEEPER = "keeper_of_tests"  # the role of PostgreSQL whose stores are
+
 settings.register_profile("house", deadline=None)  # no test asserts a time
 settings.load_profile("house")
 
@@ -66,11 +68,16 @@ def prefect_api() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgresql_admin(postgresql_server: str) -> Iterator[Engine]:
-    """The server's owner, with a database `current` that holds the tables of this code's version and no row."""
+    """The server's owner, with a database `current` that holds the tables of this code's version and no row.
+
+    It and every store copied from it belong to KEEPER: what is no superuser's is tested as no superuser.
+    """
     url = make_url(postgresql_server)
     admin = create_engine(url.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+    with admin.connect() as conn:
+        conn.execute(text(f"create role {KEEPER} login"))
     make_database(admin, "current", "template1")
-    opened = open_engine(url.set(database="current").render_as_string(hide_password=False))
+    opened = open_engine(url.set(database="current", username=KEEPER).render_as_string(hide_password=False))
     upgrade(opened)
     opened.dispose()
     yield admin
@@ -79,7 +86,7 @@ def postgresql_admin(postgresql_server: str) -> Iterator[Engine]:
 
 def make_database(admin: Engine, name: str, template: str) -> None:
     with admin.connect() as conn:
-        conn.execute(text(f"create database {name} template {template} strategy file_copy"))
+        conn.execute(text(f"create database {name} owner {KEEPER} template {template} strategy file_copy"))
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +110,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         return
     admin, name = request.getfixturevalue("postgresql_admin"), f"t{uuid.uuid4().hex}"
     make_database(admin, name, "current" if with_tables else "template1")
-    yield admin.url.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
+    yield admin.url.set(drivername="postgresql", database=name, username=KEEPER).render_as_string(hide_password=False)
     with admin.connect() as conn:
         conn.execute(text(f"drop database {name} with (force)"))
 

@@ -152,14 +152,15 @@ def test_a_reader_gets_its_password_from_the_environment_and_it_is_never_shown(
     engine: Engine, store_url: str, dtml: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DTML_READER_PASSWORD", "s3cret-w0rd")
-    code, said, complaint = dtml(store_url, "grant-reader", NAME)
+    superuser = make_url(store_url).set(username="postgres").render_as_string(hide_password=False)
+    code, said, complaint = dtml(superuser, "grant-reader", NAME)
     assert (code, complaint) == (0, "")
     assert f"role {NAME} made and allowed to read the views" in said
     assert "s3cret" not in said
     reader = make_url(store_url).set(username=NAME).render_as_string(hide_password=False)
     with reading(open_engine(reader)) as conn:
         assert conn.exec_driver_sql("select count(*) from night_log").scalar_one() == 0
-    with transaction(engine) as conn:
+    with transaction(open_engine(superuser)) as conn:
         conn.exec_driver_sql(f"drop owned by {NAME}")
         conn.exec_driver_sql(f"drop role {NAME}")
 

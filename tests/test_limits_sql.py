@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from conftest import KEEPER
 from sqlalchemy import Engine, make_url, text
 
 from db import queries, repositories, service
@@ -96,17 +97,23 @@ OUTSIDE_POSTGRESQL = [
     "load '{mark}'",
     "call nothing()",
     "listen night",
+    "select query_to_xml('select set' || '_config(''role'', ''postgres'', true)', true, true, ''),"
+    " query_to_xml('select pg_read' || '_file(''{secret}'')', true, true, '')",
+    "select query_to_xml('select set' || '_config(''session_authorization'', ''postgres'', true)', true, true, ''),"
+    " query_to_xml('select lo_export(lo_from_bytea(0, ''x''), ''{mark}'')', true, true, '')",
+    "select * from ts_stat('select to_tsvector(set' || '_config(''role'', ''postgres'', true))') as first,"
+    " ts_stat('select to_tsvector(pg_read' || '_file(''{secret}''))') as second",
     "select 1; copy (select 1) to program 'touch {mark}'",
     "",
 ]
 
 
+@pytest.mark.parametrize("who", ["postgres", KEEPER])
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_sql_of_a_superuser_reaches_nothing_outside_a_server(engine: Engine, reader: Engine, tmp_path: Path) -> None:
+def test_sql_of_a_user_reaches_nothing_outside_a_server(engine: Engine, who: str, tmp_path: Path) -> None:
     mark = Path("/tmp") / f"reached-{tmp_path.name}-{os.getpid()}"  # where the server may write
     secret = Path(__file__)
-    with reading(engine) as conn:  # as which the tests are run: what it may do, anybody may
-        assert conn.execute(text("show is_superuser")).scalar_one() == "on"
+    reader = as_role(engine, who)
     answered = []
     for sql in OUTSIDE_POSTGRESQL:
         with suppress(StoreUsageError):
@@ -114,6 +121,30 @@ def test_sql_of_a_superuser_reaches_nothing_outside_a_server(engine: Engine, rea
             answered.append(sql)
     assert answered == []
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("power", ["postgres", "pg_read_server_files", "pg_execute_server_program"])
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_a_role_that_could_reach_outside_a_server_types_no_sql(
+    engine: Engine, power: str, postgresql_admin: Engine
+) -> None:
+    """Be it a superuser or only one who may become one; what this program itself asks is answered."""
+    role = f"powerful_{uuid.uuid4().hex}"
+    with postgresql_admin.connect() as conn:
+        conn.execute(text(f"create role {role} login in role {power}, {KEEPER}"))
+    for name in ("postgres", role) if power == "postgres" else (role,):
+        reader = as_role(engine, name)
+        with pytest.raises(StoreUsageError, match=rf"as {power}, SQL could read .*grant-reader"):
+            queries.select(reader, "select 1 as one")
+        assert len(queries.select(reader, "select * from night_log", own=True)) == 0
+        reader.dispose()
+    with postgresql_admin.connect() as conn:
+        conn.execute(text(f"drop role {role}"))
+
+
+def as_role(engine: Engine, name: str) -> Engine:
+    """The same store, read only, as another role of its server."""
+    return open_engine(engine.url.set(username=name).render_as_string(hide_password=False), read_only=True)
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
@@ -134,18 +165,19 @@ def test_what_only_asks_is_answered(engine: Engine, reader: Engine, sql: str) ->
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_a_role_of_its_own_asks_as_itself(engine: Engine, store_url: str) -> None:
+def test_a_role_of_its_own_asks_as_itself(engine: Engine, postgresql_admin: Engine) -> None:
     role = f"asker_{uuid.uuid4().hex}"
-    with engine.begin() as conn:
+    with postgresql_admin.connect() as conn:
         conn.execute(text(f"create role {role} login"))
+    with engine.begin() as conn:
         conn.execute(text(f"grant select on all tables in schema public to {role}"))
-    url = make_url(store_url).set(username=role).render_as_string(hide_password=False)
-    asker = open_engine(url, read_only=True)
+    asker = as_role(engine, role)
     assert queries.select(asker, "select current_user as name")["name"].tolist() == [role]
     assert queries.select(asker, "select set_config('work_mem', '8MB', true) as kept")["kept"].tolist() == ["8MB"]
     asker.dispose()
     with engine.begin() as conn:
-        conn.execute(text(f"drop owned by {role}"))
+        conn.execute(text(f"revoke select on all tables in schema public from {role}"))
+    with postgresql_admin.connect() as conn:
         conn.execute(text(f"drop role {role}"))
 
 
