@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+import numpy as np
 import torch
 from numpy import ndarray
 from torch import Tensor, nn
@@ -30,6 +31,9 @@ from translation.transformer import (
     sinusoids,
 )
 
+# Of a weight of 8 bits. Processors without 8-bit dot products (VNNI) add two products of an activation, up to 255, and
+# a weight in 16 bits, and cut what does not fit: 2 * 255 * 127 does not, 2 * 255 * 64 does.
+LARGEST = 64
 POSITIONS = 2048  # written of the sinusoids, which have no end: longer sentences are refused by CTranslate2
 
 
@@ -48,8 +52,9 @@ def export_ctranslate2(
     given to the `ctranslate2.Translator` as its pieces alone: CTranslate2 appends the end, and begins the translation.
     It says what our search says at alpha 0 if it is called with `length_penalty=0`, `min_decoding_length=0`,
     `disable_unk=True` and `suppress_sequences` of the padding and the beginning. With `int8` the matrices have 8 bits,
-    otherwise all is float32. Raises a `UsageError` without the extra `ctranslate2`, for a network without LayerNorm,
-    for vocabularies of another size and for a folder in use.
+    which lose no more on one processor than on another (see `LARGEST`), otherwise all is float32. Raises a `UsageError`
+    without the extra `ctranslate2`, for a network without LayerNorm, for vocabularies of another size and for a folder
+    in use.
     """
     target = pieces if target_pieces is None else target_pieces
     specs = _specs()
@@ -63,8 +68,10 @@ def export_ctranslate2(
     spec.register_target_vocabulary(list(target))
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = pieces[UNKNOWN], pieces[BEGIN], pieces[END]
     spec.config.decoder_start_token, spec.config.add_source_eos = target[BEGIN], True
+    if int8:
+        _quantise(spec)
     spec.validate()
-    spec.optimize(quantization="int8_float32" if int8 else "float32")
+    spec.optimize()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         spec.save(str(folder))
@@ -165,6 +172,18 @@ def _check(config: TransformerConfig, source: Sequence[str], target: Sequence[st
 def _check_free(folder: Path) -> None:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UsageError(f"{folder} is not an empty folder: name a new one for the model of CTranslate2")
+
+
+def _quantise(spec: Any) -> None:
+    """Write each matrix as integers up to `LARGEST`, and what they are multiples of, a row, as CTranslate2 does."""
+    for name, weight in spec.variables().items():
+        scope, _, kind = name.rpartition("/")
+        layer = import_module("ctranslate2.specs.model_spec").index_spec(spec, scope)
+        if hasattr(layer, f"{kind}_scale"):
+            largest = np.abs(weight).max(axis=1, keepdims=True)
+            scale = LARGEST / np.where(largest > 0, largest, 1)
+            setattr(layer, kind, np.rint(weight * scale).astype(np.int8))
+            setattr(layer, f"{kind}_scale", scale[:, 0].astype(np.float32))
 
 
 def _set_encoder(spec: Any, network: Transformer) -> None:
