@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check coverage bench results clean
+.PHONY: run test check coverage mutation bench results clean
 
 run: .venv/.ok
 	$(BIN)/dtml nightly simulated --nights 6
@@ -19,6 +19,10 @@ check: .venv/.ok
 # Without the tests that limit what a process may write or hold: the measuring itself would not fit.
 coverage: .venv/.ok
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term -k "not chaos and not memory"
+
+# Do the tests notice a changed line? make mutation, or make mutation ONLY="dtml/metrics.py db/stored.py:differ"
+mutation: .venv/.ok
+	nice -n 15 $(BIN)/python -m benchmarks.mutation $(ONLY)
 
 bench: .venv/.ok
 	$(BIN)/python -m benchmarks

@@ -1,0 +1,118 @@
+"""The mutants of a module: its source with one thing changed, by mutmut's operators.
+
+mutmut's own runner leaves out what it cannot put behind a trampoline: decorated functions (every property) and all
+that runs at import (constants, defaults of dataclasses). Here its operators change those too.
+"""
+
+import ast
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import libcst as cst
+import libcst.matchers as m
+from libcst.metadata import MetadataWrapper, PositionProvider
+from mutmut.mutation.file_mutation import MutationVisitor, OuterFunctionProvider
+from mutmut.mutation.mutators import mutation_operators, operator_string
+from mutmut.mutation.pragma_handling import get_ignored_lines
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of a module.
+
+    `function` is the dotted name of the function or method around it, empty outside of them; `inside` says whether it
+    lies in that function's body, so that nothing needs to be imported again. `lines` are those of its statement.
+    `before` and `after` are the lines that differ, without their indentation: they name the mutant wherever it moves.
+    """
+
+    module: str
+    function: str
+    inside: bool
+    lines: range
+    before: str
+    after: str
+    source: str
+
+
+TYPES = m.Subscript(m.Name("Float") | m.Name("Int") | m.Name("Bool") | m.Name("Literal"))
+
+
+def _one_string(node: cst.BaseString) -> Iterator[cst.BaseString]:
+    """A string with something added: in capitals or without them it would be asked of the tests twice more."""
+    yield from islice(operator_string(node), 1)
+
+
+OPERATORS = [(kind, _one_string if change is operator_string else change) for kind, change in mutation_operators]
+
+
+class _Everything(MutationVisitor):
+    """mutmut's visitor, which goes into decorated functions too, and not into types outside of annotations."""
+
+    METADATA_DEPENDENCIES = (PositionProvider, OuterFunctionProvider)
+
+    def _skip_node_and_children(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.FunctionDef):
+            return False
+        if m.matches(node, TYPES):
+            return True
+        return bool(super()._skip_node_and_children(node))
+
+
+def mutants(module: str, source: str) -> list[Mutant]:
+    """Every mutant of a module's source, in the order of its lines, each once and none that does not compile."""
+    wrapper = MetadataWrapper(cst.parse_module(source))
+    visitor = _Everything(OPERATORS, get_ignored_lines(module, source, wrapper))
+    tree = wrapper.visit(visitor)
+    positions, parsed = wrapper.resolve(PositionProvider), ast.parse(source)
+    found: dict[str, Mutant] = {}
+    for each in visitor.mutations:
+        line = positions[each.original_node].start.line
+        changed = tree.deep_replace(each.original_node, each.mutated_node).code
+        if changed not in found and _compiles(changed):
+            found[changed] = Mutant(
+                module, *_place(parsed, line), _statement(parsed, line), *_difference(source, changed), changed
+            )
+    return sorted(found.values(), key=lambda mutant: mutant.lines.start)
+
+
+def _compiles(source: str) -> bool:
+    try:
+        compile(source, "mutant", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+def _difference(source: str, changed: str) -> tuple[str, str]:
+    lines = [each for each in difflib.ndiff(source.splitlines(), changed.splitlines()) if each[0] in "-+"]
+    before, after = (" ".join(each[2:].strip() for each in lines if each[0] == sign) for sign in "-+")
+    return before, after
+
+
+def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Functions and methods with their dotted names, not those inside functions."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield prefix + node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node, f"{prefix}{node.name}.")
+
+
+def _place(tree: ast.Module, line: int) -> tuple[str, bool]:
+    for name, node in _functions(tree):
+        if node.lineno <= line <= (node.end_lineno or 0):
+            return name, line >= node.body[0].lineno
+    return "", False
+
+
+def _statement(tree: ast.Module, line: int) -> range:
+    """The lines of the smallest statement around a line; of a compound one, its head."""
+    around = [
+        each for each in ast.walk(tree) if isinstance(each, ast.stmt) and each.lineno <= line <= (each.end_lineno or 0)
+    ]
+    inner = min(around, key=lambda each: (each.end_lineno or 0) - each.lineno)
+    body = getattr(inner, "body", None)
+    last = body[0].lineno - 1 if body else inner.end_lineno or line
+    return range(inner.lineno, max(last, inner.lineno) + 1)

@@ -1,0 +1,121 @@
+"""Do the tests notice? Each module with one thing changed, by mutmut's operators, under the tests that concern it.
+
+`make mutation`, or `make mutation ONLY="dtml/metrics.py db/stored.py:differ"` for modules or functions. A mutant that
+no test fails on either shows a law that no test states, or changes nothing that can be seen: then it stands with its
+reason in mutation_equivalent.toml, and counts for nothing. Ends with 1 where a module's score is below 90 %.
+"""
+
+import sys
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks import mutation_tests
+from benchmarks.mutants import Mutant, mutants
+
+LEAST = 0.9
+EQUIVALENT = Path(__file__).with_name("mutation_equivalent.toml")
+ROWS = ("prices", "predictions", "nights", "backtests", "benchmarks", "translations", "translation_queue", "service")
+STORE = tuple(f"tests/test_db_{name}.py" for name in ROWS)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A module, the test files that state its laws, and words of tests that are too slow to be asked of each mutant."""
+
+    module: str
+    files: tuple[str, ...]
+    left_out: str = "postgresql processes"
+
+
+def _dtml(name: str, *tests: str, left_out: str = "postgresql") -> Trial:
+    return Trial(f"dtml/{name}.py", tuple(f"tests/test_dtml_{test}.py" for test in tests), left_out)
+
+
+TRIALS = (
+    _dtml("metrics", "metrics", "calibration", "scoreboard", "report", left_out="95_percent fresh_days needs_no"),
+    _dtml("calibration", "calibration", left_out="fresh_days"),
+    _dtml("portfolio", "portfolio"),
+    _dtml("features", "features"),
+    _dtml("windows", "features", "training"),
+    *(Trial(f"db/{name}.py", STORE) for name in ("repositories", "stored", "bulk", "evidence", "backtests")),
+    *(Trial(f"db/{name}.py", STORE) for name in ("benchmarks", "translations", "translation_queue", "service")),
+)
+
+
+@dataclass
+class Tally:
+    """What came of a module's mutants."""
+
+    module: str
+    mutants: int = 0
+    killed: int = 0
+    equivalent: int = 0
+
+    @property
+    def score(self) -> float:
+        """The share killed of those that are not listed as equivalent."""
+        return self.killed / max(self.mutants - self.equivalent, 1)
+
+
+def main(only: Iterable[str]) -> int:
+    """Try all mutants, or those of modules and functions named; say which survive, then the table."""
+    wanted = set(only)
+    unknown = {each.split(":")[0] for each in wanted} - {each.module for each in TRIALS}
+    if unknown:
+        raise SystemExit(f"no such module: {', '.join(sorted(unknown))}; known: {', '.join(t.module for t in TRIALS)}")
+    mutation_tests.prepare()
+    known = _equivalent()
+    tallies = [
+        _tried(each, wanted, known)
+        for each in TRIALS
+        if not wanted or any(name.split(":")[0] == each.module for name in wanted)
+    ]
+    print("\n| module | mutants | killed | survived | of these equivalent | killed of all | score |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for each in tallies:
+        survived = each.mutants - each.killed
+        share = each.killed / max(each.mutants, 1)
+        print(
+            f"| {each.module} | {each.mutants} | {each.killed} | {survived} | {each.equivalent} | {share:.1%} |"
+            f" {each.score:.1%} |"
+        )
+    return int(any(each.score < LEAST for each in tallies))
+
+
+def _tried(trial: Trial, wanted: set[str], known: set[tuple[str, ...]]) -> Tally:
+    tally, begun = Tally(trial.module), perf_counter()
+    found = mutants(trial.module, Path(trial.module).read_text())
+    if wanted and trial.module not in wanted:
+        found = [each for each in found if f"{trial.module}:{each.function}" in wanted]
+
+    def noticed(mutant: Mutant, killed: bool) -> None:
+        equivalent = not killed and (mutant.module, mutant.function, mutant.before, mutant.after) in known
+        tally.mutants += 1
+        tally.killed += killed
+        tally.equivalent += equivalent
+        if not killed and not equivalent:
+            where = f"{mutant.module}:{mutant.lines.start} {mutant.function}"
+            print(f"{where}\n  - {mutant.before}\n  + {mutant.after}", flush=True)
+
+    mutation_tests.run(found, trial.files, trial.left_out, noticed)
+    print(f"{trial.module}: {tally.killed} of {tally.mutants} in {perf_counter() - begun:.0f} s", flush=True)
+    return tally
+
+
+def _equivalent() -> set[tuple[str, ...]]:
+    """What is listed: module, function, the line before and after. ValueError for one without a reason."""
+    listed = tomllib.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
+    return {
+        (module, each["function"], each["before"], after)
+        for module, entries in listed.items()
+        for each in entries
+        for after in each["after"]
+        if each["reason"]
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
