@@ -57,14 +57,13 @@ def features(panel: Panel, *, z_close: ZClose, max_move: float = np.inf) -> Floa
     order = np.argsort(~observed, axis=0, kind="stable")  # each stock's bars first, in time
     bars = Panel(*(np.take_along_axis(field, order, axis=0) for field in vars(panel).values()))
     found = np.empty((*order.shape, len(FEATURES)))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found[..., 0] = bars.open / bars.close - 1
-        found[..., 1] = bars.high / bars.close - 1
-        found[..., 2] = bars.low / bars.close - 1
-        found[..., 3] = found[..., 4] = _from_previous(bars.adjusted)
-        _set_raw_close_move(found, bars, z_close)
-        for i, count in enumerate(AVERAGED, start=5):
-            found[..., i] = _trailing_mean(bars.adjusted, count) / bars.adjusted - 1
+    found[..., 0] = bars.open / bars.close - 1
+    found[..., 1] = bars.high / bars.close - 1
+    found[..., 2] = bars.low / bars.close - 1
+    found[..., 4] = _from_previous(bars.adjusted)
+    _set_raw_close_move(found, bars, z_close)
+    for i, count in enumerate(AVERAGED, start=5):
+        found[..., i] = _trailing_mean(bars.adjusted, count) / bars.adjusted - 1
     _erase_what_lacks_history(found, order, bars, max_move)
     features = np.full_like(found, np.nan)
     np.put_along_axis(features, order[..., None], found, axis=0)

@@ -3,7 +3,6 @@
 Stocks of one day move together, so the sample is days, not stock-days: every interval resamples whole days.
 """
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,14 +49,11 @@ def score_days(counts: Int[ndarray, "days 4"]) -> Score:
 
     counts = counts[counts.sum(axis=1) > 0]
     called, rose, weight = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0]), counts.sum(axis=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of a single class; its MCC is 0 by definition
-        pooled = float(matthews_corrcoef(rose, called, sample_weight=weight))
     return Score(
         days=len(counts),
         calls=int(weight.sum()),
         acc=float(accuracy_score(rose, called, sample_weight=weight)),
-        mcc=pooled,
+        mcc=float(matthews_corrcoef(rose, called, sample_weight=weight)),
         acc_interval=_ends(counts, accuracy),
         mcc_interval=_ends(counts, mcc),
     )
@@ -89,7 +85,7 @@ def mcc(counts: Counts) -> Scores:
     rises, false_rises, false_falls, falls = np.moveaxis(counts.astype(float), -1, 0)
     product = (rises + false_rises) * (rises + false_falls) * (falls + false_rises) * (falls + false_falls)
     covariance = rises * falls - false_rises * false_falls
-    return np.asarray(np.divide(covariance, np.sqrt(product), out=np.zeros_like(covariance), where=product > 0))
+    return np.asarray(covariance / np.sqrt(np.where(product > 0, product, 1)))  # where that is 0, so is the covariance
 
 
 def ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores:

@@ -110,8 +110,8 @@ class Quotes:
         placed = (row >= 0) & (column >= 0)
         close = adjusted_price(bars, returns)
         opened, closed = np.full((2, len(sessions), len(symbols)), np.nan)
-        opened[row[placed], column[placed]] = (bars["open"] * close / bars["close"]).to_numpy(dtype=float)[placed]
-        closed[row[placed], column[placed]] = close.to_numpy(dtype=float)[placed]
+        opened[row[placed], column[placed]] = (bars["open"] * close / bars["close"]).to_numpy()[placed]
+        closed[row[placed], column[placed]] = close.to_numpy()[placed]
         return cls(sessions, opened, closed, tuple(symbols))
 
     def fills(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:
@@ -139,10 +139,10 @@ def positions(probability: Float[ndarray, "days stocks"], strategy: Strategy) ->
     if strategy.form == "weighted":
         tilt = np.where(predicted, probability - 0.5, 0.0)
         size = np.abs(tilt).sum(axis=1, keepdims=True)
-        wanted = np.divide(tilt, size, out=np.zeros_like(tilt), where=size > 0)
+        wanted = tilt / np.where(size > 0, size, 1.0)
     else:
         order = np.argsort(np.where(predicted, -probability, np.inf), axis=1, kind="stable")
-        rank = np.argsort(order, axis=1, kind="stable")
+        rank = np.argsort(order, axis=1)
         if strategy.form == "long":
             held = np.minimum(strategy.top, count)
             wanted = (rank < held) / np.maximum(held, 1)
@@ -195,7 +195,7 @@ def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFr
     """What holding the index alone earned, in the columns of `follow`, without costs; `index` quotes one symbol."""
     if len(index.symbols) != 1:
         raise ValueError(f"quotes of the index alone expected, got {len(index.symbols)} symbols")
-    return follow(np.ones((len(as_of), 1)), as_of, index, Strategy("long", fill, max_weight=1.0, costs=FREE))
+    return follow(np.ones((len(as_of), 1)), as_of, index, Strategy("long", fill, costs=FREE))
 
 
 def equal_weight_track(

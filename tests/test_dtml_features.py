@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dtml.errors import DtmlError
-from dtml.features import FEATURES, HISTORY, MAX_GAP, Panel, features
+from dtml.features import FEATURES, HISTORY, MAX_GAP, Panel, features, moves
 from dtml.windows import WindowConfig, Windows, build_windows
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -148,6 +148,47 @@ def test_a_longer_gap_than_allowed_starts_history_anew() -> None:
     complete = np.flatnonzero(np.isfinite(found).all(axis=-1))
     assert set(range(40 + MAX_GAP + 1, 40 + MAX_GAP + HISTORY)).isdisjoint(complete)
     assert 40 + MAX_GAP + HISTORY in complete
+
+
+@pytest.mark.parametrize(("missing", "crossed"), [(5, True), (6, False)])
+def test_a_gap_of_five_sessions_is_crossed_and_behind_a_longer_one_each_feature_waits_for_its_bars(
+    missing: int, crossed: bool
+) -> None:
+    price = np.linspace(100, 160, 97)[:, None]
+    price[50 : 50 + missing] = np.nan
+    found = np.isfinite(features(Panel(price, price, price, price, price), z_close="raw")[50 + missing :, 0])
+    first = [int(np.flatnonzero(each)[0]) for each in found.T]
+    assert first == ([0] * 11 if crossed else [0, 0, 0, 1, 1, 4, 9, 14, 19, 24, 29])
+
+
+def test_thirty_bars_are_history_enough_and_averages_are_over_the_last_bars() -> None:
+    price = np.arange(100.0, 130.0)[:, None]
+    found = features(Panel(price + 1, price + 2, price - 1, price, price), z_close="raw")[-1, 0]
+    by_hand = [
+        1 / 129,
+        2 / 129,
+        -1 / 129,
+        1 / 128,
+        1 / 128,
+        *(-(count - 1) / 2 / 129 for count in (5, 10, 15, 20, 25, 30)),
+    ]
+    assert found == pytest.approx([100 * each for each in by_hand])
+
+
+def test_a_move_as_large_as_allowed_is_a_move_and_a_larger_one_is_none() -> None:
+    price = np.array([[100.0], [150.0], [240.0], [240.0]])
+    panel = Panel(price, price, price, price, price)
+    np.testing.assert_array_equal(moves(panel, 0.5)[:, 0], [np.nan, 0.5, np.nan, 0])
+    found = features(panel, z_close="raw", max_move=0.5)[:, 0]
+    np.testing.assert_array_equal(found[:, FEATURES.index("z_adj_close")], [np.nan, 50, np.nan, 0])
+
+
+def test_a_dividend_stays_in_the_move_of_the_close_and_a_spin_off_does_not() -> None:
+    """The close moves by 1 % and -6 %, the adjusted close by 2.5 % and 2 %."""
+    close, adjusted = np.array([[100.0], [101.0], [94.94]]), np.array([[100.0], [102.5], [104.55]])
+    found = features(Panel(close, close, close, close, adjusted), z_close="adjusted")[1:, 0]
+    assert found[:, FEATURES.index("z_close")] == pytest.approx([1, 2])
+    assert found[:, FEATURES.index("z_adj_close")] == pytest.approx([2.5, 2])
 
 
 def test_a_session_without_a_quorum_is_no_session_and_moves_do_not_span_it() -> None:

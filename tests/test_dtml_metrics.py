@@ -6,7 +6,7 @@ import pytest
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from benchmarks.coverage import MIXED, ONE_WAY_LONG, WORLDS, autoregressive, coverages
-from dtml.metrics import MINIMUM_DAYS, accuracy, confusion_by_day, mcc, score
+from dtml.metrics import accuracy, confusion, confusion_by_day, day_interval, mcc, ratio, score, score_days, told_apart
 from dtml.resampling import dependence, difference, interval, multiplicities, resample_days
 from dtml.rules import NAIVE_RULES, calls_on, choose_rule, naive_calls
 
@@ -43,6 +43,61 @@ def test_each_day_is_counted_for_itself(calls: pd.DataFrame) -> None:
         (~day["called"] & ~day["rose"]).sum(),
     ]
     assert counts[5].tolist() == expected
+    assert counts.shape == (DAYS, 4)
+    as_python_keeps_them = confusion_by_day(calls.astype({"called": object, "rose": object}))
+    np.testing.assert_array_equal(as_python_keeps_them, counts)
+
+
+def test_a_call_is_one_of_four_kinds_or_counts_for_nothing() -> None:
+    called, rose = np.array([[1, 1, 0], [0, 1, 0]], dtype=bool), np.array([[1, 0, 1], [0, 1, 1]], dtype=bool)
+    found = confusion(called, rose, np.array([[1, 1, 1], [1, 0, 0]], dtype=bool))
+    assert found.tolist() == [[[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], [[0, 0, 0, 1], [0] * 4, [0] * 4]]
+    assert found.dtype == np.int32
+
+
+def test_a_ratio_of_nothing_is_one_half_whatever_the_numbers_are_kept_as() -> None:
+    sums = np.array([[[3, 4], [0, 0]], [[1, 1], [5, 2]], [[0, 7], [3, 0]]])
+    for given in (sums, sums.astype(float)):
+        assert ratio(given).tolist() == [[0.75, 0.5], [1, 2.5], [0, 0.5]]
+
+
+def test_mcc_of_counts_by_hand() -> None:
+    """A right rise and a right fall; (3 * 4 - 2 * 1) / sqrt(5 * 4 * 6 * 5); a rule that never calls a fall."""
+    counts = np.array([[1, 0, 0, 1], [3, 2, 1, 4], [5, 2, 0, 0]])
+    assert mcc(counts).tolist() == pytest.approx([1, 10 / 600**0.5, 0])
+    assert accuracy(counts).tolist() == pytest.approx([1, 0.7, 5 / 7])
+
+
+def test_a_day_without_a_call_counts_for_none(calls: pd.DataFrame) -> None:
+    counts = confusion_by_day(calls)
+    assert score_days(np.insert(counts, 3, 0, axis=0)) == score_days(counts) == score(calls)
+
+
+def test_an_interval_is_that_of_4000_resamples_of_the_same_seed(calls: pd.DataFrame) -> None:
+    sums, found = confusion_by_day(calls)[:, None], score(calls)
+    for ends, statistic in ((found.acc_interval, accuracy), (found.mcc_interval, mcc)):
+        assert ends == tuple(each[0] for each in interval(sums, statistic, resamples=4000, seed=0))
+    few = day_interval(sums, accuracy, resamples=7, seed=5)
+    np.testing.assert_array_equal(few, interval(sums, accuracy, resamples=7, seed=5))
+
+
+@pytest.mark.parametrize(
+    ("ends", "other", "words"),
+    [
+        ((2, 3), (0, 1), "beats"),
+        ((1, 3), (0, 1), "cannot be told from"),
+        ((0, 3), (1, 2), "cannot be told from"),
+        ((1, 2), (0, 3), "cannot be told from"),
+        ((0, 1), (1, 2), "cannot be told from"),
+        ((0, 1), (2, 3), "is beaten by"),
+        ((np.nan, 1), (2, 3), None),
+        ((0, 1), (2, None), None),
+    ],
+)
+def test_two_figures_are_told_apart_where_their_intervals_do_not_meet(
+    ends: tuple[float, float], other: tuple[float, float | None], words: str | None
+) -> None:
+    assert told_apart(ends, other) == words
 
 
 def test_mcc_is_zero_when_one_class_is_never_called() -> None:
@@ -130,7 +185,7 @@ def test_a_predictor_differs_from_itself_by_nothing() -> None:
         assert (high == 0).all()
 
 
-@pytest.mark.parametrize(("days", "known"), [(MINIMUM_DAYS - 1, False), (MINIMUM_DAYS, True)])
+@pytest.mark.parametrize(("days", "known"), [(19, False), (20, True)])
 def test_few_days_have_no_interval(days: int, known: bool) -> None:
     rose = np.random.default_rng(2).random((days, STOCKS)) < 0.5
     found = score(calls_of(~rose, rose))
@@ -139,7 +194,7 @@ def test_few_days_have_no_interval(days: int, known: bool) -> None:
 
 
 def test_nothing_to_score_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no calls"):
+    with pytest.raises(ValueError, match=r"^there are no calls to score$"):
         score(calls_of(np.ones((0, 3), dtype=bool), np.ones((0, 3), dtype=bool)))
 
 

@@ -1,0 +1,89 @@
+"""Portfolios at their edges: one stock, many equals, no price yet, none at all, too little room."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtml.errors import DtmlError
+from dtml.portfolio import FREE, Costs, Quotes, Strategy, equal_weight_track, follow, positions
+
+CALENDAR = pd.bdate_range("2021-01-01", periods=7)
+NAN = np.nan
+LONG = Strategy("long", costs=FREE)
+
+
+def quotes_of(price: list[list[float]]) -> Quotes:
+    """Quotes of a row a session, which opens where it closes."""
+    known = np.array(price, dtype=float)
+    return Quotes(CALENDAR[: len(known)], known, known, tuple("ABC"[: known.shape[1]]))
+
+
+def test_a_single_stock_gets_everything_and_in_long_short_nothing() -> None:
+    chance = np.array([[0.7, NAN]])
+    assert positions(chance, Strategy("long", top=1, max_weight=1.0)).tolist() == [[1, 0]]
+    assert positions(chance, Strategy("long_short", top=1, max_weight=1.0)).tolist() == [[0, 0]]
+
+
+def test_of_many_equals_the_first_are_held_whatever_sorts_them() -> None:
+    chance = np.where(np.arange(211) % 2, 0.7, 0.4)[None]
+    held = positions(chance, Strategy("long_short", top=11, max_weight=1.0))[0]
+    assert np.flatnonzero(held > 0).tolist() == list(range(1, 22, 2))
+    assert np.flatnonzero(held < 0).tolist() == list(range(190, 211, 2))
+
+
+def test_the_defaults_are_the_ten_most_probable_at_the_next_open_with_a_tenth_each() -> None:
+    strategy, chance = Strategy("long"), np.linspace(0.4, 0.6, 23)[None]
+    assert (strategy.fill, strategy.costs, strategy.top) == ("next_open", Costs(1.0, 2.0, 50.0), 10)
+    assert positions(chance, strategy)[0].tolist() == [0] * 13 + [0.1] * 10
+
+
+def test_costs_by_hand() -> None:
+    costs = Costs(commission=4.0, spread=3.0, borrow=25.2)
+    assert costs.trading == pytest.approx(0.0007)
+    assert costs.holding_short == pytest.approx(0.00001)
+
+
+def test_equal_parts_of_few_stocks_are_not_cut_off() -> None:
+    track = equal_weight_track(np.full((2, 3), 0.5), CALENDAR[:2], quotes_of([[1, 1, 1]] * 4), "close")
+    assert track["long"].tolist() == pytest.approx([1, 1])
+
+
+def test_a_stock_without_a_price_yet_earns_nothing_and_then_what_it_moves() -> None:
+    price = [[NAN, 10], [NAN, 10], [100, 11], [110, 11], [121, 11]]
+    track = follow(np.array([[0.5, 0.5]] * 3), CALENDAR[:3], quotes_of(price), LONG)
+    assert track["gross"].tolist() == pytest.approx([0.05, 0.05, 0.05])
+    assert track["long"].tolist() == pytest.approx([0.5, 1, 1])
+
+
+def test_rows_end_with_the_last_prediction_though_prices_go_on() -> None:
+    track = follow(np.full((2, 1), 0.5), CALENDAR[1:3], quotes_of([[1.0]] * 7), LONG)
+    assert list(track["session"]) == list(CALENDAR[2:4])
+
+
+@pytest.mark.parametrize("fill", ["next_open", "close"])
+def test_without_any_price_there_is_no_row(fill: str) -> None:
+    nothing = quotes_of([[NAN]] * 3)
+    assert follow(np.ones((1, 1)), CALENDAR[:1], nothing, Strategy("long", fill)).empty
+
+
+def test_what_is_held_of_a_halted_stock_leaves_its_room_to_no_other() -> None:
+    """A, half of the equity, cannot be sold: of the .8 asked of B there is room for .5."""
+    track = follow(np.array([[0.5, 0], [0, 0.8]]), CALENDAR[:2], quotes_of([[1, 1], [1, 1], [NAN, 1], [1, 1]]), LONG)
+    assert track["long"].tolist() == pytest.approx([0.5, 1])
+    assert track["turnover"].tolist() == pytest.approx([0.5, 0.5])
+
+
+def test_a_loss_of_everything_names_its_own_session() -> None:
+    with pytest.raises(DtmlError, match="long, next open, no costs: the fill of 2021-01-05 loses all equity"):
+        follow(np.array([[0.0], [-0.5]]), CALENDAR[:2], quotes_of([[1], [1], [1], [3]]), LONG)
+
+
+def test_no_days_are_refused_and_of_many_wrong_ones_three_are_shown() -> None:
+    quotes = quotes_of([[1.0]] * 7)
+    with pytest.raises(
+        ValueError, match=r"^as_of must be one or more increasing sessions of the quotes, got \[\] ...$"
+    ):
+        follow(np.ones((0, 1)), CALENDAR[:0], quotes, LONG)
+    with pytest.raises(ValueError, match="increasing") as refused:
+        follow(np.ones((5, 1)), CALENDAR[:5][::-1], quotes, LONG)
+    assert str(refused.value).count("Timestamp(") == 3
