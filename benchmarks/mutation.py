@@ -36,10 +36,10 @@ def _dtml(name: str, *tests: str, left_out: str = "postgresql") -> Trial:
 
 TRIALS = (
     _dtml("metrics", "metrics", "calibration", "scoreboard", "report", left_out="95_percent fresh_days needs_no"),
-    _dtml("calibration", "calibration", left_out="fresh_days needs_no many_days better_on_days"),
-    _dtml("portfolio", "portfolio"),
+    _dtml("calibration", "calibration", "calibration_exact", left_out="fresh_days needs_no many_days better_on_days"),
+    _dtml("portfolio", "portfolio", "portfolio_edges"),
     _dtml("features", "features"),
-    _dtml("windows", "features"),
+    _dtml("windows", "windows", "features"),
     *(Trial(f"db/{name}.py", STORE) for name in ("repositories", "stored", "bulk", "evidence", "backtests")),
     *(Trial(f"db/{name}.py", STORE) for name in ("benchmarks", "translations", "translation_queue", "service")),
 )

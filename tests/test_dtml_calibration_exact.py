@@ -1,0 +1,142 @@
+"""Calibration to the last digit: the correction by Newton's steps, thresholds by trying each, counts by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtml.calibration import LEVELS, Calibration, calibrate, count_band, count_bins, coverage, logit
+from dtml.metrics import ratio
+from dtml.resampling import interval
+
+DAYS, STOCKS = 31, 7
+MONDAY = pd.Timestamp("2021-01-04")
+
+
+def made(seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities with skill and moves, on days of unlike numbers of stocks; two days have nothing known."""
+    generator = np.random.default_rng(seed)
+    said = generator.standard_normal((DAYS, STOCKS))
+    movement = np.where(generator.random((DAYS, STOCKS)) < 1 / (1 + np.exp(-2 * said - 0.4)), 0.01, -0.01)
+    probability = 1 / (1 + np.exp(-said / 3))
+    probability[(generator.random((DAYS, STOCKS)) < 0.4) & (np.arange(STOCKS) > 0)] = np.nan
+    probability[4], movement[11] = np.nan, np.nan
+    movement[7, 0] = 0.0  # a tie is a fall
+    return probability, movement
+
+
+def halves(probability: np.ndarray, movement: np.ndarray) -> list[list[tuple[int, float, bool, float]]]:
+    """Day, probability, outcome and weight of each stock-day, of every second day that has one and of the others."""
+    known = [[s for s in range(STOCKS) if np.isfinite(probability[d, s] + movement[d, s])] for d in range(DAYS)]
+    days = [day for day in range(DAYS) if known[day]]
+    return [
+        [(n, probability[d, s], movement[d, s] > 0, 1 / len(known[d])) for n, d in enumerate(half) for s in known[d]]
+        for half in (days[0::2], days[1::2])
+    ]
+
+
+def newton(rows: list[tuple[int, float, bool, float]]) -> tuple[float, float]:
+    """Slope and intercept, as the module describes them."""
+    day, chance, rose, weight = (np.array(each) for each in zip(*rows, strict=True))
+    said, days = np.log(chance / (1 - chance)), day.max() + 1
+    centre = (weight * said).sum() / weight.sum()
+    spread = ((weight * (said - centre) ** 2).sum() / weight.sum()) ** 0.5
+    design = np.stack([np.ones(len(rows)), (said - centre) / spread], axis=1)
+    target = np.where(rose, (rose.sum() + 1) / (rose.sum() + 2), 1 / ((~rose).sum() + 2))
+    line = np.zeros(2)
+    for _ in range(31):
+        fitted = 1 / (1 + np.exp(-design @ line))
+        curve = np.linalg.inv((design * (weight * fitted * (1 - fitted))[:, None]).T @ design)
+        line = line + curve @ design.T @ (weight * (target - fitted))
+    pulls = [((weight * (target - fitted))[day == one, None] * design[day == one]).sum(axis=0) for one in range(days)]
+    variance = np.diag(curve @ sum(np.outer(pull, pull) for pull in pulls) @ curve) * days / (days - 1)
+    height, lean = line**3 / (line**2 + variance)
+    return lean / spread, height - lean / spread * centre
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_the_correction_is_platts_shrunk_by_what_days_say_of_it(seed: int) -> None:
+    probability, movement = made(seed)
+    fitted, _ = halves(probability, movement)
+    found = calibrate(probability, movement)
+    assert (found.slope, found.intercept) == pytest.approx(newton(fitted), rel=1e-6)
+    assert found.slope > 0.5
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_a_threshold_is_the_smallest_that_leaves_so_many_days_of_shares_without_a_wrong_call(seed: int) -> None:
+    probability, movement = made(seed)
+    _, measured = halves(probability, movement)
+    found = calibrate(probability, movement)
+    days = measured[-1][0] + 1
+    assert (found.days, found.calls) == (days, len(measured))
+    left = [(float(found.apply(np.array([p]))[0]), rose, weight) for _, p, rose, weight in measured]
+    surprises = sorted((1 - p if rose else p, weight) for p, rose, weight in left)
+    for level in LEVELS:
+        enough = [s for s, _ in surprises if sum(w for o, w in surprises if o <= s) >= level * (days + 1) - 1e-9]
+        expected = round(enough[0] + 1e-6, 6) if level * (days + 1) <= days else 1.0
+        assert found.thresholds[level] == min(max(expected, 0.5), 1.0), level
+
+
+def test_where_a_single_day_or_a_single_probability_is_fitted_the_base_rate_is_said() -> None:
+    """One day of three stocks, two of which rose: (2/3 + 1) / (1 + 2)."""
+    one_day = calibrate(np.array([[0.2, 0.6, 0.9]]), np.array([[0.01, -0.01, 0.01]]))
+    assert one_day.slope == 0
+    assert one_day.apply(np.array([0.1, 0.9])) == pytest.approx([5 / 9, 5 / 9])
+    assert set(one_day.thresholds.values()) == {1.0}
+    assert (one_day.days, one_day.calls) == (0, 0)
+
+
+def test_bands_are_the_thresholds_by_level_with_what_they_rest_on() -> None:
+    found = Calibration(1.0, 0.0, {0.9: 1.0, 0.5: 0.5}, 9, 99).bands
+    expected = pd.DataFrame({"level": [0.5, 0.9], "threshold": [0.5, 1.0], "days": [9, 9], "n": [99, 99]})
+    pd.testing.assert_frame_equal(found, expected)
+    assert Calibration(1.0, 0.0, {}, 0, 0).bands["threshold"].dtype == "float64"
+
+
+@pytest.mark.parametrize(
+    ("slope", "intercept"), [(-1e-9, 0.0), (np.inf, 0.0), (np.nan, 0.0), (1.0, np.inf), (1.0, np.nan)]
+)
+def test_a_line_that_is_none_is_refused(slope: float, intercept: float) -> None:
+    words = f"^the slope is 0 or more and the intercept finite, got {slope} and {intercept}$"
+    with pytest.raises(ValueError, match=words):
+        Calibration(slope, intercept, {}, 0, 0)
+    assert Calibration(0.0, -3.0, {0.5: 0.5, 0.9: 1.0}, 0, 0).slope == 0
+
+
+def test_logits_and_corrected_probabilities_are_held_a_millionth_inside() -> None:
+    assert logit(np.array([0.0, 0.5, 1.0])).tolist() == pytest.approx([-np.log(999999), 0, np.log(999999)])
+    steep = Calibration(9.0, 0.0, {}, 0, 0).apply(np.array([0.01, 0.99]))
+    assert steep.tolist() == [1e-6, 1 - 1e-6]
+
+
+def test_where_nothing_is_counted_the_columns_are_there_all_the_same() -> None:
+    calls = pd.DataFrame({"target": [MONDAY], "run_id": ["a"], "calibrated": [0.9], "rise": [True]})
+    nothing = count_band(calls, pd.DataFrame({"run_id": [], "level": [], "threshold": []}))
+    assert list(nothing) == ["target", "level", "n", "covered", "called", "right_calls"]
+    assert len(nothing) == 0
+
+
+def test_coverage_by_hand_and_its_intervals_are_those_of_2000_resamples_of_the_same_seed() -> None:
+    target, generator = pd.bdate_range("2021-01-01", periods=29), np.random.default_rng(7)
+    counts = pd.DataFrame({"target": target, "level": 0.8, "n": generator.integers(5, 9, 29)})
+    counts["called"] = counts["n"] - generator.integers(1, 4, 29)
+    counts["right_calls"] = counts["called"] - generator.integers(0, 2, 29)
+    counts["covered"] = counts["n"] - counts["called"] + counts["right_calls"]
+    nothing = counts.iloc[:1].assign(target=MONDAY - pd.Timedelta(days=9), n=0, covered=0, called=0, right_calls=0)
+    found = coverage(pd.concat([nothing, counts])).iloc[0]
+    assert found[["level", "days", "n"]].tolist() == [0.8, 29, counts["n"].sum()]
+    assert found["called"] == counts["called"].sum() / counts["n"].sum()
+    for name, part, whole in (("coverage", "covered", "n"), ("called_acc", "right_calls", "called")):
+        assert found[name] == counts[part].sum() / counts[whole].sum()
+        low, high = interval(counts[[part, whole]].to_numpy()[:, None], ratio, resamples=2000, seed=0)
+        assert found[[f"{name}_low", f"{name}_high"]].tolist() == [low[0], high[0]]
+
+
+def test_bins_by_hand() -> None:
+    calls = pd.DataFrame({"target": MONDAY, "probability": [0.29, 0.295, 1.0, np.nan, 0.5], "rise": [1, 0, 1, 1, None]})
+    assert list(count_bins(calls).itertuples(index=False, name=None)) == [
+        (MONDAY, 29, 2, pytest.approx(0.585), 1),
+        (MONDAY, 99, 1, 1.0, 1),
+    ]
+    with pytest.raises(ValueError, match=r"^a probability lies in \[0, 1\], got 1.5$"):
+        count_bins(calls.assign(probability=1.5))
