@@ -21,29 +21,16 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, m
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
 
 from db.errors import StoreError, StoreUsageError
-from db.schema import REVISION
+from db.remedies import RESTORE, remedy_of
+from db.remedies import URL_VARIABLE as URL_VARIABLE  # noqa: PLC0414 - said again for those who import it here
+from db.schema import REVISION, metadata
 
-URL_VARIABLE = "DTML_DATABASE_URL"
 FOLDER_VARIABLE = "DTML_DATA"  # where the store lies when no URL is given
 LOCK_WAIT_S = 30
 READ_LIMIT_S = 30
 CONNECT_LIMIT_S = 10
 # Any number would do, as long as every writer of a store asks for the same one.
 WRITER_LOCK = 0x64746D6C
-
-# What a database says, and what its user can do about it.
-REMEDIES = {
-    "database is locked": f"another program held it for {LOCK_WAIT_S} s; let it end and try again",
-    "lock timeout": f"another program held it for {LOCK_WAIT_S} s; let it end and try again",
-    "disk is full": "free some space and try again; nothing was half-written",
-    "unable to open database file": "check that its folder exists and may be written to",
-    "file is not a database": f"set {URL_VARIABLE} to another file",
-    "connection failed": f"start the server or correct {URL_VARIABLE}",
-    "statement timeout": f"a read may take {READ_LIMIT_S} s; ask for less",
-    "cannot allocate memory": "ask for less",
-    "out of memory": "ask for less",
-    "interrupted": f"a read may take {READ_LIMIT_S} s; ask for less",
-}
 
 
 def database_url() -> URL:
@@ -248,8 +235,9 @@ def _one_line(engine: Engine) -> Iterator[None]:
         if engine.url.password:
             for password in (str(engine.url.password), quote(str(engine.url.password))):
                 said = said.replace(password, "***")
-        remedy = next((f" ({what})" for sign, what in REMEDIES.items() if sign in said), "")
-        raise StoreError(f"{location(engine)}: {said}{remedy}") from error
+        file = Path(location(engine)) if engine.dialect.name == "sqlite" else None
+        remedy = remedy_of(cause, said, file, wait_s=LOCK_WAIT_S, limit_s=READ_LIMIT_S)
+        raise StoreError(f"{location(engine)}: {said}{f' ({remedy})' if remedy else ''}") from error
 
 
 def _alembic_config() -> Any:
@@ -264,14 +252,21 @@ def _stored_revision(conn: Connection) -> str | None:
     """The revision of a store's schema, known to this code; None for an empty database."""
     tables = set(inspect(conn).get_table_names())
     where = location(conn.engine)
-    stored = None
+    stored = []
     if "alembic_version" in tables:
-        stored = conn.execute(text("select version_num from alembic_version")).scalar()
-    if stored is None and tables - {"alembic_version"}:
+        stored = sorted(conn.execute(text("select version_num from alembic_version")).scalars())
+    if not stored and tables & metadata.tables.keys():
+        raise StoreError(f"{where} does not say which schema it has: alembic_version holds no row. {RESTORE}")
+    if not stored and tables - {"alembic_version"}:
         raise StoreUsageError(f"{where} holds tables that are not dtml's: set {URL_VARIABLE} to another database")
-    if stored not in (None, REVISION):
-        _require_known(str(stored), where)
-    return stored
+    if len(stored) > 1:
+        said = ", ".join(map(repr, stored))
+        raise StoreError(f"{where} says that it has {len(stored)} schemas: alembic_version holds {said}. {RESTORE}")
+    if not stored:
+        return None
+    if stored[0] != REVISION:
+        _require_known(stored[0], where)
+    return str(stored[0])
 
 
 def _require_known(revision: str, where: str) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from db.copying import Progress, no_progress, snapshot
 from db.copying import copy_store as copy_rows
 from db.engine import URL_VARIABLE, database_url, location, open_engine, require_current, upgrade
-from db.errors import StoreUsageError
+from db.errors import StoreError, StoreUsageError
 from db.maintenance import Finding, check_store, finding_of
 from db.roles import grant_reader as grant
 from dtml.errors import UsageError
@@ -113,7 +113,7 @@ def _findings(engine: Engine) -> Iterator[Finding]:
     yield from check_store(engine)
     try:
         require_current(engine)
-    except StoreUsageError:  # which is among the findings
+    except StoreError:  # which is among the findings
         return
     wrong = [
         {"run_id": run_id, "path": path, "why": why}
