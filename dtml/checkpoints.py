@@ -1,8 +1,10 @@
 """Weights on disk: safetensors and JSON, which hold numbers and words and can run no code."""
 
+import fcntl
 import hashlib
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -113,15 +115,33 @@ def sha256(file: Path) -> str:
 
 def write_tensors(file: Path, tensors: Weights, card: dict[str, Any]) -> None:
     """Write tensors and a JSON card into one safetensors file, whole or not at all."""
+    data = _as_bytes(tensors, card)
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}.partial")
+    partial = file.with_name(f"{file.name}.partial")
+    held = _locked(partial)
     try:
-        with partial.open("wb") as stream:
-            stream.write(_as_bytes(tensors, card))
-            os.fsync(stream.fileno())  # a run's row must never outlive its file
+        partial.write_bytes(data)
+        os.fsync(held)  # a run's row must never outlive its file
         partial.replace(file)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     finally:
-        partial.unlink(missing_ok=True)  # it is there after a failure alone, such as a full disk
+        os.close(held)
+
+
+def _locked(partial: Path) -> int:
+    """A descriptor of the file, made if it is not there, that no other process holds: one that died holds none.
+
+    As in translation.files, of which this floor sees nothing.
+    """
+    while True:
+        held = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o666)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(held), partial.stat()):
+                return held
+        os.close(held)  # who held it has put it into its place
 
 
 def _as_bytes(tensors: Weights, card: dict[str, Any]) -> bytes:

@@ -28,8 +28,9 @@ from dtml.sessions import previous_session, sessions_between
 from flows.desk import Desk, Order, open_stored_desk, read_bars
 from flows.fetch import history_start
 from flows.predict import first_needed, predict_night, shortage, too_few
-from flows.settings import data_folder, give_memory_back, write_whole
+from flows.settings import data_folder, give_memory_back
 from flows.train import Model, fit_model, load_run
+from translation.files import write_whole
 
 MOMENTS = ("data_watermark", "created_at")
 DAYS = ("train_first", "train_last")

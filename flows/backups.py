@@ -19,7 +19,8 @@ from db.copying import Progress, copy_store, require_empty, snapshot, write_snap
 from db.engine import open_engine, prepare, reading, upgrade
 from db.schema import REVISION
 from dtml.errors import DtmlError, UsageError
-from flows.settings import data_folder, write_whole
+from flows.settings import data_folder
+from translation.files import write_whole
 
 STORE, MANIFEST = "dtml.sqlite", "manifest.json"
 FORMAT = 1

@@ -5,12 +5,13 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
+
+from translation.files import write_whole
 
 WIDTH = 160  # of what is piped or logged: a terminal has its own
 
@@ -61,17 +62,6 @@ def data_folder() -> Path:
 def reports_folder() -> Path:
     """Where the HTML reports lie: `DTML_REPORTS`, or `reports` below the current folder."""
     return Path(os.environ.get("DTML_REPORTS", "reports")).absolute()
-
-
-def write_whole(file: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file, which is then there whole or not at all, whoever else writes it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    try:
-        write(partial)
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)  # it is there after a failure alone, such as a full disk
 
 
 def write_page(file: Path, text: str) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from flows.settings import err, write_whole
+from flows.settings import err
 from translation.corpus import lines_of
 from translation.decoding import Search
 from translation.errors import TranslationError, UsageError
+from translation.files import write_whole
 from translation.jobs import translate
 from translation.models import Model
 

@@ -1,6 +1,8 @@
 """A file is there whole or not at all, on a disk without room too."""
 
+import os
 import resource
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,12 +11,12 @@ import torch
 
 from dtml.checkpoints import write_tensors
 from flows.settings import write_page
-from translation.files import write_alone
+from translation.files import write_whole
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "report": lambda file: write_page(file, "half of a page" * 9),
     "checkpoint": lambda file: write_tensors(file, {"weights": torch.ones(99)}, {}),
-    "vocabulary": lambda file: write_alone(file, lambda partial: partial.write_bytes(b"half" * 99)),
+    "vocabulary": lambda file: write_whole(file, lambda partial: partial.write_bytes(b"half" * 99)),
 }
 
 
@@ -43,3 +45,44 @@ def test_a_file_that_finds_no_room_leaves_the_one_before_as_it_was(
     with pytest.raises(OSError, match="File too large"):
         WRITERS[kind](tmp_path / "whole")
     assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_what_a_killed_writer_left_is_gone_with_the_next_write(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (child := os.fork()) == 0:
+        monkeypatch.setattr(Path, "replace", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        WRITERS[kind](tmp_path / "whole")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    WRITERS[kind](tmp_path / "whole")
+    assert [file.name for file in tmp_path.iterdir()] == ["whole"]
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "vocabulary"])
+def test_a_file_that_several_write_at_once_is_one_of_theirs(kind: str, tmp_path: Path) -> None:
+    """Each of four processes writes it fifty times, and what it finds there then is whole."""
+    texts = [str(number) * 1000 for number in range(4)]
+    writers: dict[str, Callable[[Path, str], object]] = {
+        "checkpoint": lambda file, text: write_tensors(file, {"weights": torch.ones(9)}, {"card": text}),
+        "vocabulary": lambda file, text: write_whole(file, lambda partial: partial.write_text(text)),
+    }
+    write, whole = writers[kind], set()
+    for text in texts:
+        write(tmp_path / "one", text)
+        whole.add((tmp_path / "one").read_bytes())
+    children = []
+    for text in texts:
+        if (child := os.fork()) == 0:
+            failed = 1
+            try:
+                for _ in range(50):
+                    write(tmp_path / "many", text)
+                    assert (tmp_path / "many").read_bytes() in whole
+                failed = 0
+            finally:
+                os._exit(failed)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0, 0]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["many", "one"]

@@ -92,11 +92,12 @@ def test_a_file_without_a_network_or_progress_is_damaged(folder: Path) -> None:
 def test_a_failure_while_writing_leaves_what_was(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = (folder / STATE).read_bytes()
 
-    def failed(_: object, file: Path, __: object) -> None:
-        file.write_bytes(b"half")
+    def failed(file: Path, data: bytes) -> None:
+        with file.open("wb") as stream:
+            stream.write(data[: len(data) // 2])
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("translation.checkpointing.save_file", failed)
+    monkeypatch.setattr(Path, "write_bytes", failed)
     with pytest.raises(OSError, match="no space"):
         save_state(folder, *stepped(1), Progress(), KEY)
     assert (folder / STATE).read_bytes() == before

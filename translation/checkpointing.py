@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from translation.errors import TranslationError
-from translation.files import write_alone
+from translation.files import write_whole
 
 STATE = "training.safetensors"
 NOT_ITS_WEIGHTS = "the weights are not of the network that the model's configuration describes: train the model again"
@@ -126,7 +126,8 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _write(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
     copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    write_alone(file, lambda partial: save_file(copies, partial, dict(notes)))
+    data = save(copies, dict(notes))
+    write_whole(file, lambda partial: partial.write_bytes(data))
 
 
 def _name(step: int | str) -> str:

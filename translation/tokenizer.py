@@ -17,7 +17,7 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from translation.errors import TranslationError, UsageError
-from translation.files import write_alone
+from translation.files import write_whole
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 SPECIAL = 4  # tokens below it stand for no text
@@ -84,7 +84,7 @@ class Tokenizer:
 
     def save(self, file: Path) -> None:
         """Write the vocabulary, whole or not at all; SentencePiece's own tools read it too."""
-        write_alone(file, lambda partial: partial.write_bytes(self._model))
+        write_whole(file, lambda partial: partial.write_bytes(self._model))
 
     def encode(self, text: str) -> list[int]:
         """The pieces of a text, without BEGIN and END."""
