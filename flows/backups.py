@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,7 +18,7 @@ from db.engine import open_engine, prepare, reading, upgrade
 from db.schema import REVISION
 from dtml.errors import DtmlError, UsageError
 from flows.settings import data_folder
-from translation.files import write_whole
+from translation.files import write_folder_whole, write_whole
 
 STORE, MANIFEST = "dtml.sqlite", "manifest.json"
 FORMAT = 1
@@ -55,22 +53,18 @@ def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
     folder = folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there and not empty: name a new folder")
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    partial.mkdir(parents=True)
-    try:
-        rows = write_snapshot(engine, partial / STORE, progress)
-        files, absent = _keep_checkpoints(partial, progress)
-        files[STORE] = _sha256(partial / STORE)
-        made_at = datetime.now(UTC).isoformat(timespec="seconds")
-        manifest = Manifest(made_at, version("dtml-nightshift"), REVISION, rows, files, absent)
-        text = json.dumps({"format": FORMAT} | asdict(manifest), indent=2)
-        (partial / MANIFEST).write_text(text, encoding="utf-8")
-        _settle(partial)
-        partial.rename(folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return manifest
+    write_folder_whole(folder, lambda partial: _fill(engine, partial, progress))
+    return _read_manifest(folder)
+
+
+def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
+    rows = write_snapshot(engine, folder / STORE, progress)
+    files, absent = _keep_checkpoints(folder, progress)
+    files[STORE] = _sha256(folder / STORE)
+    made_at = datetime.now(UTC).isoformat(timespec="seconds")
+    manifest = Manifest(made_at, version("dtml-nightshift"), REVISION, rows, files, absent)
+    text = json.dumps({"format": FORMAT} | asdict(manifest), indent=2)
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
 def read_backup(folder: Path) -> Manifest:
@@ -160,24 +154,23 @@ def _put_back(kept: Path, file: Path, sha: str) -> None:
 
 @contextmanager
 def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
-    """The store of a backup, read only; one of an older schema is upgraded in a copy."""
-    with tempfile.TemporaryDirectory() as folder:
-        if revision == REVISION:
-            engine = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
-        else:
-            engine = open_engine(f"sqlite:///{shutil.copy(file, folder)}")
-            upgrade(engine)
-        try:
-            yield engine
-        finally:
-            engine.dispose()
+    """The store of a backup, read only; one of an older schema is upgraded in a copy.
 
-
-def _settle(folder: Path) -> None:
-    """Wait until every file is on the disk: a backup that is there must outlive a power cut."""
-    for file in (each for each in folder.rglob("*") if each.is_file()):
-        with file.open("rb") as stream:
-            os.fsync(stream.fileno())
+    The copy has a name of its own below the data folder: what a killed restore left of it goes with the next one.
+    """
+    folder, is_older = data_folder() / "restored.partial", revision != REVISION
+    shutil.rmtree(folder, ignore_errors=True)
+    if is_older:
+        folder.mkdir(parents=True)
+        engine = open_engine(f"sqlite:///{shutil.copy(file, folder)}")
+        upgrade(engine)
+    else:
+        engine = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sha256(file: Path) -> str:

@@ -23,6 +23,7 @@ from flows.predict import Forecast, forecast, shortage, too_few
 from flows.publish import publish_night
 from flows.score import Scored, score_market
 from flows.train import Model, load_model, train_with_progress, why_due
+from flows.training_states import drop_states
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,8 @@ def run_night(
     """
     with market_lock(desk.engine, desk.name):
         if (done := finished_night(desk, as_of)) is not None:
-            score_market(desk, as_of)  # the run that completed the night may have ended before its scores
+            drop_states(desk.name, as_of)
+            score_market(desk, as_of)  # the run that completed the night may have ended before this
             return Night(done, publish_night(desk, as_of))
         fetch = nothing_fetched if only_stored else fetch or (lambda: fetch_bars(desk, as_of))
         return _run(desk, as_of, stage, fetch, known_at, only_stored=only_stored)

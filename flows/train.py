@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
@@ -30,6 +29,7 @@ from flows.evidence import calibrate_on, calibration_of
 from flows.fetch import history_start
 from flows.progress import training_progress
 from flows.settings import data_folder
+from flows.training_states import drop_states, states_folder
 
 log = logging.getLogger(__name__)
 
@@ -149,8 +149,9 @@ def fit_model(
     bars, watermark = stored_bars(desk, history_start(desk, as_of), as_of, known_at)
     run_id = _run_id(desk, as_of, bars, [kind, serves, None if previous is None else previous.run_id])
     if (known := _known(desk, run_id)) is not None:
+        drop_states(desk.name, as_of, kind, run_id)
         return known
-    folder = data_folder() / "training" / run_id
+    folder = states_folder(kind) / run_id
     log.info("training %s", run_id)
     fitted = fit_bars(desk, as_of, bars, folder, on_epoch, previous)
     run_id = _own_name(desk, run_id, checkpoint_hash(fitted.ensemble))
@@ -160,7 +161,7 @@ def fit_model(
         "train_first": fitted.first,
         "train_last": as_of,
     }
-    shutil.rmtree(folder, ignore_errors=True)
+    drop_states(desk.name, as_of, kind, run_id)
     return Trained(Model(run_id, fitted.ensemble, fitted.calibration), row)
 
 

@@ -41,7 +41,7 @@ class Work:
     steps: Sequence[Callable[[Path], object]]
     sound: Callable[[Path], list[str]] = lambda _home: []
     again: str | None = None
-    warm: Callable[[], object] = lambda: None
+    warm: Callable[[Path], object] = lambda _home: None
     engines: Sequence[str] = ("sqlite", "postgresql")
 
 
@@ -112,6 +112,7 @@ class Bench:
     def environment(self) -> dict[str, str]:
         """Of every try."""
         folders = {"DTML_DATA": self.home / "data", "DTML_REPORTS": self.home / "reports", "TMPDIR": self.home / "tmp"}
+        folders["TORCHINDUCTOR_CACHE_DIR"] = self.folder / "torch"  # which torch makes when it is imported
         return {name: str(folder) for name, folder in folders.items()} | {"DTML_DATABASE_URL": self.url}
 
     @property

@@ -16,8 +16,12 @@ import psycopg
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?( UTC|\+00:00)?")
 TIMES = re.compile(r'(\\?"(seconds|tokens_per_second)\\?": ?)[-+0-9.e]+')
 TIMED = {"seconds", "tokens_per_second"}
+ROUNDED = {"translation_text": {"score"}}  # its last bits depend on the texts beside it: one that was held is alone
 NUMBERS = {"instrument_id": "instrument", "source_id": "instrument"}  # given by the store, in the order of its tries
-OF_THE_TRY = {"night": {"fetched", "stored", "refused"}}  # that ended it; what every try brought is in price_fetch
+OF_THE_TRY = {  # which ended the work; what each try of a night brought is in price_fetch
+    "night": {"fetched", "stored", "refused"},
+    "translation_text": {"attempts", "taken_by"},
+}
 OF_SQLITE = ("-wal", "-shm")
 LOCKS = (".lock",)  # files that are locked: they stay, and say nothing
 
@@ -107,6 +111,8 @@ def _value(known: dict[str, dict[int, str]], table: str, name: str, value: Any) 
         return "of the try"
     if name in TIMED or isinstance(value, datetime):
         return None if value is None else "a moment"
+    if name in ROUNDED.get(table, ()) and value is not None:
+        return round(value, 4)
     if name in NUMBERS:
         return known[NUMBERS[name]].get(value, value)
     if table in known and name == "id":

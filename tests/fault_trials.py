@@ -71,7 +71,7 @@ class Trials:
             self.bench.renew()
             if again:
                 with standing_in(self.bench):
-                    self.work.warm()
+                    self.work.warm(self.bench.home)
                 self.bench.renew()
             points = []
             for step in self.work.steps:
@@ -131,7 +131,9 @@ class Trials:
                 ended = self.bench.attempt(step, Fault(blow.kind, blow.point)).ended
                 if ended.startswith("died") or ended.endswith("said nothing"):
                     return f"the try {ended}"
-                if wrong := self.work.sound(self.bench.home):
+                with standing_in(self.bench):
+                    wrong = self.work.sound(self.bench.home)
+                if wrong:
                     return f"after it: {'; '.join(wrong)}"
             ended = self.bench.attempt(step).ended
             if ended != "done" and not (self.work.again and self.work.again in ended):

@@ -1,18 +1,41 @@
 """The works that faults are tried on: the product's own commands in small, without Prefect's server."""
 
-from dataclasses import replace
+import shutil
+import time
 from datetime import date
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
+import sqlalchemy as sa
+import torch
 from fault_runs import Work
 from made_nights import AS_OF, BARS, SIMULATED, SMALL, FrameSource
+from made_recipe import SOURCES, write_recipe
 
+from db import translation_queue
+from db.copying import no_progress
+from db.engine import reading, transaction
+from db.translation_schema import translation_text
+from dtml.errors import DtmlError
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.sessions import next_session
+from flows import translate, translate_files
+from flows.backups import back_up, checkpoints, read_backup, restore
 from flows.desk import Desk, open_store
+from flows.fetch import fetch_bars
 from flows.night import run_night
+from flows.train import train_model
+from flows.translators import model_names, models_folder, open_model, train_and_store
+from translation.decoding import Search
+from translation.models import load_model
+from translation.recipes import read_recipe
 
 NEXT = next_session("XNYS", AS_OF)
+CPU, GREEDY = torch.device("cpu"), Search(beams=1, alpha=0.0)
+TEXTS, AT_ONCE, LEASE_S, LINES_AT_ONCE = 12, 5, 0.2, 4
 
 
 def desk() -> Desk:
@@ -22,16 +45,109 @@ def desk() -> Desk:
     return Desk(market, FrameSource(BARS), open_store(), experiment, "cpu", None)
 
 
-def night(as_of: date, members: int = 2) -> None:
+def night(as_of: date) -> None:
     """A night of it."""
-    there = desk()
-    run_night(replace(there, experiment=vary(there.experiment, {"members": members})), as_of)
+    run_night(desk(), as_of)
+
+
+def weights_are_whole(_home: Path) -> list[str]:
+    """What is wrong with the weights of a run that the store knows."""
+    return [f"{run}: {wrong}" for run, _, _, wrong in checkpoints(open_store()) if wrong]
+
+
+def keep(home: Path) -> None:
+    """A backup, unless there is one."""
+    back_up(open_store(), home / "kept", no_progress)
+
+
+def lose(home: Path) -> None:
+    """A backup, and nothing but it."""
+    night(AS_OF)
+    keep(home)
+    shutil.rmtree(home / "data")
+    open_store()
+
+
+def bring_back(home: Path) -> None:
+    """What was kept."""
+    restore(home / "kept", read_backup(home / "kept"), open_store(), no_progress)
+
+
+def kept_is_whole(home: Path) -> list[str]:
+    """What is wrong with a backup that is there."""
+    try:
+        if (home / "kept").exists():
+            read_backup(home / "kept")
+    except DtmlError as error:
+        return [str(error)]
+    return []
+
+
+def learn(home: Path) -> None:
+    """A training of a translator, of four steps."""
+    recipe = read_recipe(home / "corpus" / "tiny.toml")
+    train_and_store(recipe, "cpu", open_store(), lambda _: None, lambda _: None)
+
+
+def corpus(home: Path) -> None:
+    """What it reads."""
+    (home / "corpus").mkdir()
+    write_recipe(home / "corpus", updates=4, check_every=2, dropout=0.1)
+    open_store()
+
+
+def learned(home: Path) -> None:
+    """A translator, and texts to translate."""
+    corpus(home)
+    learn(home)
+    (home / "text").write_text("".join(f"{text}\n" for text in SOURCES[:TEXTS]))
+    with transaction(open_store()) as conn:
+        translation_queue.queue_texts(conn, "tiny", SOURCES[:TEXTS])
+
+
+def one_translates(_home: Path) -> list[str]:
+    """Whether there is a translator that can be opened, the one before or the new one."""
+    return [] if model_names() == ["tiny"] and load_model(models_folder() / "tiny", CPU) else ["there is no model"]
+
+
+def translate_file(home: Path) -> None:
+    """A file, a few lines at a time."""
+    with mock.patch.object(translate_files, "LINES_AT_ONCE", LINES_AT_ONCE):
+        translate_files.translate_lines(open_model("tiny", CPU), home / "text", home / "out", GREEDY, "tiny")
+
+
+def translate_queue(_home: Path) -> None:
+    """All that is queued; what a killed worker held is free when its lease ends."""
+    store = open_store()
+    clock = SimpleNamespace(monotonic=count().__next__)  # a lease is renewed at each turn, on any machine
+    with mock.patch.multiple(translate, AT_ONCE=AT_ONCE, LEASE_S=LEASE_S, time=clock):
+        while _unfinished(store):
+            translate.work_off(store, None, GREEDY, CPU)
+            time.sleep(LEASE_S / 10)
+
+
+def _unfinished(store: sa.Engine) -> int:
+    of_them = sa.select(sa.func.count()).where(translation_text.c.status.in_(["queued", "taken"]))
+    with reading(store) as conn:
+        return int(conn.execute(of_them).scalar_one())
 
 
 WORKS = {
     work.name: work
     for work in (
-        Work("first night", prepare=lambda _: open_store(), steps=[lambda _: night(AS_OF)]),
-        Work("night", prepare=lambda _: night(AS_OF), steps=[lambda _: night(NEXT)], warm=lambda: night(NEXT)),
+        Work("night", lambda _: night(AS_OF), [lambda _: night(NEXT)], weights_are_whole, warm=lambda _: night(NEXT)),
+        Work("first night", lambda _: open_store(), [lambda _: night(AS_OF)], weights_are_whole),
+        Work(
+            "training",
+            lambda _: fetch_bars(desk(), AS_OF),
+            [lambda _: train_model(desk(), AS_OF)],
+            weights_are_whole,
+        ),
+        Work("backup", lambda _: night(AS_OF), [keep], kept_is_whole, again="is there and not empty", warm=keep),
+        Work("restore", lose, [bring_back], weights_are_whole, again="is not empty", warm=bring_back),
+        Work("translation training", corpus, [learn]),
+        Work("translation training again", learned, [learn], one_translates),
+        Work("translated file", learned, [translate_file], warm=translate_file),
+        Work("queue", learned, [translate_queue], warm=translate_queue),
     )
 }

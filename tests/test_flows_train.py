@@ -16,7 +16,7 @@ from flows.desk import Desk, stored_bars
 from flows.fetch import fetch_bars
 from flows.night import NightRefusedError, run_night
 from flows.settings import data_folder
-from flows.train import load_model, train_model, why_due, windows_of
+from flows.train import fit_model, load_model, train_model, why_due, windows_of
 
 
 def counts(desk: Desk) -> dict[str, int]:
@@ -109,3 +109,29 @@ def test_a_lost_checkpoint_is_trained_anew_as_the_message_says(desk: Desk) -> No
         load_model(desk, AS_OF)
     train_model(desk, AS_OF)
     assert file.read_bytes() == whole
+
+
+class TrainingInterruptedError(Exception):
+    """What ends a training after an epoch."""
+
+
+def test_what_an_interrupted_training_left_goes_with_the_next_one_of_its_market(desk: Desk) -> None:
+    def interrupt(*_: object) -> None:
+        raise TrainingInterruptedError
+
+    folder = data_folder() / "training"
+    fetch_bars(desk, date(2024, 7, 9))
+    for day in (AS_OF, date(2024, 7, 9)):
+        with pytest.raises(TrainingInterruptedError):
+            train_model(desk, day, interrupt)
+    with pytest.raises(TrainingInterruptedError):
+        fit_model(desk, AS_OF, interrupt, kind="backtest")
+    other = folder / f"simulated-2-{AS_OF}-0123abcd"
+    other.mkdir()
+    assert len(list(folder.iterdir())) == 4
+    train_model(desk, date(2024, 7, 2))
+    (later,) = (each for each in folder.iterdir() if each.name.startswith("simulated-2024"))
+    assert sorted(each.name for each in folder.iterdir()) == sorted(["backtests", other.name, later.name])
+    assert later.name.startswith("simulated-2024-07-09")
+    fit_model(desk, AS_OF, kind="backtest")
+    assert list((folder / "backtests").iterdir()) == []

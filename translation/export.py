@@ -3,8 +3,6 @@
 The tables of positions are written as our own: those that CTranslate2 computes put all sines before the cosines.
 """
 
-import os
-import shutil
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +16,7 @@ from torch import Tensor, nn
 
 from translation.decoding import Search, search
 from translation.errors import TranslationError, UsageError
+from translation.files import write_folder_whole
 from translation.models import SOURCE, TARGET, Model, config_of
 from translation.tokenizer import BEGIN, END, PAD, UNKNOWN
 from translation.transformer import (
@@ -91,16 +90,16 @@ def export_model(model: Model, folder: Path, *, int8: bool) -> None:
         raise UsageError(f"{model.card.name} is a {model.card.kind}: CTranslate2 runs Transformers alone")
     pieces, target = (each.pieces(range(each.size)) for each in (model.source, model.target))
     _check_free(folder)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    try:
+
+    def fill(partial: Path) -> None:
         export_ctranslate2(network, config, pieces, partial, int8=int8, target_pieces=target)
         model.source.save(partial / SOURCE)
         model.target.save(partial / TARGET)
-        partial.replace(folder)
+
+    try:
+        write_folder_whole(folder, fill)
     except OSError as error:
         raise TranslationError(f"cannot write {folder}: {error.strerror}; name another") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def open_exported(folder: Path, *, threads: int = 0, kind: str = "default") -> Any:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from torch import nn
 from translation.checkpointing import load_weights, read_tensors, save_weights
 from translation.direction import Direction
 from translation.errors import TranslationError, UsageError
+from translation.files import write_folder_whole
 from translation.seq2seq import RecurrentConfig, RecurrentStepper, RecurrentTranslator
 from translation.stepping import Stepper, TransformerStepper
 from translation.tokenizer import Tokenizer
@@ -114,10 +114,11 @@ def save_model(folder: Path, model: Model) -> Card:
 
     Returns the card with the hash of the weights.
     """
-    made, before = (folder.with_name(f".{folder.name}.{state}") for state in ("made", "before"))
-    for left in (made, before):
-        shutil.rmtree(left, ignore_errors=True)
-    made.mkdir(parents=True)
+    write_folder_whole(folder, lambda made: _fill(made, model))
+    return read_card(folder)
+
+
+def _fill(made: Path, model: Model) -> None:
     save_weights(made / WEIGHTS, model.network.state_dict())
     model.source.save(made / SOURCE)
     if model.target is not model.source:
@@ -125,11 +126,6 @@ def save_model(folder: Path, model: Model) -> Card:
     (made / DIRECTION).write_text(json.dumps(model.direction.to_json()))
     card = Card(**asdict(model.card) | {"weights_hash": _digest(made / WEIGHTS)})
     (made / CONFIG).write_text(json.dumps(asdict(card), indent=2))
-    if folder.exists():
-        folder.rename(before)
-    made.rename(folder)
-    shutil.rmtree(before, ignore_errors=True)
-    return card
 
 
 def read_card(folder: Path) -> Card:
