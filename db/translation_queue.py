@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Any
 
 import pandas as pd
@@ -23,18 +23,37 @@ from db.typed_views import view
 
 MAX_ATTEMPTS = 3
 LEASE_S = 300.0
+LONGEST_TEXT = 20_000  # characters, about ten pages: others that are taken with it wait for its translation
+MOST_CHARACTERS = 5 * LONGEST_TEXT  # of what is taken at once, unless the first text alone is longer
 DIED = f"its worker ended {MAX_ATTEMPTS} times while it was translated"
 
 text = schema.translation_text
 
 
 def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:
-    """Put texts at the end of the queue of a model, which need not be stored; their ids, in the order given."""
+    """Put texts at the end of the queue of a model, which need not be stored; their ids, in the order given.
+
+    Raises StoreUsageError, naming it, for a text that no worker would translate, and puts in none.
+    """
     if not texts:
         return []
+    for number, each in enumerate(texts, start=1):
+        if (reason := why_unfit(each)) is not None:
+            raise StoreUsageError(f"text {number} of {len(texts)}: {reason}")
     rows = [{"model": model, "text": each, "priority": priority, "queued_at": datetime.now(UTC)} for each in texts]
     statement = sa.insert(text).returning(text.c.id, sort_by_parameter_order=True)
     return list(conn.execute(statement, rows).scalars())
+
+
+def why_unfit(said: str | bytes) -> str | None:
+    """Why a text cannot be translated, whatever the model: it is no text, or longer than `LONGEST_TEXT` characters."""
+    try:
+        characters = len(said.decode() if isinstance(said, bytes) else said.encode().decode())
+    except UnicodeError as error:
+        return f"it is no text in UTF-8: {error}"
+    if characters > LONGEST_TEXT:
+        return f"it has {characters:,} characters, and {LONGEST_TEXT:,} at most are translated: cut it into several"
+    return None
 
 
 def take_texts(
@@ -48,9 +67,10 @@ def take_texts(
     """Take up to `limit` texts of one of the models (None: of any): the highest priority first, then the oldest.
 
     All are of the model of the first one. What a worker died of, or beside, is taken alone: so a text that kills its
-    worker takes no other with it. Each is a mapping of id, model, text, priority and attempts, this one
-    counted; nobody else takes it for `lease_s` seconds. A text that was taken `MAX_ATTEMPTS` times and never finished
-    is failed. Raises StoreUsageError for a limit below 1.
+    worker takes no other with it. Together they have `MOST_CHARACTERS`: so a long one keeps few waiting. Each is a
+    mapping of id, model, text, priority, attempts, this one counted, and unfit: None, or why a text that was put in by
+    an INSERT cannot be translated. Nobody else takes it for `lease_s` seconds. A text that was taken `MAX_ATTEMPTS`
+    times and never finished is failed. Raises StoreUsageError for a limit below 1.
     """
     if limit < 1:
         raise StoreUsageError(f"a worker takes 1 text or more, not {limit}")
@@ -145,21 +165,29 @@ def _waiting(conn: Connection) -> list[str]:
     """The models that have queued texts; each is found in the index after the one before."""
     least = sa.select(sa.func.min(text.c.model)).where(text.c.status == "queued")
     found = [conn.execute(least).scalar_one()]
-    while found[-1] is not None:
+    while found[-1] is not None and found[-1] not in found[:-1]:  # a name that is no text is not found by itself
         found.append(conn.execute(least.where(text.c.model > found[-1])).scalar_one())
     return found[:-1]
 
 
 def _take(conn: Connection, worker: str, model: str, limit: int, until: datetime) -> list[dict[str, Any]]:
-    queued = sa.select(text.c.id, text.c.attempts).where(text.c.status == "queued", text.c.model == model)
+    queued = sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
+    queued = queued.where(text.c.status == "queued", text.c.model == model)
     turns = conn.execute(queued.order_by(*_turn()).limit(limit)).all()
     fresh = list(takewhile(lambda each: each.attempts == 0, turns))
-    ids = [each.id for each in fresh or turns[:1]]
+    sums = accumulate(each.characters for each in fresh)
+    ids = [each.id for each, total in zip(fresh, sums, strict=True) if total <= MOST_CHARACTERS] or [turns[0].id]
     values = {"status": "taken", "taken_by": worker, "taken_until": until, "attempts": text.c.attempts + 1}
     taken = sa.update(text).where(text.c.id.in_(ids), text.c.status == "queued").values(values)
-    columns = (text.c[name] for name in ("id", "model", "text", "priority", "attempts"))
-    rows = [dict(each) for each in conn.execute(taken.returning(*columns)).mappings()]
-    return sorted(rows, key=lambda each: (-each["priority"], each["id"]))
+    columns = [text.c[name] for name in ("id", "model", "priority", "attempts")]
+    said = text.c.text if conn.dialect.name == "postgresql" else sa.cast(text.c.text, sa.LargeBinary)
+    rows = [dict(each) for each in conn.execute(taken.returning(*columns, said.label("text"))).mappings()]
+    read = [each | {"unfit": why_unfit(each["text"]), "text": _as_text(each["text"])} for each in rows]
+    return sorted(read, key=lambda each: (-each["priority"], each["id"]))
+
+
+def _as_text(said: str | bytes) -> str:
+    return said.decode("utf-8", "backslashreplace") if isinstance(said, bytes) else said
 
 
 def _turn() -> tuple[sa.ColumnElement[Any], ...]:
@@ -173,4 +201,5 @@ def newest(conn: Connection, model: str | None, status: str | None, limit: int) 
     where = [asked.c[name] == value for name, value in given.items() if value is not None]
     shown = ("id", "model", "status", "text", "translation", "score", "attempts", "reason", "queued_at")
     columns = (asked.c[name] for name in shown)
-    return frame(conn, sa.select(*columns).where(*where).order_by(asked.c.id.desc()).limit(limit))
+    found = frame(conn, sa.select(*columns).where(*where).order_by(asked.c.id.desc()).limit(limit))
+    return found.assign(text=found["text"].map(_as_text))

@@ -201,7 +201,9 @@ def _translated(
                 translation_queue.renew(conn, worker, ids, LEASE_S)
 
     translated = partial(translate, model, how=how, report=hold)
-    found = dict(zip(ids, _translations(translated, [each["text"] for each in taken]), strict=True))
+    fit = [each for each in taken if each["unfit"] is None]
+    said = _translations(translated, [each["text"] for each in fit]) if fit else ()
+    found = {each["id"]: each["unfit"] for each in taken} | dict(zip([each["id"] for each in fit], said, strict=True))
     rows = [_row(number, said) for number, said in found.items() if isinstance(said, Translation)]
     failures = {number: said for number, said in found.items() if isinstance(said, str)}
     with transaction(engine) as conn:

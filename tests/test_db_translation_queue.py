@@ -68,7 +68,7 @@ def test_a_text_that_a_user_inserts_is_taken(engine: Engine) -> None:
     assert abs(row["queued_at"] - before) < timedelta(minutes=1)
     assert (row["status"], row["priority"], row["attempts"], row["attention"]) == ("queued", 0, 0, None)
     assert take_texts(engine, "worker", None, 9) == [
-        {"id": row["id"], "model": "m", "text": "A dog.", "priority": 0, "attempts": 1}
+        {"id": row["id"], "model": "m", "text": "A dog.", "priority": 0, "attempts": 1, "unfit": None}
     ]
 
 
