@@ -51,7 +51,11 @@ class Ensemble:
 
 
 def save_ensemble(ensemble: Ensemble, file: Path) -> str:
-    """Write the checkpoint and return its SHA-256, by which it is known from then on."""
+    """Write the checkpoint and return its SHA-256, by which it is known from then on.
+
+    Raises DtmlError, naming the parameter, for a weight that is NaN or infinite.
+    """
+    _require_finite(ensemble.weights, f"the model of {ensemble.market} is not saved")
     write_tensors(file, ensemble.weights, _card(ensemble))
     return sha256(file)
 
@@ -84,6 +88,7 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
             f"it was changed or damaged; {_way_out(market)}"
         )
     weights, card = read_tensors(file)
+    _require_finite(weights, f"checkpoint {file} can predict nothing")
     try:
         if card["format"] != FORMAT:
             raise DtmlError(f"checkpoint {file} has format {card['format']}, this program reads {FORMAT}: train anew")
@@ -100,6 +105,15 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     except (KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise DtmlError(f"{file} is no checkpoint of this program: its card does not fit, {reason}") from error
+
+
+def _require_finite(weights: Weights, what: str) -> None:
+    for name, value in weights.items():
+        if (wrong := int((~value.isfinite()).sum())) > 0:
+            raise DtmlError(
+                f"{what}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: "
+                "train it anew with a lower learning rate, learning_rate in the market's [model]"
+            )
 
 
 def _way_out(market: str) -> str:

@@ -14,7 +14,7 @@ import torch
 from price_files import FIRST, LAST, MARKET
 from safetensors.torch import save
 
-from dtml.checkpoints import Ensemble, load_ensemble, sha256
+from dtml.checkpoints import Ensemble, load_ensemble, read_tensors, save_ensemble, sha256, write_tensors
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import _model
 from dtml.markets import is_symbol, load_market_file
@@ -76,6 +76,22 @@ def test_a_checkpoint_that_is_wrong_is_one_line_even_with_its_own_hash(name: str
     file = tmp_path / "model.safetensors"
     file.write_bytes(CHECKPOINTS[name])
     with pytest.raises(DtmlError) as caught:
+        load_ensemble(file, market="made", sha=sha256(file))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(wrong: float, tmp_path: Path) -> None:
+    file, weights = tmp_path / "model.safetensors", {"w": torch.ones(1, 6), "predict.bias": torch.ones(1, 3)}
+    ensemble = Ensemble("made", ("A",), (0,), ModelConfig(), WindowConfig(), weights)
+    save_ensemble(ensemble, file)
+    weights["predict.bias"][0, 1] = wrong
+    said = r"1 of 3 weights of predict.bias are NaN or infinite: train it anew with a lower learning rate"
+    with pytest.raises(DtmlError, match=f"^the model of made is not saved: {said}"):
+        save_ensemble(ensemble, tmp_path / "new.safetensors")
+    assert not (tmp_path / "new.safetensors").exists()
+    write_tensors(file, weights, read_tensors(file)[1])
+    with pytest.raises(DtmlError, match=f"model.safetensors can predict nothing: {said}") as caught:
         load_ensemble(file, market="made", sha=sha256(file))
     assert "\n" not in str(caught.value)
 

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.made_translations import CPU, NETWORK, PAIRS, drawn, model_of, same, tokenizer
+from translation import models
 from translation.checkpointing import read_tensors
 from translation.errors import TranslationError, UsageError
 from translation.jobs import GREEDY, translate
@@ -46,6 +48,23 @@ def test_a_model_read_again_translates_the_same(tmp_path: Path, name: str) -> No
     assert translate(again, TEXTS, GREEDY) == translate(model, TEXTS, GREEDY)
     written = read_tensors(tmp_path / WEIGHTS)[0]
     assert len(written) == len({each.data_ptr() for each in model.network.state_dict().values()})
+
+
+def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, model = load_model(folder, CPU), made()
+    name, parameter = list(model.network.named_parameters())[-1]
+    with torch.no_grad():
+        parameter.view(-1)[0] = float("nan")
+    said = f"1 of {parameter.numel()} weights of {name} are NaN or infinite: train the model again with a lower"
+    with pytest.raises(TranslationError, match=f"is not saved: {said}"):
+        save_model(folder, model)
+    assert same(load_model(folder, CPU).network, before.network)
+    with monkeypatch.context() as patched:
+        patched.setattr(models, "require_finite", lambda *_: None)  # as versions before did
+        save_model(folder, model)
+    assert f"can translate nothing, {folder / WEIGHTS}: {said}" in refused(folder)
 
 
 def test_a_joint_model_takes_the_place_of_one_with_two_vocabularies(tmp_path: Path) -> None:

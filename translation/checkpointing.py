@@ -114,6 +114,16 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
         raise TranslationError(NOT_ITS_WEIGHTS)
 
 
+def require_finite(weights: Mapping[str, Tensor], what: str) -> None:
+    """Raise TranslationError, naming the parameter, for a weight that is NaN or infinite."""
+    for name, value in weights.items():
+        if (wrong := int((~value.isfinite()).sum())) > 0:
+            raise TranslationError(
+                f"{what}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: "
+                "train the model again with a lower training.peak"
+            )
+
+
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a file and its notes; raises TranslationError when it is missing or damaged."""
     try:

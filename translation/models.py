@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from translation.checkpointing import load_weights, read_tensors, save_weights
+from translation.checkpointing import load_weights, read_tensors, require_finite, save_weights
 from translation.direction import Direction
 from translation.errors import TranslationError, UsageError
 from translation.files import write_folder_whole
@@ -112,8 +112,9 @@ def network_of(kind: str, values: Mapping[str, Any]) -> nn.Module:
 def save_model(folder: Path, model: Model) -> Card:
     """Write a model beside the one of its name, and put it in its place when it is whole.
 
-    Returns the card with the hash of the weights.
+    Returns the card with the hash of the weights. Raises TranslationError, naming it, for a weight that is no number.
     """
+    require_finite(model.network.state_dict(), f"{model.card.name} is not saved")
     write_folder_whole(folder, lambda made: _fill(made, model))
     return read_card(folder)
 
@@ -152,7 +153,9 @@ def load_model(folder: Path, device: torch.device) -> Model:
     if (source.digest, target.digest) != card.tokenizer_hashes:
         raise TranslationError(f"the tokenizer in {folder} is not the one that {card.name} was trained with")
     network = network_of(card.kind, card.network)
-    load_weights(network, read_tensors(folder / WEIGHTS)[0])
+    weights = read_tensors(folder / WEIGHTS)[0]
+    require_finite(weights, f"{card.name} can translate nothing, {folder / WEIGHTS}")
+    load_weights(network, weights)
     direction = Direction.from_json(_read_json(folder / DIRECTION))
     return Model(card, network.to(device).eval(), source, target, direction)
 
