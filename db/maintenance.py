@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 from sqlalchemy import Engine, text
 
-from db import schema
+from db import schema, service
 from db.engine import reading, require_current
 from db.errors import StoreBusyError, StoreError
 from db.locks import market_lock
@@ -118,6 +118,7 @@ def check_store(engine: Engine) -> Iterator[Finding]:
     if current.state == "ok":
         for law, sql in LAWS.items():
             yield _asked(engine, law, sql.format_map(JSON_WORDS[engine.dialect.name]))
+        yield _dated_ahead(engine)
         yield _interrupted(engine)
 
 
@@ -142,6 +143,18 @@ def _schema(engine: Engine) -> Finding:
     except StoreError as error:
         return finding_of(check, [{"error": str(error)}])
     return finding_of(check, [])
+
+
+def _dated_ahead(engine: Engine) -> Finding:
+    """Fetches that no later one can follow before their day has come."""
+    check = "no fetch is dated ahead of this clock"
+    try:
+        with reading(engine) as conn:
+            found = service.dated_ahead(conn)
+    except StoreError as error:
+        return finding_of(check, [{"error": str(error)}])
+    rows = found.assign(**{"to do": "dtml db redate"}).to_dict("records")
+    return finding_of(check, [{str(name): value for name, value in row.items()} for row in rows])
 
 
 def _interrupted(engine: Engine) -> Finding:

@@ -14,17 +14,56 @@ from sqlalchemy import Connection
 
 from db import schema
 from db.bulk import insert_missing
+from db.errors import StoreError
 from db.frames import frame
+
+AHEAD = timedelta(days=1)  # by which no clock that is looked after is wrong; less is made up for in silence
 
 
 def next_known_at(conn: Connection, market: str) -> datetime:
     """The moment as known at which a fetch that is being stored comes: now, and later than every one before it.
 
     Asked inside the `transaction` that stores the bars. So what was known at a moment never changes afterwards,
-    whatever the clocks of several machines say and whichever of two fetches began first.
+    whatever the clocks of several machines say and whichever of two fetches began first. Raises StoreError for a clock
+    that `require_clocks_agree` refuses.
     """
-    now, before = datetime.now(UTC), _last_fetch(conn, market) or _last_price(conn, market)
+    now = datetime.now(UTC)
+    before = _newest(conn, market, now)
     return now if before is None else max(now, before + timedelta(microseconds=1))
+
+
+def require_clocks_agree(conn: Connection, market: str) -> None:
+    """Raise StoreError when this machine's clock is a day or more from its server's, or behind the newest fetch.
+
+    One fetch under a clock a year ahead would date all that follow it a year ahead: they have to come after it.
+    """
+    _newest(conn, market, datetime.now(UTC))
+
+
+def dated_ahead(conn: Connection) -> pd.DataFrame:
+    """The fetches that a clock a day or more ahead of this one dated: market, source, known_at."""
+    table = schema.price_fetch
+    ahead = sa.select(table.c.market, table.c.source, table.c.known_at)
+    ahead = ahead.where(table.c.known_at > datetime.now(UTC) + AHEAD)
+    return frame(conn, ahead.order_by(table.c.market, table.c.known_at))
+
+
+def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
+    if conn.dialect.name == "postgresql":
+        server = conn.execute(sa.text("select clock_timestamp()")).scalar_one()
+        if abs(now - server) > AHEAD:
+            raise StoreError(
+                f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC and the server's {server:%Y-%m-%d %H:%M}: set the"
+                " wrong one; nothing was fetched"
+            )
+    newest = _last_fetch(conn, market) or _last_price(conn, market)
+    if newest is not None and newest > now + AHEAD:
+        raise StoreError(
+            f"the newest fetch of {market} is dated {newest:%Y-%m-%d %H:%M} UTC, {(newest - now).days} days after this"
+            f" machine's clock, {now:%Y-%m-%d %H:%M}: one of the two clocks was wrong, and nothing was fetched. Set"
+            f" this one; or, if it is right, keep a backup and run `dtml db redate {market}`"
+        )
+    return newest
 
 
 def save_fetch(conn: Connection, fetch: Mapping[str, object]) -> int:

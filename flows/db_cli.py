@@ -76,6 +76,17 @@ def restore(folder: Annotated[Path, typer.Argument(help="What `dtml db backup` m
     maintenance.restore(folder)
 
 
+@store_commands.command()
+def redate(market: Annotated[str, typer.Argument(help="A market whose newest fetch is dated ahead.")]) -> None:
+    """Date anew, as of now, what was fetched under a clock that was a day or more ahead; keep a backup first.
+
+    Example: dtml db redate ndx100
+    """
+    from flows import maintenance
+
+    maintenance.redate(market)
+
+
 @store_commands.command("grant-reader")
 def grant_reader(name: Annotated[str, typer.Argument(help="A role of PostgreSQL; it is made where missing.")]) -> None:
     """Let a role read the documented views alone; its password, if it is to have one, is in DTML_READER_PASSWORD.

@@ -62,6 +62,9 @@ def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None, *, who
     wanted = _wanted(desk, as_of, whole=whole)
     if not wanted.first:
         return nothing_fetched()
+    if known_at is None:
+        with reading(desk.engine) as conn:
+            service.require_clocks_agree(conn, desk.name)
     brought, restated = _with_restated_histories(desk, wanted, desk.source.fetch(wanted.first, wanted.last))
     checked = _check(desk, brought.bars, wanted.last)
     answered = set(brought.outcomes.loc[brought.outcomes["status"].isin(["ok", "no_data"]), "symbol"])

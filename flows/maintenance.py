@@ -13,9 +13,11 @@ from sqlalchemy import Engine
 
 from db.copying import Progress, no_progress, snapshot
 from db.copying import copy_store as copy_rows
-from db.engine import URL_VARIABLE, database_url, location, open_engine, require_current, upgrade
+from db.engine import URL_VARIABLE, database_url, location, open_engine, require_current, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
+from db.locks import market_lock
 from db.maintenance import Finding, check_store, finding_of
+from db.redating import redate as redate_moments
 from db.roles import grant_reader as grant
 from dtml.errors import UsageError
 from flows.backups import Manifest, back_up, checkpoints, read_backup
@@ -87,6 +89,17 @@ def restore(folder: Path) -> None:
     _say(out, f"{location(target)}: {_counted(manifest.rows)} restored and compared: equal")
     _say(out, f"{_models(manifest)} restored in {data_folder()}; the backup is of {manifest.made_at}")
     _warn_of_absent(manifest)
+
+
+def redate(market: str) -> None:
+    """Move a market's moments that lie ahead of the clock to now and print them."""
+    engine = _existing()
+    require_current(engine)
+    with market_lock(engine, market), transaction(engine) as conn:
+        moved = redate_moments(conn, market)
+    for old, new in moved.items():
+        _say(out, f"{old:%Y-%m-%d %H:%M:%S} is now {new:%Y-%m-%d %H:%M:%S.%f} UTC")
+    _say(out, f"{len(moved)} moments of {market} were dated ahead of this clock")
 
 
 def grant_reader(name: str) -> None:

@@ -3,20 +3,23 @@
 import multiprocessing
 import os
 import signal
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine
+from made_stores import fill
+from sqlalchemy import Connection, Engine
 
-from db import repositories, schema, service
+from db import queries, repositories, schema, service
 from db.engine import open_engine, reading, transaction, upgrade
-from db.errors import StoreBusyError
+from db.errors import StoreBusyError, StoreError
 from db.frames import frame
 from db.locks import market_lock
+from db.maintenance import check_store
+from db.redating import MOMENTS, redate
 
 DAY = date(2024, 1, 5)
 SOON = datetime(2124, 1, 5, tzinfo=UTC)  # a machine whose clock is a century fast
@@ -31,25 +34,99 @@ def hold(url: str, held: Event, over: Event) -> None:
 
 
 def test_a_fetch_is_known_later_than_every_one_before_it_whatever_the_clock_says(engine: Engine) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=14)
     with transaction(engine) as conn:
         assert abs(service.next_known_at(conn, "toy") - datetime.now(UTC)) < timedelta(minutes=1)
-        assert service.save_fetch(conn, FETCH | LISTS | {"known_at": SOON}) == 1
-        assert service.next_known_at(conn, "toy") == SOON + timedelta(microseconds=1)
-        assert service.next_known_at(conn, "other") < SOON
+        assert service.save_fetch(conn, FETCH | LISTS | {"known_at": soon}) == 1
+        assert service.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
+        assert service.next_known_at(conn, "other") < soon
     with reading(engine) as conn:
         kept = frame(conn, sa.select(schema.price_fetch)).to_dict("records")
-    assert kept == [FETCH | LISTS | {"known_at": pd.Timestamp(SOON), "as_of": pd.Timestamp(DAY)}]
+    assert kept == [FETCH | LISTS | {"known_at": pd.Timestamp(soon), "as_of": pd.Timestamp(DAY)}]
+
+
+def save_bar(conn: Connection, known_at: datetime, close: float = 2.0) -> None:
+    stock = pd.DataFrame({"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None})
+    bar = pd.DataFrame({"symbol": ["A"], "session": pd.to_datetime(["2024-01-05"])})
+    values = dict.fromkeys(("open", "high", "low", "close", "adj_close", "volume"), close)
+    repositories.save_instruments(conn, "toy", stock)
+    bars = bar.assign(**values, dividend=float("nan"), split=float("nan"))
+    repositories.append_prices(conn, "toy", bars, source="files", known_at=known_at)
 
 
 def test_a_store_without_fetches_goes_by_its_bars(engine: Engine) -> None:
-    stock = pd.DataFrame({"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None})
-    bar = pd.DataFrame({"symbol": ["A"], "session": pd.to_datetime(["2024-01-05"])})
-    values = dict.fromkeys(("open", "high", "low", "close", "adj_close", "volume"), 2.0)
+    soon = datetime.now(UTC) + timedelta(hours=14)
     with transaction(engine) as conn:
-        repositories.save_instruments(conn, "toy", stock)
-        bars = bar.assign(**values, dividend=float("nan"), split=float("nan"))
-        repositories.append_prices(conn, "toy", bars, source="files", known_at=SOON)
-        assert service.next_known_at(conn, "toy") == SOON + timedelta(microseconds=1)
+        save_bar(conn, soon)
+        assert service.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
+
+
+def closes(conn: Connection, known_at: datetime | None = None) -> list[float]:
+    return queries.prices(conn, "toy", DAY, DAY, known_at=known_at)["close"].tolist()
+
+
+def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Engine) -> None:
+    begun = datetime.now(UTC)
+    first, later = begun + timedelta(days=365), begun + timedelta(days=366)
+    with transaction(engine) as conn:
+        save_bar(conn, begun, 2.0)
+        for moment, close in ((first, 3.0), (later, 4.0)):
+            save_bar(conn, moment, close)
+            service.save_fetch(conn, FETCH | LISTS | {"known_at": moment})
+        with pytest.raises(StoreError, match=r"newest fetch of toy is dated .* 36\d days after .*dtml db redate toy"):
+            service.next_known_at(conn, "toy")
+        with pytest.raises(StoreError, match="one of the two clocks was wrong, and nothing was fetched"):
+            service.require_clocks_agree(conn, "toy")
+        service.require_clocks_agree(conn, "other")
+    assert finding(engine) == [first, later]
+    with transaction(engine) as conn:
+        assert redate(conn, "other") == {}
+        asked = datetime.now(UTC)
+        known = closes(conn, asked)
+        moved = redate(conn, "toy")
+        assert list(moved) == [first, later]
+        assert asked < moved[first] < moved[later] < service.next_known_at(conn, "toy")
+        assert abs(service.next_known_at(conn, "toy") - datetime.now(UTC)) < timedelta(minutes=1)
+        assert closes(conn, asked) == known == [2.0]
+        assert [closes(conn, moved[each]) for each in (first, later)] == [[3.0], [4.0]]
+        save_bar(conn, service.next_known_at(conn, "toy"), 5.0)
+        assert closes(conn) == [5.0]
+        assert redate(conn, "toy") == {}
+    assert finding(engine) == []
+
+
+def finding(engine: Engine) -> list[datetime]:
+    said = next(each for each in check_store(engine) if each.check == "no fetch is dated ahead of this clock")
+    assert said.state == ("failed" if said.found else "ok")
+    return [row["known_at"].to_pydatetime() for row in said.found]
+
+
+def test_every_moment_of_a_market_is_dated_anew_together(engine: Engine) -> None:
+    """A night, its model and its predictions still lead to the bars that they were made from."""
+    ahead = datetime.now(UTC) + timedelta(days=365)
+    fill(engine)
+    with transaction(engine) as conn:
+        for column in MOMENTS:
+            conn.execute(sa.update(column.table).values({column.name: ahead}))
+    with transaction(engine) as conn:
+        moved = redate(conn, "toy")
+        left = [column for column in MOMENTS if conn.execute(sa.select(column).where(column == ahead)).first()]
+        found = [conn.execute(sa.select(column).distinct()).scalars().all() for column in MOMENTS]
+    assert list(moved) == [ahead]
+    assert [str(column) for column in left] == []
+    assert found == [[moved[ahead]]] * len(MOMENTS)
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_a_clock_far_from_its_servers_fetches_nothing(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Ahead":
+            return cls.fromtimestamp(datetime.now(UTC).timestamp() + 365 * 86400, tz)
+
+    monkeypatch.setattr("db.service.datetime", Ahead)
+    with reading(engine) as conn, pytest.raises(StoreError, match=r"machine's clock says .* and the server's"):
+        service.require_clocks_agree(conn, "toy")
 
 
 def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(engine: Engine, store_url: str) -> None:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,32 @@ def test_a_night_replays_equal_after_its_whole_history_was_restated(desk: Desk, 
     today = replayed(archive, known_at=LATER)
     assert today.inputs_equal is False
     assert archive.restated(today)["restated"] > 9 * 20
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # a server's own clock tells, and nothing is fetched
+def test_a_night_under_a_clock_a_year_ahead_is_dated_anew_and_replays_equal(
+    desk: Desk, archive: Archive, dtml: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as wrong:
+        wrong.setattr("db.service.datetime", AYearAhead)
+        run_night(desk, AS_OF)
+    with pytest.raises(NightRefusedError, match=r"refused: the newest fetch of simulated is dated .*dtml db redate sim"):
+        run_night(desk, FOLLOWING)
+    code, said, _ = dtml("db", "redate", "simulated")
+    assert (code, said.splitlines()[-1]) == (0, "1 moments of simulated were dated ahead of this clock")
+    assert_equal(replayed(archive))
+    catch = fetch_bars(replace(desk, source=FrameSource(restated_bars())), FOLLOWING)
+    assert len(catch.restated) >= 9
+    assert_equal(replayed(archive))
+    with reading(desk.engine) as conn:
+        newest = queries.prices(conn, desk.name, date.min, date.max)["known_at"].max()
+    assert newest < datetime.now(UTC) + timedelta(minutes=1)
+
+
+class AYearAhead(datetime):
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "AYearAhead":
+        return cls.fromtimestamp(datetime.now(UTC).timestamp() + 365 * 86400, tz)
 
 
 def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(desk: Desk, archive: Archive) -> None:
