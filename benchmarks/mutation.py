@@ -17,7 +17,7 @@ from benchmarks.mutants import Mutant, mutants
 
 LEAST = 0.9
 EQUIVALENT = Path(__file__).with_name("mutation_equivalent.toml")
-ROWS = ("prices", "predictions", "nights", "backtests", "benchmarks", "translations", "translation_queue", "service")
+ROWS = "prices predictions nights backtests benchmarks evidence translations translation_queue service".split()
 STORE = tuple(f"tests/test_db_{name}.py" for name in ROWS)
 
 

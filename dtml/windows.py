@@ -205,7 +205,7 @@ def _panel(bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: list[str], confi
 
     def pivot(name: str) -> Float[ndarray, "sessions stocks"]:
         field = np.full((len(grid), len(symbols)), np.nan)
-        field[row[placed], column[placed]] = bars[name].to_numpy(dtype=float)[placed]
+        field[row[placed], column[placed]] = bars[name].to_numpy()[placed]
         return field
 
     bars = bars.assign(adjusted=adjusted_price(bars, config.returns))

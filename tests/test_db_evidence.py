@@ -1,0 +1,161 @@
+"""What a night can be judged by: bands stand, counts are replaced, rules' calls are kept once, attention is renewed."""
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pandas as pd
+import pytest
+from sqlalchemy import Connection, Engine
+from test_db_predictions import AS_OF, NEXT, STOCKS, TARGET, predictions, run
+
+from db import backtests, evidence, repositories
+from db.engine import reading, transaction
+from db.errors import StoreError
+
+NOW = datetime(2024, 1, 9, 2, 30, tzinfo=UTC)
+RULES = {"always_up": True, "index_reversal": False, "index_below_mean20": None}
+
+
+@pytest.fixture
+def store(engine: Engine) -> Engine:
+    stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": None})
+    with transaction(engine) as conn:
+        for market in ("toy", "far"):
+            repositories.save_instruments(conn, market, stocks)
+        for name, kind in (("first", "nightly"), ("second", "nightly"), ("study", "backtest")):
+            repositories.save_run(conn, run(name, kind=kind))
+        repositories.save_run(conn, run("abroad", market="far"))
+    return engine
+
+
+def bins(run_id: str = "first", target: pd.Timestamp = TARGET, **changed: Any) -> pd.DataFrame:
+    counts = {"n": [3, 5], "probability_sum": [0.75, 3.5], "rises": [1, 4]}
+    return pd.DataFrame({"run_id": run_id, "target": target, "bin": [25, 70]} | counts | changed)
+
+
+def counts(run_id: str = "first", target: pd.Timestamp = TARGET, **changed: Any) -> pd.DataFrame:
+    counted = {"n": [5, 5], "covered": 0, "called": [3, 1], "right_calls": [2, 1]}
+    made = pd.DataFrame({"run_id": run_id, "target": target, "level": [0.8, 0.9]} | counted | changed)
+    return made.assign(covered=made["n"] - made["called"] + made["right_calls"])
+
+
+def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(found[list(expected)], expected.reset_index(drop=True), check_dtype=False)
+    assert set(found) == set(expected)
+
+
+def test_a_run_is_calibrated_once_and_its_bands_stand(store: Engine) -> None:
+    given = pd.DataFrame({"level": [0.9, 0.5], "threshold": [0.75, 0.5], "days": 7, "n": 21})
+    with transaction(store) as conn:
+        assert evidence.save_bands(conn, "first", given) == 2
+        assert evidence.save_bands(conn, "first", given) == 0
+        assert evidence.save_bands(conn, "second", given.head(1)) == 1
+        same(evidence.bands(conn, "first"), given.iloc[::-1])
+        assert evidence.bands(conn, "study").empty
+        several = evidence.bands_of(conn, ["second", "first"])
+        assert list(several.itertuples(index=False, name=None)) == [
+            ("first", 0.5, 0.5),
+            ("first", 0.9, 0.75),
+            ("second", 0.9, 0.75),
+        ]
+    with pytest.raises(StoreError, match=r"^first 0\.9 is stored with another figure: a model is calibrated once$"):
+        save_bands(store, given.assign(threshold=[0.8, 0.5]))
+
+
+def save_bands(store: Engine, given: pd.DataFrame) -> None:
+    with transaction(store) as conn:
+        evidence.save_bands(conn, "first", given)
+
+
+def test_counts_of_a_night_are_replaced_and_those_of_others_stay(store: Engine) -> None:
+    kinds = (
+        (evidence.save_bins, evidence.calibration_bins, bins),
+        (evidence.save_band_counts, evidence.band_counts, counts),
+    )
+    with transaction(store) as conn:
+        for save, read, made in kinds:
+            given = pd.concat([made(), made("second"), made(target=NEXT), made("study"), made("abroad")])
+            assert save(conn, given) == 10
+            again = pd.concat([made(n=6).head(1), made("second", NEXT)])
+            assert save(conn, again.sample(frac=1, random_state=1)[again.columns[::-1]]) == 3
+            assert save(conn, made().head(0)) == 0
+            expected = [made(n=6).head(1), made("second"), made(target=NEXT), made("second", NEXT)]
+            same(read(conn, "toy", NEXT.date()), pd.concat(expected))
+            same(read(conn, "toy", TARGET.date()), pd.concat(expected[:2]))
+            same(read(conn, "far", NEXT.date()), made("abroad"))
+
+
+def test_the_counts_of_a_backtest_are_those_of_its_own_folds(store: Engine) -> None:
+    begun = {"id": "b", "market": "toy", "first": TARGET.date(), "last": NEXT.date(), "retrain_every": 1, "config": {}}
+    begun |= {"seeds": [2], "code_version": "1", "data_watermark": NOW, "list_is_snapshot": True, "device": "cpu"}
+    fold = {"number": 1, "run_id": "study", "as_of": AS_OF.date(), "first": TARGET.date(), "last": TARGET.date()}
+    with transaction(store) as conn:
+        assert backtests.save_backtest(conn, begun | {"created_at": NOW}) == 1
+        backtests.save_fold(conn, "b", fold | {"predictions": 3, "refused": {}, "seconds": 1.0})
+        evidence.save_band_counts(conn, pd.concat([counts("study"), counts("study", NEXT), counts("first")]))
+        same(evidence.fold_counts(conn, "b"), counts("study"))
+        assert evidence.fold_counts(conn, "other").empty
+
+
+def close_night(conn: Connection, market: str, as_of: date, target: date, status: str = "complete") -> None:
+    told = {"fetched": 0, "stored": 0, "refused": 0, "predictions": 0}
+    repositories.start_night(conn, market, as_of, target=target, source="files", started_at=NOW)
+    repositories.finish_night(
+        conn, market, as_of, status=status, finished_at=NOW, counts=told, gaps=[], known_at=NOW, reason="none"
+    )
+
+
+def test_rules_calls_are_kept_once_and_complete_nights_without_them_are_known(store: Engine) -> None:
+    given = pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | RULES)
+    with transaction(store) as conn:
+        close_night(conn, "toy", TARGET.date(), NEXT.date(), "complete_with_gaps")
+        close_night(conn, "toy", AS_OF.date(), TARGET.date())
+        close_night(conn, "toy", NEXT.date(), NEXT.date() + timedelta(1), "refused")
+        close_night(conn, "far", AS_OF.date(), TARGET.date())
+        assert evidence.without_rule_calls(conn, "toy")["as_of"].tolist() == [AS_OF, TARGET]
+        assert evidence.save_rule_calls(conn, "toy", given) == 1
+        assert evidence.save_rule_calls(conn, "toy", given.assign(index_reversal=True)) == 0
+        left = evidence.without_rule_calls(conn, "toy")
+        assert list(left.itertuples(index=False, name=None)) == [(TARGET, pd.Timestamp(NOW))]
+        assert evidence.without_rule_calls(conn, "far")["as_of"].tolist() == [AS_OF]
+
+
+def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(store: Engine) -> None:
+    given = pd.DataFrame({"run_id": "first", "target": TARGET, "symbol": list("BBA"), "source": list("CAA")})
+    given = given.assign(weight=[0.25, 0.75, 1.0])
+    later = given.assign(run_id="second", target=NEXT)
+    with transaction(store) as conn:
+        made = pd.concat([predictions(), predictions("second", NEXT)])
+        repositories.save_predictions(conn, "toy", made, known_at=NOW, made_at=NOW)
+        assert evidence.save_attention(conn, "toy", given) == 3
+        assert evidence.save_attention(conn, "toy", pd.concat([later, given])) == 3
+        stored = evidence.attention(conn, "second", NEXT.date())
+        assert list(stored.itertuples(index=False, name=None)) == [("A", "A", 1.0), ("B", "A", 0.75), ("B", "C", 0.25)]
+        assert evidence.attention(conn, "first", NEXT.date()).empty
+        assert evidence.save_attention(conn, "toy", given.assign(weight=given["weight"] - 9e-7)) == 0
+    for wrong, words in (
+        (given.assign(weight=given["weight"] - 2e-6), "^attention of first 2024-01-05 A A is stored: it stands$"),
+        (pd.concat([given, given.head(1)]), "^first 2024-01-05 B C is given twice$"),
+    ):
+        with reading(store) as conn, pytest.raises(StoreError, match=words):
+            evidence.save_attention(conn, "toy", wrong)
+
+
+def explained(**changed: Any) -> dict[str, Any]:
+    told = dict.fromkeys(("stocks", "days", "members", "shuffles", "epochs", "top"), 3)
+    figures = dict.fromkeys(("distance", "distance_p", "agreement", "seconds"), 0.25)
+    missing = dict.fromkeys(("agreement_low", "agreement_high", "drivers", "drivers_chance", "drivers_importance"))
+    named = {"run_id": "first", "market": "toy", "as_of": AS_OF.date(), "made_at": NOW, "told_apart": True}
+    return named | told | figures | missing | changed
+
+
+def test_what_is_known_of_attention_is_renewed_unless_only_its_time_differs(store: Engine) -> None:
+    later = {"made_at": NOW + timedelta(days=1), "seconds": 9.0}
+    with transaction(store) as conn:
+        assert evidence.explanation(conn, "first") is None
+        assert evidence.save_explanation(conn, explained()) == 1
+        for stamp, value in later.items():
+            assert evidence.save_explanation(conn, explained(**{stamp: value})) == 0
+        assert evidence.explanation(conn, "first") == explained()
+        assert evidence.save_explanation(conn, explained(agreement=0.5, **later)) == 0
+        assert evidence.explanation(conn, "first") == explained(agreement=0.5, **later)
