@@ -177,8 +177,7 @@ def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
     found = {}
     for level in LEVELS:
         needed = level * (sample.days + 1) - 1e-9  # sums of shares are not exact
-        place = min(int(np.searchsorted(mass, needed)), len(mass) - 1)
-        quantile = float(surprise[place]) if needed <= sample.days else 1.0
+        quantile = float(surprise[np.searchsorted(mass, needed)]) if needed <= sample.days else 1.0
         found[level] = min(max(round(quantile + STEP, 6), 0.5), 1.0)
     return found
 
@@ -194,7 +193,7 @@ def count_band(calls: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     if bands.duplicated(["run_id", "level"]).any():
         first = bands[bands.duplicated(["run_id", "level"])].iloc[0]
         raise ValueError(f"run {first['run_id']} has level {first['level']} twice")
-    night, targets = pd.factorize(calls["target"], sort=True)
+    night, targets = pd.factorize(calls["target"])
     calibrated, rise = _numbers(calls["calibrated"]), _numbers(calls["rise"])
     frames = [pd.DataFrame(columns=["target", "level", *COUNTS])]
     for level, band in bands.groupby("level"):

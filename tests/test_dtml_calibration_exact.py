@@ -1,5 +1,7 @@
 """Calibration to the last digit: the correction by Newton's steps, thresholds by trying each, counts by hand."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,8 +28,10 @@ def made(seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
 
 def halves(probability: np.ndarray, movement: np.ndarray) -> list[list[tuple[int, float, bool, float]]]:
     """Day, probability, outcome and weight of each stock-day, of every second day that has one and of the others."""
-    known = [[s for s in range(STOCKS) if np.isfinite(probability[d, s] + movement[d, s])] for d in range(DAYS)]
-    days = [day for day in range(DAYS) if known[day]]
+    known = [
+        [s for s in range(STOCKS) if np.isfinite(probability[d, s] + movement[d, s])] for d in range(len(movement))
+    ]
+    days = [day for day in range(len(movement)) if known[day]]
     return [
         [(n, probability[d, s], movement[d, s] > 0, 1 / len(known[d])) for n, d in enumerate(half) for s in known[d]]
         for half in (days[0::2], days[1::2])
@@ -53,13 +57,13 @@ def newton(rows: list[tuple[int, float, bool, float]]) -> tuple[float, float]:
     return lean / spread, height - lean / spread * centre
 
 
-@pytest.mark.parametrize("seed", [3, 4, 5])
-def test_the_correction_is_platts_shrunk_by_what_days_say_of_it(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "days"), [(3, DAYS), (4, DAYS), (5, DAYS), (3, 4)])
+def test_the_correction_is_platts_shrunk_by_what_days_say_of_it(seed: int, days: int) -> None:
     probability, movement = made(seed)
-    fitted, _ = halves(probability, movement)
-    found = calibrate(probability, movement)
-    assert (found.slope, found.intercept) == pytest.approx(newton(fitted), rel=1e-6)
-    assert found.slope > 0.5
+    fitted, _ = halves(probability[:days], movement[:days])
+    found = calibrate(probability[:days], movement[:days])
+    assert (found.slope, found.intercept) == pytest.approx(newton(fitted), rel=1e-9)
+    assert found.slope > 0
 
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
@@ -116,11 +120,28 @@ def test_where_nothing_is_counted_the_columns_are_there_all_the_same() -> None:
     assert len(nothing) == 0
 
 
+def test_a_run_with_two_thresholds_at_a_level_is_refused_and_rows_are_numbered() -> None:
+    calls = pd.DataFrame({"target": [MONDAY + pd.Timedelta(days=1), MONDAY], "run_id": "a", "calibrated": 0.9})
+    bands = pd.DataFrame({"run_id": ["a", "a"], "level": [0.8, 0.5], "threshold": [0.7, 0.6]})
+    found = count_band(calls.assign(rise=True), bands)
+    assert found.index.tolist() == [0, 1, 2, 3]
+    assert found["level"].tolist() == [0.5, 0.8, 0.5, 0.8]
+    assert found["target"].is_monotonic_increasing
+    with pytest.raises(ValueError, match=r"^run a has level 0\.5 twice$"):
+        count_band(calls.assign(rise=True), bands.assign(level=0.5))
+
+
+def test_shapes_that_differ_are_both_named() -> None:
+    with pytest.raises((TypeError, ValueError), match=r"2, ?3(.|\n)*3, ?3"):  # of the shapes' own check, or of ours
+        calibrate(np.full((2, 3), 0.5), np.full((3, 3), 0.5))
+
+
 def test_coverage_by_hand_and_its_intervals_are_those_of_2000_resamples_of_the_same_seed() -> None:
     target, generator = pd.bdate_range("2021-01-01", periods=29), np.random.default_rng(7)
     counts = pd.DataFrame({"target": target, "level": 0.8, "n": generator.integers(5, 9, 29)})
-    counts["called"] = counts["n"] - generator.integers(1, 4, 29)
-    counts["right_calls"] = counts["called"] - generator.integers(0, 2, 29)
+    counts.loc[3, "n"] = 1
+    counts["called"] = counts["n"] - np.minimum(generator.integers(1, 4, 29), counts["n"])
+    counts["right_calls"] = (counts["called"] - generator.integers(0, 2, 29)).clip(lower=0)
     counts["covered"] = counts["n"] - counts["called"] + counts["right_calls"]
     nothing = counts.iloc[:1].assign(target=MONDAY - pd.Timedelta(days=9), n=0, covered=0, called=0, right_calls=0)
     found = coverage(pd.concat([nothing, counts])).iloc[0]
@@ -132,11 +153,28 @@ def test_coverage_by_hand_and_its_intervals_are_those_of_2000_resamples_of_the_s
         assert found[[f"{name}_low", f"{name}_high"]].tolist() == [low[0], high[0]]
 
 
+def test_days_with_one_stock_count_and_a_share_of_nothing_is_missing_without_a_warning() -> None:
+    target = pd.bdate_range("2021-01-01", periods=20)
+    counts = pd.DataFrame({"target": target, "level": 0.8, "n": 1, "covered": 1, "called": 0, "right_calls": 0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = coverage(counts)
+    columns = ["level", "days", "n", "coverage", "coverage_low", "coverage_high"]
+    assert list(found) == [*columns, "called", "called_acc", "called_acc_low", "called_acc_high"]
+    assert found.iloc[0, :7].tolist() == [0.8, 20, 20, 1, 1, 1, 0]
+    assert found.iloc[0, 7:].isna().all()
+    assert list(coverage(counts.head(0))) == list(found)
+
+
 def test_bins_by_hand() -> None:
-    calls = pd.DataFrame({"target": MONDAY, "probability": [0.29, 0.295, 1.0, np.nan, 0.5], "rise": [1, 0, 1, 1, None]})
-    assert list(count_bins(calls).itertuples(index=False, name=None)) == [
-        (MONDAY, 29, 2, pytest.approx(0.585), 1),
-        (MONDAY, 99, 1, 1.0, 1),
-    ]
+    calls = pd.DataFrame({"target": MONDAY, "probability": [0.29, 0.295, 1.0, np.nan, 0.5]})
+    for missing in ("boolean", object):
+        given = calls.assign(rise=pd.Series([True, False, True, True, None], dtype=missing))
+        found = count_bins(given)
+        assert list(found.itertuples(index=False, name=None)) == [
+            (MONDAY, 29, 2, pytest.approx(0.585), 1),
+            (MONDAY, 99, 1, 1.0, 1),
+        ]
+        assert [found[name].dtype.kind for name in ("bin", "n", "rises")] == ["i", "i", "i"]
     with pytest.raises(ValueError, match=r"^a probability lies in \[0, 1\], got 1.5$"):
-        count_bins(calls.assign(probability=1.5))
+        count_bins(calls.assign(probability=1.5, rise=True))
