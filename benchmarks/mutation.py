@@ -17,7 +17,7 @@ from benchmarks.mutants import Mutant, mutants
 
 LEAST = 0.9
 EQUIVALENT = Path(__file__).with_name("mutation_equivalent.toml")
-ROWS = ("prices", "predictions", "nights", "evidence", "backtests", "benchmarks", "service")
+ROWS = ("prices", "predictions", "nights", "writes", "evidence", "backtests", "benchmarks", "service")
 TEXTS = ("translations", "translation_queue")
 STORE = tuple(f"tests/test_db_{name}.py" for name in ROWS + TEXTS)
 

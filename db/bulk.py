@@ -129,7 +129,7 @@ def _python_values(column: Column[Any], values: pd.Series[Any]) -> list[object]:
 def _whole(column: Column[Any], values: pd.Series[Any]) -> pd.Series[Any]:
     try:
         return values.astype("Int64")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:  # the last of infinity
         raise StoreError(f"{column.table.name}.{column.name} takes whole numbers") from error
 
 
