@@ -94,13 +94,14 @@ def _tried(trial: Trial, wanted: set[str], known: set[tuple[str, ...]]) -> Tally
         found = [each for each in found if f"{trial.module}:{each.function}" in wanted]
 
     def noticed(mutant: Mutant, killed: bool) -> None:
-        equivalent = not killed and (mutant.module, mutant.function, mutant.before, mutant.after) in known
+        listed = (mutant.module, mutant.function, mutant.before, mutant.after) in known
         tally.mutants += 1
         tally.killed += killed
-        tally.equivalent += equivalent
-        if not killed and not equivalent:
+        tally.equivalent += listed and not killed
+        if listed == killed:
+            what = "is listed as equivalent, and noticed" if listed else "survives"
             where = f"{mutant.module}:{mutant.lines.start} {mutant.function}"
-            print(f"{where}\n  - {mutant.before}\n  + {mutant.after}", flush=True)
+            print(f"{where} {what}\n  - {mutant.before}\n  + {mutant.after}", flush=True)
 
     mutation_tests.run(found, trial.files, trial.left_out, noticed)
     print(f"{trial.module}: {tally.killed} of {tally.mutants} in {perf_counter() - begun:.0f} s", flush=True)
