@@ -111,6 +111,13 @@ RESULTS = (
     Result("history", "ten years in one store", 25, (module("history"),), shared=False),
     Result("translation-speed", "training and search against others", 15, TRANSLATION, shared=False),
     Result("translation-kills", "trainings and jobs that are killed", 20, (module("translation_kills"),), shared=False),
+    Result(
+        "faults",
+        "every write of a command, with each fault",
+        60,
+        (module("faults", "--histories", "20"),),
+        shared=False,
+    ),
     Result("chaos", "365 nights of trouble", 30, (module("chaos"),), shared=False),
     Result("serve", "an hour of schedules", 62, (module("serve", "60"),), shared=False),
     Result("translation", "BLEU of Multi30k and Tatoeba", 420, BLEU),

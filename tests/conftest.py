@@ -31,7 +31,16 @@ settings.register_profile("house", deadline=None)  # no test asserts a time
 settings.load_profile("house")
 
 # A file is one worker's (`--dist loadfile`): those that take minutes begin first, so that none ends after all others.
-LONG = ("flows_yahoo", "flows_cli", "flows_backtest_workers", "flows_serve", "flows_chaos", "secrets", "flows_backtest")
+LONG = (
+    "flows_yahoo",
+    "flows_cli",
+    "flows_backtest_workers",
+    "flows_serve",
+    "flows_chaos",
+    "faults",
+    "secrets",
+    "flows_backtest",
+)
 
 
 def pytest_sessionfinish() -> None:

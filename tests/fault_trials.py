@@ -181,10 +181,3 @@ def _import(names: frozenset[str]) -> None:
         if not name.startswith("__"):
             with suppress(Exception):
                 import_module(name)
-
-
-def strided(blows: Sequence[Blow], points: Sequence[Sequence[Point]], share: int) -> list[Blow]:
-    """One in `share` of the faults at statements, and of those at other points, so that both are there."""
-    statements = [blow for blow in blows if points[blow.step - 1][blow.point - 1].kind == "statement"]
-    others = [blow for blow in blows if points[blow.step - 1][blow.point - 1].kind != "statement"]
-    return sorted(statements[::share] + others[::share])

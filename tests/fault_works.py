@@ -2,7 +2,8 @@
 
 import shutil
 import time
-from datetime import date
+from contextlib import nullcontext
+from datetime import date, timedelta
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,11 +23,13 @@ from dtml.errors import DtmlError
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.sessions import next_session
+from flows import serve as serving
 from flows import translate, translate_files
 from flows.backups import back_up, checkpoints, read_backup, restore
-from flows.desk import Desk, open_store
+from flows.desk import Desk, Order, open_store
 from flows.fetch import fetch_bars
 from flows.night import run_night
+from flows.serve import service_of
 from flows.train import train_model
 from flows.translators import model_names, models_folder, open_model, train_and_store
 from translation.decoding import Search
@@ -65,6 +68,11 @@ def lose(home: Path) -> None:
     night(AS_OF)
     keep(home)
     shutil.rmtree(home / "data")
+    store = open_store()
+    if store.dialect.name == "postgresql":
+        with transaction(store) as conn:
+            conn.execute(sa.text("drop schema public cascade"))
+            conn.execute(sa.text("create schema public"))
     open_store()
 
 
@@ -126,6 +134,14 @@ def translate_queue(_home: Path) -> None:
             time.sleep(LEASE_S / 10)
 
 
+def serve(_home: Path) -> None:
+    """The start of a service, up to the place where its server runs."""
+    open_store()
+    service = service_of(["simulated"], [], Order("simulated"), timedelta(minutes=150), None)
+    with mock.patch.multiple(serving, own_server=nullcontext, _serve=lambda *_: None):
+        serving.serve_markets(service)
+
+
 def _unfinished(store: sa.Engine) -> int:
     of_them = sa.select(sa.func.count()).where(translation_text.c.status.in_(["queued", "taken"]))
     with reading(store) as conn:
@@ -148,6 +164,7 @@ WORKS = {
         Work("translation training", corpus, [learn]),
         Work("translation training again", learned, [learn], one_translates),
         Work("translated file", learned, [translate_file], warm=translate_file),
+        Work("service", lambda _: None, [serve], warm=serve),
         Work("queue", learned, [translate_queue], warm=translate_queue),
     )
 }

@@ -13,9 +13,38 @@ from fault_works import WORKS
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="files are told by /proc")
 
 
-@pytest.mark.parametrize("name", ["night"])
-def test_a_kill_at_every_point_of_a_cheap_command_leaves_no_trace(name: str, tmp_path: Path) -> None:
-    trials = Trials(Bench(tmp_path), WORKS[name])
+SHARES = {  # of the faults at every point one in so many; `python -m benchmarks.faults` tries them all
+    "night": 6,
+    "training": 16,
+    "backup": 6,
+    "restore": 8,
+    "service": 30,
+    "translation training again": 12,
+    "translated file": 10,
+    "queue": 16,
+}
+SHARES_OF_POSTGRESQL = {"night": 16, "restore": 14}
+
+
+def _tried(bench: Bench, name: str, share: int) -> None:
+    trials = Trials(bench, WORKS[name])
+    tally = trials.try_each(trials.blows()[::share])
+    assert sum(tally.tried.values()) == -(-len(trials.blows()) // share) > 0
+    assert tally.broken == []
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_after_a_fault_the_same_command_leaves_what_nobody_disturbed(name: str, tmp_path: Path) -> None:
+    _tried(Bench(tmp_path), name, SHARES[name])
+
+
+@pytest.mark.parametrize("name", SHARES_OF_POSTGRESQL)
+def test_so_it_does_where_a_connection_is_lost(name: str, tmp_path: Path, postgresql_server: str) -> None:
+    _tried(Bench(tmp_path, postgresql_server), name, SHARES_OF_POSTGRESQL[name])
+
+
+def test_no_kill_of_a_night_leaves_a_trace(tmp_path: Path) -> None:
+    trials = Trials(Bench(tmp_path), WORKS["night"])
     tally = trials.try_each(trials.blows(["kill"]))
     assert tally.tried["kill"] == tally.points > 0
     assert tally.broken == []

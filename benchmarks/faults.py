@@ -1,0 +1,86 @@
+"""Every write, rename, statement and commit of the product's commands, each with each fault that it can have.
+
+`python -m benchmarks.faults [--engine sqlite|postgresql|both] [--work NAME ...] [--share N] [--seed N --histories N]`:
+a command stops there (killed, without power, without space, with half a write or an I/O error; on PostgreSQL with its
+connection lost, before or after), runs again undisturbed, and what it leaves is compared with what nobody disturbed.
+`--share` tries one fault in so many. Histories have 2 to 5 faults and are dealt from the seed; one that fails is told
+as its shortest, in words that `--again WORK FAULT ...` takes.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # read once, at import: a fork may have no threads before it
+
+from benchmarks.store import postgresql
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the test-bed is that of the tests
+
+from fault_runs import Bench
+from fault_trials import Blow, Tally, Trials
+from fault_works import WORKS
+
+HEAD = f"{'work':28} {'engine':10} {'points':>6} {'faults':>6} {'rows lost':>9} {'rows more':>9} "
+HEAD += f"{'other weights':>13} {'other files':>11} {'leftovers':>9} {'s':>6}"
+
+
+def main() -> None:
+    """Try them, print a line a work, and fail if anything is not as nobody disturbed it."""
+    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    asked.add_argument("--engine", choices=["sqlite", "postgresql", "both"], default="both")
+    asked.add_argument("--work", choices=list(WORKS), nargs="+", default=list(WORKS))
+    asked.add_argument("--share", type=int, default=1)
+    asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--histories", type=int, default=0)
+    asked.add_argument("--again", nargs="+", metavar=("WORK", "FAULT"))
+    options = asked.parse_args()
+    if options.again:
+        options.work = options.again[:1]
+    broken: list[str] = []
+    engines = ["sqlite", "postgresql"] if options.engine == "both" else [options.engine]
+    print(HEAD)
+    for engine in engines:
+        for name in options.work:
+            with _bench(engine) as bench:
+                tally = _tried(Trials(bench, WORKS[name]), options)
+            _print(tally)
+            broken += tally.broken
+    for each in broken:
+        print(each)
+    sys.exit(bool(broken))
+
+
+def _tried(trials: Trials, options: argparse.Namespace) -> Tally:
+    if options.again:
+        complaint = trials.complaint([Blow.read(each) for each in options.again[1:]], trials.tally)
+        trials.tally.broken += [] if complaint is None else [complaint]
+        return trials.tally
+    trials.try_each(trials.blows()[:: options.share])
+    return trials.try_histories(options.seed, options.histories)
+
+
+@contextmanager
+def _bench(engine: str) -> Iterator[Bench]:
+    with tempfile.TemporaryDirectory() as folder:
+        if engine == "sqlite":
+            yield Bench(Path(folder))
+            return
+        with postgresql() as url:
+            yield Bench(Path(folder), url.render_as_string(hide_password=False))
+
+
+def _print(tally: Tally) -> None:
+    faults = sum(tally.tried.values())
+    counts = f"{tally.points:6} {faults:6} {tally.rows_lost:9} {tally.rows_more:9} "
+    counts += f"{tally.other_weights:13} {tally.other_files:11} {tally.leftovers:9} {tally.seconds:6.0f}"
+    print(f"{tally.work:28} {tally.engine:10} {counts}", flush=True)
+    print("  " + ", ".join(f"{count} {kind}" for kind, count in sorted(tally.tried.items())), flush=True)
+
+
+if __name__ == "__main__":
+    main()
