@@ -79,7 +79,7 @@ def test_a_night_under_a_clock_a_year_ahead_is_dated_anew_and_replays_equal(
     with monkeypatch.context() as wrong:
         wrong.setattr("db.service.datetime", AYearAhead)
         run_night(desk, AS_OF)
-    with pytest.raises(NightRefusedError, match=r"refused: the newest fetch of simulated is dated .*dtml db redate sim"):
+    with pytest.raises(NightRefusedError, match=r"the newest fetch of simulated is dated .*dtml db redate sim"):
         run_night(desk, FOLLOWING)
     code, said, _ = dtml("db", "redate", "simulated")
     assert (code, said.splitlines()[-1]) == (0, "1 moments of simulated were dated ahead of this clock")
