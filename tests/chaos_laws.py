@@ -31,7 +31,7 @@ select sum(n - 1) as twice from (
 """
 PREDICTED = "select target, symbol, run_id from prediction join instrument on instrument.id = instrument_id"
 MARK = "CHAOS_FOLDER"  # in the environment of every command of a folder, and of what it starts
-LETTING_GO_S = 5.0  # a server takes a moment to see that a connection has died
+LETTING_GO_S = 60.0  # a server takes a moment to see that a connection has died
 LEFTOVERS = ("*.partial", "*.tmp", "*-journal", "training/*")
 
 Snapshot = dict[str, set[str]]

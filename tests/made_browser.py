@@ -41,7 +41,7 @@ class Site:
         return f"http://127.0.0.1:{self.port}"
 
     def get(self, address: str, *, method: str = "GET", host: str | None = None) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=550)
         connection.request(method, address, headers={"Host": host or f"127.0.0.1:{self.port}"})
         answer = connection.getresponse()
         found = Answer(answer.status, dict(answer.headers), answer.read().decode())

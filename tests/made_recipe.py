@@ -80,7 +80,7 @@ def started(*arguments: str, limit: int | None = None) -> "subprocess.Popen[str]
 
 def ended(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     """Exit code, standard output and standard error of a process that ends by itself."""
-    out, err = process.communicate(timeout=170)
+    out, err = process.communicate(timeout=550)
     return process.returncode, out, err
 
 

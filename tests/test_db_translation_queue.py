@@ -216,7 +216,7 @@ def test_eight_processes_translate_each_text_exactly_once(engine: Engine, store_
         each.start()
     told, working = [], WORKERS
     while working:
-        told.append(said.get(timeout=120))
+        told.append(said.get(timeout=550))
         working -= not told[-1][1]
     for each in workers:
         each.join()
@@ -239,7 +239,7 @@ def test_the_texts_of_a_killed_worker_come_back_after_its_lease(engine: Engine, 
     said = spawn.Queue()
     doomed = spawn.Process(target=hold, args=(store_url, said))
     doomed.start()
-    assert said.get(timeout=120) == ids
+    assert said.get(timeout=550) == ids
     assert doomed.pid is not None
     os.kill(doomed.pid, signal.SIGKILL)
     doomed.join()

@@ -35,7 +35,7 @@ def server() -> Iterator[None]:
     """Prefect with a server of its own: a quarter of a minute, so it is shared."""
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=120):
+    with prefect_test_harness(server_startup_timeout=550):
         yield
 
 
@@ -63,7 +63,7 @@ def artifacts() -> dict[str, Any]:
 
 def events(name: str) -> list[Any]:
     """The events of a name, once they have come to the server."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 550
     while time.monotonic() < deadline:
         found = asked("/events/filter", {"filter": {"event": {"name": [name]}}})["events"]
         if found:

@@ -44,7 +44,7 @@ def run(
         if while_running is not None:
             while_running(process)
         try:
-            said, erred = process.communicate(timeout=170)
+            said, erred = process.communicate(timeout=550)
         except subprocess.TimeoutExpired:
             process.kill()
             raise

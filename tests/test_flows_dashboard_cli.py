@@ -47,7 +47,7 @@ def port_of(process: "subprocess.Popen[str]") -> int:
 
 
 def ask(port: int, address: str, host: str = "127.0.0.1") -> tuple[int, str]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = HTTPConnection("127.0.0.1", port, timeout=550)
     connection.request("GET", address, headers={"Host": host})
     answer = connection.getresponse()
     return answer.status, answer.read().decode()
@@ -69,7 +69,7 @@ def test_it_answers_and_ends_calmly(engine: Engine, store_url: str, number: sign
             assert status == 200
             assert MARKET in page
         process.send_signal(number)
-        said, complained = process.communicate(timeout=30)
+        said, complained = process.communicate(timeout=550)
     assert (process.returncode, complained) == (0, "")
     assert said.splitlines() == ["ended", "loaded []"]
 
@@ -79,7 +79,7 @@ def test_a_port_that_is_taken_is_said_in_a_line(engine: Engine, store_url: str) 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with started(store_url, "--port", str(port)) as process:
-            said, complained = process.communicate(timeout=60)
+            said, complained = process.communicate(timeout=550)
     assert (process.returncode, said) == (1, "loaded []\n")
     assert re.fullmatch(
         rf"error: cannot listen on 127\.0\.0\.1, port {port}: [^\n]*; give another [^\n]*\n", complained
@@ -92,13 +92,13 @@ def test_an_address_that_others_reach_is_warned_of_and_answers_to_any_name(engin
         port = port_of(process)
         assert [ask(port, "/", host)[0] for host in ("0.0.0.0", "localhost", "desk.example")] == [200, 200, 200]
         process.send_signal(signal.SIGINT)
-        _, complained = process.communicate(timeout=30)
+        _, complained = process.communicate(timeout=550)
     assert complained == "warning: whoever reaches 0.0.0.0 can read all of it: there is no login\n"
 
 
 def test_without_a_store_it_says_what_to_do(tmp_path: Path) -> None:
     with started(f"sqlite:///{tmp_path / 'none.sqlite'}") as process:
-        said, complained = process.communicate(timeout=60)
+        said, complained = process.communicate(timeout=550)
     assert (process.returncode, said) == (2, "loaded []\n")
     assert "run a night first" in complained
     assert complained.count("\n") == 1

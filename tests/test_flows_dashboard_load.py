@@ -160,7 +160,7 @@ def test_a_crowd_waits_for_workers_and_never_for_connections(long_site: Site) ->
     statuses = []
 
     def read() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", long_site.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", long_site.port, timeout=550)
         for _ in range(2):
             connection.request("GET", f"/market/{MARKET}")
             answer = connection.getresponse()

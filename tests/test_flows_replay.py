@@ -148,7 +148,7 @@ def test_a_zone_and_threads_of_another_machine_change_nothing(desk: Desk, engine
     elsewhere = {"DTML_DATABASE_URL": url, "TZ": "Pacific/Kiritimati", "OMP_NUM_THREADS": "2"}
     ended = subprocess.run(
         [Path(sys.executable).with_name("dtml"), "replay", "simulated", "--all", "--device", "cpu"],
-        env=os.environ | elsewhere, capture_output=True, text=True, timeout=170, check=False,
+        env=os.environ | elsewhere, capture_output=True, text=True, timeout=550, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert "2 nights replayed" in ended.stdout

@@ -156,7 +156,7 @@ def test_a_killed_process_loses_what_was_not_written_alone(translate: Command, h
     (home / "text").write_text("".join(f"{line}\n" for line in SOURCES * 60))
     command = ["file", "text", "--to", "out", "--beams", "5"]
     process = started(*command)
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + 550
     while process.poll() is None and time.monotonic() < deadline:
         if (partial := home / "out.partial").exists() and partial.stat().st_size:
             process.send_signal(signal.SIGKILL)

@@ -64,7 +64,7 @@ def test_two_workers_translate_each_text_once_and_lose_none(engine: Engine, stor
     workers = [SPAWN.Process(target=work, args=(store_url, 4, 300.0, counted)) for _ in range(2)]
     for worker in workers:
         worker.start()
-    assert sum(counted.get(timeout=170) for _ in workers) == len(SOURCES)
+    assert sum(counted.get(timeout=550) for _ in workers) == len(SOURCES)
     for worker in workers:
         worker.join()
     done = jobs(engine)
@@ -93,7 +93,7 @@ def test_what_a_killed_worker_held_is_translated_after_its_lease(engine: Engine,
     told: multiprocessing.Queue[list[int]] = SPAWN.Queue()
     doomed = SPAWN.Process(target=take_and_wait, args=(store_url, told))
     doomed.start()
-    assert told.get(timeout=170) == ids
+    assert told.get(timeout=550) == ids
     assert doomed.pid is not None
     os.kill(doomed.pid, signal.SIGKILL)
     doomed.join()

@@ -49,7 +49,7 @@ class Scene:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=550,
             check=False,
         )
 
