@@ -61,6 +61,8 @@ def _translate(model: Model, source: Path, to: Path, how: Search, key: Mapping[s
         done += len(part)
         if err.is_terminal:
             log.info("%d lines", done)
+    with partial.open("rb") as stream:
+        os.fsync(stream.fileno())
     partial.replace(to)
     notes.unlink(missing_ok=True)
 

@@ -135,6 +135,8 @@ class Trials:
                     wrong = self.work.sound(self.bench.home)
                 if wrong:
                     return f"after it: {'; '.join(wrong)}"
+            if len(history) == 1 and self._is_end(history[0], number):
+                continue  # nobody runs again what has ended
             ended = self.bench.attempt(step).ended
             if ended != "done" and not (self.work.again and self.work.again in ended):
                 return f"run again: {ended}"
@@ -145,6 +147,9 @@ class Trials:
         tally.other_files += len(apart.changed) - len(apart.weights)
         tally.leftovers += len(apart.left)
         return str(apart) if apart else None
+
+    def _is_end(self, blow: Blow, step: int) -> bool:
+        return blow.step == step and blow.point == len(self.points[step - 1])
 
 
 def shrunk(history: Sequence[Blow], fails: Callable[[Sequence[Blow]], bool]) -> list[Blow]:

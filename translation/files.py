@@ -46,7 +46,7 @@ def write_folder_whole(folder: Path, fill: Callable[[Path], object]) -> None:
     try:
         _clear(partial)
         fill(partial)
-        _sync(partial)
+        sync(partial)
         if is_there := folder.exists():
             _exchange(partial, folder)
         else:
@@ -58,6 +58,13 @@ def write_folder_whole(folder: Path, fill: Callable[[Path], object]) -> None:
         os.close(held)
     if is_there:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def sync(folder: Path) -> None:
+    """Wait until every file of a folder is on the disk, from where a power cut takes none."""
+    for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
 
 
 def _locked(partial: Path, open_it: Callable[[], int]) -> int:
@@ -82,12 +89,6 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(left)
         else:
             left.unlink()
-
-
-def _sync(folder: Path) -> None:
-    for file in sorted(each for each in folder.rglob("*") if each.is_file()):
-        with file.open("rb") as stream:
-            os.fsync(stream.fileno())
 
 
 def _exchange(one: Path, other: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from translation.corpus import Corpus, Examples, Rules, Sentences, check_direction, shards
-from translation.files import write_whole
+from translation.files import sync, write_whole
 from translation.models import SOURCE, TARGET, size_for
 from translation.recipes import Recipe
 from translation.tokenizer import Tokenizer
@@ -50,6 +50,7 @@ def prepare(recipe: Recipe, folder: Path) -> Prepared:
     if notes.get("key") != key:
         notes = _prepared(recipe, folder) | {"key": key}
         said = json.dumps(notes)
+        sync(folder)  # before the notes say that it is there
         write_whole(folder / NOTES, lambda partial: partial.write_text(said))
     source = Tokenizer.load(folder / SOURCE)
     target = source if recipe.joint else Tokenizer.load(folder / TARGET)
