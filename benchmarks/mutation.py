@@ -17,9 +17,6 @@ from benchmarks.mutants import Mutant, mutants
 
 LEAST = 0.9
 EQUIVALENT = Path(__file__).with_name("mutation_equivalent.toml")
-ROWS = ("prices", "predictions", "nights", "writes", "evidence", "backtests", "benchmarks", "service")
-TEXTS = ("translations", "translation_queue")
-STORE = tuple(f"tests/test_db_{name}.py" for name in ROWS + TEXTS)
 
 
 @dataclass(frozen=True)
@@ -31,19 +28,26 @@ class Trial:
     left_out: str = "postgresql processes"
 
 
-def _dtml(name: str, *tests: str, left_out: str = "postgresql") -> Trial:
-    return Trial(f"dtml/{name}.py", tuple(f"tests/test_dtml_{test}.py" for test in tests), left_out)
+def _trial(module: str, tests: str, left_out: str = "postgresql processes") -> Trial:
+    room = module.split("/", maxsplit=1)[0]
+    return Trial(f"{module}.py", tuple(f"tests/test_{room}_{name}.py" for name in tests.split()), left_out)
 
 
 TRIALS = (
-    _dtml("metrics", "metrics", "calibration", "scoreboard", "report", left_out="95_percent fresh_days needs_no"),
-    _dtml("calibration", "calibration", "calibration_exact", left_out="fresh_days needs_no many_days better_on_days"),
-    _dtml("portfolio", "portfolio", "portfolio_edges"),
-    _dtml("features", "features"),
-    _dtml("windows", "windows", "features"),
-    *(Trial(f"db/{name}.py", STORE) for name in ("repositories", "stored", "evidence", "backtests", "benchmarks")),
-    *(Trial(f"db/{name}.py", STORE) for name in ("translations", "translation_queue", "service")),
-    Trial("db/bulk.py", STORE, left_out="processes"),  # its COPY is PostgreSQL's
+    _trial("dtml/metrics", "metrics calibration scoreboard report", left_out="95_percent fresh_days needs_no"),
+    _trial("dtml/calibration", "calibration calibration_exact", "fresh_days needs_no many_days better_on_days"),
+    _trial("dtml/portfolio", "portfolio portfolio_edges"),
+    _trial("dtml/features", "features"),
+    _trial("dtml/windows", "windows features"),
+    _trial("db/repositories", "prices predictions nights writes"),
+    _trial("db/stored", "prices predictions benchmarks writes"),
+    _trial("db/bulk", "prices predictions writes", left_out="processes"),  # its COPY is PostgreSQL's
+    _trial("db/evidence", "evidence backtests"),
+    _trial("db/backtests", "backtests"),
+    _trial("db/benchmarks", "benchmarks"),
+    _trial("db/translations", "translations"),
+    _trial("db/translation_queue", "translation_queue"),
+    _trial("db/service", "service"),
 )
 
 
