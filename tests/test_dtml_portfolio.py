@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from dtml.errors import DtmlError, UsageError
-from dtml.portfolio import FREE, PATIENCE, Costs, Quotes, Strategy, equal_weight_track, follow, index_track, positions
+from dtml.portfolio import FREE, Costs, Quotes, Strategy, equal_weight_track, follow, index_track, positions
 
 SESSIONS, STOCKS = 43, 13
 CALENDAR = pd.bdate_range("2021-01-01", periods=SESSIONS)
@@ -245,7 +245,7 @@ def test_a_delisted_stock_waits_and_is_then_settled_at_its_last_price(sign: int,
     track = follow(weights, CALENDAR, quotes_of(price), Strategy("long", costs=Costs(5.0, 0.0, 0.0)))
     track = track.set_index(np.arange(1, SESSIONS - 1))
     assert track["gross"].to_numpy() == pytest.approx(np.where(track.index == 2, -0.02 * sign, 0))
-    value, out = track["long" if sign > 0 else "short"], 3 + PATIENCE + 1
+    value, out = track["long" if sign > 0 else "short"], 3 + 20 + 1
     assert value[: out - 1].tolist() == pytest.approx([0.1] * (out - 1))
     assert (track.loc[4 : out - 1, "turnover"] == 0).all()
     assert track.loc[out, ["turnover", "cost"]].tolist() == pytest.approx([0.1, 0.1 * 5e-4])

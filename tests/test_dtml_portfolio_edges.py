@@ -73,6 +73,16 @@ def test_what_is_held_of_a_halted_stock_leaves_its_room_to_no_other() -> None:
     assert track["turnover"].tolist() == pytest.approx([0.5, 0.5])
 
 
+def test_what_had_its_last_price_in_the_very_first_session_is_settled_after_twenty_more() -> None:
+    days = pd.bdate_range("2021-01-01", periods=25)
+    price = np.full((25, 2), 1.0)
+    price[1:, 0] = NAN
+    quotes = Quotes(days, price, price, ("A", "B"))
+    track = follow(np.array([[0.5, 0.0]] + [[NAN, NAN]] * 24), days, quotes, Strategy("long", "close", costs=FREE))
+    assert np.flatnonzero(track["long"] == 0)[0] == 21
+    assert track["turnover"].to_numpy().nonzero()[0].tolist() == [0, 21]
+
+
 def test_a_loss_of_everything_names_its_own_session() -> None:
     with pytest.raises(DtmlError, match="long, next open, no costs: the fill of 2021-01-05 loses all equity"):
         follow(np.array([[0.0], [-0.5]]), CALENDAR[:2], quotes_of([[1], [1], [1], [3]]), LONG)
