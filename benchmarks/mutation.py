@@ -46,7 +46,7 @@ TRIALS = (
     _trial("db/backtests", "backtests"),
     _trial("db/benchmarks", "benchmarks"),
     _trial("db/translations", "translations"),
-    _trial("db/translation_queue", "translation_queue"),
+    _trial("db/translation_queue", "translation_queue translation_queue_rows"),
     _trial("db/service", "service"),
 )
 

@@ -161,6 +161,11 @@ def test_a_gap_of_five_sessions_is_crossed_and_behind_a_longer_one_each_feature_
     assert first == ([0] * 11 if crossed else [0, 0, 0, 1, 1, 4, 9, 14, 19, 24, 29])
 
 
+def test_the_features_have_their_names_and_their_order() -> None:
+    averages = ("z_d5", "z_d10", "z_d15", "z_d20", "z_d25", "z_d30")
+    assert ("z_open", "z_high", "z_low", "z_close", "z_adj_close", *averages) == FEATURES
+
+
 def test_thirty_bars_are_history_enough_and_averages_are_over_the_last_bars() -> None:
     price = np.arange(100.0, 130.0)[:, None]
     found = features(Panel(price + 1, price + 2, price - 1, price, price), z_close="raw")[-1, 0]
