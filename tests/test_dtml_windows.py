@@ -137,6 +137,11 @@ def test_a_day_is_there_only_with_a_whole_window_of_the_index_and_of_one_stock()
     one = build(without(bars, ["AAA"], [0]))
     assert one.as_of[0] == SESSIONS[31]
     assert one.observed[:2].tolist() == [[False, True, True], [True, True, True]]
+    last = build(without(bars, ["AAA", "BBB"], [0]))
+    assert last.as_of[0] == SESSIONS[31]
+    assert last.observed[:2].tolist() == [[False, False, True], [True, True, True]]
+    halted = without(without(bars, ["BBB", "CCC"], [0]), ["AAA"], list(range(1, 7)))  # the index is there, and no stock
+    assert build(halted).as_of[0] == SESSIONS[32]
 
 
 def test_days_end_where_the_index_changes_its_unit_and_no_window_hangs_over() -> None:
