@@ -104,6 +104,8 @@ def test_a_line_that_is_none_is_refused(slope: float, intercept: float) -> None:
     words = f"^the slope is 0 or more and the intercept finite, got {slope} and {intercept}$"
     with pytest.raises(ValueError, match=words):
         Calibration(slope, intercept, {}, 0, 0)
+    with pytest.raises(ValueError, match=r"^the threshold of level 0.8 lies in \[0.5, 1\], got 1.5$"):
+        Calibration(1.0, 0.0, {0.8: 1.5}, 0, 0)
     assert Calibration(0.0, -3.0, {0.5: 0.5, 0.9: 1.0}, 0, 0).slope == 0
 
 
