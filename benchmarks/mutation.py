@@ -35,7 +35,7 @@ def _trial(module: str, tests: str, left_out: str = "postgresql processes") -> T
 
 TRIALS = (
     _trial("dtml/metrics", "metrics calibration scoreboard report", left_out="95_percent fresh_days needs_no"),
-    _trial("dtml/calibration", "calibration calibration_exact", "fresh_days needs_no many_days_coverage better_on_days"),
+    _trial("dtml/calibration", "calibration calibration_exact", "fresh_days needs_no days_coverage better_on_days"),
     _trial("dtml/portfolio", "portfolio portfolio_edges"),
     _trial("dtml/features", "features"),
     _trial("dtml/windows", "windows features"),

@@ -50,8 +50,7 @@ def named(rows: pd.DataFrame, key: list[str]) -> str:
 def alongside(rows: pd.DataFrame, stored: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     """For each row, in order, the stored one of its key; missing values where there is none."""
     if stored.empty:  # as for every new night: a merge would take most of the time of storing it
-        nothing = stored.drop(columns=key).reindex(range(len(rows)))
-        return rows[key].reset_index(drop=True).join(nothing).assign(_merge="left_only")
+        return rows[key].reset_index(drop=True).join(stored.drop(columns=key)).assign(_merge="left_only")
     return rows[key].merge(stored, on=key, how="left", indicator=True)
 
 

@@ -16,6 +16,7 @@ from db import queries, repositories, schema
 from db.bulk import insert_frame, insert_missing, records, upsert, upsert_frame
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
+from db.stored import alongside, differ, is_stored
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = NOW + timedelta(hours=23)
@@ -210,6 +211,20 @@ def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
 def save_refused(store: Engine, frame: pd.DataFrame) -> None:
     with transaction(store) as conn:
         repositories.record_refused(conn, "toy", frame, source="files", known_at=NOW)
+
+
+def test_rows_are_set_beside_the_stored_ones_in_their_own_order_and_differ_beyond_the_tolerance_alone() -> None:
+    near = [1.0, 1.0, np.nan, np.nan, 0.0, 0.0, 3.0]
+    rows = pd.DataFrame({"k": [*"gfedcba"], "day": TARGET, "x": near}, index=range(9, 16))
+    kept = [1 + 9e-7, 1 + 1.2e-6, np.nan, 2.0, 9e-13, 2e-12]
+    stored = pd.DataFrame({"k": [*"gfedcb"], "day": TARGET, "x": kept})[::-1]
+    before = alongside(rows, stored, ["k", "day"])
+    assert before["k"].tolist() == rows["k"].tolist()
+    assert is_stored(before).tolist() == [True] * 6 + [False]
+    assert differ(rows, before, ["x"], 1e-6, zero=1e-12).tolist() == [False, True, False, True, False, True, False]
+    assert differ(rows, before, ["x"], 1e-6).tolist() == [False, True, False, True, True, True, False]
+    others = alongside(rows, stored.assign(k="z"), ["k", "day"])
+    pd.testing.assert_frame_equal(alongside(rows, stored.head(0), ["k", "day"]), others.astype({"_merge": "str"}))
 
 
 def test_rows_become_plain_values_of_their_column_types() -> None:
