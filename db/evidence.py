@@ -97,7 +97,7 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
         return 0
     require_distinct(attention, ["run_id", "target", "symbol", "source"])
     key = ["run_id", "target", "instrument_id", "source_id"]
-    rows = identified(conn, market, attention, source_id="source").sort_values(key, ignore_index=True)
+    rows = identified(conn, market, attention, source_id="source").sort_values(key)
     table = schema.attention_weight
     days = rows[["run_id", "target"]].drop_duplicates().itertuples(index=False)
     stored = [

@@ -73,7 +73,7 @@ def append_prices(conn: Connection, market: str, bars: pd.DataFrame, *, source: 
     key = ["symbol", "session"]
     require_distinct(bars, key)
     _require_prices(bars)
-    rows = identified(conn, market, bars).sort_values(["instrument_id", "session"], ignore_index=True)
+    rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])
     before = alongside(rows, _versions_in_force(conn, market, bars, known_at), key)
     restated = differ(rows, before, BAR_VALUES, PRICE_TOLERANCE)
     clash = rows[restated & (before["known_at"] == known_at).to_numpy()]
@@ -114,7 +114,7 @@ def save_predictions(
         return 0
     require_distinct(predictions, ["run_id", "target", "symbol"])
     key = ["run_id", "target", "instrument_id"]
-    rows = identified(conn, market, predictions).sort_values(key, ignore_index=True)
+    rows = identified(conn, market, predictions).sort_values(key)
     before = alongside(rows, _stored_predictions(conn, rows), key)
     differing = rows[differ(rows, before, ("probability", "spread"), PROBABILITY_TOLERANCE)]
     if len(differing):

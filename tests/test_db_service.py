@@ -160,6 +160,37 @@ def test_an_alert_is_raised_once_and_waits_until_it_is_sent(engine: Engine) -> N
         assert service.alerts(conn, "other").empty
 
 
+def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -> None:
+    moment, next_day = datetime(2024, 1, 6, tzinfo=UTC), DAY + timedelta(days=1)
+    named = [("toy", DAY, "late"), ("toy", DAY, "refused"), ("far", DAY, "late"), ("toy", next_day, "late")]
+    with transaction(engine) as conn:
+        for place, key in enumerate(named):
+            raised_at = moment - timedelta(hours=place // 3)
+            assert service.raise_alert(conn, *key, message=f"{place}", raised_at=raised_at) is True
+        service.mark_sent(conn, "toy", DAY, "late", sent_at=SOON)
+        found = service.alerts(conn)
+        assert found["message"].tolist() == ["3", "2", "0", "1"]
+        assert found["sent_at"].isna().tolist() == [True, True, False, True]
+        assert found["sent_at"].iloc[2] == pd.Timestamp(SOON)
+        assert found["raised_at"].tolist() == [pd.Timestamp(moment - timedelta(hours=1)), *[pd.Timestamp(moment)] * 3]
+        assert list(found) == [each.name for each in schema.alert.c]
+        assert service.alerts(conn, unsent=True)["message"].tolist() == ["3", "2", "1"]
+        assert service.alerts(conn, "far")["message"].tolist() == ["2"]
+
+
+def test_the_last_fetch_of_the_market_counts_and_the_clock_where_that_is_later(engine: Engine) -> None:
+    past = datetime(2024, 1, 5, tzinfo=UTC)
+    with transaction(engine) as conn:
+        for market, moments in (("toy", (SOON, past)), ("far", (past, past - timedelta(days=1)))):
+            for moment in moments:
+                assert service.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moment}) == 1
+            assert service.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moments[0], "asked": 0}) == 0
+        assert service.next_known_at(conn, "toy") == SOON + timedelta(microseconds=1)
+        assert abs(service.next_known_at(conn, "far") - datetime.now(UTC)) < timedelta(minutes=1)
+        kept = frame(conn, sa.select(schema.price_fetch))
+    assert (len(kept), set(kept["asked"])) == (4, {2})
+
+
 def test_a_market_is_held_in_a_folder_of_any_name_for_readers_too(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a%20b/store.sqlite"
     writer = open_engine(url)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pandas as pd
 import pytest
 import sqlalchemy as sa
 from alembic import command
@@ -87,6 +88,34 @@ def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_ad
         assert kept["p"].fillna(-1).tolist() == [-1, 0.5, -1]
         assert [each["beams"] for each in kept["search"]] == [5, 5, 1]
         assert len(scores) == 4
+
+
+def test_scores_go_with_the_weights_that_they_are_of_and_those_of_other_models_stay(engine: Engine) -> None:
+    with transaction(engine) as conn:
+        assert translations.save_model(conn, model()) == translations.save_model(conn, model("de-en")) == 1
+        for name, at in (("en-de", LATER), ("de-en", NOW), ("en-de", NOW)):
+            translations.save_score(conn, score(model=name, test_hash=f"{at}", scored_at=at))
+        assert translations.save_model(conn, model(created_at=LATER)) == 0
+        kept = translations.scores(conn)
+        assert kept[["model", "scored_at"]].to_numpy().tolist() == [
+            ["de-en", pd.Timestamp(NOW)],
+            ["en-de", pd.Timestamp(NOW)],
+            ["en-de", pd.Timestamp(LATER)],
+        ]
+        assert list(kept) == [each.name for each in schema.translation_score.c if each.name != "search_text"]
+        assert translations.save_model(conn, model(checkpoint_hash="others", tokenizer_hash="others")) == 0
+        assert translations.scores(conn)["model"].tolist() == ["de-en"]
+
+
+def test_when_a_step_was_and_how_fast_is_alone_no_news(engine: Engine) -> None:
+    with transaction(engine) as conn:
+        translations.save_progress(conn, [progress(100)])
+        for same in ({"at": LATER}, {"tokens_per_second": 2e5}):
+            assert translations.save_progress(conn, [progress(100, **same)]) == 0
+        assert [dict(each) for each in conn.execute(STORED_STEPS).mappings()] == [progress(100)]
+        news = progress(100, at=LATER, tokens_per_second=2e5, train_loss=1.5)
+        assert translations.save_progress(conn, [news]) == 0
+        assert [dict(each) for each in conn.execute(STORED_STEPS).mappings()] == [news]
 
 
 @pytest.mark.parametrize("against", [None, "rnn"])
