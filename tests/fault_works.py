@@ -1,8 +1,9 @@
 """The works that faults are tried on: the product's own commands in small, without Prefect's server."""
 
 import shutil
+import socket
+import subprocess
 import time
-from contextlib import nullcontext
 from datetime import date, timedelta
 from itertools import count
 from pathlib import Path
@@ -24,12 +25,13 @@ from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.sessions import next_session
 from flows import serve as serving
-from flows import translate, translate_files
+from flows import server, translate, translate_files
 from flows.backups import back_up, checkpoints, read_backup, restore
 from flows.desk import Desk, Order, open_store
 from flows.fetch import fetch_bars
 from flows.night import run_night
 from flows.serve import service_of
+from flows.server import Server
 from flows.train import train_model
 from flows.translators import model_names, models_folder, open_model, train_and_store
 from translation.decoding import Search
@@ -135,11 +137,19 @@ def translate_queue(_home: Path) -> None:
 
 
 def serve(_home: Path) -> None:
-    """The start of a service, up to the place where its server runs."""
+    """The start of a service, up to the place where its server runs, and its end; the server only waits."""
     open_store()
     service = service_of(["simulated"], [], Order("simulated"), timedelta(minutes=150), None)
-    with mock.patch.multiple(serving, own_server=nullcontext, _serve=lambda *_: None):
+    started = mock.patch.multiple(server, _start=_waiting, _wait=lambda *_: None)
+    with started, mock.patch.object(serving, "_serve"):
         serving.serve_markets(service)
+
+
+def _waiting(listening: socket.socket, _words: object, *, with_schedules: bool) -> Server:
+    """Stands for a Prefect server, and ends, as one does, when the process that started it is gone."""
+    assert with_schedules
+    listening.close()
+    return Server(subprocess.Popen(["cat"], stdin=subprocess.PIPE), "http://127.0.0.1:1/api", "user:password")
 
 
 def _unfinished(store: sa.Engine) -> int:
