@@ -59,6 +59,7 @@ def common(
 ) -> None:
     """Set up what all commands share."""
     os.environ["DTML_DEBUG"] = "1" if debug else ""
+    os.environ["PYTHONSAFEPATH"] = "1"  # no process of ours imports what somebody left in the working folder
     set_up_logging(debug=debug)
     prepare_prefect(quiet=not debug)
     prepare_torch()

@@ -13,21 +13,21 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-HOSTS = ("127.0.0.1", "localhost")
+HOST = "127.0.0.1"  # not localhost, which may also be ::1, where the same port can be another program's
 END_LIMIT_S = 10  # for the runs of tasks that are still to be recorded
 
 
 class OwnPagesOnly:
     """Refuse what a page of another origin sends: a browser says whose page asks, and nothing else does."""
 
-    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
-        self.app, self.origins = app, {origin.encode() for origin in origins}
+    def __init__(self, app: ASGIApp, origin: str) -> None:
+        self.app, self.origin = app, origin.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what no page sends, and what our own do."""
         if scope["type"] in ("http", "websocket"):
             asking = [value for name, value in scope["headers"] if name == b"origin"]
-            if any(origin not in self.origins for origin in asking):
+            if any(origin != self.origin for origin in asking):
                 return await _refuse(scope, receive, send)
         return await self.app(scope, receive, send)
 
@@ -39,20 +39,19 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
         await PlainTextResponse("this server is not for pages of other origins", 403)(scope, receive, send)
 
 
-def guarded(app: ASGIApp, port: int) -> ASGIApp:
-    """An application for requests to this machine by name, of no page but its own."""
-    origins = tuple(f"http://{host}:{port}" for host in HOSTS)
-    return OwnPagesOnly(TrustedHostMiddleware(app, allowed_hosts=list(HOSTS), www_redirect=False), origins)
+def guarded(app: ASGIApp, origin: str) -> ASGIApp:
+    """An application for requests to 127.0.0.1 by that name, of no page but its own."""
+    return OwnPagesOnly(TrustedHostMiddleware(app, allowed_hosts=[HOST], www_redirect=False), origin)
 
 
 def main() -> None:
     """Serve on an inherited socket until told to end: with schedules and pages, or for one command alone."""
     listening = socket.socket(fileno=int(sys.argv[1]))
     is_temporary = sys.argv[2] == "temporary"
-    port = listening.getsockname()[1]
+    origin = f"http://{HOST}:{listening.getsockname()[1]}"
     Thread(target=_end_with_parent, daemon=True).start()
     # Prefect allows every origin unless it is told otherwise.
-    os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = f"http://localhost:{port}"
+    os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = origin
     if is_temporary:
         os.environ["PREFECT_UI_ENABLED"] = "0"
     from prefect.server.api.server import create_app
@@ -61,7 +60,7 @@ def main() -> None:
     settings: Any = get_current_settings().server
     uvicorn.Server(
         uvicorn.Config(
-            guarded(create_app(ephemeral=is_temporary, final=True), port),
+            guarded(create_app(ephemeral=is_temporary, final=True), origin),
             lifespan="on",
             log_level=settings.logging_level.lower(),
             timeout_keep_alive=settings.api.keepalive_timeout,

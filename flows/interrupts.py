@@ -1,18 +1,18 @@
 """Ends that leave nothing behind: signals, and the death of a parent."""
 
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from threading import Thread
 from types import FrameType
 
 from flows.server import stop_temporary_servers
+from translation.parents import end_with
 
+SERVICE = "DTML_SERVICE"  # the process of `dtml serve` that a run was started by
 GO_ON = "interrupted: run the same command again to go on"
 
 
@@ -41,6 +41,12 @@ def signals_of(attended: bool) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def end_with_service() -> None:
+    """End a run that `dtml serve` started when the service ends, however that was."""
+    if service := os.environ.get(SERVICE):
+        end_with(int(service))
+
+
 @cache
 def end_with_parent() -> None:
     """End this process when the one that started it ends, however that was: a pool's worker would wait for ever."""
@@ -48,8 +54,5 @@ def end_with_parent() -> None:
     if parent is None:
         return
 
-    def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
+    assert parent.pid is not None
+    end_with(parent.pid)

@@ -12,7 +12,7 @@ from db.locks import market_lock
 from flows.alerts import after_night, watch_markets
 from flows.artifacts import leave_artifacts
 from flows.desk import Order, open_desk, open_store, open_stored_desk
-from flows.interrupts import signals_of
+from flows.interrupts import end_with_service, signals_of
 from flows.night import Night, run_night
 from flows.schedules import DELAY
 from flows.status import named_markets
@@ -56,6 +56,7 @@ def watch(
 
     A market that has had no night yet is passed over.
     """
+    end_with_service()
     engine = open_store()
     known = named_markets(engine, (), market_files)
     asked = {name: market for name, market in known.items() if not markets or name in markets}

@@ -19,7 +19,7 @@ from flows.artifacts import leave_artifacts
 from flows.catch_up import CaughtUp, catch_up, missed_nights
 from flows.desk import Desk, Order, choose_as_of, open_desk, open_stored_desk
 from flows.fetch import fetch_bars
-from flows.interrupts import signals_of
+from flows.interrupts import end_with_service, signals_of
 from flows.night import run_night
 from flows.nightly import as_task
 from flows.schedules import skip_reason
@@ -68,6 +68,7 @@ def scheduled_refetch(order: Order) -> Outcome:
 
 def _outcome(work: Callable[[], Outcome]) -> Outcome:
     """The state that the work ends in; a failure of ours is one line, without its traceback."""
+    end_with_service()
     try:
         return work()
     except StoreBusyError as error:

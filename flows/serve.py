@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,9 +23,10 @@ from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, market_names
 from dtml.sessions import last_closed_session
 from flows.desk import Order, open_store, read_market
+from flows.interrupts import SERVICE
 from flows.schedules import Schedule, next_night, schedules_of, translation_schedule, watch_schedule
 from flows.server import END_LIMIT_S, Server, own_server, warning_of_open_server
-from flows.settings import data_folder, err, keep_needed_variables, make_data_folder, out
+from flows.settings import data_folder, err, keep_needed_variables, out, prefect_folder
 from flows.translators import model_names
 
 if TYPE_CHECKING:
@@ -104,9 +106,7 @@ def _stored_markets(*, anyhow: bool) -> list[str]:
 @contextmanager
 def _server() -> Iterator[Server | None]:
     """A Prefect server of our own; None where PREFECT_API_URL names the user's. A folder has one service at a time."""
-    make_data_folder()
-    folder = data_folder() / "prefect"
-    folder.mkdir(exist_ok=True)
+    folder = prefect_folder()
     lock = FileLock(folder / "serve.lock")
     try:
         lock.acquire(timeout=0)
@@ -134,6 +134,8 @@ def _serve(service: Service, server: Server | None) -> None:
 
     now = datetime.now(UTC)
     jobs: dict[UUID, Job] = {}
+    os.environ |= {SERVICE: str(os.getpid()), "PREFECT_RUNNER_SERVER_ENABLE": "false"}  # that one has no login
+    tempfile.tempdir = str(prefect_folder())  # the runner's folder in the usual place is the first user's who ran one
     runner = Runner(pause_on_shutdown=False)  # a service that ends would pause the one that took its place
     if service.cron is not None:
         require_cron(service.cron)

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
+from threading import Thread
 from typing import IO
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from dtml.errors import DtmlError
-from flows.settings import err, make_data_folder
+from dtml.errors import DtmlError, UsageError
+from flows.settings import err, prefect_folder
 
 HOST = "127.0.0.1"
 USUAL_PORT = 4200
@@ -36,14 +38,23 @@ _temporary: list["Server"] = []
 
 @dataclass(frozen=True)
 class Server:
-    """A server that this process started, and the login that it alone knows."""
+    """A server that this process started, its login, and its socket.
+
+    The socket is kept until nobody asks the server any more: were it to die, another could listen and be shown the
+    login.
+    """
 
     process: "subprocess.Popen[bytes]"
     url: str
     login: str
+    listening: socket.socket
 
     def stop(self) -> None:
         """End it, at once where it does not end by itself."""
+        with self.listening:
+            self._stop()
+
+    def _stop(self) -> None:
         self.process.terminate()
         try:
             self.process.wait(END_LIMIT_S)
@@ -58,22 +69,31 @@ def require_server() -> None:
     A temporary one ends with this process, however that ends. Call it before the first import of prefect, which reads
     the variables once. Raises DtmlError when the server does not start.
     """
-    make_data_folder()
+    folder = prefect_folder()
     if os.environ.get("PREFECT_API_URL"):
         return
     with tempfile.TemporaryFile() as words:
-        server = _start(_listen(0), words, with_schedules=False)
+        server = _start(_listen(0), folder, words, with_schedules=False)
         _temporary.append(server)
         atexit.register(stop_temporary_servers)
         import prefect.flow_engine  # noqa: F401 - it takes as long as the server does to start
 
         _wait(server, lambda: _last_line(words))
+    Thread(target=_end_with, args=(server,), daemon=True).start()
 
 
 def stop_temporary_servers() -> None:
     """End the temporary servers of this process."""
     while _temporary:
         _temporary.pop().stop()
+
+
+def _end_with(server: Server) -> None:
+    """End this process with its temporary server: whoever asks that one again would wait in vain."""
+    code = server.process.wait()
+    if server in _temporary:
+        err.print(f"error: Prefect's server ended with {code}: run the same command again", soft_wrap=True)
+        os._exit(1)
 
 
 @contextmanager
@@ -86,7 +106,7 @@ def own_server(folder: Path) -> Iterator[Server]:
     """
     words, login = folder / "server.log", folder / "login"
     with words.open("wb") as log:
-        server = _start(_usual_socket(), log, with_schedules=True)
+        server = _start(_usual_socket(), folder, log, with_schedules=True)
     try:
         _write_private(login, server.login)
         _wait(server, lambda: f"see {words}")
@@ -96,27 +116,33 @@ def own_server(folder: Path) -> Iterator[Server]:
         server.stop()
 
 
-def _start(listening: socket.socket, words: IO[bytes], *, with_schedules: bool) -> Server:
-    """Start a server on a socket that listens already, so that no other program can answer in its place."""
-    with listening:
-        port = listening.getsockname()[1]
-        url, login = f"http://{HOST}:{port}/api", os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
-        own = {SERVER_LOGIN: login, "PREFECT_UI_API_URL": url}
-        kind = "with-schedules" if with_schedules else "temporary"
-        # In a session of its own: Ctrl-C is for the command, which ends the server last.
-        process = subprocess.Popen(  # noqa: S603 - of ourselves
-            [sys.executable, "-m", "flows.guarded_server", str(listening.fileno()), kind],
-            env=_without_secrets(os.environ) | own,
-            stdin=subprocess.PIPE,
-            stdout=words,
-            stderr=words,
-            pass_fds=[listening.fileno()],
-            start_new_session=True,
-        )
+def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_schedules: bool) -> Server:
+    """Start a server on a socket that listens already, so that no other program can answer in its place.
+
+    It works in Prefect's folder: Prefect takes settings from files of the one that it works in.
+    """
+    url = f"http://{HOST}:{listening.getsockname()[1]}/api"
+    login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
+    if not login.isascii():
+        raise UsageError(f"{SERVER_LOGIN} has letters that Prefect's server cannot compare: take ASCII alone")
+    own = {SERVER_LOGIN: login, "PREFECT_UI_API_URL": url, "PYTHONSAFEPATH": "1"}
+    kind = "with-schedules" if with_schedules else "temporary"
+    # In a session of its own: Ctrl-C is for the command, which ends the server last.
+    process = subprocess.Popen(  # noqa: S603 - of ourselves
+        [sys.executable, "-P", "-m", "flows.guarded_server", str(listening.fileno()), kind],
+        env=_without_secrets(os.environ) | own,
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=words,
+        stderr=words,
+        pass_fds=[listening.fileno()],
+        start_new_session=True,
+    )
     os.environ["PREFECT_API_URL"], os.environ[LOGIN] = url, login
     for name in ("NO_PROXY", "no_proxy"):  # a proxy would be shown the login, and asked for its own loopback
-        os.environ[name] = ",".join(filter(None, (os.environ.get(name), HOST)))
-    return Server(process, url, login)
+        if (given := os.environ.get(name)) != "*":
+            os.environ[name] = ",".join(filter(None, (given, HOST)))
+    return Server(process, url, login, listening)
 
 
 def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
@@ -127,6 +153,8 @@ def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _usual_socket() -> socket.socket:
     if asked := os.environ.get("PREFECT_SERVER_API_PORT"):
+        if not asked.isdecimal() or int(asked) >= 2**16:
+            raise UsageError(f"PREFECT_SERVER_API_PORT {asked!r} is no port: give 1 to 65535, or 0 for any")
         return _listen(int(asked))
     try:
         return _listen(USUAL_PORT)
@@ -161,7 +189,7 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
         if not said and time.monotonic() - begun > PATIENCE_S:
             said = True
             err.print("waiting for Prefect's server, which a busy machine takes minutes to start")
-        with suppress(OSError):
+        with suppress(OSError, HTTPException):
             if is_open(server.url):
                 raise DtmlError(f"the server at {server.url} asks for no login, so it is not the one that was started")
             _ask(server.url, server.login)
@@ -176,7 +204,7 @@ def warning_of_open_server() -> str | None:
     Nothing is said of one that does not answer: whoever needs it will meet that.
     """
     url = os.environ.get("PREFECT_API_URL")
-    with suppress(OSError, ValueError):
+    with suppress(OSError, HTTPException, ValueError):
         if url and is_open(url):
             return (
                 f"warning: the Prefect server at {url} asks for no login: whoever reaches it, as any page in a browser"

@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 import re
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.logging import RichHandler
 
+from dtml.errors import DtmlError
 from translation.files import write_whole
 
 WIDTH = 160  # of what is piped or logged: a terminal has its own
@@ -70,8 +72,23 @@ def write_page(file: Path, text: str) -> None:
 
 
 def make_data_folder() -> None:
-    """Prefect's own folder lies inside, and Prefect makes no parents."""
+    """Make the folder of models, trainings and Prefect's own files."""
     data_folder().mkdir(parents=True, exist_ok=True)
+
+
+def prefect_folder() -> Path:
+    """Make the folder of Prefect's own files, which hold its keys, for this user alone, and return it.
+
+    Raises DtmlError for one that another user owns or may write to: what lies there already could run as this user.
+    """
+    make_data_folder()
+    folder = data_folder() / "prefect"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+        raise DtmlError(f"{folder} belongs to another user, or others may write to it: move it away, or set DTML_DATA")
+    folder.chmod(0o700)
+    return folder
 
 
 def _of_libc(name: str) -> Any:

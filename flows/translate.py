@@ -27,7 +27,7 @@ from dtml.errors import DtmlError
 from dtml.inference import choose_device
 from flows.console import counted
 from flows.desk import open_store
-from flows.interrupts import signals_of
+from flows.interrupts import end_with_service, signals_of
 from flows.nightly import as_task
 from flows.settings import prepare_torch
 from flows.translators import model_names, open_model, score_on, train_and_store
@@ -86,6 +86,7 @@ def translate_queue(
 ) -> State[Any]:
     """Translate what is queued for these models, or for any, until nothing is; how many texts were done and failed."""
     prepare_torch()
+    end_with_service()
     how = Search(beams=beams, alpha=alpha, with_attention=attention)
     try:
         with signals_of(attended):

@@ -145,11 +145,12 @@ def serve(_home: Path) -> None:
         serving.serve_markets(service)
 
 
-def _waiting(listening: socket.socket, _words: object, *, with_schedules: bool) -> Server:
+def _waiting(listening: socket.socket, _folder: Path, _words: object, *, with_schedules: bool) -> Server:
     """Stands for a Prefect server, and ends, as one does, when the process that started it is gone."""
     assert with_schedules
-    listening.close()
-    return Server(subprocess.Popen(["cat"], stdin=subprocess.PIPE), "http://127.0.0.1:1/api", "user:password")
+    return Server(
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE), "http://127.0.0.1:1/api", "user:password", listening
+    )
 
 
 def _unfinished(store: sa.Engine) -> int:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -72,18 +71,12 @@ def waited(look: Callable[[], Any], what: Callable[[], str]) -> Any:
     return found
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 @contextmanager
 def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Serving]:
     """Serve a small market every minute, with all of it below a folder."""
     folder.mkdir(exist_ok=True)
     (folder / "small.toml").write_text(small_market())
-    own = {"DTML_DATA": str(folder / "data"), "PREFECT_SERVER_API_PORT": free_port()}
+    own = {"DTML_DATA": str(folder / "data"), "PREFECT_SERVER_API_PORT": "0", "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
     command = [str(BIN / "dtml"), "serve", "--market-file", "small.toml", "--cron", "* * * * *", *arguments]
     told = {name: value for name, value in (clean | own | environment).items() if value}
@@ -119,6 +112,14 @@ def nights(folder: Path) -> list[dict[str, Any]]:
 
 def cmdline(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def environ(pid: int) -> bytes:
+    """Of a process; empty for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")

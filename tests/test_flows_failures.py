@@ -73,7 +73,7 @@ def test_a_server_that_starts_too_slowly_is_waited_for_with_a_word_and_then_name
         monkeypatch.setattr(server, name, seconds)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         with pytest.raises(DtmlError) as ended:
-            server._wait(Server(process, deaf, "login"), lambda: "its last words")
+            server._wait(Server(process, deaf, "login", socket.socket()), lambda: "its last words")
         process.kill()
     assert str(ended.value) == f"Prefect's server did not answer at {deaf} within 1 s (its last words): {REMEDY}"
     assert "waiting for Prefect's server" in capsys.readouterr().err

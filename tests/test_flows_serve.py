@@ -6,7 +6,7 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from made_service import BIN, PATIENCE_S, asked, cmdline, needs_proc, nights, processes_of, serving, waited
+from made_service import BIN, PATIENCE_S, asked, cmdline, environ, needs_proc, nights, processes_of, serving, waited
 
 from dtml.markets import load_market
 from dtml.sessions import last_closed_session
@@ -25,10 +25,10 @@ def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_no
         with serving(tmp_path / "two", **shared) as second:
             for service, folder in ((first, tmp_path / "one"), (second, tmp_path / "two")):
                 service.wait_for(rf"small night done: {due}: 30 stocks predicted")
-                service.wait_for(r"small night skipped: the night of .* is complete already")
                 (night,) = nights(folder)
                 assert (night["status"], night["predictions"]) == ("complete", 30)
                 assert service.said.count("night done") == 1
+            first.wait_for(r"small night skipped: the night of .* is complete already")
             names = {each["name"] for each in asked(f"{page}/api/deployments/filter", first.login)}
             assert len(names) == 2 * len(["small", "all"])
             second.process.send_signal(signal.SIGINT)
@@ -39,6 +39,17 @@ def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_no
         assert first.said.endswith("ended\n")
         assert "Traceback" not in first.said + second.said
         assert processes_of(tmp_path / "one") == []
+
+
+@needs_proc
+def test_a_service_that_is_killed_takes_its_runs_and_its_server_along(tmp_path: Path) -> None:
+    def running() -> bool:
+        return any(b"PREFECT__FLOW_RUN_ID" in environ(pid) for pid in processes_of(tmp_path / "one"))
+
+    with serving(tmp_path / "one") as service:
+        waited(running, lambda: f"a run in {service.said}")
+        service.process.kill()
+        waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
 
 
 @needs_proc

@@ -1,9 +1,11 @@
 """Who reaches a Prefect server of ours: its own command and whoever holds its login, no page of another origin."""
 
 import http.server
+import io
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,10 +20,13 @@ import pytest
 from made_browser import browser
 from made_service import BIN, PATIENCE_S, Serving, asked, cmdline, needs_proc, processes_of, serving, waited
 
+from flows import server
 from flows.server import LOGIN, SERVER_LOGIN, is_open, warning_of_open_server
 
 EVIL = "https://evil.example"
 SECRET = {"MY_CLOUD_SECRET": "planted", "DTML_READER_PASSWORD": "planted"}
+OF_RUNS = {"DTML_ALERT_WEBHOOK": "http://127.0.0.1:9/planted"}  # nothing to the server
+PLANTED = ("uvicorn.py", "orjson.py", "anyio.py")  # what server and runs import, if it is found first
 RUN_ENDED = re.compile("small night (done|skipped)")
 SCRIPT = [{"prefect.deployments.steps.run_shell_script": {"script": "touch attacked"}}]
 # What made one run programs: a page lists the deployments, gives one a step of its own, and starts it.
@@ -42,9 +47,17 @@ ATTACK = """async ([url, steps]) => {
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """A service whose nights are far off, started with secrets that are none of its business."""
-    with serving(tmp_path_factory.mktemp("service"), "--cron", "0 3 * * *", **SECRET) as found:
+    folder = tmp_path_factory.mktemp("service")
+    plant(folder)
+    with serving(folder, "--cron", "0 3 * * *", **SECRET, **OF_RUNS) as found:
         found.wait_for("Ctrl-C ends it")
         yield found
+
+
+def plant(folder: Path) -> None:
+    """Leave modules in a folder that say so when they are imported."""
+    for name in PLANTED:
+        (folder / name).write_text(f"open({str(folder / 'imported')!r}, 'w').close()")
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +66,18 @@ def api(service: Serving) -> str:
 
 
 @contextmanager
-def temporary(folder: Path) -> Iterator[tuple[str, str]]:
-    """A process with a temporary server, as a night has: the address of its API and the login."""
+def temporary(folder: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
+    """A process with a temporary server, as a night has: the address of its API, the login, and the process."""
     code = "from flows.server import require_server; import os; require_server(); "
     code += f"print(os.environ['PREFECT_API_URL'], os.environ['{LOGIN}'], flush=True); input()"
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
     environment = plain | {"DTML_DATA": str(folder / "data"), "PREFECT_HOME": str(folder / "data" / "prefect")}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-P", "-c", code]
+    with subprocess.Popen(command, env=environment, cwd=folder, text=True, **pipes) as process:
         assert process.stdout is not None
         url, login = process.stdout.readline().split()
-        yield url, login
+        yield url, login, process
         process.kill()
 
 
@@ -103,10 +116,49 @@ def test_nobody_but_a_holder_of_the_login_is_heard_by_the_server_of_a_service(se
 
 @needs_proc
 def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path: Path) -> None:
-    with temporary(tmp_path) as (api, login):
+    plant(tmp_path)
+    with temporary(tmp_path) as (api, login, _):
         assert set(refusals(api, login).values()) <= {400, 401, 403}
         assert asked(f"{api}/deployments/filter", login) == []
+        assert (tmp_path / "data" / "prefect").stat().st_mode & 0o777 == 0o700
     waited(lambda: not processes_of(tmp_path), lambda: "the server to end with a process that was killed")
+    assert not (tmp_path / "imported").exists()
+
+
+@needs_proc
+def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(tmp_path: Path) -> None:
+    with temporary(tmp_path) as (api, _, process):
+        port = int(re.findall(r":(\d+)/", api)[0])
+        (serving_pid,) = (pid for pid in processes_of(tmp_path) if b"flows.guarded_server" in cmdline(pid))
+        os.kill(serving_pid, signal.SIGKILL)
+        while process.poll() is None:
+            with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+                waited(lambda: process.poll() is not None, lambda: "the command to end: the port was free before")
+        assert process.stderr is not None
+        assert "error: Prefect's server ended with -9: run the same command again" in process.stderr.read()
+        assert process.returncode == 1
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_folder_of_prefects_that_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "data" / "prefect").mkdir(parents=True)
+    (tmp_path / "data" / "prefect").chmod(mode)
+    ended = failed_service(tmp_path)
+    assert ended.returncode == 1
+    assert "others may write to it: move it away, or set DTML_DATA" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("PREFECT_SERVER_API_PORT", "abc", "'abc' is no port"),
+        ("PREFECT_SERVER_API_PORT", "65536", "'65536' is no port"),
+        (SERVER_LOGIN, "dtml:pässwörd", "take ASCII alone"),
+    ],
+)
+def test_a_variable_that_is_no_use_is_a_mistake_of_the_caller(tmp_path: Path, name: str, value: str, said: str) -> None:
+    ended = failed_service(tmp_path, **{name: value})
+    assert (ended.returncode, said in ended.stdout) == (2, True), ended.stdout
 
 
 @needs_proc
@@ -167,6 +219,7 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
     before = len(RUN_ENDED.findall(service.said))
     asked(f"{api}/deployments/{night['id']}/create_flow_run", service.login, {"state": {"type": "SCHEDULED"}})
     seen: dict[int, set[str]] = {}
+    (serving_pid,) = (pid for pid in processes_of(folder) if b"flows.guarded_server" in cmdline(pid))
 
     def ended() -> bool:
         for pid in processes_of(folder):
@@ -181,8 +234,11 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
     assert runs
     for names in runs:
         assert names >= {"DTML_DATA", "PATH", LOGIN}
-    for names in seen.values():
+        assert names >= set(OF_RUNS)
+    for pid, names in seen.items():
         assert not names & set(SECRET)
+        assert pid != serving_pid or not names & set(OF_RUNS)
+    assert not (folder / "imported").exists()
 
 
 @needs_proc
@@ -191,8 +247,8 @@ def test_two_services_that_start_together_have_a_server_each_and_the_death_of_on
     with serving(tmp_path / "one", **any_port) as one, serving(tmp_path / "two", **any_port) as two:
         pages = {service.wait_for(r"page (\S+),")[1] for service in (one, two)}
         assert len(pages) == 2
-        (server,) = (pid for pid in processes_of(tmp_path / "one") if b"flows.guarded_server" in cmdline(pid))
-        os.kill(server, signal.SIGKILL)
+        (serving_pid,) = (pid for pid in processes_of(tmp_path / "one") if b"flows.guarded_server" in cmdline(pid))
+        os.kill(serving_pid, signal.SIGKILL)
         assert one.process.wait(PATIENCE_S) == 1
         assert "error: Prefect's server ended with -9: start the command again" in one.said
         two.wait_for(r"small night done: .*: 30 stocks predicted")
@@ -249,3 +305,22 @@ def test_a_server_without_a_login_is_warned_of(tmp_path: Path, monkeypatch: pyte
     assert warning_of_open_server() is None  # it does not answer any more
     with answering(lambda _: (401, b"{}")) as port:
         assert not is_open(f"http://127.0.0.1:{port}/api/")
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # of another kind
+        threading.Thread(target=greet, args=(listening,), daemon=True).start()
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{listening.getsockname()[1]}/api")
+        assert warning_of_open_server() is None
+
+
+def greet(listening: socket.socket) -> None:
+    with listening.accept()[0] as connection:
+        connection.sendall(b"SSH-2.0-other\r\n")
+
+
+@pytest.mark.parametrize(("given", "then"), [("", "127.0.0.1"), ("a.example", "a.example,127.0.0.1"), ("*", "*")])
+def test_a_login_is_shown_to_no_proxy(given: str, then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy", "PREFECT_API_URL", LOGIN):
+        monkeypatch.setenv(name, given)
+    monkeypatch.setattr(server.subprocess, "Popen", lambda *_, **__: None)
+    with server._listen(0) as listening:
+        server._start(listening, Path(), io.BytesIO(), with_schedules=False)
+    assert [os.environ[name] for name in ("NO_PROXY", "no_proxy")] == [then, then]

@@ -17,9 +17,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from translation.errors import TranslationError, UsageError
+from translation.parents import end_with
 
 PATIENCE = timedelta(hours=12)  # of a process for the others: the first prepares the corpus while they wait
 LOOK, FAREWELL = 0.2, 10  # seconds between looks at the processes, and for the first to end by itself
+STARTED_BY = "DTML_TRAINING_STARTED_BY"  # the process that a member of a group ends with
 MEETING = "DTML_TRAINING_MEETING"  # a file that nobody else may open: a port could be another training's
 LOST = "another process of the training ended: the same command goes on from the last check"
 
@@ -89,6 +91,8 @@ def join_group(device: str) -> tuple[Group, torch.device]:
         raise UsageError("no CUDA device is to be had: choose the device cpu")
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return ALONE, torch.device(device)
+    if started_by := os.environ.get(STARTED_BY):
+        end_with(int(started_by))
     local = int(os.environ["LOCAL_RANK"])
     if device == "cuda" and local >= (count := torch.cuda.device_count()):
         raise UsageError(f"process {local + 1} finds {count} CUDA devices here: start one a device, or choose cpu")
@@ -117,7 +121,7 @@ def run_group(command: Sequence[str], size: int) -> int:
 
 def _run_group(command: Sequence[str], size: int, meeting: Path) -> int:
     threads = max(1, torch.get_num_threads() // size)
-    place = {MEETING: str(meeting), "WORLD_SIZE": str(size)}
+    place = {MEETING: str(meeting), STARTED_BY: str(os.getpid()), "WORLD_SIZE": str(size)}
     members: list[subprocess.Popen[bytes]] = []
     for rank in range(size):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": str(threads)}
