@@ -21,7 +21,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, m
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
 
 from db.errors import StoreError, StoreUsageError
-from db.remedies import RESTORE, remedy_of
+from db.remedies import RESTORE, UNRELEASED, remedy_of
 from db.remedies import URL_VARIABLE as URL_VARIABLE  # noqa: PLC0414 - said again for those who import it here
 from db.schema import REVISION, metadata
 
@@ -29,6 +29,7 @@ FOLDER_VARIABLE = "DTML_DATA"  # where the store lies when no URL is given
 LOCK_WAIT_S = 30
 READ_LIMIT_S = 30
 CONNECT_LIMIT_S = 10
+MIGRATIONS = Path(__file__).parent / "migrations"
 # Any number would do, as long as every writer of a store asks for the same one.
 WRITER_LOCK = 0x64746D6C
 
@@ -246,7 +247,7 @@ def _alembic_config() -> Any:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     return config
 
 
@@ -268,6 +269,10 @@ def _stored_revision(conn: Connection) -> str | None:
         return None
     if stored[0] != REVISION:
         _require_known(stored[0], where)
+    elif lacking := sorted(metadata.tables.keys() - tables):
+        raise StoreError(
+            f"{where} has schema {REVISION} without its table {lacking[0]}: {UNRELEASED}; or damaged: {RESTORE}"
+        )
     return str(stored[0])
 
 
@@ -277,6 +282,6 @@ def _require_known(revision: str, where: str) -> None:
     script = ScriptDirectory.from_config(_alembic_config())
     if revision not in {known.revision for known in script.walk_revisions()}:
         raise StoreUsageError(
-            f"{where} has schema {revision}, unknown to this dtml ({REVISION}): it is newer, so update dtml,"
-            " or another program's"
+            f"{where} has schema {revision}, unknown to this dtml ({REVISION}): it is newer, so update dtml;"
+            f" {UNRELEASED}; or another program's"
         )

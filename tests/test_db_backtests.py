@@ -6,18 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import sqlalchemy as sa
-from alembic import command
 from made_backtest_rows import COUNTS, NAME, NOW, attention, backtest, fold, portfolios, returns, scores
 from sqlalchemy import Engine
-from test_db_benchmarks import benchmark, members
-from test_db_benchmarks import scores as benchmark_scores
 from test_db_predictions import NEXT, STOCKS, TARGET, predictions, run
-from test_db_schema import alembic
 
-from db import backtests, benchmarks, evidence, queries, repositories, schema
+from db import backtests, evidence, queries, repositories, schema
 from db.dictionary import data_dictionary
-from db.engine import open_engine, reading, transaction, upgrade
+from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
 from db.views import VIEW_COLUMNS
 
@@ -254,31 +249,6 @@ def test_a_backtest_is_no_night(store: Engine, reader: Engine) -> None:
     finish(store)
     for view in ("latest_prediction", "daily_score", "night_log"):
         assert queries.select(reader, f"select * from {view}").empty
-
-
-def test_a_store_of_0005_keeps_every_row_forth_and_back(store_url: str) -> None:
-    engine, newer = open_engine(store_url), ("slope", "intercept")
-    with transaction(engine) as conn:
-        command.upgrade(alembic(conn), "0005")
-        trees = run("trees", checkpoint_path=None, checkpoint_hash=None)
-        for each in (run(), trees):
-            repositories.save_run(conn, {name: each[name] for name in each if name not in newer})
-        benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), members())
-    kept = ("run", "benchmark", "benchmark_score", "benchmark_member")
-    texts = [sa.select(*(each for each in schema.metadata.tables[name].c if each.name not in newer)) for name in kept]
-
-    def rows() -> list[list[object]]:
-        with reading(engine) as conn:
-            return [list(conn.execute(text.order_by(*text.selected_columns[:2])).all()) for text in texts]
-
-    before = rows()
-    assert [len(each) for each in before] == [2, 1, 3, 4]
-    assert upgrade(engine)
-    assert rows() == before
-    with transaction(engine) as conn:
-        command.downgrade(alembic(conn), "0005")
-    assert rows() == before
-    assert not TABLES & set(sa.inspect(engine).get_table_names())
 
 
 def test_the_data_dictionary_explains_the_tables_and_views_of_backtests() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import sqlalchemy as sa
+from made_revisions import NEXT, become_next
 from made_stores import MOMENT, fill
 from sqlalchemy import Engine
 from test_db_predictions import STOCKS, TARGET, predictions, run
@@ -16,7 +17,6 @@ from db import queries, repositories, schema
 from db.engine import open_engine, prepare, reading, transaction
 from db.locks import market_lock
 from db.maintenance import LAWS, Finding, check_store
-from db.schema import REVISION
 
 NIGHTS = 40
 
@@ -102,14 +102,16 @@ def test_an_interrupted_night_is_a_note_and_one_that_runs_is_none(engine: Engine
     assert {finding.state for finding in findings(engine).values()} == {"ok", "note"}
 
 
-def test_a_store_of_another_schema_is_held_to_no_law(engine: Engine) -> None:
-    change(engine, "update alembic_version set version_num = '0006'")
+def test_a_store_of_an_older_schema_is_held_to_no_law(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become_next(monkeypatch, tmp_path)
     found = findings(engine)
     assert not set(LAWS) & set(found)
     last = list(found.values())[-1]
     assert last.state == "failed"
     assert "dtml db upgrade" in last.found[0]["error"]
-    assert REVISION in last.check
+    assert NEXT in last.check
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)

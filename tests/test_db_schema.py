@@ -1,5 +1,6 @@
-"""Migrations make what db.schema and db.views say, forwards and back, and every column is explained."""
+"""Migrations make what db.schema and db.views say, on both engines, and every column is explained."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,9 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
-import db
 from db import schema
-from db.engine import open_engine, prepare, reading, require_current, transaction, upgrade
-from db.errors import StoreUsageError
+from db.engine import MIGRATIONS, open_engine, prepare, reading, require_current, transaction, upgrade
+from db.errors import StoreError, StoreUsageError
 from db.views import VIEW_COLUMNS, VIEW_SQL
 
 FACTS = {"membership", "price", "refused_bar", "prediction", "outcome", "score", "night"}
@@ -22,11 +22,15 @@ FACTS |= {"benchmark_score", "benchmark_member", "attention_weight"}
 FACTS |= {"backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio"}
 FACTS |= {"price_fetch", "alert", "band", "rule_call", "calibration_bin", "band_count", "explanation"}
 FACTS |= {"translation_model", "translation_progress"}
+FIRST = {  # SHA-256
+    "0001_postgresql.sql": "afae61bdb3e1593af61b03ec436d2d3d00b3a7db3cb632889b7d97614e47edb7",
+    "0001_sqlite.sql": "b9bb3f27354e2290765ec5eb78e38b1b7687de88bf0d98c50c652123238f4ec9",
+}
 
 
 def alembic(conn: Connection | None = None) -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(db.__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(MIGRATIONS))
     config.attributes["connection"] = conn
     return config
 
@@ -42,50 +46,63 @@ def test_the_migrations_make_the_tables_of_the_schema(engine: Engine) -> None:
         assert compare_metadata(context, schema.metadata) == []
 
 
-def test_the_migrations_make_the_checks_of_the_schema(tmp_path: Path) -> None:
-    """Alembic does not compare these, so a second store is made without it."""
-    migrated, direct = (open_engine(f"sqlite:///{tmp_path}/{name}.sqlite") for name in ("migrated", "direct"))
-    upgrade(migrated)
+def test_the_migrations_make_the_checks_of_the_schema(engine: Engine, tmp_path: Path) -> None:
+    """Alembic does not compare these, so the tables are made a second time without it, in a place of their own."""
+    if engine.dialect.name == "sqlite":
+        direct, place = open_engine(f"sqlite:///{tmp_path}/direct.sqlite"), None
+    else:
+        with transaction(engine) as conn:
+            conn.exec_driver_sql("create schema direct")
+        direct, place = engine.execution_options(schema_translate_map={None: "direct"}), "direct"
     schema.metadata.create_all(direct)
     for table in schema.metadata.tables:
-        checks = [
-            sorted((each["name"], each["sqltext"]) for each in sa.inspect(engine).get_check_constraints(table))
-            for engine in (migrated, direct)
-        ]
-        assert checks[0] == checks[1]
-        options = [sa.inspect(engine).get_table_options(table) for engine in (migrated, direct)]
-        assert options[0] == options[1] == ({"sqlite_with_rowid": False} if table in FACTS else {})
+        migrated, made = (
+            sorted((each["name"], each["sqltext"]) for each in sa.inspect(one).get_check_constraints(table, where))
+            for one, where in ((engine, None), (direct, place))
+        )
+        assert migrated == made
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_facts_lie_in_the_order_of_their_keys(engine: Engine) -> None:
+    for table in schema.metadata.tables:
+        options = sa.inspect(engine).get_table_options(table)
+        assert options == ({"sqlite_with_rowid": False} if table in FACTS else {})
 
 
 def test_the_schema_names_the_newest_migration() -> None:
     assert ScriptDirectory.from_config(alembic()).get_current_head() == schema.REVISION
 
 
-def test_the_schema_goes_up_down_and_up_again(engine: Engine) -> None:
-    made = tables_and_views(engine)
+def test_the_first_revision_stays_as_it_was() -> None:
+    found = {file.name: sha256(file.read_bytes()).hexdigest() for file in MIGRATIONS.glob("versions/0001_*.sql")}
+    assert found == FIRST, "stores were made by it: undo, and write a new revision (CONTRIBUTING.md, a view)"
+
+
+def test_the_migrations_make_every_table_and_view(engine: Engine) -> None:
+    assert tables_and_views(engine) == (set(schema.metadata.tables), set(VIEW_SQL))
+
+
+@pytest.mark.parametrize("revision", ["0012", "9999"])
+def test_a_store_of_a_newer_dtml_or_of_none_that_was_released_is_left_alone(engine: Engine, revision: str) -> None:
     with transaction(engine) as conn:
-        command.downgrade(alembic(conn), "base")
-    assert tables_and_views(engine) == (set(), set())
-    prepare(engine)
-    assert tables_and_views(engine) == made == (set(schema.metadata.tables), set(VIEW_SQL))
-
-
-def test_a_store_between_two_versions_asks_for_an_upgrade_and_gets_it(engine: Engine) -> None:
-    with transaction(engine) as conn:
-        command.downgrade(alembic(conn), "0001")
-    with pytest.raises(StoreUsageError, match=r"has schema 0001, too old .*: run dtml db upgrade"):
-        require_current(engine)
-    with pytest.raises(StoreUsageError, match="too old"):
-        prepare(engine)
-    assert upgrade(engine)
-    require_current(engine)
-
-
-def test_a_store_of_a_newer_dtml_is_left_alone(engine: Engine) -> None:
-    with transaction(engine) as conn:
-        conn.execute(sa.text("update alembic_version set version_num = '9999'"))
+        conn.execute(sa.text(f"update alembic_version set version_num = '{revision}'"))
+    said = f"schema {revision}, unknown to this dtml .*update dtml; of a dtml before 0.1.0, so start a new store"
     for use in (require_current, prepare, upgrade):
-        with pytest.raises(StoreUsageError, match="schema 9999, unknown to this dtml"):
+        with pytest.raises(StoreUsageError, match=said):
+            use(engine)
+
+
+def test_a_store_that_lacks_a_table_of_its_schema_is_left_alone(store_url: str) -> None:
+    """The first schema of all had the number of the first one that was released."""
+    engine = open_engine(store_url)
+    with transaction(engine) as conn:
+        conn.execute(sa.text("create table alembic_version (version_num varchar(32) primary key)"))
+        conn.execute(sa.text("insert into alembic_version values ('0001')"))
+        for table in (schema.instrument, schema.membership, schema.price, schema.refused_bar):
+            table.create(conn)
+    for use in (require_current, prepare, upgrade):
+        with pytest.raises(StoreError, match=r"0001 without its table alert: of a dtml before 0\.1\.0, .* damaged: "):
             use(engine)
 
 
@@ -99,12 +116,12 @@ def test_a_database_of_another_program_is_left_alone(store_url: str) -> None:
     assert tables_and_views(engine) == ({"customer"}, set())
 
 
-def test_an_upgrade_that_fails_half_way_changes_nothing(store_url: str) -> None:
+def test_an_empty_database_stays_so_when_its_tables_cannot_all_be_made(store_url: str) -> None:
     engine = open_engine(store_url)
 
     def break_off() -> None:
         with transaction(engine) as conn:
-            command.upgrade(alembic(conn), "0002")
+            command.upgrade(alembic(conn), "head")
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
@@ -112,13 +129,24 @@ def test_an_upgrade_that_fails_half_way_changes_nothing(store_url: str) -> None:
     assert tables_and_views(engine) == (set(), set())
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # PostgreSQL rewrites the text of a view
 def test_the_migrations_make_the_documented_views(engine: Engine) -> None:
-    with reading(engine) as conn:
-        made = dict(conn.execute(sa.text("select name, sql from sqlite_master where type = 'view'")).tuples().all())
-    assert {name: sql.casefold() for name, sql in made.items()} == {
-        name: sql.strip().casefold() for name, sql in VIEW_SQL.items()
-    }
+    """PostgreSQL rewrites the text of a view, so each engine is given them a second time."""
+    with transaction(engine) as conn:
+        migrated = views(conn)
+        for name in reversed(VIEW_SQL):
+            conn.exec_driver_sql(f"drop view {name}")
+        for sql in VIEW_SQL.values():
+            conn.execute(sa.text(sql.strip()))
+        assert views(conn) == migrated
+        assert set(migrated) == set(VIEW_SQL)
+
+
+def views(conn: Connection) -> dict[str, str]:
+    """The text of every view, as the engine keeps it."""
+    kept = "select name, sql from sqlite_master where type = 'view'"
+    if conn.dialect.name == "postgresql":
+        kept = "select viewname, pg_get_viewdef(viewname::regclass) from pg_views where schemaname = 'public'"
+    return dict(conn.exec_driver_sql(kept).tuples().all())
 
 
 def test_every_column_of_every_view_is_documented(engine: Engine) -> None:

@@ -6,11 +6,10 @@ from typing import Any
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from sqlalchemy import Connection, Engine
 
-from db import queries, repositories, schema, translation_queue, translations
-from db.engine import open_engine, reading, require_current, transaction, upgrade
+from db import queries, schema, translation_queue, translations
+from db.engine import reading, transaction
 from db.errors import StoreError
 from db.frames import frame
 from db.typed_views import view
@@ -152,25 +151,3 @@ def test_a_user_reads_translations_in_sql(engine: Engine, reader: Engine) -> Non
         translation_queue.finish_texts(conn, "worker", [{"id": ids[0], "translation": "Ein Hund.", "score": -0.5}])
     sql = "select text, translation from translation_job where target_language = 'de' and status = 'done'"
     assert queries.select(reader, sql).to_dict("records") == [{"text": "A dog.", "translation": "Ein Hund."}]
-
-
-def test_the_schema_before_and_again_keeps_what_it_held(store_url: str) -> None:
-    from test_db_schema import alembic, tables_and_views  # which asks nothing of the translations
-
-    engine = open_engine(store_url)
-    upgrade(engine)
-    made = tables_and_views(engine)
-    with transaction(engine) as conn:
-        repositories.start_night(
-            conn, "toy", NOW.date(), target=LATER.date() + timedelta(1), source="x", started_at=NOW
-        )
-        translations.save_model(conn, model())
-        before = conn.execute(sa.select(schema.night)).all()
-        command.downgrade(alembic(conn), "0011")
-    assert not any("translation" in name for names in tables_and_views(engine) for name in names)
-    assert upgrade(engine)
-    require_current(engine)
-    assert tables_and_views(engine) == made
-    with reading(engine) as conn:
-        assert conn.execute(sa.select(schema.night)).all() == before
-        assert conn.execute(STORED_MODELS).first() is None

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from made_commands import Command
 from made_nights import small_market
+from made_revisions import become_next
 
 from db.engine import open_engine, reading
 from db.locks import market_lock
@@ -188,11 +189,11 @@ def test_a_database_that_cannot_be_reached_is_one_line_without_its_password(
     assert len(complaint.strip().splitlines()) == 1
 
 
-def test_a_store_of_another_schema_is_refused_with_what_to_do(dtml: Command) -> None:
+def test_a_store_of_an_older_schema_is_refused_with_what_to_do(
+    dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dtml("db", "upgrade")
-    engine = open_engine()
-    with engine.begin() as conn:
-        conn.exec_driver_sql("update alembic_version set version_num = '0001'")
+    become_next(monkeypatch, tmp_path)
     code, _, complaint = dtml("nightly", "simulated")
     assert code == 2
     assert "dtml db upgrade" in complaint

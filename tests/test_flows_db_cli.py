@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from made_commands import Command
+from made_revisions import become_next
 from made_stores import FIRST, add_predictions, contents, fill, keep_weights, rows, url_of
 from sqlalchemy import Engine, make_url
 from test_db_roles import NAME
@@ -54,13 +55,16 @@ def test_weights_that_are_lost_or_damaged_fail_the_check(
     assert (code, [each["found"] for each in failed]) == (1, [[{"run_id": "first", "path": FIRST, "why": why}]])
 
 
-def test_a_store_of_another_schema_fails_the_check_and_says_what_to_do(filled: Engine, dtml: Command) -> None:
-    with transaction(filled) as conn:
-        conn.exec_driver_sql("update alembic_version set version_num = '0006'")
+def test_a_store_of_an_older_schema_fails_the_check_and_says_what_to_do(
+    filled: Engine, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become_next(monkeypatch, tmp_path)
     code, said, _ = dtml(url_of(filled), "check")
     assert code == 1
     assert said.splitlines()[-1].startswith("failed  the schema is this program's")
     assert "dtml db upgrade" in said
+    assert dtml(url_of(filled), "upgrade")[0] == 0
+    assert dtml(url_of(filled), "check")[0] == 0
 
 
 def test_a_store_that_is_not_there_is_not_made_by_a_check(dtml: Command, tmp_path: Path) -> None:
@@ -81,7 +85,9 @@ def test_a_store_is_copied_into_the_one_of_the_environment(filled: Engine, store
     assert (code, "not empty" in complaint) == (2, True)
 
 
-def test_what_cannot_be_copied_is_refused_in_one_line(filled: Engine, dtml: Command, tmp_path: Path) -> None:
+def test_what_cannot_be_copied_is_refused_in_one_line(
+    filled: Engine, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own, target = str(filled.url.database), f"sqlite:///{tmp_path}/target.sqlite"
     (tmp_path / "notes.txt").write_text("no database at all, and long enough to be read as the head of one" * 9)
     (tmp_path / "link.sqlite").symlink_to(own)
@@ -94,8 +100,7 @@ def test_what_cannot_be_copied_is_refused_in_one_line(filled: Engine, dtml: Comm
     for (url, file), (expected, words) in refused.items():
         code, said, complaint = dtml(url, "copy", file)
         assert (code, said, words in complaint, complaint.count("\n")) == (expected, "", True, 1), complaint
-    with transaction(filled) as conn:
-        conn.exec_driver_sql("update alembic_version set version_num = '0006'")
+    become_next(monkeypatch, tmp_path)
     code, _, complaint = dtml(target, "copy", own)
     assert code == 2
     assert f"run dtml db upgrade, with DTML_DATABASE_URL=sqlite:///{own}" in complaint
