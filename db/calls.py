@@ -63,7 +63,7 @@ def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
 
 def uncounted(conn: Connection, market: str, last: date) -> list[date]:
-    """Targets up to `last` of complete nights with an outcome whose calls were not counted: older ones, mostly."""
+    """Targets up to `last` of complete nights with an outcome whose calls were not counted: a study stored it first."""
     night, made, happened, counted = schema.night, schema.prediction, schema.outcome, schema.calibration_bin
     settled = made.join(happened, _has_outcome())
     has_outcome = sa.exists(sa.select(sa.literal(1)).select_from(settled).where(_of_night()))

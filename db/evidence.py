@@ -19,7 +19,6 @@ from db.bulk import insert_frame, insert_missing, records, upsert
 from db.errors import StoreError
 from db.frames import frame, row
 from db.queries import rows_of
-from db.standing import COMPLETE
 from db.stored import alongside, differ, identified, is_stored, named, require_distinct, save_figures
 
 # The weights of a softmax in float32, summed over hundreds of stocks, agree to this on another thread count.
@@ -68,17 +67,6 @@ def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
     of_fold = sa.and_(table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last))
     statement = sa.select(table).select_from(fold.join(table, of_fold)).where(fold.c.backtest_id == backtest_id)
     return frame(conn, statement.order_by(table.c.target, table.c.level))
-
-
-def without_rule_calls(conn: Connection, market: str) -> pd.DataFrame:
-    """Complete nights whose rules' calls were not kept, by as_of: as_of, known_at."""
-    night, kept = schema.night, schema.rule_call
-    is_kept = sa.exists().where(kept.c.market == night.c.market, kept.c.target == night.c.target)
-    statement = sa.select(night.c.as_of, night.c.known_at)
-    return frame(
-        conn,
-        statement.where(night.c.market == market, night.c.status.in_(COMPLETE), ~is_kept).order_by(night.c.as_of),
-    )
 
 
 def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:

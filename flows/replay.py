@@ -22,8 +22,6 @@ from flows.train import Model, load_run
 
 FIGURES = ("probability", "spread", "calibrated", "lowest", "highest", "rising_share")
 
-KEPT_SINCE_0010 = FIGURES[2:]  # an older night has nothing to compare
-
 
 class NotReplayedError(DtmlError):
     """A past prediction was made again and is another, or cannot be made."""
@@ -55,9 +53,8 @@ class Replay:
 
     @property
     def inputs_equal(self) -> bool | None:
-        """Whether the model read what it had read; None when the night did not record it, or nothing was read."""
-        recorded = self.night["inputs_hash"]
-        return None if recorded is None or self.inputs_hash is None else bool(recorded == self.inputs_hash)
+        """Whether the model read what it had read; None when nothing was read."""
+        return None if self.inputs_hash is None else bool(self.night["inputs_hash"] == self.inputs_hash)
 
     @property
     def differing(self) -> pd.DataFrame:
@@ -65,7 +62,7 @@ class Replay:
         same = np.ones(len(self.predictions), dtype=bool)
         for name in FIGURES:
             kept, again = self.predictions[[name, f"replayed_{name}"]].to_numpy(dtype=float).T
-            same &= (kept == again) | np.isnan(kept) & (np.isnan(again) | (name in KEPT_SINCE_0010))
+            same &= (kept == again) | np.isnan(kept) & np.isnan(again)
         rows: pd.DataFrame = self.predictions.loc[~same]
         return rows
 
@@ -94,10 +91,10 @@ class Replay:
         if self.failure is not None:
             return [self.failure]
         said, rows = [], self.differing
-        if self.inputs_equal is False:
+        if not self.inputs_equal:
             said.append(
                 f"inputs: the windows have SHA-256 {str(self.inputs_hash)[:12]}..., the night recorded "
-                f"{self.night['inputs_hash'][:12]}...: stored prices or the calendar were changed since"
+                f"{str(self.night['inputs_hash'])[:12]}...: stored prices or the calendar were changed since"
             )
         if (count := self.night["predictions"]) != (held := int(self.predictions["probability"].notna().sum())):
             said.append(f"stored predictions: the night made {count}, {held} are there")
@@ -106,9 +103,8 @@ class Replay:
         if len(rows):
             symbol, by = self.largest
             said.append(f"predictions: {len(rows)} of {len(self.predictions)}, most that of {symbol} by {by:.2g}")
-        if len(rows) and self.inputs_equal is not False:
-            what = "stored rows, code or machine" if self.inputs_equal else "bars, stored rows, code or machine"
-            said.append(f"what may have changed: {what} ({made_by(self.run, self.device)})")
+        if len(rows) and self.inputs_equal:
+            said.append(f"what may have changed: stored rows, code or machine ({made_by(self.run, self.device)})")
         return said
 
 

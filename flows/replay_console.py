@@ -62,11 +62,9 @@ def print_all(name: str, replays: list[Replay], seconds: float) -> None:
     wrong = [replay for replay in replays if replay.reasons]
     for replay in wrong:
         out.print(f"{replay.night['as_of']}  {'; '.join(replay.reasons)}")
-    unknown = sum(replay.night["inputs_hash"] is None for replay in replays)
     out.print(
         f"{name}: {len(replays)} nights replayed, {replays[0].night['as_of']} .. {replays[-1].night['as_of']}, "
         f"{len(replays) - len(wrong)} equal to the last bit, {1000 * seconds / len(replays):.0f} ms each"
-        + (f"; {unknown} recorded no inputs, only their predictions are compared" if unknown else "")
     )
 
 
@@ -121,9 +119,7 @@ def at(moment: datetime) -> str:
 
 
 def _inputs(replay: Replay) -> str:
-    recorded, found = replay.night["inputs_hash"], f"SHA-256 {str(replay.inputs_hash)[:12]}..."
-    if recorded is None:
-        return f"cannot be compared: the night recorded none; now {found}"
+    recorded, found = str(replay.night["inputs_hash"]), f"SHA-256 {str(replay.inputs_hash)[:12]}..."
     return f"equal, {found}" if replay.inputs_equal else f"differ: {found}, the night recorded {recorded[:12]}..."
 
 

@@ -26,7 +26,7 @@ from dtml.markets import Market, market_names
 from dtml.training import EpochReport, no_report
 from flows.desk import Desk, StoredSource, experiment_of, read_market, stored_bars
 from flows.fetch import history_start
-from flows.replay import FIGURES, KEPT_SINCE_0010, Archive, made_by, stocks_of
+from flows.replay import FIGURES, Archive, made_by, stocks_of
 from flows.settings import data_folder
 from flows.train import fit_bars
 
@@ -87,7 +87,7 @@ class Reproduction:
             said.append(f"inputs: SHA-256 {self.inputs_hash[:12]}..., the night recorded {self.night_hash[:12]}...")
         if self.again is None:
             said.append(f"{self.receipt.symbol} cannot be predicted again from the stored bars")
-        elif apart := [name for name in FIGURES if not _same(name, self.prediction[name], self.again[name])]:
+        elif apart := [name for name in FIGURES if not _same(self.prediction[name], self.again[name])]:
             by = abs(self.prediction[apart[0]] - self.again[apart[0]])
             said.append(f"{', '.join(apart)}: {apart[0]} {by:.2g} apart; {made_by(self.run, self.device)}")
         return said
@@ -245,5 +245,5 @@ def _plain(row: "pd.Series[Any]") -> dict[str, Any]:
     return {str(name): value for name, value in row.items()}
 
 
-def _same(name: str, stored: float, again: float) -> bool:
-    return bool(stored == again or (np.isnan(stored) and (np.isnan(again) or name in KEPT_SINCE_0010)))
+def _same(stored: float, again: float) -> bool:
+    return bool(stored == again or (np.isnan(stored) and np.isnan(again)))

@@ -17,7 +17,7 @@ from dtml.rules import MODEL, NAIVE_RULES
 from dtml.sessions import sessions_up_to
 from dtml.windows import adjusted_price
 from flows.desk import Desk
-from flows.evidence import outcome_rows, rule_calls, rules_on, save_counts
+from flows.evidence import outcome_rows, rules_on, save_counts
 from flows.fetch import OVERLAP
 
 LATEST_OUTCOME = 250  # sessions after which a bar that is still missing is no longer waited for
@@ -63,15 +63,12 @@ def score_market(desk: Desk, as_of: date) -> Scored:
 
 
 def _count_calls(conn: Connection, desk: Desk, as_of: date, changed: set[date]) -> None:
-    """Count what came of the calls of nights that changed, and of those that no program counted when they were made."""
+    """Count what came of the calls of nights that changed, and of those whose outcomes a study had stored before."""
     days = sorted(changed.union(calls.uncounted(conn, desk.name, as_of)))
     if days:
         settled = calls.settled_calls(conn, desk.name, days[0], days[-1])
         settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
         save_counts(conn, settled, evidence.bands_of(conn, settled["run_id"].unique().tolist()))
-    unkept = evidence.without_rule_calls(conn, desk.name)
-    for day, known_at in zip(unkept["as_of"].dt.date, unkept["known_at"].dt.to_pydatetime(), strict=True):
-        evidence.save_rule_calls(conn, desk.name, rule_calls(conn, desk, day, known_at))
 
 
 def _changed_outcomes(conn: Connection, desk: Desk, made: pd.DataFrame, as_of: date) -> tuple[pd.DataFrame, datetime]:

@@ -43,7 +43,7 @@ class Model:
 
     run_id: str
     ensemble: Ensemble
-    calibration: Calibration | None = None  # None: a run from before models were calibrated
+    calibration: Calibration | None = None  # None: its bands are not stored, or not yet
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,6 @@ def why_due(desk: Desk, as_of: date) -> str | None:
 def _why_another(desk: Desk, latest: Mapping[str, Any], as_of: date) -> str | None:
     if latest["config"] != _config(desk):
         return f"the configuration is not the one of {latest['id']}"
-    if latest["slope"] is None:
-        return f"{latest['id']} is of a version that did not calibrate"
     age = len(sessions_between(desk.market.calendar, latest["train_last"], as_of)) - 1
     if isinstance(policy := desk.market.retrain, int) and age >= policy:
         return f"{latest['id']} is {age} sessions old"

@@ -1,14 +1,15 @@
 """What a night can be judged by: bands stand, counts are replaced, rules' calls are kept once, attention is renewed."""
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pandas as pd
 import pytest
-from sqlalchemy import Connection, Engine
+import sqlalchemy as sa
+from sqlalchemy import Engine
 from test_db_predictions import AS_OF, NEXT, STOCKS, TARGET, predictions, run
 
-from db import backtests, evidence, repositories
+from db import backtests, evidence, repositories, schema
 from db.engine import reading, transaction
 from db.errors import StoreError
 
@@ -97,27 +98,13 @@ def test_the_counts_of_a_backtest_are_those_of_its_own_folds(store: Engine) -> N
         assert evidence.fold_counts(conn, "other").empty
 
 
-def close_night(conn: Connection, market: str, as_of: date, target: date, status: str = "complete") -> None:
-    told = {"fetched": 0, "stored": 0, "refused": 0, "predictions": 0}
-    repositories.start_night(conn, market, as_of, target=target, source="files", started_at=NOW)
-    repositories.finish_night(
-        conn, market, as_of, status=status, finished_at=NOW, counts=told, gaps=[], known_at=NOW, reason="none"
-    )
-
-
-def test_rules_calls_are_kept_once_and_complete_nights_without_them_are_known(store: Engine) -> None:
+def test_rules_calls_are_kept_once(store: Engine) -> None:
     given = pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | RULES)
     with transaction(store) as conn:
-        close_night(conn, "toy", TARGET.date(), NEXT.date(), "complete_with_gaps")
-        close_night(conn, "toy", AS_OF.date(), TARGET.date())
-        close_night(conn, "toy", NEXT.date(), NEXT.date() + timedelta(1), "refused")
-        close_night(conn, "far", AS_OF.date(), TARGET.date())
-        assert evidence.without_rule_calls(conn, "toy")["as_of"].tolist() == [AS_OF, TARGET]
         assert evidence.save_rule_calls(conn, "toy", given) == 1
         assert evidence.save_rule_calls(conn, "toy", given.assign(index_reversal=True)) == 0
-        left = evidence.without_rule_calls(conn, "toy")
-        assert list(left.itertuples(index=False, name=None)) == [(TARGET, pd.Timestamp(NOW))]
-        assert evidence.without_rule_calls(conn, "far")["as_of"].tolist() == [AS_OF]
+        kept = conn.execute(sa.select(schema.rule_call.c.index_reversal)).scalars().all()
+    assert kept == [RULES["index_reversal"]]
 
 
 def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(store: Engine) -> None:

@@ -24,6 +24,7 @@ from flows.desk import Desk
 from flows.fetch import fetch_bars
 from flows.night import NightRefusedError, run_night
 from flows.replay import Archive, Replay
+from flows.reproduce import Receipt, reproduce, run_of
 from flows.settings import data_folder
 from flows.train import train_model
 
@@ -197,19 +198,15 @@ def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
     assert f"1 of 2 nights differ: {AS_OF}" in error
 
 
-def test_a_night_that_recorded_no_inputs_says_so_and_still_compares_predictions(
-    desk: Desk, engine: Engine, dtml: Command
-) -> None:
+@pytest.mark.parametrize("column", ["calibrated", "lowest", "highest", "rising_share"])
+def test_a_figure_that_is_gone_is_found(desk: Desk, engine: Engine, archive: Archive, column: str) -> None:
     run_night(desk, AS_OF)
-    change(engine, "update night set inputs_hash = null")
-    code, said, _ = dtml("replay", "simulated", "--device", "cpu")
-    assert code == 0
-    assert "cannot be compared: the night recorded none" in said
-    assert "9 of 9 equal to the last bit" in said
-    change(engine, "update price set close = close * 1.001 where session = :day", day=AS_OF.isoformat())
-    code, said, _ = dtml("replay", "simulated", "--device", "cpu")
-    assert code == 1
-    assert "differ, most that of" in said
+    named = "instrument_id = (select id from instrument where symbol = 'L02')"
+    change(engine, f"update prediction set {column} = null where {named}")
+    assert replayed(archive).differing["symbol"].tolist() == ["L02"]
+    night = archive.night(AS_OF)
+    receipt = Receipt(night["run_id"], "L02", night["target"])
+    assert reproduce(archive, receipt, run_of(engine, receipt)).reasons[0].startswith(f"{column}: ")
 
 
 def test_a_replay_at_another_moment_shows_both_predictions_and_what_was_restated(desk: Desk, dtml: Command) -> None:
