@@ -98,7 +98,7 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
             market=market,
             symbols=tuple(card["symbols"]),
             seeds=tuple(card["seeds"]),
-            model=CONFIGS[card.get("network", "ModelConfig")](**card["model"]),
+            model=CONFIGS[card["network"]](**card["model"]),
             windows=WindowConfig(**card["windows"]),
             weights=weights,
         )

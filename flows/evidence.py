@@ -29,7 +29,7 @@ def calibrate_on(ensemble: Ensemble, validation: Windows, device: torch.device) 
 
 def calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration | None:
     """The calibration that a row of `run` and its bands hold; None for a model that was not calibrated."""
-    if run.get("slope") is None or bands.empty:
+    if run["slope"] is None or bands.empty:
         return None
     thresholds = dict(zip(bands["level"], bands["threshold"], strict=True))
     first = bands.iloc[0]
