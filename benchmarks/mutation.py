@@ -43,7 +43,7 @@ TRIALS = (
     _trial("db/stored", "prices predictions benchmarks writes"),
     _trial("db/bulk", "prices predictions writes", left_out="processes"),  # its COPY is PostgreSQL's
     _trial("db/evidence", "evidence backtests"),
-    _trial("db/backtests", "backtests"),
+    _trial("db/backtests", "backtests backtests_beside"),
     _trial("db/benchmarks", "benchmarks"),
     _trial("db/translations", "translations"),
     _trial("db/translation_queue", "translation_queue translation_queue_rows"),

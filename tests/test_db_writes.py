@@ -88,15 +88,16 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
         save = repositories.append_prices
         assert save(conn, "toy", bars(), source="files", known_at=NOW) == 2
         assert save(conn, "toy", bars(close=[2.0, 3.0]), source="yahoo", known_at=LATER) == 1
-        assert save(conn, "far", bars(), source="files", known_at=LATER) == 2
+        pennies = bars(**dict.fromkeys(("open", "high", "low", "close", "adj_close"), 0.0001))
+        assert save(conn, "far", pennies, source="files", known_at=LATER) == 2
         kept = table(conn, schema.price, "instrument_id", "session", "known_at", "close", "source")
     a, b = AS_OF.date(), TARGET.date()
     assert kept == [
         (1, a, NOW, 2.0, "files"),
         (1, a, LATER, 3.0, "yahoo"),
         (2, b, NOW, 2.0, "files"),
-        (4, a, LATER, 2.0, "files"),
-        (5, b, LATER, 2.0, "files"),
+        (4, a, LATER, 0.0001, "files"),
+        (5, b, LATER, 0.0001, "files"),
     ]
     twice = r"A 2024-01-04: two versions fetched at 2024-01-06T01:30:00\+00:00: fetch again"
     refused(store, twice, repositories.append_prices, "toy", bars(close=4.0), source="files", known_at=LATER)
