@@ -24,7 +24,7 @@ from _pytest.runner import runtestprotocol
 
 from benchmarks.mutants import Mutant
 
-PATIENCE = 20  # a mutant that takes so many times as long as all tests, and as many seconds, never ends
+PATIENCE = 10  # a test that takes so many times as long as without a mutant, and as many seconds, never ends
 OPTIONS = ("-x", "-q", "-p", "no:cacheprovider", "-o", "timeout=0")
 BROKEN = 70  # what a fork ends with that failed by itself, and no test in it
 HEAVY = ("hypothesis", "pandas", "sklearn.linear_model", "sklearn.metrics", "sqlalchemy", "torch")
@@ -81,7 +81,7 @@ def _fork(work: Callable[[], int]) -> int:
 
 
 def _ended(child: int, seconds: float | None = None) -> int:
-    """The status that a process ended with, or was ended with after some seconds: a test cannot catch that."""
+    """The status that a process ended with, or was ended with after some seconds."""
     if seconds is not None:
         signal.signal(signal.SIGALRM, lambda *_: os.kill(child, signal.SIGKILL))
         signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -165,13 +165,15 @@ class _Trial:
         def work() -> int:
             for function in functions:
                 function.__code__ = code
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the fork: a test cannot catch that
             for place, each in enumerate(items):
+                signal.setitimer(signal.ITIMER_REAL, PATIENCE * (1 + self.seconds[each.nodeid]))
                 if _fails(each):
                     os.write(writing, place.to_bytes(4, "big"))
                     return 1
             return 0
 
-        status = _ended(_fork(work), PATIENCE * (1 + sum(self.seconds[each.nodeid] for each in items)))
+        status = _ended(_fork(work))
         os.close(writing)
         if place := os.read(reading, 4):
             killer = items[int.from_bytes(place, "big")].nodeid
