@@ -69,9 +69,7 @@ def differ(
     return np.asarray(is_stored(before) & ~equal)
 
 
-def save_figures(
-    conn: Connection, table: sa.Table, owner: str, name: str, given: pd.DataFrame, *, why: str = "they stand"
-) -> int:
+def save_figures(conn: Connection, table: sa.Table, owner: str, name: str, given: pd.DataFrame, *, why: str) -> int:
     """Insert the rows that are not stored for `name`, the value of the column `owner`; how many were new.
 
     Numbers of those that are must be equal: else StoreError, naming the first row and saying why.

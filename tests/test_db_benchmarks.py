@@ -146,6 +146,24 @@ def test_a_seed_is_never_rewritten_and_given_once(store: Engine) -> None:
         save(store, benchmark("other"), scores(), members().assign(configuration=0, seed=0))
 
 
+def test_figures_come_by_protocol_and_then_predictor_and_benchmarks_of_one_moment_by_name(store: Engine) -> None:
+    both = pd.concat([scores(), scores().assign(protocol="all")])
+    for name in ("b", "a"):
+        save(store, benchmark(id=name), both, members())
+    with reading(store) as conn:
+        found = benchmarks.benchmark_scores(conn, "a")[["protocol", "predictor"]].to_numpy().tolist()
+        assert benchmarks.benchmarks(conn)["id"].tolist() == ["a", "b"]
+    assert found == [[protocol, name] for protocol in ("all", "paper") for name in scores()["predictor"]]
+
+
+def test_a_rounding_of_zero_is_no_other_figure_and_another_one_of_a_seed_says_why(store: Engine) -> None:
+    save(store, benchmark(), scores(), members())
+    assert save(store, benchmark(), scores(), members().replace({"mcc": {0.0: 9e-13}})) == 0
+    words = f"^{NAME} dtml 1 0 is stored with another figure: the test span is read once$"
+    with pytest.raises(StoreError, match=words):
+        save(store, benchmark(), scores(), members().replace({"mcc": {0.0: 2e-12}}))
+
+
 def test_a_score_needs_its_run(store: Engine) -> None:
     with pytest.raises(StoreError, match=r"(?i)foreign key"):
         save(store, benchmark(), scores().assign(run_id="nothing"), members())
