@@ -198,6 +198,7 @@ def test_an_unknown_night_cannot_end_and_the_reason_of_a_refusal_is_kept(store: 
     with transaction(store) as conn:
         start(conn, "toy", AS_OF.date())
         end(conn, "toy", AS_OF.date(), "refused", reason="no bar")
+        start(conn, "toy", NEXT.date())
         assert (queries.night(conn, "toy", AS_OF.date()) or {})["reason"] == "no bar"
     refused(store, "night far 2024-01-04 was never started", end, "far", AS_OF.date())
     refused(store, "night toy 2024-01-05 was never started", end, "toy", TARGET.date())
