@@ -112,6 +112,7 @@ def test_what_is_given_back_is_what_the_worker_holds(held: Engine) -> None:
 
 def test_leases_end_for_the_models_asked_for_and_not_before_their_time(held: Engine) -> None:
     later = NOW + timedelta(seconds=300)
+    assert len(take_texts(held, "d", ["n"], 1, now=NOW)) == 1  # stays as it is: nobody asks for that model
     assert take_texts(held, "c", ["x"], 9, now=later) == []
     assert take_texts(held, "c", ["m"], 9, now=later - timedelta(microseconds=1)) == []
     before = rows(held)
