@@ -1,11 +1,13 @@
 """A real `dtml serve` of a small market, the processes that belong to it, and the nights in its store."""
 
+import http.server
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -120,6 +122,42 @@ def environ(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b""
+
+
+@contextmanager
+def answering(answer: Any) -> Iterator[int]:
+    """A server of somebody else's, which gives one answer to all."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answer(self)
+            self.send_response(status)
+            self.send_header("Content-Type", "text/html" if body.startswith(b"<") else "application/json")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def failed_service(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
+    command, own = [BIN / "dtml", "serve", "simulated"], {"DTML_DATA": str(folder / "data")} | environment
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=plain | own,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found in /proc")

@@ -1,21 +1,24 @@
-"""What a command says when the Prefect server that it needs does not answer, answers late or sends it away."""
+"""What a command says of a Prefect server that does not answer or start, sends it away, or lets everybody in."""
 
+import io
 import os
+import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import typer
-from made_service import needs_proc, processes_of
+from made_service import BIN, answering, failed_service, needs_proc, processes_of
 
 from dtml.errors import DtmlError
 from flows import server
 from flows.failures import run_command
-from flows.server import LOGIN, REMEDY, Server
+from flows.server import LOGIN, REMEDY, SERVER_LOGIN, Server, is_open, warning_of_open_server
 
 
 @pytest.fixture
@@ -87,3 +90,80 @@ def test_an_interrupted_start_leaves_no_server(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=550)
     assert ended.returncode == 7
     assert processes_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("foreign", [b'"3.8.8"', b"<html>"])
+def test_a_port_that_another_server_has_is_an_error_that_names_it(tmp_path: Path, foreign: bytes) -> None:
+    with answering(lambda _: (200, foreign)) as port:
+        ended = failed_service(tmp_path, PREFECT_SERVER_API_PORT=str(port))
+    assert ended.returncode == 1
+    taken = (
+        f"cannot listen on 127.0.0.1, port {port}: Address already in use; set PREFECT_SERVER_API_PORT to a free one"
+    )
+    assert f"error: Prefect's server {taken}" in ended.stdout
+    assert "ended\n" not in ended.stdout
+
+
+def test_a_server_that_dies_at_its_start_is_an_error(tmp_path: Path) -> None:
+    ended = failed_service(tmp_path, PREFECT_API_DATABASE_CONNECTION_URL="sqlite+aiosqlite:////nowhere/at/all.db")
+    assert ended.returncode == 1
+    assert re.search(r"error: Prefect's server ended with \d+ at its start: see \S+server\.log\n$", ended.stdout)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_folder_of_prefects_that_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "data" / "prefect").mkdir(parents=True)
+    (tmp_path / "data" / "prefect").chmod(mode)
+    ended = failed_service(tmp_path)
+    assert ended.returncode == 1
+    assert "others may write to it: move it away, or set DTML_DATA" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("PREFECT_SERVER_API_PORT", "abc", "'abc' is no port"),
+        ("PREFECT_SERVER_API_PORT", "65536", "'65536' is no port"),
+        (SERVER_LOGIN, "dtml:pässwörd", "take ASCII alone"),
+    ],
+)
+def test_a_variable_that_is_no_use_is_a_mistake_of_the_caller(tmp_path: Path, name: str, value: str, said: str) -> None:
+    ended = failed_service(tmp_path, **{name: value})
+    assert (ended.returncode, said in ended.stdout) == (2, True), ended.stdout
+
+
+def test_a_server_without_a_login_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    assert warning_of_open_server() is None
+    with answering(lambda _: (200, b'"3.8.8"')) as port:
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
+        said = warning_of_open_server()
+        assert said is not None
+        assert f"127.0.0.1:{port}/api asks for no login" in said
+        assert SERVER_LOGIN in said
+        monkeypatch.setenv("DTML_DATA", str(tmp_path))
+        for command in (("db", "upgrade"), ("status",)):
+            ended = subprocess.run([BIN / "dtml", *command], capture_output=True, text=True, check=False)
+        assert said in ended.stderr
+    assert warning_of_open_server() is None  # it does not answer any more
+    with answering(lambda _: (401, b"{}")) as port:
+        assert not is_open(f"http://127.0.0.1:{port}/api/")
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # of another kind
+        threading.Thread(target=greet, args=(listening,), daemon=True).start()
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{listening.getsockname()[1]}/api")
+        assert warning_of_open_server() is None
+
+
+def greet(listening: socket.socket) -> None:
+    with listening.accept()[0] as connection:
+        connection.sendall(b"SSH-2.0-other\r\n")
+
+
+@pytest.mark.parametrize(("given", "then"), [("", "127.0.0.1"), ("a.example", "a.example,127.0.0.1"), ("*", "*")])
+def test_a_login_is_shown_to_no_proxy(given: str, then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy", "PREFECT_API_URL", LOGIN):
+        monkeypatch.setenv(name, given)
+    monkeypatch.setattr(server.subprocess, "Popen", lambda *_, **__: None)
+    with server._listen(0) as listening:
+        server._start(listening, Path(), io.BytesIO(), with_schedules=False)
+    assert [os.environ[name] for name in ("NO_PROXY", "no_proxy")] == [then, then]
