@@ -19,11 +19,11 @@ from db import schema
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
 from db.frames import frame
+from db.translation_schema import LONGEST_TEXT
 from db.typed_views import view
 
 MAX_ATTEMPTS = 3
 LEASE_S = 300.0
-LONGEST_TEXT = 20_000  # characters, about ten pages: others that are taken with it wait for its translation
 MOST_CHARACTERS = 5 * LONGEST_TEXT  # of what is taken at once, unless the first text alone is longer
 DIED = f"its worker ended {MAX_ATTEMPTS} times while it was translated"
 

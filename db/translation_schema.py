@@ -14,6 +14,8 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from db.columns import REAL, UtcTimestamp, metadata
 
+LONGEST_TEXT = 20_000  # characters, about ten pages: others that are taken with it wait for its translation
+
 
 class _Now(FunctionElement[datetime]):
     """The moment of an INSERT, in UTC, written as UtcTimestamp writes it."""
@@ -108,6 +110,7 @@ translation_text = Table(
     CheckConstraint("status in ('queued', 'taken', 'done', 'failed')", name="status"),
     CheckConstraint("attempts >= 0", name="attempts"),
     CheckConstraint("status <> 'taken' or taken_by is not null and taken_until is not null", name="lease"),
+    CheckConstraint(f"length(text) <= {LONGEST_TEXT}", name="length"),
     CheckConstraint(
         "(status <> 'done' or translation is not null) and (status <> 'failed' or reason is not null)", name="end"
     ),

@@ -23,8 +23,8 @@ FACTS |= {"backtest_fold", "backtest_score", "backtest_return", "backtest_portfo
 FACTS |= {"price_fetch", "alert", "band", "rule_call", "calibration_bin", "band_count", "explanation"}
 FACTS |= {"translation_model", "translation_progress"}
 FIRST = {  # SHA-256
-    "0001_postgresql.sql": "afae61bdb3e1593af61b03ec436d2d3d00b3a7db3cb632889b7d97614e47edb7",
-    "0001_sqlite.sql": "b9bb3f27354e2290765ec5eb78e38b1b7687de88bf0d98c50c652123238f4ec9",
+    "0001_postgresql.sql": "865bda0615656371134ab17a52384219bc5d87c041f907c3ab5e7ee776bb5b30",
+    "0001_sqlite.sql": "7aac0a8f039d9025d4d84d6cd383993c80c89da8db569b3d846906a1217e02c8",
 }
 
 

@@ -13,8 +13,9 @@ from sqlalchemy import Engine
 
 from db import translation_queue
 from db.engine import reading, transaction
-from db.errors import StoreUsageError
-from db.translation_queue import LONGEST_TEXT, MOST_CHARACTERS, queue_texts, take_texts
+from db.errors import StoreError, StoreUsageError
+from db.translation_queue import MOST_CHARACTERS, queue_texts, take_texts
+from db.translation_schema import LONGEST_TEXT
 from flows.translate import work_off
 from translation.decoding import Search
 
@@ -72,13 +73,19 @@ def test_the_name_of_a_model_that_is_no_text_keeps_no_other_waiting(engine: Engi
 
 
 @pytest.mark.usefixtures("home")
-def test_a_text_of_a_megabyte_fails_alone_and_the_others_do_not_wait_for_it(engine: Engine) -> None:
-    inserted(engine, [f"'{SOURCES[0]}'", f"'{LONG}'", f"'{SOURCES[1]}'"])
-    assert work_off(engine, None, GREEDY, CPU) == {"done": 2, "failed": 1, "waiting": 0}
-    assert [each["status"] for each in jobs(engine)] == ["done", "failed", "done"]
-    assert jobs(engine)[1]["reason"] == (
-        "it has 1,100,000 characters, and 20,000 at most are translated: cut it into several"
-    )
+def test_a_text_of_a_megabyte_is_refused_at_its_insert_and_no_other_waits_for_it(engine: Engine) -> None:
+    with pytest.raises(StoreError, match="ck_translation_text_length"):
+        inserted(engine, [f"'{LONG}'"])
+    inserted(engine, [f"'{SOURCES[0]}'", f"'{SOURCES[1]}'"])
+    assert work_off(engine, None, GREEDY, CPU) == {"done": 2, "failed": 0, "waiting": 0}
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_text_that_hides_its_length_behind_a_nul_fails_alone(engine: Engine) -> None:
+    inserted(engine, [f"'{SOURCES[0]}'", f"'a' || char(0) || '{LONG}'"])
+    assert work_off(engine, None, GREEDY, CPU) == {"done": 1, "failed": 1, "waiting": 0}
+    assert jobs(engine)[1]["reason"].startswith("it has 1,100,002 characters, and 20,000 at most are translated")
 
 
 def test_texts_taken_at_once_are_so_many_characters_together(engine: Engine) -> None:

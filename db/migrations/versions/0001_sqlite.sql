@@ -148,6 +148,7 @@ CREATE TABLE translation_text (
     CONSTRAINT ck_translation_text_status CHECK (status in ('queued', 'taken', 'done', 'failed')),
     CONSTRAINT ck_translation_text_attempts CHECK (attempts >= 0),
     CONSTRAINT ck_translation_text_lease CHECK (status <> 'taken' or taken_by is not null and taken_until is not null),
+    CONSTRAINT ck_translation_text_length CHECK (length(text) <= 20000),
     CONSTRAINT ck_translation_text_end CHECK ((status <> 'done' or translation is not null) and (status <> 'failed' or reason is not null))
 );
 CREATE INDEX ix_translation_text_waiting ON translation_text (status, model, priority DESC, id);
