@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import sys
 import time
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp"
 
 
 def stored(home: Path, sql: str) -> list[Any]:
-    with sqlite3.connect(home / "data" / "dtml.sqlite") as store:
+    with closing(sqlite3.connect(home / "data" / "dtml.sqlite")) as store:  # whose end removes files beside it
         return store.execute(sql).fetchall()
 
 
