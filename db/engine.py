@@ -271,7 +271,8 @@ def _stored_revision(conn: Connection) -> str | None:
         _require_known(stored[0], where)
     elif lacking := sorted(metadata.tables.keys() - tables):
         raise StoreError(
-            f"{where} has schema {REVISION} without its table {lacking[0]}: {UNRELEASED}; or damaged: {RESTORE}"
+            f"{where} has schema {REVISION} without its table {lacking[0]}. Perhaps {UNRELEASED}. Or it is damaged:"
+            f" {RESTORE}"
         )
     return str(stored[0])
 
@@ -282,6 +283,6 @@ def _require_known(revision: str, where: str) -> None:
     script = ScriptDirectory.from_config(_alembic_config())
     if revision not in {known.revision for known in script.walk_revisions()}:
         raise StoreUsageError(
-            f"{where} has schema {revision}, unknown to this dtml ({REVISION}): it is newer, so update dtml;"
-            f" {UNRELEASED}; or another program's"
+            f"{where} has schema {revision}, unknown to this dtml ({REVISION}). It may be newer: update dtml. Or"
+            f" {UNRELEASED}. Or it is another program's"
         )

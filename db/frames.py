@@ -60,6 +60,12 @@ def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
     return found
 
 
+def as_given(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
+    """Rows of a driver as objects, each value as it came, whatever else is in its column; decimals as floats."""
+    told = [[float(value) if isinstance(value, Decimal) else value for value in row] for row in rows]
+    return pd.DataFrame(told, columns=pd.Index(names), dtype=object)
+
+
 def _plain(values: Sequence[Any]) -> pd.Series[Any]:
     kinds = {type(value) for value in values} - {type(None)}
     if kinds == {int}:

@@ -20,18 +20,23 @@ MOMENTS = (
     schema.prediction.c.known_at,
     schema.outcome.c.known_at,
     schema.night.c.known_at,
+    schema.backtest.c.data_watermark,
+    schema.benchmark.c.data_watermark,
 )
 
 
 def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
-    """Move a market's moments that lie a day or more ahead of the clock to just after now; old and new ones.
+    """Move a market's moments that lie ahead of the clock to just after now; old and new ones.
 
-    They keep their order and stay after all others, and what leads from one row to another still does: a night is
-    replayed from the same bars. What was known at any moment up to now does not change, and what is fetched next comes
-    after. Asked inside a `transaction`.
+    Nothing is moved where none lies a day or more ahead: so much is made up for by itself. The moments keep their order
+    and stay after all others, and what leads from one row to another still does: a night is replayed from the same
+    bars. What was known at any moment up to now does not change, and what is fetched next comes after. Asked inside a
+    `transaction`.
     """
     now = datetime.now(UTC)
     ahead = sorted({moment for column in MOMENTS for moment in _ahead(conn, column, market, now)})
+    if not ahead or ahead[-1] <= now + AHEAD:
+        return {}
     moved = {moment: now + timedelta(microseconds=place) for place, moment in enumerate(ahead, start=1)}
     for column in MOMENTS:
         for old, new in moved.items():
@@ -41,7 +46,7 @@ def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
 
 
 def _ahead(conn: Connection, column: Column[datetime], market: str, now: datetime) -> Iterator[datetime]:
-    found = sa.select(column).distinct().where(_of(column, market), column > now + AHEAD)
+    found = sa.select(column).distinct().where(_of(column, market), column > now)
     yield from conn.execute(found).scalars()
 
 

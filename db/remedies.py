@@ -11,7 +11,7 @@ URL_VARIABLE: Final = "DTML_DATABASE_URL"
 
 RESTORE: Final = "`dtml db check` says more; move the store away and bring a backup back with `dtml db restore`"
 UNRELEASED: Final = (
-    "of a dtml before 0.1.0, so start a new store (move this one away, or name another), prices can be fetched again"
+    "it was made before 0.1.0: start a new store (move this one away or name another); prices can be fetched again"
 )
 BUSY: Final = "another program held it for {wait_s} s; let it end and try again"
 SLOW: Final = "a read may take {limit_s} s; ask for less"

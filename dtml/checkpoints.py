@@ -151,7 +151,11 @@ def _locked(partial: Path) -> int:
     """
     while True:
         held = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o666)
-        fcntl.flock(held, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+        except BaseException:
+            os.close(held)
+            raise
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(held), partial.stat()):
                 return held

@@ -1,7 +1,6 @@
 """A night for people: one self-contained HTML page, without scripts or requests, readable in ten years.
 
-What is missing, NaN or None, is printed as "-". Nights from before there were calibrations lack the columns
-`calibrated, lowest, highest, rising_share`, or have NaN there: their page shows what they have.
+What is missing, NaN or None, is printed as "-".
 """
 
 import json

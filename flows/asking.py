@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 
 from db import browsing, queries
 from db.engine import open_reader, reading
-from db.frames import typed
+from db.frames import as_given
 from db.typed_sql import Answer, asked
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
@@ -195,11 +195,7 @@ def _print_all(engine: Engine, sql: str, form: Callable[[Answer], Iterator[str]]
 def _csv_lines(found: Answer) -> Iterator[str]:
     yield pd.DataFrame(columns=pd.Index(found.names)).to_csv(index=False)
     for rows in found.batches:
-        frame = typed(rows, found.names)
-        moments = (place for place, kind in enumerate(frame.dtypes) if isinstance(kind, pd.DatetimeTZDtype))
-        for place in moments:  # pandas writes those of a batch alike, which another batch's need not be
-            frame.isetitem(place, frame.iloc[:, place].to_numpy(dtype=object))
-        yield frame.to_csv(index=False, header=False)
+        yield as_given(rows, found.names).to_csv(index=False, header=False)
 
 
 def _json_lines(found: Answer) -> Iterator[str]:
@@ -207,7 +203,7 @@ def _json_lines(found: Answer) -> Iterator[str]:
     _require_distinct(pd.Index(found.names))
     before = "[\n"
     for rows in found.batches:
-        for row in plain(typed(rows, found.names)):
+        for row in plain(as_given(rows, found.names)):
             written = json.dumps(row, ensure_ascii=False, indent=2, allow_nan=False)
             yield before + textwrap.indent(written, "  ")
             before = ",\n"

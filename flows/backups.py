@@ -1,5 +1,6 @@
 """A folder that holds a whole store, its checkpoints and what proves them, and the way back from it."""
 
+import errno
 import hashlib
 import json
 import shutil
@@ -53,7 +54,12 @@ def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
     folder = folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is there and not empty: name a new folder")
-    write_folder_whole(folder, lambda partial: _fill(engine, partial, progress))
+    try:
+        write_folder_whole(folder, lambda partial: _fill(engine, partial, progress))
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise UsageError(f"{folder} was filled by another meanwhile: name a new folder") from error
     return _read_manifest(folder)
 
 
@@ -158,19 +164,28 @@ def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
 
     The copy has a name of its own below the data folder: what a killed restore left of it goes with the next one.
     """
-    folder, is_older = data_folder() / "restored.partial", revision != REVISION
+    if revision == REVISION:
+        with _opened(file, read_only=True) as engine:
+            yield engine
+        return
+    folder = data_folder() / "restored.partial"
     shutil.rmtree(folder, ignore_errors=True)
-    if is_older:
+    try:
         folder.mkdir(parents=True)
-        engine = open_engine(f"sqlite:///{shutil.copy(file, folder)}")
-        upgrade(engine)
-    else:
-        engine = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
+        with _opened(Path(shutil.copy(file, folder)), read_only=False) as engine:
+            upgrade(engine)
+            yield engine
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _opened(file: Path, *, read_only: bool) -> Iterator[Engine]:
+    engine = open_engine(f"sqlite:///{file.absolute()}", read_only=read_only)
     try:
         yield engine
     finally:
         engine.dispose()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _sha256(file: Path) -> str:

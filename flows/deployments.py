@@ -56,7 +56,7 @@ class Job:
 
 def service_tag() -> str:
     """What marks the deployments of a service, on a server that others may use too: its machine, folder and store."""
-    whose = f"{platform.node()} {data_folder()} {location(open_engine())}"
+    whose = f"{platform.node()} {data_folder()} {location(open_engine())}"  # nothing is connected
     return f"dtml-{hashlib.sha256(whose.encode()).hexdigest()[:8]}"
 
 

@@ -11,9 +11,19 @@ from rich.console import Console
 from rich.text import Text
 from sqlalchemy import Engine
 
+from db import queries
 from db.copying import Progress, no_progress, snapshot
 from db.copying import copy_store as copy_rows
-from db.engine import URL_VARIABLE, database_url, location, open_engine, require_current, transaction, upgrade
+from db.engine import (
+    URL_VARIABLE,
+    database_url,
+    location,
+    open_engine,
+    reading,
+    require_current,
+    transaction,
+    upgrade,
+)
 from db.errors import StoreError, StoreUsageError
 from db.locks import market_lock
 from db.maintenance import Finding, check_store, finding_of
@@ -95,6 +105,9 @@ def redate(market: str) -> None:
     """Move a market's moments that lie ahead of the clock to now and print them."""
     engine = _existing()
     require_current(engine)
+    with reading(engine) as conn:
+        if queries.memberships(conn, market).empty:
+            raise UsageError(f"nothing of market {market} is stored in {location(engine)}")
     with market_lock(engine, market), transaction(engine) as conn:
         moved = redate_moments(conn, market)
     for old, new in moved.items():

@@ -146,9 +146,9 @@ def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_sch
 
 
 def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment without our variables: a server needs neither the store nor the webhook."""
+    """An environment without our variables and PostgreSQL's: a server needs neither the store nor the webhook."""
     kept = ("DTML_DATA", "DTML_DEBUG")
-    return {name: value for name, value in environment.items() if not name.startswith("DTML_") or name in kept}
+    return {name: value for name, value in environment.items() if not name.startswith(("DTML_", "PG")) or name in kept}
 
 
 def _usual_socket() -> socket.socket:

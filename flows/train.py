@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import version
@@ -43,7 +44,7 @@ class Model:
 
     run_id: str
     ensemble: Ensemble
-    calibration: Calibration | None = None  # None: its bands are not stored, or not yet
+    calibration: Calibration | None = None  # None: not calibrated
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ def fit_model(
         "train_first": fitted.first,
         "train_last": as_of,
     }
-    drop_states(desk.name, as_of, kind, run_id)
+    drop_states(desk.name, as_of, kind, folder.name)
     return Trained(Model(run_id, fitted.ensemble, fitted.calibration), row)
 
 
@@ -243,10 +244,10 @@ def _known(desk: Desk, run_id: str) -> Trained | None:
         names = [name for name in queries.runs(conn, desk.name)["id"] if f"{name}-".startswith(f"{run_id}-")]
         stored = [queries.run(conn, name) for name in names]
     for run in stored:
-        try:
+        with suppress(DtmlError):
             return Trained(load_run(desk, run), run)
-        except DtmlError as error:
-            log.warning("%s; training it anew", error)
+    if stored:
+        log.warning("the weights of %s are lost; training it anew", run_id)
     return None
 
 

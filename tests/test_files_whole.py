@@ -11,7 +11,7 @@ import torch
 
 from dtml.checkpoints import write_tensors
 from flows.settings import write_page
-from translation.files import write_whole
+from translation.files import write_folder_whole, write_whole
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "report": lambda file: write_page(file, "half of a page" * 9),
@@ -86,3 +86,44 @@ def test_a_file_that_several_write_at_once_is_one_of_theirs(kind: str, tmp_path:
         children.append(child)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0, 0]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["many", "one"]
+
+
+@pytest.mark.parametrize("begins_new", [False, True])
+def test_a_folder_that_several_write_at_once_is_one_of_theirs(tmp_path: Path, begins_new: bool) -> None:
+    """Each of four processes writes it thirty times, and none takes from another what it fills."""
+
+    def write(mark: str) -> None:
+        def fill(partial: Path) -> None:
+            for number in range(9):
+                (partial / str(number)).write_text(mark * 99)
+
+        write_folder_whole(tmp_path / "many", fill, replaces=True)
+
+    if not begins_new:
+        write("0")
+    children = []
+    for mark in "1234":
+        if (child := os.fork()) == 0:
+            failed = 1
+            try:
+                for _ in range(30):
+                    write(mark)
+                failed = 0
+            finally:
+                os._exit(failed)
+        children.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0, 0]
+    assert [folder.name for folder in tmp_path.iterdir()] == ["many"]
+    assert len({file.read_text() for file in (tmp_path / "many").iterdir()}) == 1
+    assert len(list((tmp_path / "many").iterdir())) == 9
+
+
+def test_a_folder_that_somebody_filled_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    def fill(partial: Path) -> None:
+        (partial / "mine").write_text("new")
+        (tmp_path / "kept").mkdir()
+        (tmp_path / "kept" / "theirs").write_text("old")
+
+    with pytest.raises(OSError, match="not empty"):
+        write_folder_whole(tmp_path / "kept", fill)
+    assert [str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*")] == ["kept", "kept/theirs"]

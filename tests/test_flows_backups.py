@@ -102,7 +102,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "no JSON": (lambda folder: (folder / "manifest.json").write_text("{"), 2, "is no backup of dtml"),
     "a list": (lambda folder: (folder / "manifest.json").write_text("[]"), 2, "is no backup of dtml"),
     "newer format": (lambda folder: change_manifest(folder, format=2), 2, "made by a newer dtml"),
-    "newer schema": (_make_newer, 2, "it is newer, so update dtml"),
+    "newer schema": (_make_newer, 2, "It may be newer: update dtml"),
     "other rows": (lambda folder: change_manifest(folder, rows={"price": 97}), 1, "has not the rows"),
     "path out": (lambda folder: change_manifest(folder, files={"../x": "0", "dtml.sqlite": ""}), 2, "names"),
     "path elsewhere": (lambda folder: change_manifest(folder, files={"/x": "0", "dtml.sqlite": ""}), 2, "names"),

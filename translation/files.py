@@ -35,29 +35,60 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
         os.close(held)
 
 
-def write_folder_whole(folder: Path, fill: Callable[[Path], object]) -> None:
-    """Let `fill` make a folder, as `write_whole` does a file; one of its name gives way to it in the same step.
+def write_folder_whole(folder: Path, fill: Callable[[Path], object], *, replaces: bool = False) -> None:
+    """Let `fill` make a folder, as `write_whole` does a file.
 
-    `fill` gets an empty folder beside it, .NAME.partial.
+    `fill` gets an empty folder beside it, .NAME.partial. One of its name that is not empty gives way in the same step
+    where it `replaces` one; else that raises OSError.
     """
+    folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.partial")
-    held = _locked(partial, bound(_made, partial))
+    held = [_locked(partial, bound(_made, partial))]
     try:
         _clear(partial)
         fill(partial)
         sync(partial)
-        if is_there := folder.exists():
+        if replaces and folder.exists():
+            held.append(_lock(os.open(folder, os.O_RDONLY)))  # it is beside, and the next writer's, after the exchange
             _exchange(partial, folder)
+            shutil.rmtree(partial, ignore_errors=True)
         else:
             partial.replace(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     finally:
-        os.close(held)
-    if is_there:
-        shutil.rmtree(partial, ignore_errors=True)
+        for each in held:
+            os.close(each)
+
+
+def _locked(partial: Path, open_it: Callable[[], int]) -> int:
+    """A descriptor of what is under way, made if it is not there, that no other process holds."""
+    while True:
+        held = _lock(open_it())
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(held), partial.stat()):
+                return held
+        os.close(held)  # who held it has put it into its place
+
+
+def _lock(opened: int) -> int:
+    """Wait until no other process holds a file, and hold it; it is closed where that fails."""
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened
+
+
+def _made(folder: Path) -> int:
+    while True:
+        with suppress(FileExistsError):
+            folder.mkdir()
+        with suppress(FileNotFoundError):  # who made it has put it into its place
+            return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def sync(folder: Path) -> None:
@@ -65,22 +96,6 @@ def sync(folder: Path) -> None:
     for file in sorted(each for each in folder.rglob("*") if each.is_file()):
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
-
-
-def _locked(partial: Path, open_it: Callable[[], int]) -> int:
-    """A descriptor of what is under way, made if it is not there, that no other process holds."""
-    while True:
-        held = open_it()
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(held), partial.stat()):
-                return held
-        os.close(held)  # who held it has put it into its place
-
-
-def _made(folder: Path) -> int:
-    folder.mkdir(exist_ok=True)
-    return os.open(folder, os.O_RDONLY)
 
 
 def _clear(folder: Path) -> None:
@@ -92,7 +107,10 @@ def _clear(folder: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Let two folders change places: in one step where the system can, else with a moment in which `other` is gone."""
+    """Put a folder in the place of another, which goes to the place of the first, or is removed.
+
+    It is one step where the system can, else there is a moment in which neither is there.
+    """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:
         if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
@@ -103,4 +121,4 @@ def _exchange(one: Path, other: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     other.rename(aside)
     one.rename(other)
-    aside.rename(one)
+    shutil.rmtree(aside, ignore_errors=True)

@@ -115,7 +115,7 @@ def save_model(folder: Path, model: Model) -> Card:
     Returns the card with the hash of the weights. Raises TranslationError, naming it, for a weight that is no number.
     """
     require_finite(model.network.state_dict(), f"{model.card.name} is not saved")
-    write_folder_whole(folder, lambda made: _fill(made, model))
+    write_folder_whole(folder, lambda made: _fill(made, model), replaces=True)
     return read_card(folder)
 
 
