@@ -43,6 +43,14 @@ LONG = (
 )
 
 
+@pytest.fixture(autouse=True)
+def working_folder_counts() -> Iterator[None]:
+    """A command keeps its own processes from importing what lies in the working folder; a test's program may."""
+    os.environ.pop("PYTHONSAFEPATH", None)
+    yield
+    os.environ.pop("PYTHONSAFEPATH", None)
+
+
 def pytest_sessionfinish() -> None:
     logging.raiseExceptions = False  # a temporary server's farewell finds pytest's streams closed
 

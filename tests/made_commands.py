@@ -18,7 +18,6 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     def run(*arguments: str, of: typer.Typer = app) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["dtml", *arguments])
-        monkeypatch.setenv("PYTHONSAFEPATH", "")  # which a command sets for its own processes, not for the tests'
         code = run_command(of)
         said = capsys.readouterr()
         return code, said.out, said.err
