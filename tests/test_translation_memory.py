@@ -44,18 +44,18 @@ def test_other_errors_are_no_want_of_memory() -> None:
     assert is_out_of_memory(told.value)
 
 
-# A feed-forward layer as wide as that takes some 200 MiB for each thousand positions: enough, whatever multiplies it.
+# A feed-forward layer as wide as that takes some 100 MiB for each thousand positions.
 LIMITED = """
 import resource, re, sys
 from dataclasses import replace
 from pathlib import Path
 from tests.made_translations import CONFIG, trained
 from translation.errors import TranslationError
-folder, wide = Path(sys.argv[1]), {"d_ff": 32768}
+folder, wide = Path(sys.argv[1]), {"d_ff": 16384}
 config = replace(CONFIG, updates=1, check_every=1, batch_tokens=64)
 trained(folder / "small", config, **wide)
 pages = int(Path("/proc/self/statm").read_text().split()[0])
-resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 150 * 2**20,) * 2)
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 96 * 2**20,) * 2)
 try:
     trained(folder / "large", replace(config, batch_tokens=4096), **wide)
 except TranslationError as error:
