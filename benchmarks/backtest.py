@@ -11,11 +11,11 @@ from datetime import date
 
 from benchmarks.panel import SHARED
 from db.engine import location
-from dtml.sessions import sessions_up_to
-from flows.backtest import Plan, jobs_of, one_by_one, open_backtest
-from flows.backtest_scores import run_backtest
-from flows.desk import Order, open_desk
-from flows.fetch import fetch_bars
+from dtml.prices.sessions import sessions_up_to
+from flows.backtest.folds import Plan, jobs_of, one_by_one, open_backtest
+from flows.backtest.results import run_backtest
+from flows.nightly.context import Order, open_desk
+from flows.nightly.fetch import fetch_bars
 from flows.settings import prepare_torch
 
 LAST = date(2016, 12, 28)

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.panel import SHARED
-from dtml.paper import ACL18, PaperSet, shortened
-from flows.benchmark import Study
-from flows.benchmark_console import print_benchmark
-from flows.benchmark_scores import run_benchmark
-from flows.desk import Order, choose_as_of, open_desk
-from flows.fetch import fetch_bars
+from dtml.published import ACL18, PaperSet, shortened
+from flows.benchmark.results import run_benchmark
+from flows.benchmark.train import Study
+from flows.commands.benchmark_console import print_benchmark
+from flows.nightly.context import Order, choose_as_of, open_desk
+from flows.nightly.fetch import fetch_bars
 from flows.settings import prepare_torch
 
 SEEDS, EPOCHS = (0, 1, 2, 3), 60

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.metrics import accuracy, mcc
-from dtml.resampling import Statistic, difference, interval
+from dtml.evaluation.bootstrap import Statistic, difference, interval
+from dtml.evaluation.metrics import accuracy, mcc
 
 MARKETS, STOCKS, RESAMPLES, SPREAD = 4000, 67, 2000, 0.2
 DAYS = (5, 10, 20, 64, 252)
@@ -44,7 +44,7 @@ class Caller:
     def counts(
         self, rises: Int[ndarray, "days markets"], generator: np.random.Generator
     ) -> Int[ndarray, "days markets 4"]:
-        """The confusion counts of its calls, in the order of `dtml.metrics`."""
+        """The confusion counts of its calls, in the order of `dtml.evaluation.metrics`."""
         view = self._view(rises.shape, generator)
         chance = np.where(view, self.following, 1 - self.following)
         called = generator.binomial(rises, chance)

@@ -29,8 +29,8 @@ import pandas as pd
 
 from benchmarks.store import postgresql
 from benchmarks.ten_years import MARKETS, STOCKS, TenYears, moment
-from db import repositories
 from db.engine import open_engine, transaction, upgrade
+from db.rows import repositories
 
 RATE, SECONDS, MOST = 200, 20, 60_000  # requests a second, seconds, requests at all
 PREDICTIONS, SESSIONS = 100_000, 9_000

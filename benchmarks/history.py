@@ -21,10 +21,10 @@ from benchmarks.pages import time_pages
 from benchmarks.store import postgresql
 from benchmarks.ten_years import BACKTEST_MARKET, MARKETS, RESTATED, STOCKS, TenYears, moment, run_name
 from benchmarks.translation_rows import MODELS, TEXTS, write_translations
-from db import evidence, queries, repositories
 from db.engine import open_engine, reading, transaction, upgrade
-from db.views import VIEW_SQL
-from dtml.rules import NAIVE_RULES
+from db.rows import evidence, queries, repositories
+from db.views.views import VIEW_SQL
+from dtml.baselines.naive_rules import NAIVE_RULES
 
 DRAWS = 200
 VIEW_LIMIT_MS, NIGHT_LIMIT_MS, PAGE_LIMIT_MS = 50.0, 100.0, 1000.0

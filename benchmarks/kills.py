@@ -17,11 +17,11 @@ from pathlib import Path
 import pandas as pd
 
 from db.engine import open_engine, reading
-from db.queries import select
-from flows.backtest import Plan, open_backtest
-from flows.backtest_scores import run_backtest
-from flows.desk import Order, open_desk
-from flows.fetch import fetch_bars
+from db.rows.queries import select
+from flows.backtest.folds import Plan, open_backtest
+from flows.backtest.results import run_backtest
+from flows.nightly.context import Order, open_desk
+from flows.nightly.fetch import fetch_bars
 
 MARKET = """
 title = "A small simulated market"

@@ -17,7 +17,7 @@ FIRST, NIGHTS = "2022-06-01", ("2022-06-02", "2022-06-03", "2022-06-06", "2022-0
 EMPTY_FLOW = """
 from flows.settings import prepare_prefect
 prepare_prefect(quiet=True)
-from flows.server import require_server
+from flows.service.prefect_server import require_server
 require_server()
 from prefect import flow
 @flow

@@ -23,12 +23,12 @@ from benchmarks.ten_years import BACKTEST, BACKTEST_MARKET, MARKETS, STOCKS, Ten
 from db.engine import open_engine, prepare
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
-from dtml.sessions import sessions_up_to
+from dtml.prices.sessions import sessions_up_to
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
-from flows.dashboard import dashboard
-from flows.desk import Desk
-from flows.night import run_night
-from flows.publish import publish_night
+from flows.dashboard.app import dashboard
+from flows.nightly.context import Desk
+from flows.nightly.night import run_night
+from flows.nightly.report import publish_night
 
 REPEATS = 20
 REPORTS = 5

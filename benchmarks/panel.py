@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dtml.sessions import sessions_between
+from dtml.prices.sessions import sessions_between
 from dtml.windows import WindowConfig, Windows, build_windows
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"

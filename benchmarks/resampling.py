@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from dtml.metrics import accuracy, mcc
-from dtml.resampling import interval, multiplicities
+from dtml.evaluation.bootstrap import interval, multiplicities
+from dtml.evaluation.metrics import accuracy, mcc
 
 DAYS, MODELS, STOCKS, RESAMPLES = 252, 100, 67, 10_000
 LOOPED = 200  # resamples that the loop draws for one model; its time for all is extrapolated from them

@@ -108,7 +108,7 @@ def _server_of(parent: int) -> int:
         try:
             if (
                 f"PPid:\t{parent}\n" in status.read_text()
-                and b"flows.guarded_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+                and b"flows.service.guarded_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
             ):
                 return pid
         except OSError:

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection, Engine
 
-from db import backtests, benchmarks, evidence, queries, repositories, schema
-from db.bulk import insert_frame, insert_missing
+from db.connection.bulk import insert_frame, insert_missing
 from db.engine import transaction
+from db.rows import backtests, benchmarks, evidence, queries, repositories
+from db.tables import schema
+from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.markets.definition import LEVELS
-from dtml.rules import NAIVE_RULES
 
 MARKETS = tuple(f"market{number:02d}" for number in range(10))
 STOCKS = tuple(f"S{number:03d}" for number in range(400))

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from dtml.inference import choose_device
-from dtml.members import Member, start
-from dtml.paper import ACL18
-from dtml.program import Span
-from dtml.training import _fit_program, fit_members, no_report
+from dtml.published import ACL18
+from dtml.training.fit import _fit_program, fit_members, no_report
+from dtml.training.members import Member, start
+from dtml.training.stacked import Span
 from dtml.windows import Windows
 
 DAYS, STOCKS, FEATURES, SEEDS, REPEATS, EPOCHS = 398, 87, 11, 10, 3, 4

@@ -22,15 +22,15 @@ from sacrebleu.metrics.bleu import BLEU
 
 from benchmarks.translation_search import stops_of
 from benchmarks.translation_training import CLOCKS
-from flows.translators import named_test
-from translation.corpus import Pair
-from translation.decoding import Search, search
+from flows.translating.models import named_test
+from translation.data.corpus import Pair
+from translation.decoding.beam_search import Search, search
 from translation.errors import UsageError
 from translation.export import export_model, open_exported, translate_exported
-from translation.group import ALONE
 from translation.jobs import Watch, train_model
 from translation.models import Model, load_model
 from translation.scoring import tokenizer_of
+from translation.training.distributed import ALONE
 
 Rows = list[tuple[int, ...]]  # translations
 Engine = Callable[[int], Rows]  # by a number of beams
@@ -39,7 +39,7 @@ Engine = Callable[[int], Rows]  # by a number of beams
 def trained(folder: Path | None, temporary: Path) -> tuple[Model, list[Pair]]:
     """The model and pairs that it has not seen."""
     if folder is None:
-        from flows.translate_demo import demo_recipe
+        from flows.translating.demo import demo_recipe
 
         recipe, _ = demo_recipe(temporary)
         cpu = torch.device("cpu")

@@ -20,17 +20,18 @@ import sqlalchemy as sa
 import torch
 
 from benchmarks.kills import seconds_to_end
-from db import translation_queue
 from db.engine import reading, transaction
-from db.translation_schema import translation_text
-from flows import translate, translate_files
-from flows.desk import open_store
-from flows.translate_demo import demo_recipe
-from flows.translate_files import translate_lines
-from flows.translators import models_folder, open_model, train_and_store
-from translation.decoding import Search
+from db.rows import translation_queue
+from db.tables.translation_schema import translation_text
+from flows.nightly.context import open_store
+from flows.translating import files as translate_files
+from flows.translating import flow as translate
+from flows.translating.demo import demo_recipe
+from flows.translating.files import translate_lines
+from flows.translating.models import models_folder, open_model, train_and_store
+from translation.data.synthetic import made_pairs
+from translation.decoding.beam_search import Search
 from translation.models import read_card
-from translation.synthetic import made_pairs
 
 CPU, GREEDY = torch.device("cpu"), Search(beams=1, alpha=0.0)
 NAME, TEXTS = "demo", 1500

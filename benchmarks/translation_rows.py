@@ -6,7 +6,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from db import schema, translation_queue, translations
+from db.rows import translation_queue, translations
+from db.tables import schema
 
 MODELS = tuple(f"model-{number}" for number in range(20))
 CHECKS, TEXTS, WAITING = 200, 200_000, 20  # checks of a model; texts that are done; of a model, that are queued

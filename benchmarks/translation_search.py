@@ -18,10 +18,10 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from translation import decoding
-from translation.decoding import Hypothesis, Search, search
-from translation.stepping import Stepper, TransformerStepper
-from translation.tokenizer import END
+from translation.data.tokenizer import END
+from translation.decoding import beam_search as decoding
+from translation.decoding.beam_search import Hypothesis, Search, search
+from translation.decoding.incremental import Stepper, TransformerStepper
 from translation.transformer import Transformer, TransformerConfig, Weights
 
 SIZE = TransformerConfig(10_000, 10_000, d_model=128, heads=4, d_ff=256, encoder_layers=4, decoder_layers=4)

@@ -25,16 +25,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.panel import SHARED
-from translation.batches import Batch, batch_of, order
-from translation.corpus import Corpus, Examples, Rules, clean
-from translation.dropout import quicken_dropout
-from translation.group import ALONE
-from translation.loss import smoothed_loss
-from translation.synthetic import made_pairs
-from translation.tokenizer import PAD, Tokenizer
-from translation.training import TrainingConfig
+from translation.data.batches import Batch, batch_of, order
+from translation.data.corpus import Corpus, Examples, Rules, clean
+from translation.data.synthetic import made_pairs
+from translation.data.tokenizer import PAD, Tokenizer
+from translation.training.distributed import ALONE
+from translation.training.dropout import quicken_dropout
+from translation.training.loop import TrainingConfig
+from translation.training.loss import smoothed_loss
+from translation.training.step import Update, batch_loss
 from translation.transformer import MultiHeadAttention, Transformer, TransformerConfig, sinusoids
-from translation.updates import Update, batch_loss
 
 VOCABULARY, MADE_VOCABULARY, MADE = 10_000, 600, 29_000
 SIZE = TransformerConfig(VOCABULARY, VOCABULARY, d_model=128, heads=4, d_ff=256, encoder_layers=4, decoder_layers=4)

@@ -20,10 +20,10 @@ from urllib.parse import quote, unquote
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
 
+from db.connection.remedies import RESTORE, UNRELEASED, remedy_of
+from db.connection.remedies import URL_VARIABLE as URL_VARIABLE  # noqa: PLC0414 - said again for those who import it here
 from db.errors import StoreError, StoreUsageError
-from db.remedies import RESTORE, UNRELEASED, remedy_of
-from db.remedies import URL_VARIABLE as URL_VARIABLE  # noqa: PLC0414 - said again for those who import it here
-from db.schema import REVISION, metadata
+from db.tables.schema import REVISION, metadata
 
 FOLDER_VARIABLE = "DTML_DATA"  # where the store lies when no URL is given
 LOCK_WAIT_S = 30

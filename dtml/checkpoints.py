@@ -13,11 +13,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from dtml.baselines import RecurrentConfig
+from dtml.baselines.recurrent import RecurrentConfig
+from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import DtmlError
+from dtml.layers.network import NetworkConfig
 from dtml.model import ModelConfig
-from dtml.networks import NetworkConfig
-from dtml.stocknet import StockNetConfig
 from dtml.windows import WindowConfig
 
 Weights = dict[str, Tensor]

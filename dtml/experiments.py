@@ -9,8 +9,8 @@ from typing import Any
 
 from dtml.errors import UsageError
 from dtml.markets.definition import Returns, ZClose
-from dtml.members import Member, TrainingConfig
 from dtml.model import ModelConfig
+from dtml.training.members import Member, TrainingConfig
 from dtml.windows import WindowConfig
 
 

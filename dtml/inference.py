@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
-from dtml.networks import Network
+from dtml.layers.network import Network
 from dtml.windows import Windows
 
 PREDICTED_DAYS = 64  # that one member sees at once

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dtml.errors import UsageError
-from dtml.networks import Batch, Network, NetworkConfig, cross_entropy
-from dtml.recurrence import recur
+from dtml.layers.lstm import recur
+from dtml.layers.network import Batch, Network, NetworkConfig, cross_entropy
 from translation.transformer import EncoderLayer
 
 Normalisation = Literal["per_stock", "shared"]

@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 
 from sqlalchemy import Engine
 
-from db import queries
-from db.copying import Progress, copy_store, require_empty, snapshot, write_snapshot
+from db.admin.copying import Progress, copy_store, require_empty, snapshot, write_snapshot
 from db.engine import open_engine, prepare, reading, upgrade
-from db.schema import REVISION
+from db.rows import queries
+from db.tables.schema import REVISION
 from dtml.errors import DtmlError, UsageError
 from flows.settings import data_folder
 from translation.files import write_folder_whole, write_whole

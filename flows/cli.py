@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from flows.dashboard_cli import dashboards
-from flows.db_cli import store_commands
-from flows.explain_cli import explanations
-from flows.options import (
+from flows.commands.dashboard import dashboards
+from flows.commands.database import store_commands
+from flows.commands.explain import explanations
+from flows.commands.options import (
     STORED_MARKET,
     AsJson,
     AsOf,
@@ -27,14 +27,14 @@ from flows.options import (
     day_of,
     order_of,
 )
-from flows.questions_cli import questions
-from flows.replay_cli import replays
-from flows.report_cli import reports
-from flows.service_cli import services
+from flows.commands.questions import questions
+from flows.commands.replay import replays
+from flows.commands.report import reports
+from flows.commands.serve import services
+from flows.commands.status import statuses
+from flows.commands.studies import studies
+from flows.commands.translate import translations
 from flows.settings import prepare_prefect, prepare_torch, set_up_logging
-from flows.status_cli import statuses
-from flows.study_cli import studies
-from flows.translate_cli import translations
 
 app = typer.Typer(
     name="dtml",
@@ -87,7 +87,7 @@ def nightly(
 
     Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
     """
-    from flows.commands import catch_up_market, run_nights
+    from flows.commands.nightly_work import catch_up_market, run_nights
 
     order = order_of(market, market_file, source, prices, index, universe, members, epochs, device)
     if not missed:
@@ -115,7 +115,7 @@ def fetch(
 
     Example: dtml fetch ndx100
     """
-    from flows.commands import fetch_market
+    from flows.commands.nightly_work import fetch_market
 
     order = order_of(market, market_file, source, prices, index, universe)
     fetch_market(order, day_of(as_of), whole=again, as_json=as_json)
@@ -135,7 +135,7 @@ def train(
 
     Example: dtml train simulated --members 3
     """
-    from flows.commands import train_market
+    from flows.commands.nightly_work import train_market
 
     order = order_of(market, market_file, members=members, epochs=epochs, device=device)
     train_market(order, day_of(as_of), as_json=as_json)
@@ -153,7 +153,7 @@ def predict(
 
     Example: dtml predict simulated
     """
-    from flows.commands import predict_market
+    from flows.commands.nightly_work import predict_market
 
     order = order_of(market, market_file, device=device)
     predict_market(order, day_of(as_of), as_json=as_json)
@@ -170,7 +170,7 @@ def score(
 
     Example: dtml score simulated
     """
-    from flows.commands import score_predictions
+    from flows.commands.nightly_work import score_predictions
 
     score_predictions(order_of(market, market_file), day_of(as_of), as_json=as_json)
 
@@ -186,7 +186,7 @@ def history(
 
     Example: dtml history L01
     """
-    from flows.asking import show_history
+    from flows.commands.query import show_history
 
     show_history(symbol, market, limit, as_json=as_json)
 
@@ -197,7 +197,7 @@ def runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
 
     Example: dtml runs simulated
     """
-    from flows.asking import show_runs
+    from flows.commands.query import show_runs
 
     show_runs(market, as_json=as_json)
 
@@ -208,7 +208,7 @@ def markets(as_json: AsJson = False) -> None:
 
     Example: dtml markets
     """
-    from flows.asking import show_markets
+    from flows.commands.query import show_markets
 
     show_markets(as_json=as_json)
 
@@ -224,7 +224,7 @@ def query(
 
     Example: dtml query "select * from latest_prediction order by probability desc limit 5"
     """
-    from flows.asking import answer
+    from flows.commands.query import answer
 
     answer(sql, as_json=as_json, as_csv=as_csv, parquet=parquet)
 

@@ -11,13 +11,13 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from dtml.metrics import MINIMUM_DAYS
+from dtml.evaluation.metrics import MINIMUM_DAYS
 from flows.settings import err, out
 
 if TYPE_CHECKING:  # what only reads prints without waiting for torch
-    from flows.desk import Desk
-    from flows.fetch import Catch
-    from flows.night import Night
+    from flows.nightly.context import Desk
+    from flows.nightly.fetch import Catch
+    from flows.nightly.night import Night
 
 ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
 PROBABILITIES = dict.fromkeys(("probability", "spread", "calibrated"), ".3f")

@@ -9,8 +9,8 @@ import typer
 
 from db.errors import StoreError
 from dtml.errors import DtmlError
-from flows.interrupts import GO_ON
-from flows.server import LOGIN, REMEDY
+from flows.service.prefect_server import LOGIN, REMEDY
+from flows.signals import GO_ON
 from translation.errors import TranslationError
 
 FAILED = 1

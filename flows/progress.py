@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dtml.members import Epoch, Member
-from dtml.paper import name_of
-from dtml.training import EpochReport
+from dtml.published import name_of
+from dtml.training.fit import EpochReport
+from dtml.training.members import Epoch, Member
 from flows.settings import err
 
 log = logging.getLogger(__name__)

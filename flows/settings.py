@@ -26,7 +26,7 @@ OWN_LOGGERS = ("dtml", "flows", "db", "translation")
 MALLOC_OPTIONS = ((-4, 0), (-1, 2**31 - 1), (-2, 2**28))
 
 PREFECT_DEFAULTS = {
-    # Prefect's own temporary servers run what any page of a browser sends; `flows.server` starts ours.
+    # Prefect's own temporary servers run what any page of a browser sends; `flows.service.prefect_server` starts ours.
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
     "PREFECT_API_REQUEST_TIMEOUT": "300",  # of a busy machine; Prefect gives up after 60 s
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

@@ -29,9 +29,9 @@ from made_history import STOCKS, History, made_history, market_text
 from prefect_server import prefect_server
 from sqlalchemy import Engine
 
-from db import queries
 from db.engine import open_engine, reading
-from dtml.sessions import next_session, sessions_between
+from db.rows import queries
+from dtml.prices.sessions import next_session, sessions_between
 
 DTML = Path(sys.executable).with_name("dtml")
 FIRST = date(2024, 1, 3)

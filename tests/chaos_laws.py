@@ -9,10 +9,10 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from db import queries
+from db.connection.locks import market_lock
 from db.engine import reading
 from db.errors import StoreBusyError
-from db.locks import market_lock
+from db.rows import queries
 
 MARKET = "made"
 KEPT = {  # rows that may only become more

@@ -16,25 +16,27 @@ from fault_runs import Work
 from made_nights import AS_OF, BARS, SIMULATED, SMALL, FrameSource
 from made_recipe import SOURCES, write_recipe
 
-from db import translation_queue
-from db.copying import no_progress
+from db.admin.copying import no_progress
 from db.engine import reading, transaction
-from db.translation_schema import translation_text
+from db.rows import translation_queue
+from db.tables.translation_schema import translation_text
 from dtml.errors import DtmlError
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
-from dtml.sessions import next_session
-from flows import serve as serving
-from flows import server, translate, translate_files
+from dtml.prices.sessions import next_session
 from flows.backups import back_up, checkpoints, read_backup, restore
-from flows.desk import Desk, Order, open_store
-from flows.fetch import fetch_bars
-from flows.night import run_night
-from flows.serve import service_of
-from flows.server import Server
-from flows.train import train_model
-from flows.translators import model_names, models_folder, open_model, train_and_store
-from translation.decoding import Search
+from flows.nightly.context import Desk, Order, open_store
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import run_night
+from flows.nightly.train import train_model
+from flows.service import prefect_server as server
+from flows.service import runner as serving
+from flows.service.prefect_server import Server
+from flows.service.runner import service_of
+from flows.translating import files as translate_files
+from flows.translating import flow as translate
+from flows.translating.models import model_names, models_folder, open_model, train_and_store
+from translation.decoding.beam_search import Search
 from translation.models import load_model
 from translation.recipes import read_recipe
 

@@ -1,4 +1,4 @@
-"""A toy backtest of two folds: its rows as db/backtests.py takes them."""
+"""A toy backtest of two folds: its rows as db/rows/backtests.py takes them."""
 
 from datetime import UTC, date, datetime, timedelta
 from typing import Any

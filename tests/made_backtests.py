@@ -8,9 +8,9 @@ import pytest
 from made_nights import BARS, FrameSource, small_market
 from sqlalchemy import Engine
 
-from flows.backtest import Backtest, Plan, open_backtest
-from flows.desk import Desk, Order, open_desk
-from flows.fetch import fetch_bars
+from flows.backtest.folds import Backtest, Plan, open_backtest
+from flows.nightly.context import Desk, Order, open_desk
+from flows.nightly.fetch import fetch_bars
 
 FIRST, LAST = date(2024, 3, 4), date(2024, 3, 25)
 MORE = """batch_days = 31

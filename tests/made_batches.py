@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from dtml.networks import Batch, Network, NetworkConfig
-from dtml.noise import use_generators
+from dtml.layers.network import Batch, Network, NetworkConfig
+from dtml.layers.random import use_generators
 
 SESSIONS, STOCKS, WINDOW, FEATURES, DAYS = 29, 13, 5, 11, 7
 NOTHING = torch.tensor(0.0)

@@ -11,11 +11,11 @@ import pytest
 from made_browser import Site, served
 from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
-from db import evidence, repositories
+from db.admin.roles import grant_reader
 from db.engine import open_engine, transaction, upgrade
-from db.roles import grant_reader
-from dtml.rules import NAIVE_RULES
-from flows.dashboard import dashboard
+from db.rows import evidence, repositories
+from dtml.baselines.naive_rules import NAIVE_RULES
+from flows.dashboard.app import dashboard
 
 MARKET, BARE, EVIL = "toy", "bare", "<i>a/b%25 \"c\" 'd'&e"
 STOCKS = tuple(f"S{number:02d}" for number in range(8))

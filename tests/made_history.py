@@ -8,7 +8,7 @@ from datetime import date
 import numpy as np
 import pandas as pd
 
-from dtml.bars import bars_frame
+from dtml.prices.bars import bars_frame
 
 INDEX = "^MADE"
 STOCKS = tuple(f"S{number:02d}" for number in range(1, 13))

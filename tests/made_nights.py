@@ -13,8 +13,8 @@ from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.sources import Fetched
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
-from flows.desk import Desk
-from flows.replay import Archive
+from flows.nightly.context import Desk
+from flows.replay.night import Archive
 
 AS_OF = date(2024, 7, 1)
 SMALL = {

@@ -1,4 +1,4 @@
-"""Sixty nights of the simulated market for the questions of db/questions.py, and the page of their answers.
+"""Sixty nights of the simulated market for the questions of db/questions/questions.py, and the page of their answers.
 
 The bars are those of `dtml nightly simulated`; what is predicted from them comes from a formula, because trained
 weights differ from machine to machine: a follower's chance to rise goes with its leader's last move, under a noise that
@@ -14,18 +14,18 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection, Engine
 
-from db import evidence, repositories, service
 from db.engine import open_engine, transaction, upgrade
-from dtml.calibration import LEVELS
+from db.rows import evidence, repositories, service
+from dtml.baselines.naive_rules import calls_on
+from dtml.evaluation.calibration import LEVELS
 from dtml.experiments import nightly_of
 from dtml.markets import load_market
-from dtml.rules import calls_on
-from dtml.sessions import next_session, session_close, sessions_up_to
+from dtml.prices.sessions import next_session, session_close, sessions_up_to
 from dtml.sources.simulated import DAILY_VOLATILITY, SimulatedSource
-from flows.desk import Desk
-from flows.evidence import dated_calls
-from flows.questions_commands import questions_page
-from flows.score import score_market
+from flows.commands.questions_work import questions_page
+from flows.nightly.calibration import dated_calls
+from flows.nightly.context import Desk
+from flows.nightly.score import score_market
 
 REMARK = """
 

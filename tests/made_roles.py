@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from made_stores import fill
 from sqlalchemy import Engine, create_engine, make_url, text
 
+from db.admin.roles import grant_reader
 from db.engine import open_engine, upgrade
-from db.roles import grant_reader
 
 NAME, SECOND = "analyst_of_tests", "second_of_tests"
 

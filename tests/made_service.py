@@ -22,8 +22,8 @@ from urllib.request import Request, urlopen
 import pytest
 from made_nights import small_market
 
-from db import queries
 from db.engine import open_engine, reading
+from db.rows import queries
 
 BIN = Path(sys.executable).parent
 PATIENCE_S = 900.0  # for a machine that is busy with other tests

@@ -17,9 +17,10 @@ from test_db_nights import scores
 from test_db_predictions import AS_OF, STOCKS, TARGET, predictions, run
 from test_db_translations import model, progress, score
 
-from db import backtests, benchmarks, evidence, queries, repositories, schema, service, translation_queue, translations
-from db.bulk import insert_frame
+from db.connection.bulk import insert_frame
 from db.engine import location, open_engine, reading, transaction
+from db.rows import backtests, benchmarks, evidence, queries, repositories, service, translation_queue, translations
+from db.tables import schema
 
 FIRST = "models/first.safetensors"
 WEIGHTS = b"weights of the first run"

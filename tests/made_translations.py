@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from translation.checkpointing import Progress
-from translation.corpus import Corpus, Examples, Rules, clean
-from translation.direction import Direction, piece_counts
+from translation.data.corpus import Corpus, Examples, Rules, clean
+from translation.data.language_id import Direction, piece_counts
+from translation.data.synthetic import LANGUAGES, made_pairs
+from translation.data.tokenizer import Tokenizer
 from translation.models import Card, Model, network_of
 from translation.recipes import Recipe
-from translation.synthetic import LANGUAGES, made_pairs
-from translation.tokenizer import Tokenizer
-from translation.training import Check, Sitting, TrainingConfig, train_network
+from translation.training.checkpoints import Progress
+from translation.training.loop import Check, Sitting, TrainingConfig, train_network
 
 VOCABULARY, WIDTH, PAIRS = 350, 16, 96
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from flows.server import LOGIN, SERVER_LOGIN
+from flows.service.prefect_server import LOGIN, SERVER_LOGIN
 from flows.settings import PREFECT_DEFAULTS
 
 PATIENCE_S = 600.0

@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dtml.bars import Checked, Returns, bars_frame, check
 from dtml.markets import Checks
-from dtml.sessions import sessions_between
+from dtml.prices.bars import Checked, Returns, bars_frame, check
+from dtml.prices.sessions import sessions_between
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 needs_real_sets = pytest.mark.skipif(not (SHARED / "prices").is_dir(), reason="shared data is not beside this clone")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtml.bars import BAR_COLUMNS, REASONS, Checked, bars_frame, check, no_bars
 from dtml.markets import Checks
+from dtml.prices.bars import BAR_COLUMNS, REASONS, Checked, bars_frame, check, no_bars
 
 SESSIONS = pd.bdate_range("2024-01-01", periods=17)
 CLOSED = SESSIONS[12]

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from real_sets import REFUSED, SETS, accepted, bars_of, checked, needs_real_sets, refused
 
-from dtml.sessions import sessions_between
+from dtml.prices.sessions import sessions_between
 
 pytestmark = needs_real_sets
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from real_sets import REFUSED, accepted, bars_of, checked, judge, needs_real_sets, read, refused
 
-from dtml.sessions import sessions_between
+from dtml.prices.sessions import sessions_between
 
 pytestmark = needs_real_sets
 

@@ -13,16 +13,16 @@ from jaxtyping import Bool, Float, Int
 from sqlalchemy import Engine, text
 from torch import Tensor, nn
 
-from dtml.bars import BAR_COLUMNS
 from dtml.features import FEATURES
+from dtml.layers.network import Batch, Network, NetworkConfig, cross_entropy
 from dtml.markets import load_market_file
-from dtml.members import Member, TrainingConfig
-from dtml.networks import Batch, Network, NetworkConfig, cross_entropy
-from dtml.sessions import sessions_between
+from dtml.prices.bars import BAR_COLUMNS
+from dtml.prices.sessions import sessions_between
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Source
-from dtml.training import fit_members
-from flows.desk import Desk
-from flows.fetch import fetch_bars
+from dtml.training.fit import fit_members
+from dtml.training.members import Member, TrainingConfig
+from flows.nightly.context import Desk
+from flows.nightly.fetch import fetch_bars
 
 ROOT = Path(__file__).parents[1]
 DAY = date(2024, 7, 1)

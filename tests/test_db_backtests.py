@@ -10,11 +10,12 @@ from made_backtest_rows import COUNTS, NAME, NOW, attention, backtest, fold, por
 from sqlalchemy import Engine
 from test_db_predictions import NEXT, STOCKS, TARGET, predictions, run
 
-from db import backtests, evidence, queries, repositories, schema
-from db.dictionary import data_dictionary
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.views import VIEW_COLUMNS
+from db.rows import backtests, evidence, queries, repositories
+from db.tables import schema
+from db.views.dictionary import data_dictionary
+from db.views.views import VIEW_COLUMNS
 
 TABLES = {"attention_weight", "backtest"} | {f"backtest_{each}" for each in ("fold", "portfolio", "return", "score")}
 

@@ -7,9 +7,9 @@ from sqlalchemy import Engine
 from test_db_backtests import add_folds, finish, store  # noqa: F401 - a fixture
 from test_db_predictions import NEXT, TARGET
 
-from db import backtests
 from db.engine import reading, transaction
 from db.errors import StoreError
+from db.rows import backtests
 
 
 def test_a_fold_of_one_number_is_another_in_each_backtest(store: Engine) -> None:  # noqa: F811

@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import Engine
 from test_db_predictions import run
 
-from db import benchmarks, queries, repositories, schema
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.views import VIEW_COLUMNS
+from db.rows import benchmarks, queries, repositories
+from db.tables import schema
+from db.views.views import VIEW_COLUMNS
 
 NAME = "toy-1a2b3c4d"
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)

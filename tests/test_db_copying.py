@@ -14,10 +14,12 @@ from made_stores import MOMENT, add_predictions, contents, fill
 from sqlalchemy import Engine
 from test_db_predictions import STOCKS, predictions, run
 
-from db import copying, queries, repositories, schema
-from db.copying import copy_store, snapshot, write_snapshot
+from db.admin import copying
+from db.admin.copying import copy_store, snapshot, write_snapshot
 from db.engine import open_engine, reading, require_current, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
+from db.rows import queries, repositories
+from db.tables import schema
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine, make_url
 
-from db import queries, schema
 from db.engine import (
     database_url,
     is_read_only,
@@ -24,6 +23,8 @@ from db.engine import (
     upgrade,
 )
 from db.errors import StoreError, StoreUsageError
+from db.rows import queries
+from db.tables import schema
 
 WRITERS, ROUNDS = 3, 7
 

@@ -9,9 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 from test_db_predictions import AS_OF, NEXT, STOCKS, TARGET, predictions, run
 
-from db import backtests, evidence, repositories, schema
 from db.engine import reading, transaction
 from db.errors import StoreError
+from db.rows import backtests, evidence, repositories
+from db.tables import schema
 
 NOW = datetime(2024, 1, 9, 2, 30, tzinfo=UTC)
 RULES = {"always_up": True, "index_reversal": False, "index_below_mean20": None}

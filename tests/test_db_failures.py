@@ -14,9 +14,9 @@ from conftest import KEEPER
 from made_stores import contents, fill
 from sqlalchemy import Engine, make_url
 
-from db import queries, translation_queue
 from db.engine import open_engine, reading, require_current, transaction
 from db.errors import StoreError, StoreUsageError
+from db.rows import queries, translation_queue
 
 PAGE = 4096
 RESTORE = r"dtml db check.*dtml db restore"

@@ -13,10 +13,11 @@ from made_stores import MOMENT, fill
 from sqlalchemy import Engine
 from test_db_predictions import STOCKS, TARGET, predictions, run
 
-from db import queries, repositories, schema
+from db.admin.checks import LAWS, Finding, check_store
+from db.connection.locks import market_lock
 from db.engine import open_engine, prepare, reading, transaction
-from db.locks import market_lock
-from db.maintenance import LAWS, Finding, check_store
+from db.rows import queries, repositories
+from db.tables import schema
 
 NIGHTS = 40
 

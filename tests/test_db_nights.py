@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from sqlalchemy import Engine
 
-from db import queries, repositories
 from db.engine import reading, transaction
 from db.errors import StoreError
+from db.rows import queries, repositories
 
 AS_OF, TARGET = pd.Timestamp("2024-01-04"), pd.Timestamp("2024-01-05")
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)

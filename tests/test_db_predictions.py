@@ -8,9 +8,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from db import calls, queries, repositories, schema
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
+from db.rows import calls, queries, repositories
+from db.tables import schema
 
 STOCKS = ["A", "B", "C"]
 AS_OF, TARGET, NEXT = pd.Timestamp("2024-01-04"), pd.Timestamp("2024-01-05"), pd.Timestamp("2024-01-08")

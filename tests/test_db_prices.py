@@ -8,9 +8,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from db import queries, repositories, schema
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
+from db.rows import queries, repositories
+from db.tables import schema
 
 SYMBOLS = ("A", "B", "^TOY")
 SESSIONS = pd.bdate_range("2024-01-01", periods=5).as_unit("ns")

@@ -8,13 +8,13 @@ import sqlalchemy as sa
 from made_questions import MARKET, PAGE, filled_store, page
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from db import queries
-from db.copying import copy_store, snapshot
+from db.admin.copying import copy_store, snapshot
+from db.admin.roles import grant_reader
 from db.engine import open_engine
 from db.errors import StoreUsageError
-from db.questions import QUESTIONS, Question
-from db.roles import grant_reader
-from flows.questions_commands import ask, questions_page
+from db.questions.questions import QUESTIONS, Question
+from db.rows import queries
+from flows.commands.questions_work import ask, questions_page
 
 NAME = "reader_of_questions"
 OTHER_PLANS = "-c enable_hashjoin=off -c enable_hashagg=off -c enable_mergejoin=off -c enable_incremental_sort=off"

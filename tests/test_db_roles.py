@@ -9,13 +9,13 @@ import sqlalchemy as sa
 from made_roles import NAME, SECOND, as_role, run
 from sqlalchemy import Engine, make_url, text
 
-from db import schema
+from db.admin.roles import grant_reader
+from db.connection.locks import market_lock
 from db.engine import open_engine, require_current, transaction
 from db.errors import StoreUsageError
-from db.locks import market_lock
-from db.queries import select
-from db.roles import grant_reader
-from db.views import VIEW_SQL
+from db.rows.queries import select
+from db.tables import schema
+from db.views.views import VIEW_SQL
 
 pytest_plugins = ("made_roles",)
 

@@ -1,4 +1,4 @@
-"""Migrations make what db.schema and db.views say, on both engines, and every column is explained."""
+"""Migrations make what db.tables.schema and db.views.views say, on both engines, and every column is explained."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -12,10 +12,10 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
-from db import schema
 from db.engine import MIGRATIONS, open_engine, prepare, reading, require_current, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
-from db.views import VIEW_COLUMNS, VIEW_SQL
+from db.tables import schema
+from db.views.views import VIEW_COLUMNS, VIEW_SQL
 
 FACTS = {"membership", "price", "refused_bar", "prediction", "outcome", "score", "night"}
 FACTS |= {"benchmark_score", "benchmark_member", "attention_weight"}

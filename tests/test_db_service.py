@@ -13,13 +13,14 @@ import sqlalchemy as sa
 from made_stores import fill
 from sqlalchemy import Connection, Engine
 
-from db import queries, repositories, schema, service
+from db.admin.checks import check_store
+from db.admin.redating import MOMENTS, redate
+from db.connection.frames import frame
+from db.connection.locks import market_lock
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreBusyError, StoreError
-from db.frames import frame
-from db.locks import market_lock
-from db.maintenance import check_store
-from db.redating import MOMENTS, redate
+from db.rows import queries, repositories, service
+from db.tables import schema
 
 DAY = date(2024, 1, 5)
 SOON = datetime(2124, 1, 5, tzinfo=UTC)  # a machine whose clock is a century fast
@@ -138,7 +139,7 @@ def test_a_clock_far_from_its_servers_fetches_nothing(engine: Engine, monkeypatc
         def now(cls, tz: tzinfo | None = None) -> "Ahead":
             return cls.fromtimestamp(datetime.now(UTC).timestamp() + 365 * 86400, tz)
 
-    monkeypatch.setattr("db.service.datetime", Ahead)
+    monkeypatch.setattr("db.rows.service.datetime", Ahead)
     with reading(engine) as conn, pytest.raises(StoreError, match=r"machine's clock says .* and the server's"):
         service.require_clocks_agree(conn, "toy")
 

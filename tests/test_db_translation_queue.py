@@ -15,11 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 from test_db_translations import seen
 
-from db import schema
-from db.copying import copy_store, snapshot
+from db.admin.copying import copy_store, snapshot
 from db.engine import open_engine, reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.translation_queue import (
+from db.rows.translation_queue import (
     DIED,
     MAX_ATTEMPTS,
     fail_texts,
@@ -30,6 +29,7 @@ from db.translation_queue import (
     renew,
     take_texts,
 )
+from db.tables import schema
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 WORKERS, TEXTS = 8, 200

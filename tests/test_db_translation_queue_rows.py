@@ -7,10 +7,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from db import schema
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
-from db.translation_queue import (
+from db.rows.translation_queue import (
     DIED,
     fail_texts,
     finish_texts,
@@ -21,6 +20,7 @@ from db.translation_queue import (
     renew,
     take_texts,
 )
+from db.tables import schema
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 SOON = timedelta(minutes=1)

@@ -8,11 +8,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
-from db import queries, schema, translation_queue, translations
+from db.connection.frames import frame
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.frames import frame
-from db.typed_views import view
+from db.rows import queries, translation_queue, translations
+from db.tables import schema
+from db.views.typed_views import view
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)

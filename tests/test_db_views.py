@@ -8,12 +8,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from db import queries, repositories
-from db.columns import UtcTimestamp
+from db.connection.frames import BAR_VALUES
 from db.engine import reading, transaction
-from db.frames import BAR_VALUES
-from db.typed_views import view
-from db.views import VIEW_COLUMNS
+from db.rows import queries, repositories
+from db.tables.columns import UtcTimestamp
+from db.views.typed_views import view
+from db.views.views import VIEW_COLUMNS
 
 PYTHON = {sa.Date: date, UtcTimestamp: datetime, sa.JSON: (list, dict), sa.Integer: int, sa.String: str}
 MONDAY = datetime(2024, 1, 8, 22, tzinfo=UTC)

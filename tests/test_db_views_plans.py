@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Engine, text
 from test_db_predictions import NOW, run
 
-from db import evidence, repositories
+from db.connection.frames import BAR_VALUES
 from db.engine import open_engine, transaction, upgrade
-from db.frames import BAR_VALUES
+from db.rows import evidence, repositories
 
 FEW, MANY = 10, 80
 LAST = pd.Timestamp("2024-06-28")

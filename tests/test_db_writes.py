@@ -12,11 +12,12 @@ from sqlalchemy import Connection, Engine
 from test_db_nights import scores
 from test_db_predictions import AS_OF, NEXT, STOCKS, TARGET, predictions, run
 
-from db import queries, repositories, schema
-from db.bulk import insert_frame, insert_missing, records, upsert, upsert_frame
+from db.connection.bulk import insert_frame, insert_missing, records, upsert, upsert_frame
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.stored import alongside, differ, is_stored
+from db.rows import queries, repositories
+from db.rows.stored import alongside, differ, is_stored
+from db.tables import schema
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = NOW + timedelta(hours=23)

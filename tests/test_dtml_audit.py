@@ -9,8 +9,10 @@ import pytest
 import torch
 from real_sets import SETS, checked, needs_real_sets
 
-from dtml import audit as audit_module
-from dtml.audit import (
+from dtml.errors import DtmlError
+from dtml.experiments import Experiment, nightly, nightly_of, vary
+from dtml.lookahead import audit as audit_module
+from dtml.lookahead.audit import (
     Finding,
     appended_rows,
     audit,
@@ -21,9 +23,7 @@ from dtml.audit import (
     spans_apart,
     whole_days,
 )
-from dtml.errors import DtmlError
-from dtml.experiments import Experiment, nightly, nightly_of, vary
-from dtml.leaks import (
+from dtml.lookahead.leaks import (
     LEAKS,
     BackwardFill,
     CentredAverage,
@@ -34,9 +34,9 @@ from dtml.leaks import (
     TodaysConstituents,
     ValidationOverTest,
 )
+from dtml.lookahead.pipeline import History, Pipeline
 from dtml.markets import load_market
-from dtml.pipeline import History, Pipeline
-from dtml.sessions import next_session, sessions_between
+from dtml.prices.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.windows import Windows
 

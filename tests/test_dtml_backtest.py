@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtml.backtest import Fold, folds
+from dtml.backtest.folds import Fold, folds
 from dtml.errors import UsageError
-from dtml.metrics import score
-from dtml.slices import ROLLING_SESSIONS, confusion_by_stock, rolling_mcc, slice_scores
+from dtml.evaluation.breakdowns import ROLLING_SESSIONS, confusion_by_stock, rolling_mcc, slice_scores
+from dtml.evaluation.metrics import score
 
 DAYS = pd.bdate_range("2023-11-01", periods=97)
 SYMBOLS = ("A", "B", "C", "D", "E")
@@ -44,7 +44,7 @@ def test_a_span_between_sessions_begins_and_ends_at_the_sessions_inside() -> Non
 
 
 def long_calls(days: np.ndarray, stocks: slice = slice(None)) -> pd.DataFrame:
-    """The model's calls as `dtml.metrics.score` wants them."""
+    """The model's calls as `dtml.evaluation.metrics.score` wants them."""
     rows = [
         {"session": DAYS[day], "called": MODEL[day, stock] == 1, "rose": MOVEMENT[day, stock] > 0}
         for day in np.flatnonzero(days)

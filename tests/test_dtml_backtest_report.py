@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from test_dtml_benchmark_report import Reader, curve
 
-from dtml.backtest_report import PAPERS, backtest_page, readme_lines, survivorship, track_kinds, verdict
-from dtml.charts import POINTS, date_ticks, figure, percent, session_chart, thin
-from dtml.performance import Performance, drawdown, equity
-from dtml.portfolio import FREE, Costs, Fill, Form, Strategy
+from dtml.backtest.performance import Performance, drawdown, equity
+from dtml.backtest.portfolio import FREE, Costs, Fill, Form, Strategy
+from dtml.pages.backtest import PAPERS, backtest_page, readme_lines, survivorship, track_kinds, verdict
+from dtml.pages.charts import POINTS, date_ticks, figure, percent, session_chart, thin
 
 NAN = float("nan")
 RULES = ("always_up", "index_reversal", "index_below_mean20")

@@ -9,11 +9,11 @@ from made_batches import NOTHING, SESSIONS, STOCKS, batch_of, drawn, logits, ran
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from dtml.baselines import RecurrentConfig, RecurrentNetwork, hinge_loss
+from dtml.baselines.recurrent import RecurrentConfig, RecurrentNetwork, hinge_loss
+from dtml.baselines.stocknet import StockNet, StockNetConfig
 from dtml.errors import UsageError
-from dtml.networks import Batch, Network, NetworkConfig
-from dtml.noise import use_generators
-from dtml.stocknet import StockNet, StockNetConfig
+from dtml.layers.network import Batch, Network, NetworkConfig
+from dtml.layers.random import use_generators
 
 SMALL_ADV = RecurrentConfig(hidden=17, epsilon=0.31, adversarial=0.7)
 SMALL_STOCKNET = StockNetConfig(hidden=17, latent=19, movement=23)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from dtml.benchmark_report import Axis, benchmark_page, duration, figure, readme_table, verdict
+from dtml.pages.benchmark import Axis, benchmark_page, duration, figure, readme_table, verdict
 
 NAN = float("nan")
 RULES = ("always_up", "index_reversal")
@@ -244,7 +244,8 @@ def test_the_readme_table_is_exact() -> None:
 
 
 def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows import benchmark_console, console
+    from flows import console
+    from flows.commands import benchmark_console
 
     printed = Console(file=io.StringIO(), width=160)
     for module in (console, benchmark_console):

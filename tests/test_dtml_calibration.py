@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.calibration import COUNTS, LEVELS, Calibration, calibrate, called, count_band, count_bins, coverage
-from dtml.charts import calibration_axes
 from dtml.errors import DtmlError
-from dtml.metrics import MINIMUM_DAYS
-from dtml.scoreboard import calibration_line
-from dtml.slices import binned_curve, calibration_curve
+from dtml.evaluation.breakdowns import binned_curve, calibration_curve
+from dtml.evaluation.calibration import COUNTS, LEVELS, Calibration, calibrate, called, count_band, count_bins, coverage
+from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.evaluation.scoreboard import calibration_line
+from dtml.pages.charts import calibration_axes
 
 DAYS, STOCKS, DRAWS, FRESH = 41, 11, 199, 7
 MONDAY, TUESDAY = pd.Timestamp("2021-01-04"), pd.Timestamp("2021-01-05")

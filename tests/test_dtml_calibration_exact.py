@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.calibration import LEVELS, Calibration, calibrate, count_band, count_bins, coverage, logit
-from dtml.metrics import ratio
-from dtml.resampling import interval
+from dtml.evaluation.bootstrap import interval
+from dtml.evaluation.calibration import LEVELS, Calibration, calibrate, count_band, count_bins, coverage, logit
+from dtml.evaluation.metrics import ratio
 
 DAYS, STOCKS = 31, 7
 MONDAY = pd.Timestamp("2021-01-04")

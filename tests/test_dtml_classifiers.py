@@ -8,7 +8,7 @@ import pytest
 import torch
 from made_batches import FEATURES, random
 
-from dtml.classifiers import INVERSE_PENALTIES, Kind, design, fit_classifier
+from dtml.baselines.classifiers import INVERSE_PENALTIES, Kind, design, fit_classifier
 from dtml.errors import DtmlError
 from dtml.windows import Windows
 

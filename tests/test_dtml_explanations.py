@@ -11,11 +11,8 @@ import torch
 from numpy import ndarray
 from torch import Tensor
 
-from dtml import explanations
-from dtml.baselines import RecurrentConfig
-from dtml.checkpoints import Ensemble
-from dtml.explained import words
-from dtml.explanations import (
+from dtml.attention import significance as explanations
+from dtml.attention.significance import (
     agreement,
     attention_by_day,
     distance_test,
@@ -24,10 +21,13 @@ from dtml.explanations import (
     share_found,
     shuffled,
 )
+from dtml.attention.summary import words
+from dtml.baselines.recurrent import RecurrentConfig
+from dtml.checkpoints import Ensemble
 from dtml.inference import attention
-from dtml.members import initialise
+from dtml.layers.network import Batch, Network
 from dtml.model import DTML, ModelConfig
-from dtml.networks import Batch, Network
+from dtml.training.members import initialise
 from dtml.windows import WindowConfig, Windows
 
 DAYS, STOCKS, WINDOW, FEATURES = 23, 7, 3, 11

@@ -6,9 +6,19 @@ import pytest
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from benchmarks.coverage import MIXED, ONE_WAY_LONG, WORLDS, autoregressive, coverages
-from dtml.metrics import accuracy, confusion, confusion_by_day, day_interval, mcc, ratio, score, score_days, told_apart
-from dtml.resampling import dependence, difference, interval, multiplicities, resample_days
-from dtml.rules import NAIVE_RULES, calls_on, choose_rule, naive_calls
+from dtml.baselines.naive_rules import NAIVE_RULES, calls_on, choose_rule, naive_calls
+from dtml.evaluation.bootstrap import dependence, difference, interval, multiplicities, resample_days
+from dtml.evaluation.metrics import (
+    accuracy,
+    confusion,
+    confusion_by_day,
+    day_interval,
+    mcc,
+    ratio,
+    score,
+    score_days,
+    told_apart,
+)
 
 DAYS, STOCKS = 61, 7
 

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.metrics import MINIMUM_DAYS
-from dtml.performance import (
+from dtml.backtest.performance import (
     deflated_sharpe,
     drawdown,
     equity,
@@ -18,7 +17,8 @@ from dtml.performance import (
     session_sharpe,
     sharpe_interval,
 )
-from dtml.portfolio import Costs, Quotes, Strategy, follow
+from dtml.backtest.portfolio import Costs, Quotes, Strategy, follow
+from dtml.evaluation.metrics import MINIMUM_DAYS
 
 DAYS, RESAMPLES = 300, 499
 LONG = 10**9  # days, so many that a ratio has no error

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dtml.backtest.portfolio import FREE, Costs, Quotes, Strategy, equal_weight_track, follow, index_track, positions
 from dtml.errors import DtmlError, UsageError
-from dtml.portfolio import FREE, Costs, Quotes, Strategy, equal_weight_track, follow, index_track, positions
 
 SESSIONS, STOCKS = 43, 13
 CALENDAR = pd.bdate_range("2021-01-01", periods=SESSIONS)

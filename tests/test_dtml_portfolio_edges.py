@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dtml.backtest.portfolio import FREE, Costs, Quotes, Strategy, equal_weight_track, follow, positions
 from dtml.errors import DtmlError
-from dtml.portfolio import FREE, Costs, Quotes, Strategy, equal_weight_track, follow, positions
 
 CALENDAR = pd.bdate_range("2021-01-01", periods=7)
 NAN = np.nan

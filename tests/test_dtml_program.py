@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dtml.baselines import RecurrentConfig
-from dtml.members import Fit, Member, TrainingConfig, start
+from dtml.baselines.recurrent import RecurrentConfig
+from dtml.baselines.stocknet import StockNetConfig
+from dtml.layers.network import Batch, NetworkConfig
 from dtml.model import ModelConfig
-from dtml.networks import Batch, NetworkConfig
-from dtml.program import Span
-from dtml.stocknet import StockNetConfig
-from dtml.training import fit_members
+from dtml.training.fit import fit_members
+from dtml.training.members import Fit, Member, TrainingConfig, start
+from dtml.training.stacked import Span
 from tests.test_dtml_training import CPU, STOCKS, WINDOW, random_windows
 
 TRAIN, VALIDATION = random_windows(71), random_windows(29, seed=1)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dtml.recurrence import recur
+from dtml.layers.lstm import recur
 
 SESSIONS, SYMBOLS, INPUTS, HIDDEN, DAYS, WINDOW, MEMBERS = 43, 5, 7, 13, 37, 3, 2
 SHAPES = ((SESSIONS, SYMBOLS, INPUTS), (4 * HIDDEN, INPUTS), (4 * HIDDEN,), (4 * HIDDEN, HIDDEN))

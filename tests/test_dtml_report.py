@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from test_dtml_benchmark_report import Reader
 
-from dtml.calibration import LEVELS, Calibration, count_band, count_bins, coverage
-from dtml.charts import COLUMNS, NARROWEST, figure, probability_axis, stack
-from dtml.heat_map import Attention
-from dtml.metrics import accuracy, mcc
-from dtml.report import call_rows, calls_words, night_report
-from dtml.slices import ROLLING_SESSIONS, curve_with_intervals, recalibrated, rolling_scores
+from dtml.evaluation.breakdowns import ROLLING_SESSIONS, curve_with_intervals, recalibrated, rolling_scores
+from dtml.evaluation.calibration import LEVELS, Calibration, count_band, count_bins, coverage
+from dtml.evaluation.metrics import accuracy, mcc
+from dtml.pages.attention_map import Attention
+from dtml.pages.charts import COLUMNS, NARROWEST, figure, probability_axis, stack
+from dtml.pages.night import call_rows, calls_words, night_report
 
 NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\""

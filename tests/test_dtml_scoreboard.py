@@ -8,8 +8,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, brier_score_loss, matthews_corrcoef, roc_auc_score
 
-from dtml.metrics import MINIMUM_DAYS
-from dtml.scoreboard import (
+from dtml.evaluation.breakdowns import calibration_curve
+from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.evaluation.scoreboard import (
     COLUMNS,
     OF_GAINS,
     OF_MEMBERS,
@@ -21,7 +22,6 @@ from dtml.scoreboard import (
     pairs_by_day,
     scoreboard,
 )
-from dtml.slices import calibration_curve
 
 DAYS, STOCKS, MEMBERS, RESAMPLES = 31, 7, 3, 499
 TARGET = pd.bdate_range("2021-01-01", periods=DAYS)

@@ -18,11 +18,11 @@ from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.inference import attention, choose_device, member_probabilities, predict
-from dtml.members import Epoch, Fit, Member, TrainingConfig, state_file
+from dtml.layers.network import cross_entropy
 from dtml.model import DTML, ModelConfig
-from dtml.networks import cross_entropy
-from dtml.program import Span
-from dtml.training import EpochReport, _advance, fit_members, no_report, stack_members
+from dtml.training.fit import EpochReport, _advance, fit_members, no_report, stack_members
+from dtml.training.members import Epoch, Fit, Member, TrainingConfig, state_file
+from dtml.training.stacked import Span
 from dtml.windows import WindowConfig, Windows
 
 DAYS, STOCKS, WINDOW, FEATURES = 41, 5, 3, 11

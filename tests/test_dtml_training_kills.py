@@ -10,8 +10,8 @@ from test_dtml_training import MODEL, RECIPE, TRAIN, VALIDATION, WINDOW
 
 from dtml.checkpoints import Ensemble, read_tensors, save_ensemble, write_tensors
 from dtml.errors import DtmlError
-from dtml.members import Member, TrainingConfig, state_file
-from dtml.training import fit_members, stack_members
+from dtml.training.fit import fit_members, stack_members
+from dtml.training.members import Member, TrainingConfig, state_file
 from dtml.windows import WindowConfig
 
 SEEDS = (0, 1, 2, 3)

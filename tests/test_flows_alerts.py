@@ -13,14 +13,14 @@ from made_nights import AS_OF, BARS, FrameSource, without
 from made_webhook import TOKEN, Webhook, webhook
 from sqlalchemy import Engine
 
-from db import queries, repositories, service
 from db.engine import reading, transaction
+from db.rows import queries, repositories, service
 from dtml.markets import load_market
-from dtml.sessions import next_session
-from flows import webhook as sending
-from flows.alerts import Alert, after_night, send_waiting, tell, watch_markets
-from flows.desk import Desk
-from flows.night import NightRefusedError, run_night
+from dtml.prices.sessions import next_session
+from flows.nightly.context import Desk
+from flows.nightly.night import NightRefusedError, run_night
+from flows.service import webhook as sending
+from flows.service.alerts import Alert, after_night, send_waiting, tell, watch_markets
 
 MARKETS = {"simulated": load_market("simulated")}
 NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
@@ -91,7 +91,7 @@ def test_a_webhook_that_hangs_is_given_up(
 ) -> None:
     hook.hangs = threading.Event()
     monkeypatch.setattr(sending, "ANSWER_S", 0.3)
-    monkeypatch.setattr("flows.alerts.SENDING_S", 0)
+    monkeypatch.setattr("flows.service.alerts.SENDING_S", 0)
     kinds = ["refused", "late", "below_rule"]
     tell(engine, [alert(kind=kind) for kind in kinds])
     assert hook.tried == 1  # the others wait for the next time

@@ -13,10 +13,10 @@ from made_nights import AS_OF, BARS, SMALL
 from made_webhook import webhook
 
 from db.engine import open_engine, reading
-from db.service import alerts
-from dtml.sessions import next_session
-from flows.desk import Desk, Order
-from flows.night import NightRefusedError, run_night
+from db.rows.service import alerts
+from dtml.prices.sessions import next_session
+from flows.nightly.context import Desk, Order
+from flows.nightly.night import NightRefusedError, run_night
 
 MARKET_FILE = """
 title = "A small market"
@@ -73,7 +73,7 @@ def events(name: str) -> list[Any]:
 
 
 def test_nights_leave_their_calls_their_gaps_and_their_scores(order: Order) -> None:
-    from flows.nightly import nightly
+    from flows.service.flows import nightly
 
     nightly(order, AS_OF)
     assert "No prediction of this market has an outcome yet" in artifacts()["night-small-one-scores"]
@@ -92,7 +92,7 @@ def test_nights_leave_their_calls_their_gaps_and_their_scores(order: Order) -> N
 def test_a_refused_night_is_an_event_and_goes_to_the_webhook_that_prefect_keeps(order: Order, tmp_path: Path) -> None:
     from prefect.blocks.webhook import Webhook
 
-    from flows.nightly import nightly
+    from flows.service.flows import nightly
 
     early = BARS[BARS["session"] < "2024-06-03"].drop(columns=["dividend", "split"])
     early.to_csv(tmp_path / "early.csv", index=False)
@@ -113,7 +113,7 @@ def test_a_refused_night_is_an_event_and_goes_to_the_webhook_that_prefect_keeps(
 
 
 def test_a_watch_is_a_flow_that_says_what_is_late(order: Order) -> None:
-    from flows.nightly import nightly, watch
+    from flows.service.flows import nightly, watch
 
     nightly(order, AS_OF)
     (said,) = watch(market_files=[order.market_file])
@@ -124,7 +124,7 @@ def test_a_watch_is_a_flow_that_says_what_is_late(order: Order) -> None:
 def test_artifacts_that_fail_cost_a_line_in_the_log(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from flows import artifacts as left
+    from flows.service import artifacts as left
 
     def fail(*_: object, **_options: object) -> None:
         raise RuntimeError("no server")

@@ -14,16 +14,16 @@ from sqlalchemy import Engine
 from test_db_predictions import run
 from typer.testing import CliRunner
 
-from db import evidence, queries, repositories
 from db.engine import transaction
 from db.errors import StoreUsageError
-from db.questions import QUESTIONS
-from dtml.bars import BAR_COLUMNS
+from db.questions.questions import QUESTIONS
+from db.rows import evidence, queries, repositories
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
-from flows.asking import answer, show_history, show_markets, show_runs
-from flows.questions_cli import questions
-from flows.questions_commands import show_questions
+from dtml.prices.bars import BAR_COLUMNS
+from flows.commands.query import answer, show_history, show_markets, show_runs
+from flows.commands.questions import questions
+from flows.commands.questions_work import show_questions
 
 NIGHTS = 50
 DAYS = pd.bdate_range("2024-01-02", periods=NIGHTS + 1)

@@ -12,17 +12,17 @@ import pytest
 from made_backtests import FIRST, LAST, backtest_of, desk_of
 from made_nights import BARS, FrameSource
 
-from db import backtests, evidence, queries, repositories
 from db.engine import reading, transaction
+from db.rows import backtests, evidence, queries, repositories
 from dtml.errors import DtmlError, UsageError
-from dtml.sessions import previous_session, sessions_between
-from flows import backtest as backtest_module
-from flows.backtest import Backtest, Job, Plan, one_by_one, run_fold
-from flows.backtest_scores import Result, run_backtest
-from flows.desk import Order, stored_bars
-from flows.fetch import fetch_bars
-from flows.night import run_night
-from flows.study_commands import Where, backtest_market
+from dtml.prices.sessions import previous_session, sessions_between
+from flows.backtest import folds as backtest_module
+from flows.backtest.folds import Backtest, Job, Plan, one_by_one, run_fold
+from flows.backtest.results import Result, run_backtest
+from flows.commands.studies_work import Where, backtest_market
+from flows.nightly.context import Order, stored_bars
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import run_night
 
 
 def predictions(backtest: Backtest) -> pd.DataFrame:

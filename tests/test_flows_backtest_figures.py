@@ -9,14 +9,14 @@ import pytest
 from made_backtests import FIRST, LAST, backtest_of
 from sqlalchemy import Engine
 
-from db import backtests, queries
 from db.engine import reading
-from dtml.performance import deflated_sharpe, session_sharpe
-from dtml.portfolio import Costs
-from dtml.sessions import previous_session, sessions_between
-from flows.backtest import Backtest
-from flows.backtest_scores import run_backtest
-from flows.desk import Order
+from db.rows import backtests, queries
+from dtml.backtest.performance import deflated_sharpe, session_sharpe
+from dtml.backtest.portfolio import Costs
+from dtml.prices.sessions import previous_session, sessions_between
+from flows.backtest.folds import Backtest
+from flows.backtest.results import run_backtest
+from flows.nightly.context import Order
 
 pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 

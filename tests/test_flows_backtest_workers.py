@@ -15,7 +15,7 @@ import pytest
 from made_backtests import MARKET
 
 from db.engine import open_engine
-from db.queries import select
+from db.rows.queries import select
 
 Interference = Callable[[subprocess.Popen[str]], None]
 DTML = Path(sys.executable).with_name("dtml")

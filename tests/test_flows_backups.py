@@ -13,9 +13,9 @@ from made_stores import FIRST, WEIGHTS, contents, fill, keep_weights, rows, url_
 from sqlalchemy import Engine
 from test_db_predictions import run
 
-from db import queries, repositories
 from db.engine import open_engine, reading, require_current, transaction, upgrade
-from db.schema import REVISION
+from db.rows import queries, repositories
+from db.tables.schema import REVISION
 
 pytest_plugins = ("made_db_commands",)
 

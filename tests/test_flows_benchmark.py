@@ -11,20 +11,20 @@ import pytest
 from made_nights import AS_OF, BARS, SIMULATED, SMALL
 from sqlalchemy import Engine
 
-from db import queries
 from db.engine import reading
-from dtml.baselines import RecurrentConfig
+from db.rows import queries
+from dtml.baselines.recurrent import RecurrentConfig
+from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import DtmlError, UsageError
-from dtml.members import Epoch, Member, TrainingConfig
 from dtml.model import ModelConfig
-from dtml.paper import SETS, Figure, PaperSet, Recipe, grid, name_of, shortened
-from dtml.stocknet import StockNetConfig
-from flows.benchmark import Study, members_of, train_models
-from flows.benchmark_scores import run_benchmark
-from flows.desk import Desk, Order, open_stored_desk
-from flows.fetch import fetch_bars
-from flows.night import run_night
-from flows.study_commands import run_paper
+from dtml.published import SETS, Figure, PaperSet, Recipe, grid, name_of, shortened
+from dtml.training.members import Epoch, Member, TrainingConfig
+from flows.benchmark.results import run_benchmark
+from flows.benchmark.train import Study, members_of, train_models
+from flows.commands.studies_work import run_paper
+from flows.nightly.context import Desk, Order, open_stored_desk
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import run_night
 
 QUICK = TrainingConfig(epochs=3, batch_days=31, first_kept_epoch=1, learning_rate=0.003)
 PAPER = PaperSet(
@@ -164,7 +164,7 @@ def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
 ) -> None:
     small = PAPER.recipes["dtml"]
     others = [replace(small, model=replace(small.model, beta=beta)) for beta in (0.01, 1.0)]
-    monkeypatch.setattr("flows.benchmark.grid", lambda recipe: [*others, recipe])
+    monkeypatch.setattr("flows.benchmark.train.grid", lambda recipe: [*others, recipe])
     paper = replace(PAPER, recipes={"dtml": small})
     found = run_benchmark(Study(stored, paper, seeds=(0, 1), with_grid=True))
     dtml = found.members[found.members["predictor"] == "dtml"]
@@ -237,8 +237,8 @@ def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
 def order(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
     """The small set in files, an empty store, and no flow to be had."""
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
-    monkeypatch.setattr("flows.study_commands.SETS", {"simulated": PAPER})
-    monkeypatch.setitem(sys.modules, "flows.study_flows", None)
+    monkeypatch.setattr("flows.commands.studies_work.SETS", {"simulated": PAPER})
+    monkeypatch.setitem(sys.modules, "flows.backtest.flow", None)
     bars = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].rename(columns={"session": "date"})
     index = bars["symbol"] == SIMULATED.index_symbol
     for name, which in (("prices", ~index), ("fewer", ~index & (bars["symbol"] != "L01")), ("index", index)):

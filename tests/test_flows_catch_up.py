@@ -10,18 +10,18 @@ import pytest
 from made_nights import AS_OF, BARS, FrameSource, LimitedSource, small_market, without
 from typer.testing import CliRunner
 
-from db import queries
+from db.connection.locks import market_lock
 from db.engine import open_engine, reading
 from db.errors import StoreBusyError
-from db.locks import market_lock
-from dtml.sessions import session_close, sessions_between, sessions_up_to
-from flows.catch_up import LIMIT, catch_up, missed_nights
+from db.rows import queries
+from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
 from flows.cli import app
-from flows.desk import Desk
-from flows.fetch import OVERLAP, fetch_bars
-from flows.night import run_night
-from flows.predict import forecast
-from flows.train import load_model
+from flows.nightly.catch_up import LIMIT, catch_up, missed_nights
+from flows.nightly.context import Desk
+from flows.nightly.fetch import OVERLAP, fetch_bars
+from flows.nightly.night import run_night
+from flows.nightly.predict import forecast
+from flows.nightly.train import load_model
 
 FOLLOWING = [day.date() for day in sessions_between("XNYS", AS_OF, date(2024, 7, 9))[1:]]
 

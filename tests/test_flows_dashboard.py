@@ -27,8 +27,8 @@ from made_dashboard import (
 )
 from sqlalchemy import event, text
 
-from db import schema
-from flows.dashboard import link
+from db.tables import schema
+from flows.dashboard.app import link
 
 NIGHT, TARGET = (DAYS[day].date() for day in (15, 16))  # complete, of the first run
 REFUSED = DAYS[NIGHTS].date()
@@ -180,7 +180,7 @@ def told(value: Any) -> str:
 def test_a_csv_of_many_batches_is_the_same(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"/market/{MARKET}/scores.csv"
     whole = site.get(address).body
-    monkeypatch.setattr("db.browsing.BATCH", 7)
+    monkeypatch.setattr("db.rows.browsing.BATCH", 7)
     assert site.get(address).body == whole
 
 

@@ -14,9 +14,9 @@ from made_nights import AS_OF
 from test_dtml_backtest_report import page as backtest_page
 
 from db.engine import open_engine, upgrade
-from flows.dashboard import dashboard, link
-from flows.desk import Desk
-from flows.night import run_night
+from flows.dashboard.app import dashboard, link
+from flows.nightly.context import Desk
+from flows.nightly.night import run_night
 
 WIDTHS, THEMES = (1280, 390), ("light", "dark")
 SERIOUS = ("serious", "critical")

@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 
 PROGRAM = """
 import sys
-from flows.dashboard_cli import dashboards
+from flows.commands.dashboard import dashboards
 from flows.failures import run_command
 code = run_command(dashboards)
 print("loaded", sorted({"torch", "prefect"} & set(sys.modules)))

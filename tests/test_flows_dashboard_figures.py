@@ -21,16 +21,16 @@ from made_nights import AS_OF
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 from sqlalchemy import Engine, text
 
-from db import browsing as reads
 from db.engine import reading
+from db.rows import browsing as reads
+from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
-from dtml.rules import NAIVE_RULES
-from flows import dashboard_compare as compare
-from flows.dashboard import dashboard, link
-from flows.dashboard_pages import SORTS, Sort, market_rows, night_calls, night_of, verdict
-from flows.dashboard_stock import MARKS, marks, price_chart, span_scores
-from flows.desk import Desk
-from flows.night import run_night
+from flows.dashboard import compare
+from flows.dashboard.app import dashboard, link
+from flows.dashboard.market import SORTS, Sort, market_rows, night_calls, night_of, verdict
+from flows.dashboard.stock import MARKS, marks, price_chart, span_scores
+from flows.nightly.context import Desk
+from flows.nightly.night import run_night
 
 NIGHT = DAYS[15].date()  # of the first run
 
@@ -163,7 +163,7 @@ def test_every_call_with_an_outcome_is_marked_at_its_session(site: Site) -> None
 
 
 def test_a_table_is_cut_and_says_so_while_its_csv_is_whole(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.dashboard_stock.SHOWN", 7)
+    monkeypatch.setattr("flows.dashboard.stock.SHOWN", 7)
     address = f"/market/{MARKET}/stock/S01?from={DAYS[0].date()}"
     page = Page(site.get(address).body)
     assert f"The newest 7 of {NIGHTS} in this span; the CSV has all." in page.seen

@@ -17,7 +17,7 @@ from made_dashboard import (
 )
 from sqlalchemy import Engine, create_engine, text
 
-from flows.dashboard import HEADERS, dashboard
+from flows.dashboard.app import HEADERS, dashboard
 
 UNKNOWN = {
     "/nowhere": "Not Found",
@@ -120,7 +120,10 @@ def test_a_store_that_breaks_is_said_in_a_line(
             assert answer.status == 503
             assert "night_log" in (said := Page(answer.body).seen)
             assert "Traceback" not in said
-    assert [record.getMessage().count("\n") for record in caplog.records if record.name == "flows.dashboard"] == [0, 0]
+    assert [record.getMessage().count("\n") for record in caplog.records if record.name == "flows.dashboard.app"] == [
+        0,
+        0,
+    ]
 
 
 def test_no_password_comes_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -139,7 +142,7 @@ def test_an_unforeseen_failure_shows_no_more_than_its_kind(
     def fail(*_: object) -> None:
         raise KeyError("secret words")
 
-    monkeypatch.setattr("flows.dashboard.markets_page", fail)
+    monkeypatch.setattr("flows.dashboard.app.markets_page", fail)
     with caplog.at_level(logging.WARNING):
         answer = site.get("/")
     assert answer.status == 500

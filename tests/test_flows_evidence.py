@@ -8,17 +8,17 @@ from made_backtests import backtest_of, desk_of
 from made_nights import AS_OF, BARS, FrameSource
 from sqlalchemy import Engine
 
-from db import calls, evidence, queries
 from db.engine import open_engine, reading
-from dtml.charts import figure
+from db.rows import calls, evidence, queries
+from dtml.baselines.naive_rules import NAIVE_RULES, naive_calls
 from dtml.markets.definition import LEVELS
-from dtml.rules import NAIVE_RULES, naive_calls
-from dtml.sessions import next_session, sessions_up_to
-from flows.backtest_scores import run_backtest
-from flows.desk import Desk, Order, stored_bars
-from flows.night import Night, run_night
-from flows.predict import LOOKS, first_needed, look
-from flows.train import load_model
+from dtml.pages.charts import figure
+from dtml.prices.sessions import next_session, sessions_up_to
+from flows.backtest.results import run_backtest
+from flows.nightly.context import Desk, Order, stored_bars
+from flows.nightly.night import Night, run_night
+from flows.nightly.predict import LOOKS, first_needed, look
+from flows.nightly.train import load_model
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 4)]
 

@@ -13,20 +13,22 @@ from made_commands import Command
 from made_nights import SMALL
 from sqlalchemy import Engine
 
-from db import evidence, queries
 from db.engine import reading
+from db.rows import evidence, queries
+from dtml.attention.significance import importance_by_day, over_days, share_found
+from dtml.attention.summary import words
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
-from dtml.explained import words
-from dtml.explanations import importance_by_day, over_days, share_found
+from dtml.lookahead.pipeline import CPU, History, Pipeline
 from dtml.markets import load_market
-from dtml.pipeline import CPU, History, Pipeline
-from dtml.sessions import next_session, sessions_between
+from dtml.prices.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
-from dtml.training import fit_members
-from flows import explain as flow_module
-from flows.desk import Order
-from flows.explain import (
+from dtml.training.fit import fit_members
+from flows.commands.explain import explanations
+from flows.nightly.context import Order
+from flows.nightly.train import train_model
+from flows.studies import explain as flow_module
+from flows.studies.explain import (
     Trial,
     days_looked_at,
     explain,
@@ -38,8 +40,6 @@ from flows.explain import (
     shortened,
     train_networks,
 )
-from flows.explain_cli import explanations
-from flows.train import train_model
 
 AS_OF, EARLIER = date(2024, 5, 31), date(2024, 1, 31)
 QUICK = ("--members", "2", "--shuffles", "6", "--epochs", "1")

@@ -16,9 +16,9 @@ import typer
 from made_service import BIN, answering, failed_service, needs_proc, processes_of
 
 from dtml.errors import DtmlError
-from flows import server
 from flows.failures import run_command
-from flows.server import LOGIN, REMEDY, SERVER_LOGIN, Server, is_open, warning_of_open_server
+from flows.service import prefect_server as server
+from flows.service.prefect_server import LOGIN, REMEDY, SERVER_LOGIN, Server, is_open, warning_of_open_server
 
 
 @pytest.fixture

@@ -15,15 +15,15 @@ from made_nights import AS_OF
 from sqlalchemy import Engine, text
 from test_flows_reproduce import receipt_of
 
-from db import queries
 from db.engine import reading, transaction
-from flows import train
-from flows.backtest_scores import run_backtest
-from flows.desk import Desk, Order
-from flows.fetch import fetch_bars
-from flows.night import NightRefusedError, run_night
+from db.rows import queries
+from flows.backtest.results import run_backtest
+from flows.nightly import train
+from flows.nightly.context import Desk, Order
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import NightRefusedError, run_night
+from flows.nightly.train import load_model, train_model, why_due
 from flows.settings import data_folder
-from flows.train import load_model, train_model, why_due
 
 LOSSES: dict[str, Callable[[Path], object]] = {
     "missing": lambda file: file.unlink(),

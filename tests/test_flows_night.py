@@ -10,17 +10,17 @@ import pytest
 from made_nights import AS_OF, BARS, FrameSource, LimitedSource, without
 from sqlalchemy import text
 
-from db import queries
 from db.engine import reading
+from db.rows import queries
 from dtml.errors import DtmlError
-from dtml.sessions import next_session, sessions_up_to
-from flows import night as night_module
-from flows import predict
-from flows.desk import Desk, StoredSource, stored_bars
-from flows.fetch import OVERLAP, fetch_bars
-from flows.night import NightRefusedError, run_night
-from flows.predict import forecast
-from flows.train import load_model, train_model
+from dtml.prices.sessions import next_session, sessions_up_to
+from flows.nightly import night as night_module
+from flows.nightly import predict
+from flows.nightly.context import Desk, StoredSource, stored_bars
+from flows.nightly.fetch import OVERLAP, fetch_bars
+from flows.nightly.night import NightRefusedError, run_night
+from flows.nightly.predict import forecast
+from flows.nightly.train import load_model, train_model
 
 
 def counts(desk: Desk) -> dict[str, int]:

@@ -17,8 +17,8 @@ from typer.main import get_command
 
 from dtml.errors import UsageError
 from flows.cli import app
-from flows.interrupts import GO_ON
-from flows.options import order_of
+from flows.commands.options import order_of
+from flows.signals import GO_ON
 
 ROOT = Path(__file__).parents[1]
 

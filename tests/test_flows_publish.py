@@ -10,15 +10,15 @@ import pytest
 from made_nights import AS_OF
 from sqlalchemy import text
 
-from db import calls, evidence, queries
 from db.engine import reading, transaction
-from dtml.calibration import LEVELS
+from db.rows import calls, evidence, queries
 from dtml.errors import UsageError
-from dtml.sessions import sessions_up_to
-from flows.desk import Desk, Order
-from flows.night import run_night
-from flows.publish import publish_night
-from flows.report_commands import write_report
+from dtml.evaluation.calibration import LEVELS
+from dtml.prices.sessions import sessions_up_to
+from flows.commands.report_work import write_report
+from flows.nightly.context import Desk, Order
+from flows.nightly.night import run_night
+from flows.nightly.report import publish_night
 from flows.settings import data_folder
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", AS_OF, 2)]

@@ -16,17 +16,17 @@ from made_commands import Command
 from made_nights import AS_OF, BARS, FrameSource, without
 from sqlalchemy import Engine, text
 
-from db import queries
 from db.engine import reading, transaction
+from db.rows import queries
 from dtml.errors import UsageError
-from dtml.sessions import next_session, sessions_up_to
-from flows.desk import Desk
-from flows.fetch import fetch_bars
-from flows.night import NightRefusedError, run_night
-from flows.replay import Archive, Replay
-from flows.reproduce import Receipt, reproduce, run_of
+from dtml.prices.sessions import next_session, sessions_up_to
+from flows.nightly.context import Desk
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import NightRefusedError, run_night
+from flows.nightly.train import train_model
+from flows.replay.night import Archive, Replay
+from flows.replay.prediction import Receipt, reproduce, run_of
 from flows.settings import data_folder
-from flows.train import train_model
 
 FOLLOWING = next_session("XNYS", AS_OF)
 LATER = datetime(2124, 1, 1, tzinfo=UTC)
@@ -78,7 +78,7 @@ def test_a_night_under_a_clock_a_year_ahead_is_dated_anew_and_replays_equal(
     desk: Desk, archive: Archive, dtml: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as wrong:
-        wrong.setattr("db.service.datetime", AYearAhead)
+        wrong.setattr("db.rows.service.datetime", AYearAhead)
         run_night(desk, AS_OF)
     with pytest.raises(NightRefusedError, match=r"the newest fetch of simulated is dated .*dtml db redate sim"):
         run_night(desk, FOLLOWING)

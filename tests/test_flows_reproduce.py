@@ -12,17 +12,17 @@ from made_commands import Command
 from made_nights import AS_OF, BARS, FrameSource
 from sqlalchemy import Engine, text
 
-from db import queries
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
+from db.rows import queries
 from dtml.errors import UsageError
-from dtml.sessions import next_session
-from flows.backtest_scores import run_backtest
-from flows.desk import Desk, Order, read_market
-from flows.fetch import fetch_bars
-from flows.night import run_night
-from flows.replay import FIGURES, Archive
-from flows.reproduce import Receipt, market_of, reproduce, retrain, run_of
+from dtml.prices.sessions import next_session
+from flows.backtest.results import run_backtest
+from flows.nightly.context import Desk, Order, read_market
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import run_night
+from flows.replay.night import FIGURES, Archive
+from flows.replay.prediction import Receipt, market_of, reproduce, retrain, run_of
 
 FOLLOWING = next_session("XNYS", AS_OF)
 

@@ -11,18 +11,18 @@ from made_nights import AS_OF, BARS, FrameSource, without
 from prefect.client.schemas.objects import State
 from sqlalchemy import Engine
 
-from db import queries
+from db.connection.locks import market_lock
 from db.engine import reading
-from db.locks import market_lock
+from db.rows import queries
 from dtml.markets import load_market, market_names
-from dtml.sessions import last_closed_session, session_close, sessions_between
+from dtml.prices.sessions import last_closed_session, session_close, sessions_between
 from dtml.sources import Fetched
-from flows import scheduled
-from flows.desk import Desk, Order
-from flows.night import directly, run_night
-from flows.nightly import MINUTE
-from flows.schedules import DELAY, next_night, night_cron, schedules_of, skip_reason
-from flows.serve import Service
+from flows.nightly.context import Desk, Order
+from flows.nightly.night import directly, run_night
+from flows.service import scheduled
+from flows.service.flows import MINUTE
+from flows.service.runner import Service
+from flows.service.schedules import DELAY, next_night, night_cron, schedules_of, skip_reason
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -8,16 +8,16 @@ import pandas as pd
 import pytest
 from made_nights import AS_OF, BARS, FrameSource, without
 
-from db import queries, repositories
 from db.engine import reading, transaction
-from dtml.metrics import confusion_by_day
-from dtml.rules import NAIVE_RULES
-from dtml.sessions import next_session, sessions_up_to
-from flows import score
-from flows.desk import Desk
-from flows.fetch import fetch_bars
-from flows.night import run_night
-from flows.score import day_counts, score_market
+from db.rows import queries, repositories
+from dtml.baselines.naive_rules import NAIVE_RULES
+from dtml.evaluation.metrics import confusion_by_day
+from dtml.prices.sessions import next_session, sessions_up_to
+from flows.nightly import score
+from flows.nightly.context import Desk
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import run_night
+from flows.nightly.score import day_counts, score_market
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
 

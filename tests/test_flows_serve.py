@@ -9,9 +9,9 @@ from pathlib import Path
 from made_service import BIN, PATIENCE_S, asked, cmdline, environ, needs_proc, nights, processes_of, serving, waited
 
 from dtml.markets import load_market
-from dtml.sessions import last_closed_session
-from flows.schedules import DELAY, Schedule, schedules_of, translation_schedule, watch_schedule
-from flows.server import LOGIN
+from dtml.prices.sessions import last_closed_session
+from flows.service.prefect_server import LOGIN
+from flows.service.schedules import DELAY, Schedule, schedules_of, translation_schedule, watch_schedule
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,7 +56,7 @@ def test_a_service_that_is_killed_takes_its_runs_and_its_server_along(tmp_path: 
 def test_a_server_that_dies_ends_the_service_with_a_reason(tmp_path: Path) -> None:
     with serving(tmp_path / "one") as service:
         service.wait_for("Ctrl-C ends it")
-        (server,) = (pid for pid in processes_of(tmp_path / "one") if b"flows.guarded_server" in cmdline(pid))
+        (server,) = (pid for pid in processes_of(tmp_path / "one") if b"flows.service.guarded_server" in cmdline(pid))
         refused = subprocess.run(
             [BIN / "dtml", "serve", "simulated"],
             env=os.environ | {"DTML_DATA": str(tmp_path / "one" / "data")},

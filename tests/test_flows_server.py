@@ -17,7 +17,7 @@ import pytest
 from made_browser import browser
 from made_service import PATIENCE_S, Serving, answering, asked, cmdline, needs_proc, processes_of, serving, waited
 
-from flows.server import LOGIN
+from flows.service.prefect_server import LOGIN
 
 EVIL = "https://evil.example"
 SECRET = {"MY_CLOUD_SECRET": "planted", "DTML_READER_PASSWORD": "planted"}
@@ -64,7 +64,7 @@ def api(service: Serving) -> str:
 @contextmanager
 def temporary(folder: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
     """A process with a temporary server, as a night has: the address of its API, the login, and the process."""
-    code = "from flows.server import require_server; import os; require_server(); "
+    code = "from flows.service.prefect_server import require_server; import os; require_server(); "
     code += f"print(os.environ['PREFECT_API_URL'], os.environ['{LOGIN}'], flush=True); input()"
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
     environment = plain | {"DTML_DATA": str(folder / "data"), "PREFECT_HOME": str(folder / "data" / "prefect")}
@@ -125,7 +125,7 @@ def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path: Pat
 def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(tmp_path: Path) -> None:
     with temporary(tmp_path) as (api, _, process):
         port = int(re.findall(r":(\d+)/", api)[0])
-        (serving_pid,) = (pid for pid in processes_of(tmp_path) if b"flows.guarded_server" in cmdline(pid))
+        (serving_pid,) = (pid for pid in processes_of(tmp_path) if b"flows.service.guarded_server" in cmdline(pid))
         os.kill(serving_pid, signal.SIGKILL)
         while process.poll() is None:
             with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -172,7 +172,7 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
     before = len(RUN_ENDED.findall(service.said))
     asked(f"{api}/deployments/{night['id']}/create_flow_run", service.login, {"state": {"type": "SCHEDULED"}})
     seen: dict[int, set[str]] = {}
-    (serving_pid,) = (pid for pid in processes_of(folder) if b"flows.guarded_server" in cmdline(pid))
+    (serving_pid,) = (pid for pid in processes_of(folder) if b"flows.service.guarded_server" in cmdline(pid))
 
     def ended() -> bool:
         for pid in processes_of(folder):
@@ -200,7 +200,9 @@ def test_two_services_that_start_together_have_a_server_each_and_the_death_of_on
     with serving(tmp_path / "one", **any_port) as one, serving(tmp_path / "two", **any_port) as two:
         pages = {service.wait_for(r"page (\S+),")[1] for service in (one, two)}
         assert len(pages) == 2
-        (serving_pid,) = (pid for pid in processes_of(tmp_path / "one") if b"flows.guarded_server" in cmdline(pid))
+        (serving_pid,) = (
+            pid for pid in processes_of(tmp_path / "one") if b"flows.service.guarded_server" in cmdline(pid)
+        )
         os.kill(serving_pid, signal.SIGKILL)
         assert one.process.wait(PATIENCE_S) == 1
         assert "error: Prefect's server ended with -9: start the command again" in one.said

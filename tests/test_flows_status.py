@@ -15,17 +15,17 @@ from made_commands import Command
 from made_nights import AS_OF, BARS, FrameSource, without
 from sqlalchemy import Engine
 
-from db import queries, repositories, service
+from db.connection.locks import market_lock
 from db.engine import reading, transaction
-from db.locks import market_lock
+from db.rows import queries, repositories, service
 from dtml.errors import UsageError
 from dtml.markets import load_market
-from dtml.sessions import next_session
-from flows.desk import Desk
-from flows.fetch import fetch_bars
-from flows.night import NightRefusedError, run_night
-from flows.status import Standing, due_night, named_markets, standing_of
-from flows.status_cli import statuses
+from dtml.prices.sessions import next_session
+from flows.commands.status import statuses
+from flows.nightly.context import Desk
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import NightRefusedError, run_night
+from flows.service.status import Standing, due_night, named_markets, standing_of
 
 MARKET = replace(load_market("simulated"), retrain=63)
 EVENING = datetime(2024, 7, 1, 22, 45, tzinfo=UTC)  # of AS_OF, a quarter of an hour after its night is due
@@ -230,6 +230,7 @@ def test_a_store_that_is_not_there_is_not_made_by_asking(
 
 
 def test_telling_needs_neither_prefect_nor_torch() -> None:
-    code = "import sys, flows.alerts, flows.status_console; print(sorted({'torch', 'prefect'} & set(sys.modules)))"
+    modules = "flows.service.alerts, flows.commands.status_console"
+    code = f"import sys, {modules}; print(sorted({{'torch', 'prefect'}} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"

@@ -7,16 +7,16 @@ import pandas as pd
 import pytest
 from made_nights import AS_OF, BARS, FrameSource
 
-from db import queries
 from db.engine import reading
-from dtml.backtest import spans
+from db.rows import queries
+from dtml.backtest.folds import spans
 from dtml.errors import DtmlError
 from dtml.experiments import vary
-from flows.desk import Desk, stored_bars
-from flows.fetch import fetch_bars
-from flows.night import NightRefusedError, run_night
+from flows.nightly.context import Desk, stored_bars
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import NightRefusedError, run_night
+from flows.nightly.train import fit_model, load_model, train_model, why_due, windows_of
 from flows.settings import data_folder
-from flows.train import fit_model, load_model, train_model, why_due, windows_of
 
 
 def counts(desk: Desk) -> dict[str, int]:

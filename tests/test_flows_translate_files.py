@@ -13,7 +13,7 @@ from filelock import FileLock
 from made_commands import Command
 from made_recipe import PAIRS, SOURCES, ended, is_one_line, started
 
-from flows import translate_files
+from flows.translating import files as translate_files
 
 pytest_plugins = ("made_translators",)
 TARGETS = [target for _, target in PAIRS[440:]]

@@ -19,14 +19,14 @@ from made_recipe import SOURCES, ended, is_one_line, started
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from sqlalchemy import Engine
 
-from db import translation_queue
 from db.engine import open_engine, reading, transaction
-from flows import translate as flow
-from flows.desk import Order, open_store
-from flows.schedules import DELAY, translation_schedule
-from flows.serve import service_of
-from flows.translate import work_off
-from translation.decoding import Search
+from db.rows import translation_queue
+from flows.nightly.context import Order, open_store
+from flows.service.runner import service_of
+from flows.service.schedules import DELAY, translation_schedule
+from flows.translating import flow
+from flows.translating.flow import work_off
+from translation.decoding.beam_search import Search
 
 pytest_plugins = ("made_translators",)
 GREEDY, CPU = Search(beams=1, alpha=0.0), torch.device("cpu")

@@ -11,13 +11,13 @@ from made_commands import Command
 from made_recipe import SOURCES
 from sqlalchemy import Engine
 
-from db import translation_queue
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.translation_queue import MOST_CHARACTERS, queue_texts, take_texts
-from db.translation_schema import LONGEST_TEXT
-from flows.translate import work_off
-from translation.decoding import Search
+from db.rows import translation_queue
+from db.rows.translation_queue import MOST_CHARACTERS, queue_texts, take_texts
+from db.tables.translation_schema import LONGEST_TEXT
+from flows.translating.flow import work_off
+from translation.decoding.beam_search import Search
 
 pytest_plugins = ("made_translators",)
 GREEDY, CPU = Search(beams=1, alpha=0.0), torch.device("cpu")

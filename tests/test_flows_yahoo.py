@@ -15,8 +15,8 @@ from fake_yahoo import FakeYahoo, Fault
 from made_history import INDEX, History, made_history, market_text, with_row_on, without_sessions
 
 from db.engine import open_engine, reading
-from db.queries import select
-from dtml.sessions import sessions_between
+from db.rows.queries import select
+from dtml.prices.sessions import sessions_between
 
 DTML = str(Path(sys.executable).with_name("dtml"))
 FIRST, SECOND, THIRD = date(2024, 3, 28), date(2024, 4, 1), date(2024, 4, 2)

@@ -21,22 +21,22 @@ from price_files import FIRST, LAST, MARKET, long
 from safetensors.torch import save
 from sqlalchemy import Engine, text
 
+from db.connection.sandbox import guarded
 from db.engine import open_engine, reading
 from db.errors import StoreError
-from db.typed_sql import guarded
-from dtml.bars import BAR_COLUMNS
 from dtml.checkpoints import load_ensemble, sha256
 from dtml.errors import DtmlError
 from dtml.markets import load_market_file
+from dtml.prices.bars import BAR_COLUMNS
 from dtml.sources.files import FileSource
 from flows.cli import app
 from flows.failures import run_command
-from translation.checkpointing import read_tensors
-from translation.corpus import Corpus
+from translation.data.corpus import Corpus
+from translation.data.tokenizer import Tokenizer
 from translation.errors import TranslationError
 from translation.models import load_model
 from translation.recipes import read_recipe
-from translation.tokenizer import Tokenizer
+from translation.training.checkpoints import read_tensors
 
 # A file is written again for each example, and machines that test are slow and busy: no example has a deadline.
 fuzzed = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from db import schema
-from db.dictionary import data_dictionary
-from db.views import VIEW_COLUMNS
+from db.tables import schema
+from db.views.dictionary import data_dictionary
+from db.views.views import VIEW_COLUMNS
 from dtml.markets import market_names
 
 ROOT = Path(__file__).parents[1]
@@ -57,14 +57,11 @@ def test_every_package_is_shipped() -> None:
     assert set(listed) == found
 
 
-def test_the_readmes_name_every_file_market_and_view() -> None:
+def test_the_readmes_name_every_market_and_view() -> None:
     for name in market_names():
         assert f"`{name}`" in README, name
     for name in (*VIEW_COLUMNS, *(table.name for table in schema.metadata.sorted_tables)):
         assert f"`{name}`" in DICTIONARY, name
-    for file in FILES:
-        if file.parts[-2] in ("flows", "dtml", "db", "sources") and file.name != "__init__.py":
-            assert file.name in README, file.name
 
 
 def test_the_stores_readme_holds_the_data_dictionary_as_it_is() -> None:

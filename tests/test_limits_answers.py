@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from db.errors import StoreUsageError
 from dtml.errors import UsageError
-from flows.asking import SHOWN, answer
+from flows.commands.query import SHOWN, answer
 
 NUMBERS = "with recursive n(i) as (select 1 union all select i + 1 from n{end})"
 ENDLESS = NUMBERS.format(end="") + " select i from n"
@@ -25,15 +25,15 @@ CHILD = """
 import resource, sys
 from pathlib import Path
 import db.engine
-import flows.asking
+import flows.commands.query
 from dtml.errors import DtmlError
 from db.errors import StoreError
 form, memory, sql = sys.argv[1:]
-flows.asking.MEMORY = int(memory)
+flows.commands.query.MEMORY = int(memory)
 db.engine.READ_LIMIT_S = 3600  # not what is asked about here
 try:
     forms = {name: name == form for name in ("as_json", "as_csv")}
-    flows.asking.answer(sql, **forms, parquet=Path("rows.parquet") if form == "parquet" else None)
+    flows.commands.query.answer(sql, **forms, parquet=Path("rows.parquet") if form == "parquet" else None)
 except (DtmlError, StoreError) as error:
     print(error, file=sys.stderr)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr)
@@ -93,11 +93,11 @@ def test_a_long_value_is_cut_in_a_table_and_whole_elsewhere(capsys: pytest.Captu
 def test_a_file_that_must_be_held_at_once_is_refused_beyond_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("db.queries.HELD_ROWS", 5000)
+    monkeypatch.setattr("db.rows.queries.HELD_ROWS", 5000)
     with pytest.raises(StoreUsageError, match=r"more than 5,000 rows .* is not held at once: ask for less, or for CSV"):
         answer(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
-    monkeypatch.setattr("db.queries.HELD_ROWS", 10**9)
-    monkeypatch.setattr("db.queries.HELD_BYTES", 10**6)
+    monkeypatch.setattr("db.rows.queries.HELD_ROWS", 10**9)
+    monkeypatch.setattr("db.rows.queries.HELD_BYTES", 10**6)
     with pytest.raises(StoreUsageError, match=r"or 1,000,000 bytes is not held at once"):
         answer(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
     assert list(tmp_path.glob("*.parquet*")) == []
@@ -107,7 +107,7 @@ def test_a_file_that_must_be_held_at_once_is_refused_beyond_a_bound(
 def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed(
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("flows.asking.LARGEST", 100_000)
+    monkeypatch.setattr("flows.commands.query.LARGEST", 100_000)
     with pytest.raises(UsageError, match="more than 100,000 characters is not printed: ask for it in parts"):
         answer(ENDLESS, **TABLE | {form: True})
     assert capsys.readouterr().out == ""
@@ -159,7 +159,7 @@ def test_an_answer_is_the_same_in_batches_of_any_size(
         for sql in asked:
             found = set()
             for rows in (1, 2, 2000):
-                monkeypatch.setattr("db.typed_sql.ROWS", rows)
+                monkeypatch.setattr("db.connection.sandbox.ROWS", rows)
                 answer(sql, **form)
                 found.add(capsys.readouterr().out)
             assert len(found) == 1

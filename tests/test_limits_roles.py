@@ -6,10 +6,10 @@ from made_roles import NAME, as_role, run
 from made_stores import contents
 from sqlalchemy import Engine, make_url, text
 
+from db.admin.roles import grant_reader
+from db.connection.locks import market_lock
 from db.engine import transaction
-from db.locks import market_lock
-from db.roles import grant_reader
-from db.views import VIEW_SQL
+from db.views.views import VIEW_SQL
 
 pytest_plugins = ("made_roles",)
 
@@ -141,7 +141,7 @@ def test_no_reader_stops_a_night(store: tuple[Engine, str], analyst: Engine) -> 
 
 @pytest.mark.parametrize("store", ["public"], indirect=True)
 def test_a_reader_fills_no_disk_by_sorting(store: tuple[Engine, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("db.roles.TEMPORARY_LIMIT", "1MB")
+    monkeypatch.setattr("db.admin.roles.TEMPORARY_LIMIT", "1MB")
     grant_reader(store[0], NAME)
     many = "select repeat('x', 99) || n as long from generate_series(1, 50000) as n"
     for sql in (f"{many} order by long", f"declare kept cursor with hold for {many}"):
@@ -153,7 +153,7 @@ def test_a_reader_fills_no_disk_by_sorting(store: tuple[Engine, str], monkeypatc
 def test_a_reader_takes_as_many_connections_as_it_was_given(
     store: tuple[Engine, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("db.roles.CONNECTIONS", 2)
+    monkeypatch.setattr("db.admin.roles.CONNECTIONS", 2)
     grant_reader(store[0], NAME)
     analyst = as_role(store[1], NAME)
     with analyst.connect(), analyst.connect(), pytest.raises(sa.exc.OperationalError, match="too many connections"):
@@ -167,7 +167,7 @@ def test_a_reader_takes_as_many_connections_as_it_was_given(
 def test_a_statement_of_a_reader_that_takes_too_long_is_ended(
     store: tuple[Engine, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("db.roles.READ_LIMIT_S", 0.2)
+    monkeypatch.setattr("db.admin.roles.READ_LIMIT_S", 0.2)
     grant_reader(store[0], NAME)
     with pytest.raises(sa.exc.OperationalError, match="statement timeout"):
         run(as_role(store[1], NAME), "select pg_sleep(20)")

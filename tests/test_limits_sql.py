@@ -11,9 +11,9 @@ import pytest
 from conftest import KEEPER
 from sqlalchemy import Engine, make_url, text
 
-from db import queries, repositories, service
 from db.engine import open_engine, reading, transaction
 from db.errors import StoreUsageError
+from db.rows import queries, repositories, service
 
 FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n"
 

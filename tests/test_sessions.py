@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from dtml.errors import DtmlError, UsageError
-from dtml.sessions import (
+from dtml.prices.sessions import (
     is_session,
     last_closed_session,
     next_session,
@@ -246,6 +246,6 @@ def test_building_a_calendar_warns_of_nothing() -> None:
 
 
 def test_the_library_of_calendars_is_imported_only_when_asked() -> None:
-    code = "import sys, dtml.sessions; print('exchange_calendars' in sys.modules)"
+    code = "import sys, dtml.prices.sessions; print('exchange_calendars' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"

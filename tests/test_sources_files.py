@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from price_files import FIRST, LAST, MARKET, Writer, long, write_csv, write_parquet
 
-from dtml.bars import BAR_COLUMNS
 from dtml.errors import UsageError
+from dtml.prices.bars import BAR_COLUMNS
 from dtml.sources import OUTCOME_COLUMNS, open_source
 from dtml.sources.files import FileSource
 

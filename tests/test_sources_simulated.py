@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.bars import check
 from dtml.markets import load_market
-from dtml.sessions import sessions_between
+from dtml.prices.bars import check
+from dtml.prices.sessions import sessions_between
 from dtml.sources.simulated import LISTED_LATE, LISTING, SimulatedMarket, SimulatedSource
 
 LAST = date(2024, 6, 28)

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from fake_yahoo import FakeYahoo, Fault
 
-from dtml.bars import BAR_COLUMNS, bars_frame
 from dtml.errors import UsageError
 from dtml.markets import Constituent, Index, Market
-from dtml.restatements import restated_symbols
+from dtml.prices.bars import BAR_COLUMNS, bars_frame
+from dtml.prices.restatements import restated_symbols
 from dtml.sources import Fetched
 from dtml.sources.yahoo import YahooSource
 

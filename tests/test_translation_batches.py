@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from translation.batches import batch_of, order
-from translation.corpus import Corpus, Examples, Rules, Sentences, clean
+from translation.data.batches import batch_of, order
+from translation.data.corpus import Corpus, Examples, Rules, Sentences, clean
+from translation.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from translation.errors import UsageError
-from translation.tokenizer import BEGIN, END, PAD, Tokenizer
 
 TRAIN = Path(__file__).parents[1].parent / "shared" / "data" / "translation" / "multi30k"
 VOCABULARY, COUNT, TOKENS = 40, 203, 120

@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tests.made_translations import drawn, same, trained
-from translation.checkpointing import (
+from translation.errors import TranslationError
+from translation.training.checkpoints import (
     STATE,
     Progress,
     drop_older_weights,
@@ -21,7 +22,6 @@ from translation.checkpointing import (
     save_state,
     save_weights,
 )
-from translation.errors import TranslationError
 
 KEY = "key"
 

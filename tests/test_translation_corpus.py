@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from translation.corpus import CHUNK, Corpus, Pair, Rules, check_direction, clean, shards
+from translation.data.corpus import CHUNK, Corpus, Pair, Rules, check_direction, clean, shards
+from translation.data.tokenizer import Tokenizer
 from translation.errors import TranslationError, UsageError
-from translation.tokenizer import Tokenizer
 
 PAIRS = [(f"a dog runs {number}", f"ein Hund läuft {number}") for number in range(30)]
 Write = Callable[[str, str | bytes], Path]

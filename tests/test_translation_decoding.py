@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from translation.decoding import Hypothesis, Search, best_tokens, search
+from translation.data.tokenizer import BEGIN, END
+from translation.decoding.beam_search import Hypothesis, Search, best_tokens, search
+from translation.decoding.incremental import KeysValues, TransformerStepper
 from translation.errors import TranslationError
 from translation.seq2seq import RecurrentConfig, RecurrentStepper
-from translation.stepping import KeysValues, TransformerStepper
-from translation.tokenizer import BEGIN, END
 from translation.transformer import Transformer, TransformerConfig, Weights
 
 VOCABULARY = 23

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from translation.corpus import Corpus, Pair, Rules, clean
-from translation.direction import FEWEST, Direction, piece_counts
+from translation.data.corpus import Corpus, Pair, Rules, clean
+from translation.data.language_id import FEWEST, Direction, piece_counts
+from translation.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from translation.errors import TranslationError
-from translation.tokenizer import BEGIN, END, PAD, Tokenizer
 
 DATA = Path(__file__).parents[1].parent / "shared" / "data" / "translation"
 WORDS = ("Hund Katze Mann Frau läuft schläft große kleine der die eine auf unter Tisch Haus",

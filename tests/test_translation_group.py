@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from tests.made_translations import CONFIG, trained
-from translation.checkpointing import read_tensors
 from translation.errors import UsageError
-from translation.group import ALONE, join_group
-from translation.training import Check
+from translation.training.checkpoints import read_tensors
+from translation.training.distributed import ALONE, join_group
+from translation.training.loop import Check
 
 TOGETHER = replace(CONFIG, average=1)  # the first process has the mean of the last weights, the second the last
 MEMBER = """
@@ -22,9 +22,9 @@ import sys
 from pathlib import Path
 from tests.made_translations import WIDTH, drawn, examples
 from tests.test_translation_group import TOGETHER
-from translation.checkpointing import save_weights
-from translation.group import join_group
-from translation.training import Sitting, train_network
+from translation.training.checkpoints import save_weights
+from translation.training.distributed import join_group
+from translation.training.loop import Sitting, train_network
 folder = Path(sys.argv[1])
 group, device = join_group("cpu")
 network, losses = drawn(dropout=0.0), []

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from tests.made_translations import CPU, NETWORK, drawn, model_of, recipe_of, tokenizer
-from translation.decoding import Search
-from translation.direction import Direction
+from translation.data.language_id import Direction
+from translation.data.synthetic import made_pairs
+from translation.decoding.beam_search import Search
 from translation.errors import TranslationError, UsageError
-from translation.group import ALONE, Group
 from translation.jobs import GREEDY, LONGEST, Trained, Watch, train_model, translate
 from translation.models import Model, load_model
 from translation.recipes import Recipe
-from translation.synthetic import made_pairs
-from translation.training import Check
+from translation.training.distributed import ALONE, Group
+from translation.training.loop import Check
 
 PAIRS = made_pairs(6, 9)
 TEXTS = [source for source, _ in PAIRS]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from translation import stepping
-from translation.stepping import TransformerStepper
+from translation.decoding import incremental as stepping
+from translation.decoding.incremental import TransformerStepper
 from translation.transformer import Transformer, TransformerConfig, sinusoids
 
 SENTENCES, SOURCE, TARGET, VOCABULARY = 3, 7, 5, 23

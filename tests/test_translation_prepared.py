@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.made_translations import PAIRS, recipe_of
-from translation.corpus import Corpus, Examples, clean
+from translation.data.corpus import Corpus, Examples, clean
+from translation.data.corpus_cache import NOTES, Prepared, prepare
+from translation.data.synthetic import made_pairs
+from translation.data.tokenizer import Tokenizer
 from translation.errors import UsageError
-from translation.prepared import NOTES, Prepared, prepare
 from translation.recipes import Recipe
-from translation.synthetic import made_pairs
-from translation.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_shards_smaller_than_the_corpus_give_the_same(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = prepare(recipe, tmp_path / "whole")
-    monkeypatch.setattr("translation.prepared.SHARD", 7)
+    monkeypatch.setattr("translation.data.corpus_cache.SHARD", 7)
     parts = prepare(recipe, tmp_path / "parts")
     assert equal(parts.training, whole.training)
     assert equal(parts.validation, whole.validation)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from translation.chain import chain_marginals
 from translation.errors import UsageError
 from translation.seq2seq import Attention, RecurrentConfig, RecurrentStepper, RecurrentTranslator, Remembered
+from translation.structured_attention import chain_marginals
 
 SENTENCES, SOURCE, TARGET, VOCABULARY = 3, 7, 5, 23
 SMALL = RecurrentConfig(VOCABULARY, VOCABULARY, d_model=12, dropout=0.0)

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from translation.data.synthetic import LANGUAGES, Pair, demo_corpus, made_pairs
 from translation.errors import UsageError
 from translation.scoring import score
-from translation.synthetic import LANGUAGES, Pair, demo_corpus, made_pairs
 
 
 def words(sentences: list[str]) -> set[str]:

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import translation.training
 from tests.made_translations import CONFIG, CPU, WIDTH, drawn, examples, same, trained
-from translation.batches import batch_of, order
-from translation.checkpointing import Progress, average_weights, read_tensors
+from translation.data.batches import batch_of, order
 from translation.errors import TranslationError, UsageError
-from translation.loss import POSITIONS_AT_ONCE, smoothed_loss
-from translation.training import Check, Sitting, TrainingConfig, learning_rate, train_network, validation_loss
+from translation.training import loop
+from translation.training.checkpoints import Progress, average_weights, read_tensors
+from translation.training.loop import Check, Sitting, TrainingConfig, learning_rate, train_network, validation_loss
+from translation.training.loss import POSITIONS_AT_ONCE, smoothed_loss
 
 CHECKS = ["step", "epoch", "tokens", "train_loss", "validation_loss", "learning_rate"]  # what no clock decides
 
@@ -59,7 +59,7 @@ def test_products_of_bfloat16_change_the_loss_and_its_gradients_by_their_roundin
 
 
 def test_the_gradients_of_the_loss_are_its_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("translation.loss.POSITIONS_AT_ONCE", 3)
+    monkeypatch.setattr("translation.training.loss.POSITIONS_AT_ONCE", 3)
     torch.manual_seed(0)
     decoded, weight = (torch.randn(rows, 4, dtype=torch.double, requires_grad=True) for rows in (7, 6))
     expected = torch.randint(0, 6, (7,))
@@ -141,7 +141,7 @@ def test_an_end_within_the_keeping_of_a_check_does_no_harm(
 ) -> None:
     undisturbed, _ = trained(tmp_path / "whole")
     with monkeypatch.context() as broken:
-        after = getattr(translation.training, what)
+        after = getattr(loop, what)
         calls: list[int] = []
 
         def ended(*arguments: object) -> None:
@@ -150,7 +150,7 @@ def test_an_end_within_the_keeping_of_a_check_does_no_harm(
             if len(calls) == 2:
                 raise KeyboardInterrupt
 
-        broken.setattr(translation.training, what, ended)
+        broken.setattr(loop, what, ended)
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "broken")
     resumed, _ = trained(tmp_path / "broken")
@@ -246,7 +246,7 @@ def test_where_patience_ends_it_the_weights_are_those_up_to_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figures_of = iter([9.0, 8.0, 7.0, 7.5, 7.25])  # of validation; the third is the best
-    monkeypatch.setattr(translation.training, "validation_loss", lambda *_: next(figures_of))
+    monkeypatch.setattr(loop, "validation_loss", lambda *_: next(figures_of))
     network, progress = trained(tmp_path, replace(CONFIG, average=2, patience=2, updates=1000))
     assert (progress.best_step, progress.kept) == (9, [6, 9, 12, 15])
     assert all(

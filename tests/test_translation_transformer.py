@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dtml.noise import Dropout, use_generators
+from dtml.layers.random import Dropout, use_generators
 from translation.transformer import EncoderLayer, MultiHeadAttention, attend
 
 BATCH, POSITIONS, D_MODEL, HEADS = 3, 7, 22, 2

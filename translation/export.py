@@ -14,11 +14,11 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
-from translation.decoding import Search, search
+from translation.data.tokenizer import BEGIN, END, PAD, UNKNOWN
+from translation.decoding.beam_search import Search, search
 from translation.errors import TranslationError, UsageError
 from translation.files import write_folder_whole
 from translation.models import SOURCE, TARGET, Model, config_of
-from translation.tokenizer import BEGIN, END, PAD, UNKNOWN
 from translation.transformer import (
     DecoderLayer,
     EncoderLayer,

@@ -10,17 +10,17 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
-from translation.checkpointing import Progress
-from translation.decoding import Hypothesis, Search, search
-from translation.direction import Direction, piece_counts
+from translation.data.corpus_cache import NOTES, Prepared, prepare
+from translation.data.language_id import Direction, piece_counts
+from translation.data.tokenizer import PAD
+from translation.decoding.beam_search import Hypothesis, Search, search
 from translation.errors import UsageError
-from translation.group import ALONE, Group
 from translation.models import Card, Model, network_of, save_model, stepper_of
-from translation.prepared import NOTES, Prepared, prepare
 from translation.recipes import Recipe
 from translation.scoring import is_unspaced, tokenizer_of
-from translation.tokenizer import PAD
-from translation.training import SEEDS, Check, Sitting, train_network, validation_loss
+from translation.training.checkpoints import Progress
+from translation.training.distributed import ALONE, Group
+from translation.training.loop import SEEDS, Check, Sitting, train_network, validation_loss
 
 GREEDY = Search(beams=1, alpha=0.0)
 LONGEST = 150  # pieces that are translated at once: longer texts are cut at the ends of sentences

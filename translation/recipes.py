@@ -12,11 +12,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 
-from translation.corpus import Corpus, Rules
+from translation.data.corpus import Corpus, Rules
+from translation.data.tokenizer import SMALLEST
 from translation.errors import UsageError
 from translation.models import KINDS, SIZES, network_of
-from translation.tokenizer import SMALLEST
-from translation.training import TrainingConfig
+from translation.training.loop import TrainingConfig
 
 Decider = Literal["bleu", "loss"]
 

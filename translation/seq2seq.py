@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from translation.chain import normalise
 from translation.errors import UsageError
+from translation.structured_attention import normalise
 from translation.transformer import PADDING, Weights
 
 AttentionKind = Literal["none", "additive", "dot"]
@@ -229,12 +229,12 @@ class RecurrentState:
     cell: Tensor
 
     def reorder(self, origin: Tensor) -> None:
-        """See `translation.stepping.State`."""
+        """See `translation.decoding.incremental.State`."""
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
         self.hidden, self.cell = self.hidden[:, rows, origin], self.cell[:, rows, origin]
 
     def keep(self, sentences: Tensor) -> None:
-        """See `translation.stepping.State`."""
+        """See `translation.decoding.incremental.State`."""
         self.source = self.source.keep(sentences)
         self.hidden, self.cell = self.hidden[:, sentences], self.cell[:, sentences]
 
@@ -247,14 +247,14 @@ class RecurrentStepper:
 
     @torch.no_grad()
     def start(self, source: Tensor, beams: int, limit: int) -> RecurrentState:  # noqa: ARG002 - its memory does not grow
-        """See `translation.stepping.Stepper`."""
+        """See `translation.decoding.incremental.Stepper`."""
         remembered, state = self.network.encode(source)
         hidden, cell = (each.unsqueeze(2).repeat(1, 1, beams, 1) for each in state)
         return RecurrentState(remembered, hidden, cell)
 
     @torch.no_grad()
     def step(self, state: RecurrentState, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """See `translation.stepping.Stepper`."""
+        """See `translation.decoding.incremental.Stepper`."""
         before = state.hidden.flatten(1, 2), state.cell.flatten(1, 2)
         decoded, weights, after = self.network.decode(tokens.reshape(-1, 1), before, state.source)
         state.hidden, state.cell = (each.view_as(state.hidden) for each in after)

@@ -19,7 +19,7 @@ OUTCOME_COLUMNS = ("symbol", "status", "rows", "detail")
 class Fetched:
     """What a source answered, unchecked: the bars that came, and one outcome for each symbol asked for.
 
-    `bars` has `dtml.bars.BAR_COLUMNS`; `outcomes` has `OUTCOME_COLUMNS`: status is one of `Status`, rows the
+    `bars` has `dtml.prices.bars.BAR_COLUMNS`; `outcomes` has `OUTCOME_COLUMNS`: status is one of `Status`, rows the
     number of bars, detail one line for people (empty when ok).
     """
 

@@ -1,7 +1,7 @@
 """Bars from files: parquet or CSV, plain or gzipped; one long table, or a folder with one file for each
 symbol.
 
-Column names are those of `dtml.bars.BAR_COLUMNS` in any case, or the other names in
+Column names are those of `dtml.prices.bars.BAR_COLUMNS` in any case, or the other names in
 `dtml.sources.tables.NAMES`. A file can be wrong but it cannot run code: parquet and CSV hold values only, and
 a symbol is looked up among the files of a folder, never made into a path.
 """
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dtml.bars import bars_frame, no_bars
 from dtml.errors import UsageError
 from dtml.markets import Market
+from dtml.prices.bars import bars_frame, no_bars
 from dtml.sources import OUTCOME_COLUMNS, Fetched
 from dtml.sources.tables import SUFFIXES, TableFile, stem_of
 

@@ -17,8 +17,8 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from dtml.bars import BAR_COLUMNS
-from dtml.sessions import sessions_between
+from dtml.prices.bars import BAR_COLUMNS
+from dtml.prices.sessions import sessions_between
 from dtml.sources import Fetched
 
 Shocks = Float[ndarray, "sessions stocks"]

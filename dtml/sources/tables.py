@@ -22,8 +22,8 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy import ndarray
 
-from dtml.bars import BAR_COLUMNS
 from dtml.errors import UsageError
+from dtml.prices.bars import BAR_COLUMNS
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz")
 NAMES = {name: name for name in BAR_COLUMNS} | {  # in a file: any case, blanks for underscores

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dtml.bars import PRICES, bars_frame, no_bars
 from dtml.errors import UsageError
 from dtml.markets import Market
+from dtml.prices.bars import PRICES, bars_frame, no_bars
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Status
 
 MAX_THREADS = 4  # more of them bring on the rate limit

@@ -1,6 +1,6 @@
 """All tables, indexes and views of the first release, in each engine's own SQL.
 
-Frozen, like the files that it runs: db/schema.py and db/views.py say what holds today.
+Frozen, like the files that it runs: db/tables/schema.py and db/views/views.py say what holds today.
 """
 
 from pathlib import Path

@@ -1,0 +1,162 @@
+"""A whole store copied into an empty one, of either engine, and compared with it row by row.
+
+Rows pass as SQLite keeps them: dates, moments in UTC and JSON as text, truth as 0 or 1. Nothing is rounded, and a
+chunk of rows is all that memory holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import JSON, Boolean, Column, Connection, Date, Engine, String, Table, text
+
+from db.connection.bulk import insert_rows
+from db.engine import open_engine, prepare, reading, transaction
+from db.errors import StoreError, StoreUsageError
+from db.rows import queries
+from db.tables.columns import UtcTimestamp, metadata
+
+ROWS = 20_000
+
+Rows = Sequence[tuple[object, ...]]
+Progress = Callable[[str, str, int], None]
+"""Told what is being done, of which table, and how many of its rows are done."""
+
+# How PostgreSQL is to write a value so that it reads as SQLite's does; the session's time zone is UTC.
+AS_SQLITE = {
+    JSON: "cast({} as text)",
+    Boolean: "cast({} as integer)",
+    Date: "to_char({}, 'YYYY-MM-DD')",
+    UtcTimestamp: "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')",
+}
+
+
+def no_progress(_done: str, _table: str, _rows: int) -> None:
+    """Say nothing."""
+
+
+@contextmanager
+def snapshot(engine: Engine) -> Iterator[Connection]:
+    """A connection that reads the store as it is at one moment, however long it takes, while others write."""
+    if engine.dialect.name == "postgresql":
+        engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    with reading(engine) as conn, conn.begin():
+        yield conn
+
+
+def copy_store(source: Connection, target: Engine, progress: Progress = no_progress) -> dict[str, int]:
+    """Copy all rows of a `snapshot` into an empty store and compare them; how many rows each table has.
+
+    All or nothing. Raises StoreUsageError when the target holds a row, StoreError for a row that is not the same on
+    both sides, naming it.
+    """
+    prepare(target)
+    with transaction(target) as conn:
+        require_empty(conn)
+        for each in (source, conn):
+            if each.dialect.name == "postgresql":
+                each.execute(text("set local time zone 'UTC'"))
+        for table in metadata.sorted_tables:
+            _fill(source, conn, table, progress)
+        rows = {table.name: _compare(source, conn, table, progress) for table in metadata.sorted_tables}
+        _set_sequences(conn)
+    return rows
+
+
+def require_empty(conn: Connection) -> None:
+    """Raise StoreUsageError, naming a table, for a store that holds a row."""
+    for table, rows in queries.table_counts(conn).items():
+        if rows:
+            raise StoreUsageError(
+                f"the store to be filled is not empty: its table {table} has {rows} rows; name an empty one"
+            )
+
+
+def write_snapshot(engine: Engine, file: Path, progress: Progress = no_progress) -> dict[str, int]:
+    """Write the store as it is at one moment into a new SQLite file, while others write; rows of each table."""
+    copied = f"sqlite:///{file}"
+    if engine.dialect.name == "sqlite":
+        progress("copying", "all tables", 0)
+        with reading(engine) as conn:  # its cursor, because a transaction could not be begun around it
+            conn.connection.cursor().execute("vacuum into ?", (str(file),))
+        target = open_engine(copied, read_only=True)
+        with reading(target) as conn:
+            rows = queries.table_counts(conn)
+    else:
+        target = open_engine(copied)
+        with snapshot(engine) as source:
+            rows = copy_store(source, target, progress)
+        with reading(target) as conn:  # one file, without a log beside it
+            conn.connection.cursor().execute("pragma journal_mode = delete")
+    target.dispose()
+    return rows
+
+
+def _fill(source: Connection, target: Connection, table: Table, progress: Progress) -> None:
+    done = 0
+    for rows in _rows(source, table):
+        done += insert_rows(target, table, table.c.keys(), rows)
+        progress("copying", table.name, done)
+
+
+def _compare(source: Connection, target: Connection, table: Table, progress: Progress) -> int:
+    """The number of rows, which are the same on both sides, value by value."""
+    done = 0
+    for ours, theirs in zip_longest(_rows(source, table), _rows(target, table), fillvalue=()):
+        if ours != theirs:
+            pairs = zip_longest(ours, theirs)
+            one, other = next((one, other) for one, other in pairs if one != other)
+            raise StoreError(
+                f"the copy of {table.name} differs, so nothing was kept: {_shown(one)} became {_shown(other)}"
+            )
+        done += len(ours)
+        progress("comparing", table.name, done)
+    return done
+
+
+def _shown(row: tuple[object, ...] | None) -> str:
+    return "no row" if row is None else str(row)
+
+
+def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
+    """All rows in the order of the primary key, strings by their bytes, as many at a time as memory may hold."""
+    columns = ", ".join(_value(conn, column) for column in table.c)
+    order = ", ".join(_key(conn, column) for column in table.primary_key)
+    sql = f"select {columns} from {table.name} order by {order}"  # noqa: S608  (the schema's own names)
+    cursor: Any = conn.connection.cursor(
+        **({"name": "rows", "binary": True} if conn.dialect.name == "postgresql" else {})
+    )
+    try:
+        cursor.execute(sql)
+        while rows := cursor.fetchmany(ROWS):
+            yield rows
+    finally:
+        cursor.close()
+
+
+def _value(conn: Connection, column: Column[Any]) -> str:
+    if conn.dialect.name == "sqlite":
+        return f'"{column.name}"'
+    form = next((form for kind, form in AS_SQLITE.items() if isinstance(column.type, kind)), "{}")
+    return form.format(f'"{column.name}"')
+
+
+def _key(conn: Connection, column: Column[Any]) -> str:
+    by_bytes = conn.dialect.name == "postgresql" and isinstance(column.type, String)
+    return f'"{column.name}" collate "C"' if by_bytes else f'"{column.name}"'
+
+
+def _set_sequences(conn: Connection) -> None:
+    """Let PostgreSQL go on numbering after the largest number copied."""
+    if conn.dialect.name == "sqlite":
+        return
+    for table in metadata.sorted_tables:
+        numbered = table.autoincrement_column
+        if numbered is not None:
+            serial = f"pg_get_serial_sequence('{table.name}', '{numbered.name}')"
+            highest = f"(select max({numbered.name}) from {table.name})"  # noqa: S608  (the schema's own names)
+            conn.execute(text(f"select setval({serial}, {highest})"))

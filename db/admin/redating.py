@@ -1,0 +1,59 @@
+"""What a fetch under a clock that was far ahead leaves: its moments are moved to now, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy import Column, ColumnElement, Connection
+
+from db.rows.service import AHEAD
+from db.tables import schema
+
+# Every moment as known at which prices came, or which was the newest of those that something is made from.
+MOMENTS = (
+    schema.price_fetch.c.known_at,
+    schema.price.c.known_at,
+    schema.refused_bar.c.first_known_at,
+    schema.run.c.data_watermark,
+    schema.prediction.c.known_at,
+    schema.outcome.c.known_at,
+    schema.night.c.known_at,
+    schema.backtest.c.data_watermark,
+    schema.benchmark.c.data_watermark,
+)
+
+
+def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
+    """Move a market's moments that lie ahead of the clock to just after now; old and new ones.
+
+    Nothing is moved where none lies a day or more ahead: so much is made up for by itself. The moments keep their order
+    and stay after all others, and what leads from one row to another still does: a night is replayed from the same
+    bars. What was known at any moment up to now does not change, and what is fetched next comes after. Asked inside a
+    `transaction`.
+    """
+    now = datetime.now(UTC)
+    ahead = sorted({moment for column in MOMENTS for moment in _ahead(conn, column, market, now)})
+    if not ahead or ahead[-1] <= now + AHEAD:
+        return {}
+    moved = {moment: now + timedelta(microseconds=place) for place, moment in enumerate(ahead, start=1)}
+    for column in MOMENTS:
+        for old, new in moved.items():
+            mine = (_of(column, market), column == old)
+            conn.execute(sa.update(column.table).where(*mine).values({column.name: new}))
+    return moved
+
+
+def _ahead(conn: Connection, column: Column[datetime], market: str, now: datetime) -> Iterator[datetime]:
+    found = sa.select(column).distinct().where(_of(column, market), column > now)
+    yield from conn.execute(found).scalars()
+
+
+def _of(column: Column[datetime], market: str) -> ColumnElement[bool]:
+    """Whether a row is of a market: by its name, or by that of its instrument."""
+    columns, named = column.table.c, schema.instrument
+    if "market" in columns:
+        return columns["market"] == market
+    mine = sa.select(named.c.id).where(named.c.market == market)
+    return columns["instrument_id"].in_(mine)

@@ -1,0 +1,238 @@
+"""A role of PostgreSQL that reads the documented views and can do nothing else.
+
+What every role may do in any database is more than it seems: make large objects, hold advisory locks (those of the
+nights among them), write to the log that servers replicate, connect to every other database. All that is taken from
+PUBLIC here and given to the roles that have something here, and a reader can open this database alone.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlalchemy import Connection, Engine, text
+
+from db.engine import READ_LIMIT_S, require_current, transaction
+from db.errors import StoreUsageError
+from db.views.views import VIEW_SQL
+
+if TYPE_CHECKING:
+    import psycopg
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+VERSION = "alembic_version"  # one row, which says whether the views are this program's: `dtml query` asks it
+
+# Functions of the server that PUBLIC may call, and that write, or hold what others wait for, in whatever transaction.
+WRITING = "^(lo_.*|loread|lowrite|pg_(try_)?advisory_.*|pg_logical_emit_message|pg_export_snapshot)$"
+
+# A library that is nowhere: a role that must load it cannot connect, and only a superuser could excuse it from that.
+ELSEWHERE = "this role may open one database alone"
+TEMPORARY_LIMIT = "1GB"  # of files that one connection sorts and joins in; a reader cannot lift it
+CONNECTIONS = 20  # at once, of a reader for whom no other number was set: a dashboard opens 15
+
+# Rights that a reader would keep whatever is revoked here, and what each is called.
+POWERS = {
+    "rolsuper": "a superuser",
+    "rolcreaterole": "allowed to make roles",
+    "rolcreatedb": "allowed to make databases",
+    "rolreplication": "allowed to replicate",
+    "rolbypassrls": "allowed to bypass row security",
+}
+
+
+def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool:
+    """Let a role read the views, and nothing else; whether it had to be made. Again gives the same rights.
+
+    The server gets a hash of the password. A reader can lift two of its limits, read only and 30 s a statement; it has
+    no right that would let it write. Raises StoreUsageError for SQLite, which has no roles, for a name that is no plain
+    identifier, for a role that has rights from elsewhere, and for anyone who asks but a superuser; StoreError when the
+    server refuses.
+    """
+    _require_fitting(engine, name)
+    require_current(engine)
+    with transaction(engine) as conn:
+        _require_superuser(conn)
+        is_new = conn.execute(text("select 1 from pg_roles where rolname = :name"), {"name": name}).first() is None
+        if is_new:
+            _run(conn, f'create role "{name}"')
+        _require_harmless(conn, name)
+        _run(conn, f'alter role "{name}" login')
+        if password:
+            _run(conn, f"alter role \"{name}\" password '{_hashed(conn, name, password)}'")
+        database, schema = conn.execute(text("select quote_ident(current_database()), current_schema()")).one()
+        _revoke_all(conn, name, database)
+        _close_to_the_public(conn, name, database, _quoted(schema))
+        _grant_views(conn, name, database, _quoted(schema))
+        _limit(conn, name, database, _quoted(schema))
+        _require_only_views(conn, name)
+    return is_new
+
+
+def _require_fitting(engine: Engine, name: str) -> None:
+    if engine.dialect.name != "postgresql":
+        raise StoreUsageError(
+            "SQLite has no roles: `dtml query` opens the store read only, and so does any program by file:STORE?mode=ro"
+        )
+    if not NAME.fullmatch(name) or name.startswith("pg_") or name == "public":
+        raise StoreUsageError(
+            f"{name!r} cannot name a reader: take letters, digits and _, not a digit first, 63 at most, no pg_"
+        )
+
+
+def _require_superuser(conn: Connection) -> None:
+    if conn.execute(text("show is_superuser")).scalar_one() != "on":
+        raise StoreUsageError(
+            "a reader is granted by a superuser of the server: no other role can keep it from large objects,"
+            " advisory locks and other databases, which are open to all"
+        )
+
+
+def _run(conn: Connection, statement: str) -> None:
+    """Run a statement that takes no parameters; what stands in it has been quoted or checked."""
+    with cast("psycopg.Cursor[Any]", conn.connection.cursor()) as cursor:
+        cursor.execute(statement.encode())
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _hashed(conn: Connection, name: str, password: str) -> str:
+    """The password as the server keeps it: in clear it could end in the server's log."""
+    raw = cast("psycopg.Connection[Any]", conn.connection.driver_connection)
+    return raw.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
+
+
+def _require_harmless(conn: Connection, name: str) -> None:
+    """Refuse a role whose rights do not all come from here: it may be somebody's account."""
+    role = conn.execute(text("select * from pg_roles where rolname = :name"), {"name": name}).mappings().one()
+    reasons = [said for power, said in POWERS.items() if role[power]]
+    if conn.execute(text("select :name in (current_user, session_user)"), {"name": name}).scalar_one():
+        reasons.append("the role that asks")
+    member_of = "select g.rolname from pg_auth_members m join pg_roles g on g.oid = m.roleid where m.member = :role"
+    reasons += [f"a member of {each}" for each in conn.execute(text(member_of), {"role": role["oid"]}).scalars()]
+    owned = """
+        select pg_describe_object(d.classid, d.objid, 0)
+        from pg_shdepend d
+        where d.refclassid = 'pg_authid'::regclass and d.refobjid = :role and d.deptype = 'o'
+            and d.dbid in (0, (select oid from pg_database where datname = current_database()))
+        order by 1 limit 1
+    """
+    reasons += [f"the owner of {each}" for each in conn.execute(text(owned), {"role": role["oid"]}).scalars()]
+    if reasons:
+        raise StoreUsageError(f"role {name} is {', '.join(reasons)}: name another, which only reads")
+
+
+def _revoke_all(conn: Connection, name: str, database: str) -> None:
+    """Take every right on this database, and on what its schemas hold, from the role."""
+    granted = """
+        select distinct n.nspname
+        from pg_shdepend d
+        left join pg_class c on d.classid = 'pg_class'::regclass and c.oid = d.objid
+        left join pg_proc p on d.classid = 'pg_proc'::regclass and p.oid = d.objid
+        join pg_namespace n on n.oid = coalesce(c.relnamespace, p.pronamespace, d.objid)
+        where d.refclassid = 'pg_authid'::regclass and d.deptype = 'a'
+            and d.refobjid = (select oid from pg_roles where rolname = :name)
+            and d.dbid = (select oid from pg_database where datname = current_database())
+    """
+    _run(conn, f'revoke all on database {database} from "{name}"')
+    for schema in conn.execute(text(granted), {"name": name}).scalars().all():
+        for things in ("tables", "sequences", "routines"):
+            _run(conn, f'revoke all on all {things} in schema {_quoted(schema)} from "{name}"')
+        _run(conn, f'revoke all on schema {_quoted(schema)} from "{name}"')
+
+
+def _close_to_the_public(conn: Connection, name: str, database: str, schema: str) -> None:
+    """Take what every role may do here, and in old servers make tables: those who have something here keep it."""
+    owners = text("select distinct tableowner from pg_tables where schemaname = current_schema()")
+    for owner in conn.execute(owners).scalars().all():
+        _run(conn, f"grant usage, create on schema {schema} to {_quoted(owner)}")
+    writing = text(
+        "select string_agg(oid::regprocedure::text, ', ' order by oid) from pg_proc"
+        " where pronamespace = 'pg_catalog'::regnamespace and proname ~ :writing"
+    )
+    functions = conn.execute(writing, {"writing": WRITING}).scalar_one()
+    if keepers := ", ".join(map(_quoted, _others(conn, name))):
+        _run(conn, f"grant temporary on database {database} to {keepers}")
+        _run(conn, f"grant execute on function {functions} to {keepers}")
+    _run(conn, f"revoke temporary on database {database} from public")
+    _run(conn, f"revoke execute on function {functions} from public")
+    _run(conn, f"revoke create on schema {schema} from public")
+
+
+def _others(conn: Connection, name: str) -> list[str]:
+    """The roles that own something in this database, were granted something, or belong to one; no reader is of them."""
+    found = """
+        select r.rolname
+        from pg_roles r
+        join pg_database here on here.datname = current_database()
+        where r.rolname <> :name and r.rolname !~ '^pg_' and not r.rolsuper
+            and not exists (
+                select 1 from pg_db_role_setting s
+                where s.setrole = r.oid and s.setdatabase = 0 and :mark = any (s.setconfig)
+            )
+            and (
+                r.oid = here.datdba
+                or exists (select 1 from pg_auth_members m where m.member = r.oid)
+                or exists (
+                    select 1 from pg_shdepend d
+                    where d.refclassid = 'pg_authid'::regclass and d.refobjid = r.oid and d.dbid = here.oid
+                )
+            )
+        order by r.rolname
+    """
+    mark = f'session_preload_libraries="{ELSEWHERE}"'
+    return list(conn.execute(text(found), {"name": name, "mark": mark}).scalars())
+
+
+def _grant_views(conn: Connection, name: str, database: str, schema: str) -> None:
+    _run(conn, f'grant connect on database {database} to "{name}"')
+    _run(conn, f'grant usage on schema {schema} to "{name}"')
+    views = ", ".join(f"{schema}.{view}" for view in (*VIEW_SQL, VERSION))
+    _run(conn, f'grant select on {views} to "{name}"')
+
+
+def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
+    """Set what a reader begins with here, and what holds it: no other database, and no disk filled by sorting."""
+    begins = ("default_transaction_read_only = on", f"statement_timeout = '{READ_LIMIT_S}s'", f"search_path = {schema}")
+    for limit in (*begins, "session_preload_libraries from current"):
+        _run(conn, f'alter role "{name}" in database {database} set {limit}')
+    _run(conn, f"alter role \"{name}\" set session_preload_libraries = '{ELSEWHERE}'")
+    _run(conn, f"alter role \"{name}\" set temp_file_limit = '{TEMPORARY_LIMIT}'")
+    unlimited = text("select rolconnlimit < 0 from pg_roles where rolname = :name")
+    if conn.execute(unlimited, {"name": name}).scalar_one():
+        _run(conn, f'alter role "{name}" connection limit {CONNECTIONS}')
+
+
+def _require_only_views(conn: Connection, name: str) -> None:
+    """Raise StoreUsageError, which takes all back, when the role may do more: some right comes from elsewhere."""
+    excess = """
+        select 'make temporary tables' where has_database_privilege(:name, current_database(), 'TEMPORARY')
+        union all
+        select 'make schemas' where has_database_privilege(:name, current_database(), 'CREATE')
+        union all
+        select 'make tables in ' || nspname from pg_namespace
+        where nspname !~ '^pg_' and has_schema_privilege(:name, oid, 'CREATE')
+        union all
+        select 'use the table ' || c.relname from pg_class c
+        where c.relnamespace = (select oid from pg_namespace where nspname = current_schema())
+            and c.relkind in ('r', 'p', 'f', 'm') and c.relname <> :version
+            and (has_table_privilege(:name, c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
+                or has_any_column_privilege(:name, c.oid, 'SELECT, INSERT, UPDATE, REFERENCES'))
+        union all
+        select 'change the view ' || c.relname from pg_class c
+        where c.relnamespace = (select oid from pg_namespace where nspname = current_schema()) and c.relkind = 'v'
+            and has_table_privilege(:name, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
+        union all
+        select 'call ' || p.oid::regprocedure from pg_proc p
+        where (p.prosecdef and p.pronamespace <> 'pg_catalog'::regnamespace
+                or p.pronamespace = 'pg_catalog'::regnamespace and p.proname ~ :writing)
+            and has_schema_privilege(:name, p.pronamespace, 'USAGE') and has_function_privilege(:name, p.oid, 'EXECUTE')
+        order by 1
+    """
+    given = {"name": name, "version": VERSION, "writing": WRITING}
+    if more := conn.execute(text(excess), given).scalars().all():
+        raise StoreUsageError(
+            f"role {name} could still {more[0]}, a right that PUBLIC has: revoke it from PUBLIC and try again"
+        )

@@ -1,0 +1,1 @@
+"""What stands between a statement and a row: bulk writes, frames, locks, limits on typed SQL."""

@@ -1,0 +1,110 @@
+"""SQL rows as DataFrames with one dtype for each SQL type, the same on both engines.
+
+Date: datetime64[ns]. UtcTimestamp: datetime64[ns, UTC]. Float: float64, missing NaN. Integer: int64, or Int64
+with missing values. The others as pandas infers them; JSON as Python values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Boolean, Connection, CursorResult, Date, Float, Integer, Row, Select
+from sqlalchemy.types import TypeEngine
+
+from db.tables.columns import UtcTimestamp
+
+BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
+
+FETCHED_ROWS = 100_000
+
+
+def frame(conn: Connection, statement: Select[Any]) -> pd.DataFrame:
+    """The rows of a statement, a DataFrame column for each of its columns."""
+    rows = conn.execute(statement).all()
+    lists = zip(*rows, strict=True) if rows else [()] * len(statement.selected_columns)
+    columns = zip(statement.selected_columns, lists, strict=True)
+    return pd.DataFrame({column.name: _typed(column.type, values) for column, values in columns})
+
+
+def row(conn: Connection, statement: Select[Any]) -> dict[str, Any] | None:
+    """The first row of a statement as Python values, by column; None when there is none."""
+    found = conn.execute(statement).mappings().first()
+    return None if found is None else dict(found)
+
+
+def bars(result: CursorResult[Any], ids: pd.Series[int]) -> pd.DataFrame:
+    """A bars frame with known_at, sorted, of rows of instrument_id, session, known_at and BAR_VALUES.
+
+    `ids` maps each symbol, sorted, to its instrument. The rows hold dates as the driver gives them: a million
+    of them, read one by one, would take seconds, and few are distinct.
+    """
+    parts = [_bar_part(rows) for rows in result.partitions(FETCHED_ROWS)]
+    rows = pd.concat(parts or [_bar_part([])], ignore_index=True)
+    rank = pd.Series(np.arange(len(ids)), index=ids.to_numpy()).reindex(rows.pop("instrument_id")).to_numpy()
+    order = np.lexsort((rows["session"].to_numpy(), rank))
+    sorted_rows = rows.take(order).reset_index(drop=True)
+    sorted_rows.insert(0, "symbol", ids.index.take(rank[order]))
+    return sorted_rows
+
+
+def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
+    """Rows of a driver as a frame: whole numbers stay whole beside missing ones (Int64), decimals become float64."""
+    lists = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    columns = [_plain(values) for values in lists]
+    found = pd.concat(columns, axis=1) if columns else pd.DataFrame()
+    found.columns = pd.Index(names)
+    return found
+
+
+def as_given(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
+    """Rows of a driver as objects, each value as it came, whatever else is in its column; decimals as floats."""
+    told = [[float(value) if isinstance(value, Decimal) else value for value in row] for row in rows]
+    return pd.DataFrame(told, columns=pd.Index(names), dtype=object)
+
+
+def _plain(values: Sequence[Any]) -> pd.Series[Any]:
+    kinds = {type(value) for value in values} - {type(None)}
+    if kinds == {int}:
+        fits = all(abs(value) < 2**63 for value in values if isinstance(value, int))
+        return pd.Series(values, dtype=("Int64" if None in values else "int64") if fits else object)
+    if kinds and kinds <= {Decimal, int, float}:
+        return pd.Series(values, dtype="float64")
+    return pd.Series(values, dtype=object).infer_objects()
+
+
+def _bar_part(rows: Sequence[Row[Any]]) -> pd.DataFrame:
+    lists = list(zip(*rows, strict=True)) if rows else [()] * (3 + len(BAR_VALUES))
+    ids, sessions, known, *values = (np.array(each, dtype=object) for each in lists)
+    numbers = {name: each.astype("float64") for name, each in zip(BAR_VALUES, values, strict=True)}
+    return pd.DataFrame(
+        {
+            "instrument_id": ids.astype("int64"),
+            "session": _each_distinct(sessions, utc=False).astype("datetime64[ns]"),
+            **numbers,
+            "known_at": _each_distinct(known, utc=True).astype("datetime64[ns, UTC]"),
+        }
+    )
+
+
+def _each_distinct(moments: Any, *, utc: bool) -> pd.DatetimeIndex:
+    codes, distinct = pd.factorize(moments)
+    return pd.to_datetime(pd.Index(distinct), utc=utc).take(codes)
+
+
+def _typed(kind: TypeEngine[Any], values: Sequence[object]) -> pd.Series[Any]:
+    objects = pd.Series(list(values), dtype=object)
+    if isinstance(kind, Date):
+        return pd.to_datetime(objects).astype("datetime64[ns]")
+    if isinstance(kind, UtcTimestamp):
+        return pd.to_datetime(objects, utc=True).astype("datetime64[ns, UTC]")
+    if isinstance(kind, Float):
+        return objects.astype("float64")
+    if isinstance(kind, Integer):
+        return objects.astype("Int64" if objects.hasnans else "int64")
+    if isinstance(kind, Boolean):
+        return objects.astype("boolean" if objects.hasnans else "bool")
+    return objects.infer_objects()

@@ -1,0 +1,1 @@
+"""Twenty questions to a history of predictions, each one SQL statement."""

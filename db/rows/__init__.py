@@ -1,0 +1,1 @@
+"""Writes and reads of rows, a noun a file."""

@@ -1,0 +1,136 @@
+"""Every write and read of backtests: writes as in db/rows/repositories.py, reads as in db/rows/queries.py.
+
+A backtest is begun, gets its folds one by one, and is finished with its figures, which then stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import sqlalchemy as sa
+from numpy.typing import NDArray
+from sqlalchemy import Connection
+
+from db.connection.bulk import insert_missing
+from db.connection.frames import frame, row
+from db.errors import StoreError
+from db.rows.queries import rows_of
+from db.rows.stored import save_figures
+from db.tables import schema
+
+COUNTS = ("stocks", "member_days", "without_price", "tried")
+
+
+def save_backtest(conn: Connection, backtest: Mapping[str, object]) -> int:
+    """Begin a backtest: the columns of backtest that are known by then, by name. The first row of a name stands."""
+    return insert_missing(conn, schema.backtest, [dict(backtest)])
+
+
+def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) -> int:
+    """Store a fold, whose run is stored: the columns of backtest_fold but backtest_id. The first of a number stands.
+
+    Raises StoreError when that number is stored with another run or other sessions.
+    """
+    table = schema.backtest_fold
+    mine = sa.select(table).where(table.c.backtest_id == backtest_id, table.c.number == fold["number"])
+    stored = row(conn, mine) or fold
+    for name in ("run_id", "as_of", "first", "last", "predictions"):
+        if stored[name] != fold[name]:
+            raise StoreError(
+                f"fold {fold['number']} of {backtest_id} is stored with {name} {stored[name]}, not {fold[name]}:"
+                " a fold is never rewritten"
+            )
+    return insert_missing(conn, table, [{"backtest_id": backtest_id, **fold}])
+
+
+def finish_backtest(
+    conn: Connection,
+    backtest_id: str,
+    *,
+    scores: pd.DataFrame,
+    returns: pd.DataFrame,
+    portfolios: pd.DataFrame,
+    counts: Mapping[str, int],
+    finished_at: datetime,
+    seconds: float | None,
+) -> int:
+    """Store the figures of a backtest that was begun, and that it is finished; how many rows were new.
+
+    `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return, backtest_portfolio but
+    backtest_id; what has no value is NaN or None. `counts` holds stocks, member_days, without_price, tried. Figures
+    of a finished backtest stand: raises StoreError, naming it, when one is stored with another value.
+    """
+    _close(conn, backtest_id, counts, {"finished_at": finished_at, "seconds": seconds})
+    figures = (
+        (schema.backtest_score, scores),
+        (schema.backtest_return, returns),
+        (schema.backtest_portfolio, portfolios),
+    )
+    why = "a finished backtest stands"
+    return sum(save_figures(conn, table, "backtest_id", backtest_id, given, why=why) for table, given in figures)
+
+
+def backtest(conn: Connection, backtest_id: str) -> dict[str, Any] | None:
+    """One backtest, every column of backtest; None when there is none of that name."""
+    return row(conn, sa.select(schema.backtest).where(schema.backtest.c.id == backtest_id))
+
+
+def backtest_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """The folds that are done, by number: the columns of backtest_fold but backtest_id."""
+    return rows_of(conn, schema.backtest_fold, "backtest_id", backtest_id)
+
+
+def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """What the folds that are done predicted, by target and symbol; NaN is missing.
+
+    Columns: run_id, as_of, target, symbol, probability, spread.
+    """
+    made, fold, named_by = schema.prediction, schema.backtest_fold, schema.instrument
+    columns = (made.c.run_id, made.c.as_of, made.c.target, named_by.c.symbol, made.c.probability, made.c.spread)
+    own = made.c.target.between(fold.c.first, fold.c.last)
+    joined = fold.join(made, sa.and_(made.c.run_id == fold.c.run_id, own)).join(named_by)
+    statement = sa.select(*columns).select_from(joined).where(fold.c.backtest_id == backtest_id)
+    return frame(conn, statement.order_by(made.c.target, named_by.c.symbol))
+
+
+def backtest_scores(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """Figures by slice, value, protocol, predictor: the columns of backtest_score but backtest_id."""
+    return rows_of(conn, schema.backtest_score, "backtest_id", backtest_id)
+
+
+def backtest_returns(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """Daily returns by portfolio and session: the columns of backtest_return but backtest_id."""
+    return rows_of(conn, schema.backtest_return, "backtest_id", backtest_id)
+
+
+def backtest_portfolios(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """Figures by portfolio: the columns of backtest_portfolio but backtest_id."""
+    return rows_of(conn, schema.backtest_portfolio, "backtest_id", backtest_id)
+
+
+def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[np.float64]:
+    """The Sharpe ratio a year of every portfolio that followed predictions in the market's other finished backtests."""
+    table, of = schema.backtest_portfolio, schema.backtest
+    joined = table.join(of, of.c.id == table.c.backtest_id)
+    mine = (of.c.market == market, of.c.id != other_than, table.c.strategy.is_not(None), table.c.sharpe.is_not(None))
+    statement = sa.select(table.c.sharpe).select_from(joined).where(*mine).order_by(of.c.id, table.c.portfolio)
+    return np.array(conn.execute(statement).scalars().all(), dtype=float)
+
+
+def _close(conn: Connection, backtest_id: str, counts: Mapping[str, int], ending: Mapping[str, object]) -> None:
+    """Finish the row of a backtest, once; later its counts must be the same."""
+    table = schema.backtest
+    stored = backtest(conn, backtest_id)
+    if stored is None:
+        raise StoreError(f"backtest {backtest_id} was never begun")
+    given = {name: counts[name] for name in COUNTS}
+    if stored["finished_at"] is None:
+        conn.execute(sa.update(table).where(table.c.id == backtest_id).values(**given, **ending))
+        return
+    for name, value in given.items():
+        if stored[name] != value:
+            raise StoreError(f"{backtest_id} {name} is stored with another figure: a finished backtest stands")

@@ -1,0 +1,59 @@
+"""Every write and read of benchmarks: writes as in db/rows/repositories.py, reads as in db/rows/queries.py.
+
+A benchmark is stored with its figures once its test span was read; both stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db.connection.bulk import insert_missing
+from db.connection.frames import frame, row
+from db.rows.queries import rows_of
+from db.rows.stored import save_figures
+from db.tables import schema
+
+
+def save_benchmark(
+    conn: Connection, benchmark: Mapping[str, object], scores: pd.DataFrame, members: pd.DataFrame
+) -> int:
+    """Store a benchmark, every column by name, with its scores and members: their columns but benchmark_id.
+
+    What has no value is NaN or None. The first row of a name stands: raises StoreError, naming it, when a score
+    or member is stored with another figure.
+    """
+    name = str(benchmark["id"])
+    new = insert_missing(conn, schema.benchmark, [dict(benchmark)])
+    why = "the test span is read once"
+    new += save_figures(conn, schema.benchmark_score, "benchmark_id", name, scores, why=why)
+    return new + save_figures(conn, schema.benchmark_member, "benchmark_id", name, members, why=why)
+
+
+def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
+    """Benchmarks in the order in which their test was read: the columns of benchmark but its config."""
+    table = schema.benchmark
+    statement = sa.select(*(each for each in table.c if each.name != "config")).order_by(
+        table.c.test_read_at, table.c.id
+    )
+    return frame(conn, statement if market is None else statement.where(table.c.market == market))
+
+
+def benchmark(conn: Connection, benchmark_id: str) -> dict[str, Any] | None:
+    """One benchmark, every column of benchmark; None when there is none of that name."""
+    return row(conn, sa.select(schema.benchmark).where(schema.benchmark.c.id == benchmark_id))
+
+
+def benchmark_scores(conn: Connection, benchmark_id: str) -> pd.DataFrame:
+    """A benchmark's figures by protocol and predictor: the columns of benchmark_score but benchmark_id."""
+    order = ("protocol", "predictor")
+    return rows_of(conn, schema.benchmark_score, "benchmark_id", benchmark_id, order=order)
+
+
+def benchmark_members(conn: Connection, benchmark_id: str) -> pd.DataFrame:
+    """Every seed of a benchmark by predictor and configuration: the columns of benchmark_member but benchmark_id."""
+    return rows_of(conn, schema.benchmark_member, "benchmark_id", benchmark_id)

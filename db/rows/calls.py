@@ -1,0 +1,114 @@
+"""The calls of a market's nights: what was said, which wait for an outcome, which have one, counts of them all.
+
+A night's calls are those of the model that it was closed with; a backtest's are those of its folds. What is counted
+here is not read: ten years of nights are a million rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+from typing import Any
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db.connection.frames import frame
+from db.tables import schema
+
+
+def night_calls(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
+    """What a night predicted with the model it was closed with, by symbol; NaN is missing.
+
+    Columns: run_id, as_of, target, symbol, name, sector, probability, spread, calibrated, lowest, highest,
+    rising_share.
+    """
+    made, named, night = schema.prediction, schema.instrument, schema.night
+    said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
+    columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, named.c.name, named.c.sector, *said)
+    joined = night.join(made, _of_night()).join(named, named.c.id == made.c.instrument_id)
+    statement = sa.select(*columns).select_from(joined).where(night.c.market == market, night.c.as_of == as_of)
+    return frame(conn, statement.order_by(named.c.symbol))
+
+
+def unsettled_calls(conn: Connection, market: str, last: date, *, since: date) -> pd.DataFrame:
+    """Calls for targets up to `last` that have no outcome, and all those from the target `since` on.
+
+    Columns: symbol, as_of, target, move (NaN: no outcome), sorted by target and symbol.
+    """
+    made, happened, named = schema.prediction, schema.outcome, schema.instrument
+    columns = (named.c.symbol, made.c.as_of, made.c.target, happened.c.move)
+    closed = _closed(sa.select(*columns), market, last).join(named, named.c.id == made.c.instrument_id)
+    waiting = sa.or_(happened.c.move.is_(None), made.c.target >= since)
+    statement = closed.outerjoin(happened, _has_outcome()).where(waiting)
+    return frame(conn, statement.order_by(made.c.target, named.c.symbol))
+
+
+def settled_calls(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
+    """Calls that nights of a market were closed with and that have an outcome, targets first..last, by target.
+
+    Columns: run_id, target, probability, calibrated (NaN: not kept), rise.
+    """
+    made, night = schema.prediction, schema.night
+    mine = (night.c.market == market, night.c.target.between(first, last), made.c.as_of == night.c.as_of)
+    return _settled(conn, night.join(made, _of_night()), mine)
+
+
+def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """As `settled_calls`, of every fold of a backtest that is done."""
+    made, fold = schema.prediction, schema.backtest_fold
+    of_fold = sa.and_(made.c.run_id == fold.c.run_id, made.c.target.between(fold.c.first, fold.c.last))
+    return _settled(conn, fold.join(made, of_fold), (fold.c.backtest_id == backtest_id,))
+
+
+def uncounted(conn: Connection, market: str, last: date) -> list[date]:
+    """Targets up to `last` of complete nights with an outcome whose calls were not counted: a study stored it first."""
+    night, made, happened, counted = schema.night, schema.prediction, schema.outcome, schema.calibration_bin
+    settled = made.join(happened, _has_outcome())
+    has_outcome = sa.exists(sa.select(sa.literal(1)).select_from(settled).where(_of_night()))
+    is_counted = sa.exists().where(counted.c.run_id == night.c.run_id, counted.c.target == night.c.target)
+    mine = (night.c.market == market, night.c.target <= last, has_outcome, ~is_counted)
+    return list(conn.execute(sa.select(night.c.target).where(*mine).order_by(night.c.target)).scalars())
+
+
+def call_counts(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
+    """Calls with an outcome, counted by night, call, what happened and whether the paper labels it.
+
+    Targets are first..last, or all up to `last`. Columns: as_of, target, called (whether the probability is above
+    0.5), rise, labelled, n; sorted by target.
+    """
+    made, happened = schema.prediction, schema.outcome
+    called = (made.c.probability > 0.5).label("called")
+    labelled = (happened.c.label != 0).label("labelled")
+    by = (made.c.as_of, made.c.target, called, happened.c.rise, labelled)
+    counted = _closed(sa.select(*by, sa.func.count().label("n")), market, last).join(happened, _has_outcome())
+    if first is not None:
+        counted = counted.where(schema.night.c.target >= first)
+    return frame(conn, counted.group_by(*by).order_by(made.c.target))
+
+
+def _closed(selected: sa.Select[Any], market: str, last: date) -> sa.Select[Any]:
+    """The predictions that nights of a market were closed with."""
+    made, night = schema.prediction, schema.night
+    chosen = selected.select_from(night).join(made, _of_night())
+    return chosen.where(night.c.market == market, night.c.target <= last, made.c.as_of == night.c.as_of)
+
+
+def _settled(conn: Connection, joined: sa.Join, mine: Iterable[sa.ColumnElement[bool]]) -> pd.DataFrame:
+    made, happened = schema.prediction, schema.outcome
+    columns = (made.c.run_id, made.c.target, made.c.probability, made.c.calibrated, happened.c.rise)
+    statement = sa.select(*columns).select_from(joined.join(happened, _has_outcome())).where(*mine)
+    return frame(conn, statement.order_by(made.c.target, made.c.instrument_id))
+
+
+def _of_night() -> sa.ColumnElement[bool]:
+    """Whether a prediction is of the model that a night was closed with, for that night's target."""
+    made, night = schema.prediction, schema.night
+    return sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
+
+
+def _has_outcome() -> sa.ColumnElement[bool]:
+    """Whether an outcome is what came of a prediction."""
+    made, happened = schema.prediction, schema.outcome
+    return sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target)

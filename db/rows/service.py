@@ -1,0 +1,106 @@
+"""Every write and read of what a service keeps beside predictions: fetches and alerts.
+
+Writes as in db/rows/repositories.py, reads as in db/rows/queries.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db.connection.bulk import insert_missing
+from db.connection.frames import frame
+from db.errors import StoreError
+from db.tables import schema
+
+AHEAD = timedelta(days=1)  # by which no clock that is looked after is wrong; less is made up for in silence
+
+
+def next_known_at(conn: Connection, market: str) -> datetime:
+    """The moment as known at which a fetch that is being stored comes: now, and later than every one before it.
+
+    Asked inside the `transaction` that stores the bars. So what was known at a moment never changes afterwards,
+    whatever the clocks of several machines say and whichever of two fetches began first. Raises StoreError for a clock
+    that `require_clocks_agree` refuses.
+    """
+    now = datetime.now(UTC)
+    before = _newest(conn, market, now)
+    return now if before is None else max(now, before + timedelta(microseconds=1))
+
+
+def require_clocks_agree(conn: Connection, market: str) -> None:
+    """Raise StoreError when this machine's clock is a day or more from its server's, or behind the newest fetch.
+
+    One fetch under a clock a year ahead would date all that follow it a year ahead: they have to come after it.
+    """
+    _newest(conn, market, datetime.now(UTC))
+
+
+def dated_ahead(conn: Connection) -> pd.DataFrame:
+    """The fetches that a clock a day or more ahead of this one dated: market, source, known_at."""
+    table = schema.price_fetch
+    ahead = sa.select(table.c.market, table.c.source, table.c.known_at)
+    ahead = ahead.where(table.c.known_at > datetime.now(UTC) + AHEAD)
+    return frame(conn, ahead.order_by(table.c.market, table.c.known_at))
+
+
+def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
+    if conn.dialect.name == "postgresql":
+        server = conn.execute(sa.text("select clock_timestamp()")).scalar_one()
+        if abs(now - server) > AHEAD:
+            raise StoreError(
+                f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC and the server's {server:%Y-%m-%d %H:%M}: set the"
+                " wrong one; nothing was fetched"
+            )
+    newest = _last_fetch(conn, market) or _last_price(conn, market)
+    if newest is not None and newest > now + AHEAD:
+        raise StoreError(
+            f"the newest fetch of {market} is dated {newest:%Y-%m-%d %H:%M} UTC, {(newest - now).days} days after this"
+            f" machine's clock, {now:%Y-%m-%d %H:%M}: one of the two clocks was wrong, and nothing was fetched. Set"
+            f" this one; or, if it is right, keep a backup and run `dtml db redate {market}`"
+        )
+    return newest
+
+
+def save_fetch(conn: Connection, fetch: Mapping[str, object]) -> int:
+    """Store what a fetch brought: every column of price_fetch by name. The first row of a market and moment stands."""
+    return insert_missing(conn, schema.price_fetch, [dict(fetch)])
+
+
+def raise_alert(conn: Connection, market: str, as_of: date, kind: str, *, message: str, raised_at: datetime) -> bool:
+    """Note what somebody should know of a night, 'refused', 'late' or 'below_rule'; whether it is new."""
+    said = {"market": market, "as_of": as_of, "kind": kind, "message": message, "raised_at": raised_at}
+    return insert_missing(conn, schema.alert, [said]) == 1
+
+
+def mark_sent(conn: Connection, market: str, as_of: date, kind: str, *, sent_at: datetime) -> None:
+    """Note that an alert reached whom it was for."""
+    table = schema.alert
+    mine = (table.c.market == market, table.c.as_of == as_of, table.c.kind == kind)
+    conn.execute(sa.update(table).where(*mine).values(sent_at=sent_at))
+
+
+def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False) -> pd.DataFrame:
+    """Alerts by moment: the columns of alert; `unsent` keeps those that no webhook took."""
+    table = schema.alert
+    statement = sa.select(table).order_by(table.c.raised_at, table.c.market, table.c.as_of, table.c.kind)
+    if market is not None:
+        statement = statement.where(table.c.market == market)
+    return frame(conn, statement.where(table.c.sent_at.is_(None)) if unsent else statement)
+
+
+def _last_fetch(conn: Connection, market: str) -> datetime | None:
+    table = schema.price_fetch
+    newest = sa.select(table.c.known_at).where(table.c.market == market).order_by(table.c.known_at.desc()).limit(1)
+    return conn.execute(newest).scalar_one_or_none()
+
+
+def _last_price(conn: Connection, market: str) -> datetime | None:
+    """The newest version of any bar: for a store filled before it kept its fetches."""
+    price, named = schema.price, schema.instrument
+    newest = sa.select(sa.func.max(price.c.known_at)).join_from(price, named).where(named.c.market == market)
+    return conn.execute(newest).scalar_one_or_none()

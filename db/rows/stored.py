@@ -1,0 +1,90 @@
+"""Given rows beside the stored ones: whose they are, which are new, which differ. Figures, once stored, stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import sqlalchemy as sa
+from numpy.typing import NDArray
+from sqlalchemy import Connection
+
+from db.connection.bulk import insert_frame, insert_missing, records
+from db.errors import StoreError, StoreUsageError
+from db.rows import queries
+
+# A figure computed again on another thread count agrees to this; one that is 0 agrees to the second.
+FIGURE_TOLERANCE = 1e-6
+FIGURE_ZERO = 1e-12
+
+
+def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) -> pd.DataFrame:
+    """The frame with the instrument_id of each symbol; `more` names another such column, and the symbols it is of.
+
+    Raises StoreUsageError, naming some, for symbols that are not stored.
+    """
+    known = queries.instrument_ids(conn, market)
+    columns = {"instrument_id": "symbol"} | more
+    ids = {name: frame[symbols].map(known) for name, symbols in columns.items()}
+    unknown = sorted({symbol for name, found in ids.items() for symbol in frame[columns[name]][found.isna()]})
+    if unknown:
+        raise StoreUsageError(f"symbols not stored for market {market}: {', '.join(unknown[:5])}")
+    return frame.assign(**{name: found.astype("int64") for name, found in ids.items()})
+
+
+def require_distinct(rows: pd.DataFrame, key: list[str]) -> None:
+    """Raise StoreError, naming one, for rows of the same key."""
+    repeated = rows[rows.duplicated(key)]
+    if len(repeated):
+        raise StoreError(f"{named(repeated, key)} is given twice")
+
+
+def named(rows: pd.DataFrame, key: list[str]) -> str:
+    """The first row's key, to be shown."""
+    values = (rows.iloc[0][name] for name in key)
+    return " ".join(f"{each:%Y-%m-%d}" if isinstance(each, date) else str(each) for each in values)
+
+
+def alongside(rows: pd.DataFrame, stored: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    """For each row, in order, the stored one of its key; missing values where there is none."""
+    if stored.empty:  # as for every new night: a merge would take most of the time of storing it
+        return rows[key].reset_index(drop=True).join(stored.drop(columns=key)).assign(_merge="left_only")
+    return rows[key].merge(stored, on=key, how="left", indicator=True)
+
+
+def is_stored(before: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which rows have a stored one `alongside`."""
+    return (before["_merge"] == "both").to_numpy()
+
+
+def differ(
+    rows: pd.DataFrame, before: pd.DataFrame, values: Sequence[str], tolerance: float, *, zero: float = 0.0
+) -> NDArray[np.bool_]:
+    """Which rows are stored with a value beyond the relative tolerance, or `zero`; NaN equals NaN."""
+    names = list(values)
+    stored, given = (each[names].astype("float64") for each in (before, rows))
+    equal = np.isclose(stored, given, rtol=tolerance, atol=zero, equal_nan=True).all(axis=1)
+    return np.asarray(is_stored(before) & ~equal)
+
+
+def save_figures(conn: Connection, table: sa.Table, owner: str, name: str, given: pd.DataFrame, *, why: str) -> int:
+    """Insert the rows that are not stored for `name`, the value of the column `owner`; how many were new.
+
+    Numbers of those that are must be equal: else StoreError, naming the first row and saying why.
+    """
+    columns = [each for each in table.c if each.name != owner]
+    key = [each.name for each in table.primary_key if each.name != owner]
+    figures = [each.name for each in columns if isinstance(each.type, sa.Float | sa.Integer) and each.name not in key]
+    require_distinct(given, key)
+    rows = given[[each.name for each in columns]].reset_index(drop=True)
+    rows = rows.astype(dict.fromkeys(figures, "float64"))
+    before = alongside(rows, queries.rows_of(conn, table, owner, name), key)
+    differing = rows[differ(rows, before, figures, FIGURE_TOLERANCE, zero=FIGURE_ZERO)]
+    if len(differing):
+        raise StoreError(f"{name} {named(differing, key)} is stored with another figure: {why}")
+    new = rows[~is_stored(before)].assign(**{owner: name})
+    if any(isinstance(each.type, sa.JSON) for each in columns):
+        return insert_missing(conn, table, records(table, new))
+    return insert_frame(conn, table, new)

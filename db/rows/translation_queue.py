@@ -1,0 +1,205 @@
+"""The queue of texts to translate: put in, taken by workers under a lease, finished or failed.
+
+A text is queued, then taken, then done or failed. A worker holds what it took until its lease ends: if it died, the
+text is queued again. Each worker needs a name of its own. Moments are those of the workers' clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate, takewhile
+from typing import Any
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine
+
+from db.connection.frames import frame
+from db.engine import reading, transaction
+from db.errors import StoreUsageError
+from db.tables import schema
+from db.tables.translation_schema import LONGEST_TEXT
+from db.views.typed_views import view
+
+MAX_ATTEMPTS = 3
+LEASE_S = 300.0
+MOST_CHARACTERS = 5 * LONGEST_TEXT  # of what is taken at once, unless the first text alone is longer
+DIED = f"its worker ended {MAX_ATTEMPTS} times while it was translated"
+
+text = schema.translation_text
+
+
+def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:
+    """Put texts at the end of the queue of a model, which need not be stored; their ids, in the order given.
+
+    Raises StoreUsageError, naming it, for a text that no worker would translate, and puts in none.
+    """
+    if not texts:
+        return []
+    for number, each in enumerate(texts, start=1):
+        if (reason := why_unfit(each)) is not None:
+            raise StoreUsageError(f"text {number} of {len(texts)}: {reason}")
+    rows = [{"model": model, "text": each, "priority": priority, "queued_at": datetime.now(UTC)} for each in texts]
+    statement = sa.insert(text).returning(text.c.id, sort_by_parameter_order=True)
+    return list(conn.execute(statement, rows).scalars())
+
+
+def why_unfit(said: str | bytes) -> str | None:
+    """Why a text cannot be translated, whatever the model: it is no text, or longer than `LONGEST_TEXT` characters."""
+    try:
+        characters = len(said.decode() if isinstance(said, bytes) else said.encode().decode())
+    except UnicodeError as error:
+        return f"it is no text in UTF-8: {error}"
+    if characters > LONGEST_TEXT:
+        return f"it has {characters:,} characters, and {LONGEST_TEXT:,} at most are translated: cut it into several"
+    return None
+
+
+def take_texts(
+    engine: Engine,
+    worker: str,
+    models: Collection[str] | None,
+    limit: int,
+    lease_s: float = LEASE_S,
+    now: datetime | None = None,
+) -> list[dict[str, Any]]:
+    """Take up to `limit` texts of one of the models (None: of any): the highest priority first, then the oldest.
+
+    All are of the model of the first one. What a worker died of, or beside, is taken alone: so a text that kills its
+    worker takes no other with it. Together they have `MOST_CHARACTERS`: so a long one keeps few waiting. Each is a
+    mapping of id, model, text, priority, attempts, this one counted, and unfit: None, or why a text that was put in by
+    an INSERT cannot be translated. Nobody else takes it for `lease_s` seconds. A text that was taken `MAX_ATTEMPTS`
+    times and never finished is failed. Raises StoreUsageError for a limit below 1.
+    """
+    if limit < 1:
+        raise StoreUsageError(f"a worker takes 1 text or more, not {limit}")
+    moment = datetime.now(UTC) if now is None else now
+    with reading(engine) as conn:  # a worker without work keeps no writer waiting
+        if not _is_ready(conn, models, moment):
+            return []
+    with transaction(engine) as conn:
+        _end_leases(conn, models, moment)
+        found = _first_model(conn, models)
+        return [] if found is None else _take(conn, worker, found, limit, moment + timedelta(seconds=lease_s))
+
+
+def renew(
+    conn: Connection, worker: str, ids: Collection[int], lease_s: float = LEASE_S, now: datetime | None = None
+) -> int:
+    """Let leases of a worker end `lease_s` seconds from now; how many it still held."""
+    until = (datetime.now(UTC) if now is None else now) + timedelta(seconds=lease_s)
+    held = sa.update(text).where(*_held_by(worker), text.c.id.in_(ids))
+    return conn.execute(held.values(taken_until=until)).rowcount
+
+
+def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, object]]) -> int:
+    """Store translations: id, translation, score and, if there are, attention and a reason to doubt; how many written.
+
+    What the worker no longer holds, because its lease ended and the text was taken again, is left as it is.
+    """
+    if not rows:
+        return 0
+    done = sa.update(text).where(*_held_by(worker), text.c.id == sa.bindparam("of"))
+    names = ("translation", "score", "attention", "reason")
+    values = {name: sa.bindparam(f"new_{name}", type_=text.c[name].type) for name in names}
+    statement = done.values(status="done", finished_at=datetime.now(UTC), taken_until=None, **values)
+    given = [{"of": each["id"]} | {f"new_{name}": each.get(name) for name in names} for each in rows]
+    return conn.execute(statement, given, execution_options={"preserve_rowcount": True}).rowcount
+
+
+def fail_texts(conn: Connection, worker: str, ids: Collection[int], reason: str) -> int:
+    """Note why texts that a worker holds cannot be translated; how many were written."""
+    values = {"status": "failed", "reason": reason, "finished_at": datetime.now(UTC), "taken_until": None}
+    return conn.execute(sa.update(text).where(*_held_by(worker), text.c.id.in_(ids)).values(values)).rowcount
+
+
+def give_back(conn: Connection, worker: str) -> int:
+    """Queue again what a worker holds that ends in good order, as if it had not taken it; how many texts."""
+    values = {"status": "queued", "taken_until": None, "attempts": text.c.attempts - 1}
+    return conn.execute(sa.update(text).where(*_held_by(worker)).values(values)).rowcount
+
+
+def queue_counts(conn: Connection) -> pd.DataFrame:
+    """How many texts each model has of each status: model, status, n."""
+    key = (text.c.model, text.c.status)
+    return frame(conn, sa.select(*key, sa.func.count().label("n")).group_by(*key).order_by(*key))
+
+
+def _held_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return text.c.status == "taken", text.c.taken_by == worker
+
+
+def _over(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
+    return text.c.status == "taken", text.c.taken_until <= now
+
+
+def _of(models: Collection[str] | None) -> tuple[sa.ColumnElement[bool], ...]:
+    return () if models is None else (text.c.model.in_(models),)
+
+
+def _is_ready(conn: Connection, models: Collection[str] | None, now: datetime) -> bool:
+    ended = sa.select(text.c.id).where(*_over(now), *_of(models)).limit(1)
+    return _first_model(conn, models) is not None or conn.execute(ended).first() is not None
+
+
+def _end_leases(conn: Connection, models: Collection[str] | None, now: datetime) -> None:
+    ended = sa.update(text).where(*_over(now), *_of(models))
+    failed = {"status": "failed", "reason": DIED, "finished_at": now, "taken_until": None}
+    conn.execute(ended.where(text.c.attempts >= MAX_ATTEMPTS).values(failed))
+    conn.execute(ended.values(status="queued", taken_until=None))
+
+
+def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:
+    """The model whose turn it is: each one's first text is found in the index, however many wait behind it."""
+    first = sa.select(text.c.priority, text.c.id).where(text.c.status == "queued").order_by(*_turn()).limit(1)
+    heads = (
+        (name, conn.execute(first.where(text.c.model == name)).first())
+        for name in (_waiting(conn) if models is None else models)
+    )
+    turns = [(-head.priority, head.id, name) for name, head in heads if head is not None]
+    return min(turns)[2] if turns else None
+
+
+def _waiting(conn: Connection) -> list[str]:
+    """The models that have queued texts; each is found in the index after the one before."""
+    least = sa.select(sa.func.min(text.c.model)).where(text.c.status == "queued")
+    found = [conn.execute(least).scalar_one()]
+    while found[-1] is not None and found[-1] not in found[:-1]:  # a name that is no text is not found by itself
+        found.append(conn.execute(least.where(text.c.model > found[-1])).scalar_one())
+    return found[:-1]
+
+
+def _take(conn: Connection, worker: str, model: str, limit: int, until: datetime) -> list[dict[str, Any]]:
+    queued = sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
+    queued = queued.where(text.c.status == "queued", text.c.model == model)
+    turns = conn.execute(queued.order_by(*_turn()).limit(limit)).all()
+    fresh = list(takewhile(lambda each: each.attempts == 0, turns))
+    sums = accumulate(each.characters for each in fresh)
+    ids = [each.id for each, total in zip(fresh, sums, strict=True) if total <= MOST_CHARACTERS] or [turns[0].id]
+    values = {"status": "taken", "taken_by": worker, "taken_until": until, "attempts": text.c.attempts + 1}
+    taken = sa.update(text).where(text.c.id.in_(ids), text.c.status == "queued").values(values)
+    columns = [text.c[name] for name in ("id", "model", "priority", "attempts")]
+    said = text.c.text if conn.dialect.name == "postgresql" else sa.cast(text.c.text, sa.LargeBinary)
+    rows = [dict(each) for each in conn.execute(taken.returning(*columns, said.label("text"))).mappings()]
+    read = [each | {"unfit": why_unfit(each["text"]), "text": _as_text(each["text"])} for each in rows]
+    return sorted(read, key=lambda each: (-each["priority"], each["id"]))
+
+
+def _as_text(said: str | bytes) -> str:
+    return said.decode("utf-8", "backslashreplace") if isinstance(said, bytes) else said
+
+
+def _turn() -> tuple[sa.ColumnElement[Any], ...]:
+    return text.c.priority.desc(), text.c.id
+
+
+def newest(conn: Connection, model: str | None, status: str | None, limit: int) -> pd.DataFrame:
+    """The texts that were queued last, of one model or status where they are given: as in the view translation_job."""
+    given = {"model": model, "status": status}
+    asked = view("translation_job")
+    where = [asked.c[name] == value for name, value in given.items() if value is not None]
+    shown = ("id", "model", "status", "text", "translation", "score", "attempts", "reason", "queued_at")
+    columns = (asked.c[name] for name in shown)
+    found = frame(conn, sa.select(*columns).where(*where).order_by(asked.c.id.desc()).limit(limit))
+    return found.assign(text=found["text"].map(_as_text))

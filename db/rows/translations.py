@@ -1,0 +1,66 @@
+"""Every write and read of translation models: themselves, how their training goes, their scores.
+
+Writes as in db/rows/repositories.py, reads as in db/rows/queries.py. The texts to translate are in
+db/rows/translation_queue.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db.connection.bulk import Rows, upsert
+from db.connection.frames import frame
+from db.tables import schema
+
+
+def save_model(conn: Connection, model: Mapping[str, object]) -> int:
+    """Store a model, every column of translation_model by name, in place of the one of its name; 1 when it is new.
+
+    Scores of other weights of that name are dropped.
+    """
+    table = schema.translation_model
+    same = table.c.name == model["name"], table.c.checkpoint_hash == model["checkpoint_hash"]
+    if conn.execute(sa.select(table.c.name).where(*same)).first() is None:  # scores are of weights that are gone
+        measured = schema.translation_score.c
+        conn.execute(sa.delete(schema.translation_score).where(measured.model == model["name"]))
+    before = conn.execute(sa.delete(table).where(table.c.name == model["name"])).rowcount
+    conn.execute(sa.insert(table), [dict(model)])
+    return 1 - before
+
+
+def save_progress(conn: Connection, rows: Rows) -> int:
+    """Store or renew how a training goes: every column of translation_progress, a row a step; how many were new."""
+    return upsert(conn, schema.translation_progress, rows, stamps=("at", "tokens_per_second"))
+
+
+def forget_progress(conn: Connection, model: str) -> int:
+    """Drop what is stored of a model's steps, for a training that begins again; how many rows."""
+    table = schema.translation_progress
+    return conn.execute(sa.delete(table).where(table.c.model == model)).rowcount
+
+
+def save_score(conn: Connection, score: Mapping[str, object]) -> int:
+    """Store a score, in place of the one of its model, test set, search and other model; 1 when it is new.
+
+    The columns of translation_score by name but id and search_text; what may be missing may be left out.
+    """
+    table = schema.translation_score
+    given = dict.fromkeys(("bleu_low", "bleu_high", "against", "difference", "p")) | dict(score)
+    given["search_text"] = json.dumps(given["search"], sort_keys=True)
+    key = (table.c[name].is_not_distinct_from(given[name]) for name in ("model", "test_hash", "search_text", "against"))
+    if conn.execute(sa.update(table).where(*key).values(given)).rowcount:
+        return 0
+    conn.execute(sa.insert(table), [given])
+    return 1
+
+
+def scores(conn: Connection) -> pd.DataFrame:
+    """Scores by model and moment: the columns of translation_score but search_text."""
+    table = schema.translation_score
+    columns = (each for each in table.c if each.name != "search_text")
+    return frame(conn, sa.select(*columns).order_by(table.c.model, table.c.scored_at, table.c.id))

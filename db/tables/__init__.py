@@ -1,0 +1,1 @@
+"""The tables: columns, keys and what they mean."""

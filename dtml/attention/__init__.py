@@ -1,0 +1,1 @@
+"""Whether attention explains anything, and what the test found in words."""

@@ -1,0 +1,61 @@
+"""What the test of an explanation found, in one word and in sentences: for pages and the command alike."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from dtml.attention.significance import STOCK_DAYS
+
+
+def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fails"]:
+    """Whether attention may be read as an explanation: it differs from nonsense, and agrees with what moves calls."""
+    if row is None:
+        return "untested"
+    return "holds" if row["told_apart"] and _agrees(row) else "fails"
+
+
+def _agrees(row: Mapping[str, Any]) -> bool:
+    """Above 0 with its whole interval, and larger than chance makes the correlation of one stock's row."""
+    return bool(_figure(row["agreement_low"]) > 0 and row["agreement"] >= 2 / np.sqrt(row["stocks"]))
+
+
+def words(row: Mapping[str, Any] | None) -> str:
+    """What a row of the table `explanation` says, in sentences for people; None is a model that was never tested."""
+    if row is None:
+        return "What this model looks at has not been tested: run dtml explain MARKET."
+    groups = f"{row['members']} networks trained on true labels, {row['shuffles']} on labels of shuffled days"
+    apart = "differs from" if row["told_apart"] else "cannot be told from"
+    said = [
+        f"What this model looks at {apart} what models trained on nonsense look at ({groups}: energy distance "
+        f"{row['distance']:.3f}, p = {row['distance_p']:.2g}).",
+        _agreement_in_words(row, agrees=_agrees(row)),
+    ]
+    if row["drivers"] is not None and np.isfinite(row["drivers"]):
+        said.append(
+            f"{row['drivers']:.0%} of the stocks whose driver is known have it among the {row['top']} they look at "
+            f"most, {row['drivers_importance']:.0%} among the {row['top']} that move their prediction most; chance "
+            f"gives {row['drivers_chance']:.0%}."
+        )
+    if verdict(row) == "fails":
+        said.append("Do not read its attention as an explanation.")
+    said.append(
+        f"Tested on networks with the model's settings, not on the model: {row['stocks']} stocks, at most "
+        f"{STOCK_DAYS:,} stock-days, {row['epochs']} epochs, {row['days']} days of validation."
+    )
+    return " ".join(said)
+
+
+def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
+    low, high = _figure(row["agreement_low"]), _figure(row["agreement_high"])
+    what = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"
+    if np.isnan(low):
+        return f"Whether it agrees with what moves predictions is open: {what}, of too few days for an interval."
+    against = "contradicts" if high < 0 else "does not agree with"
+    verdict = "agrees with" if agrees else "hardly agrees with" if low > 0 else against
+    return f"It {verdict} what moves predictions: {what} [{low:+.2f}, {high:+.2f}]."
+
+
+def _figure(value: float | None) -> float:
+    """NaN for what a store has as missing."""
+    return np.nan if value is None else float(value)

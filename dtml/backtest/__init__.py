@@ -1,0 +1,1 @@
+"""Walking forward: folds, portfolios that follow predictions, their performance."""

@@ -1,0 +1,165 @@
+"""The usual statistics of a portfolio, with what chance and the number of tries explain of them.
+
+Sharpe ratios are those of the net returns themselves: no risk-free rate is taken off. A year has 252 sessions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+from dtml.backtest.portfolio import BASIS_POINT, YEAR
+from dtml.evaluation.metrics import day_interval
+
+
+@dataclass(frozen=True)
+class Performance:
+    """What a portfolio did over `days` sessions, after costs; ratios, not percent.
+
+    `annual_return` is geometric and `max_drawdown` 0 or less. `sharpe` is per year, with its 95 % interval; NaN where
+    returns do not vary, its ends also below `dtml.evaluation.metrics.MINIMUM_DAYS`. `deflated_sharpe` is in [0, 1]
+    (`deflated_sharpe`), NaN for a yardstick. `hit_rate` is the share of days above 0, `turnover` the mean per day.
+    `break_even` is the cost in basis points per unit traded at which the mean return, less borrow, is 0; below 0 where
+    it is lost without any cost, NaN without turnover.
+    """
+
+    days: int
+    annual_return: float
+    annual_volatility: float
+    sharpe: float
+    sharpe_low: float
+    sharpe_high: float
+    deflated_sharpe: float
+    max_drawdown: float
+    hit_rate: float
+    turnover: float
+    break_even: float
+
+
+def performance(track: pd.DataFrame, *, trials: Sequence[float] | None, resamples: int = 4000) -> Performance:
+    """The statistics of a track of `dtml.backtest.portfolio.follow`.
+
+    `trials` are the Sharpe ratios per session (`session_sharpe`) of everything tried, this track included; None for a
+    yardstick, which was not chosen among tries. Raises ValueError where the track has no day.
+    """
+    if track.empty:
+        raise ValueError("the track has no day")
+    net = track["net"].to_numpy(dtype=float)
+    low, high = sharpe_interval(net[:, None], resamples=resamples)
+    turnover = float(track["turnover"].mean())
+    kept = float((track["gross"] - track["borrow"]).mean())
+    return Performance(
+        days=len(net),
+        annual_return=float(equity(net)[-1] ** (YEAR / len(net)) - 1),
+        annual_volatility=float(net.std(ddof=1) * np.sqrt(YEAR)) if len(net) > 1 else np.nan,
+        sharpe=float(session_sharpe(net) * np.sqrt(YEAR)),
+        sharpe_low=float(low[0]),
+        sharpe_high=float(high[0]),
+        deflated_sharpe=np.nan if trials is None else deflated_sharpe(net, trials),
+        max_drawdown=float(drawdown(net).min()),
+        hit_rate=float((net > 0).mean()),
+        turnover=turnover,
+        break_even=kept / turnover / BASIS_POINT if turnover > 0 else np.nan,
+    )
+
+
+def equity(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
+    """What 1 has become by the end of each day."""
+    return np.cumprod(1 + net)
+
+
+def drawdown(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
+    """How far equity lies below its highest so far, the 1 at the start included; 0 or less."""
+    value = equity(net)
+    return value / np.maximum.accumulate(np.maximum(value, 1)) - 1
+
+
+def session_sharpe(net: Float[ndarray, " days"]) -> float:
+    """The mean return over its standard deviation (of a sample: days - 1), not annualised; NaN if nothing varies."""
+    if len(net) < 2 or np.ptp(net) == 0:
+        return np.nan
+    return float(net.mean() / net.std(ddof=1))
+
+
+def sharpe_interval(
+    net: Float[ndarray, "days models"], *, resamples: int = 4000
+) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
+    """The ends of the 95 % interval of each Sharpe ratio per year, by resampling days (`dtml.evaluation.bootstrap`).
+
+    NaN for a series that does not vary, and for all of them below `dtml.evaluation.metrics.MINIMUM_DAYS`.
+    """
+    spread = np.ptp(net, axis=0)
+    unit = net / np.where(spread > 0, spread, 1)  # the ratio has no unit; resampled sums keep seven digits
+    sums = np.stack([np.ones_like(unit), unit, unit**2], axis=-1)
+    ends = day_interval(sums, _sharpe_of_sums, resamples=resamples, seed=0)
+    low, high = (np.where(spread > 0, each * np.sqrt(YEAR), np.nan) for each in ends)
+    return low, high
+
+
+def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> float:
+    """The probability, in [0, 1], that the true Sharpe ratio is above what the best of `trials` shows by chance.
+
+    Bailey & Lopez de Prado, "The Deflated Sharpe Ratio" (2014): the ratio is compared with the expected maximum of so
+    many ratios of no skill (`luckiest`), with an error that allows for skew and fat tails. With one trial it is their
+    probabilistic Sharpe ratio against 0 (2012). `trials` are per session; those that are NaN never varied and count for
+    nothing. Days count as independent. NaN where the returns do not vary.
+    """
+    from scipy.special import ndtr
+    from scipy.stats import kurtosis, skew
+
+    ratio = session_sharpe(net)
+    if np.isnan(ratio):
+        return np.nan
+    error = np.sqrt(1 - skew(net) * ratio + (kurtosis(net, fisher=False) - 1) / 4 * ratio**2)
+    return float(ndtr((ratio - luckiest(trials, len(net))) * np.sqrt(len(net) - 1) / error))
+
+
+def luckiest(trials: Sequence[float], days: int) -> float:
+    """The best Sharpe ratio per session to expect, in so many days, of so many trials without skill; 0 of one.
+
+    Eq. 1 of Bailey & Lopez de Prado (2014) takes the variance across the trials (of a sample: trials - 1), and so falls
+    where trials that resemble each other are added. Two bounds keep it from that: the variance is never below
+    1 / (days - 1), that of a ratio without skill (2012), so that trials alike count in full; and of all parts of the
+    trials the one counts that gives most. So bounded, this is the least figure that neither lies below Eq. 1 nor falls
+    with a trial more. Raises ValueError where no trial is a number.
+    """
+    ratios = np.sort(np.asarray(trials, dtype=float))
+    ratios = ratios[np.isfinite(ratios)]
+    if not len(ratios):
+        raise ValueError("trials must hold the Sharpe ratio of the track itself, got none")
+    if len(ratios) == 1:
+        return 0.0
+    deviation = np.sqrt(np.maximum(_widest(ratios), 1 / (days - 1)))
+    return float((deviation * _highest_of(np.arange(2, len(ratios) + 1))).max())
+
+
+def _highest_of(number: Int[ndarray, " sizes"]) -> Float[ndarray, " sizes"]:
+    """About the expected maximum of so many standard normal variables, 2 or more."""
+    from scipy.special import ndtri
+
+    return np.asarray((1 - np.euler_gamma) * ndtri(1 - 1 / number) + np.euler_gamma * ndtri(1 - 1 / (number * np.e)))
+
+
+def _widest(ratios: Float[ndarray, " trials"]) -> Float[ndarray, " sizes"]:
+    """The highest variance that 2, 3, ... of the sorted ratios have: that of some lowest and the rest highest."""
+    centred = ratios - ratios.mean()
+    low, low_squares = (np.concatenate([[0.0], part.cumsum()]) for part in (centred, centred**2))
+    high, high_squares = (np.concatenate([[0.0], part[::-1].cumsum()]) for part in (centred, centred**2))
+    found = []
+    for size in range(2, len(ratios) + 1):
+        below = np.arange(size + 1)
+        total, squares = low[below] + high[size - below], low_squares[below] + high_squares[size - below]
+        found.append(max(0.0, (squares - total**2 / size).max()) / (size - 1))
+    return np.array(found)
+
+
+def _sharpe_of_sums(sums: ndarray) -> ndarray:
+    """The ratio of days, returns and squared returns, summed; 0 where a resample does not vary."""
+    days, total, squares = np.moveaxis(sums, -1, 0)
+    mean = total / days
+    variance = np.maximum(squares / days - mean**2, 0) * days / (days - 1)
+    deviation = np.sqrt(variance)
+    return np.asarray(np.divide(mean, deviation, out=np.zeros_like(mean), where=deviation > 1e-6))

@@ -1,0 +1,1 @@
+"""What DTML is compared with: recurrent networks, StockNet, classifiers, naive rules."""

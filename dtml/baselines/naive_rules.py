@@ -1,0 +1,90 @@
+"""The one-line rules that every model is printed beside.
+
+Each rule gives all stocks of a session the same call. On the public sets these rules, chosen on the training span
+alone, tie the published figures: a model that does not beat them has shown nothing.
+"""
+
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
+
+from dtml.prices.sessions import sessions_up_to
+
+MODEL = "dtml"  # the name among the predictors of what the rules stand beside
+NAIVE_RULES = {
+    "always_up": "every stock rises",
+    "index_reversal": "every stock rises after a session in which the index fell, and falls after the others",
+    "index_below_mean20": "every stock rises while the index closes below its mean of 20 sessions, else falls",
+}
+RULE_HISTORY = 20  # sessions of the index, the last one included, that the longest rule reads
+
+
+def naive_calls(index_close: "pd.Series[float]") -> pd.DataFrame:
+    """Call the session after each row of `index_close` (currency units, by session).
+
+    Returns one column a rule: 1.0 for a rise, 0.0 for a fall, NaN while the rule lacks history.
+    """
+    move = index_close.pct_change(fill_method=None)
+    mean = index_close.rolling(RULE_HISTORY).mean()
+    calls = {
+        "always_up": pd.Series(1.0, index=index_close.index),
+        "index_reversal": (move < 0).where(move.notna(), np.nan),
+        "index_below_mean20": (index_close < mean).where(mean.notna(), np.nan),
+    }
+    return pd.DataFrame(calls).astype(float)
+
+
+def calls_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
+    """`naive_calls` for the session after each of `days`, a row a day, from the index among `bars`.
+
+    A day on which the index has no bar has no call.
+    """
+    index = bars[bars["symbol"] == index_symbol].set_index("session")["close"]
+    return naive_calls(index).reindex(days)
+
+
+def rules_read_from(calendar: str, day: date) -> date:
+    """The first session that a call on `day` can read, bars of the index missing in between allowed for."""
+    return sessions_up_to(calendar, day, 2 * RULE_HISTORY)[0].date()
+
+
+def beside_rules(scores: pd.DataFrame, nights: str = "nights") -> "tuple[pd.Series[Any], pd.DataFrame] | None":
+    """The model's row of one session's scores, a row a predictor, and the rows of the rules; None without the model's.
+
+    Rules that were scored on another number of `nights` (the name of that column) cannot be compared and are left out.
+    """
+    own = scores[scores["predictor"] == MODEL]
+    if own.empty:
+        return None
+    model = own.iloc[0]
+    return model, scores[(scores["predictor"] != MODEL) & (scores[nights] == model[nights])]
+
+
+def best_at(rules: pd.DataFrame, figure: str) -> "pd.Series[Any] | None":
+    """The row of the rule with the highest figure, of equals the first; None where no rule has it."""
+    known = rules.dropna(subset=[figure])
+    return None if known.empty else known.iloc[int(known[figure].to_numpy(dtype=float).argmax())]
+
+
+def choose_rule(calls: pd.DataFrame, movement: Float[ndarray, "days stocks"]) -> str:
+    """The rule with the best ACC on the paper's labels; of equals, the first column.
+
+    `calls` has a column a rule (as `naive_calls` gives them) and a row for each day of a training span; `movement` is
+    what followed, a ratio minus 1, NaN where it is not known. Hand it training days only: a rule chosen on the days
+    it is scored on has seen their outcomes. Days without a call of every rule are left out. Raises ValueError when
+    the days differ in number or none of them has both calls and a label.
+    """
+    from dtml.windows import paper_labels
+
+    if len(calls) != len(movement):
+        raise ValueError(f"calls of {len(calls)} days and movements of {len(movement)}: one row of each a day expected")
+    labels = np.where(calls.notna().all(axis=1).to_numpy()[:, None], paper_labels(movement), 0)
+    if not labels.any():
+        raise ValueError(f"no day of {len(calls)} has a call of every rule and a move large enough for a label")
+    rises, falls = (labels == 1).sum(axis=1), (labels == -1).sum(axis=1)
+    right = {rule: int(np.where(calls[rule] == 1, rises, falls).sum()) for rule in calls.columns}
+    return max(right, key=lambda rule: right[rule])

@@ -1,0 +1,143 @@
+"""LSTM, ALSTM and Adv-ALSTM: recurrent networks that see one stock at a time.
+
+After Feng, Chen, He, Ding, Sun, Chua, "Enhancing Stock Movement Prediction with Adversarial Training", IJCAI 2019.
+Axes as in `dtml.model`; the index is in the rows and is never read.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from dtml.errors import UsageError
+from dtml.layers.network import Batch, Network, NetworkConfig
+from dtml.model import LSTM
+
+
+@dataclass(frozen=True)
+class RecurrentConfig(NetworkConfig):
+    """The shape of an LSTM over the window of one stock."""
+
+    features: int = 11
+    hidden: int = 16
+    attention: bool = True  # False: the last hidden state alone
+    epsilon: float = 0.0  # length of the adversarial perturbation of the latent
+    adversarial: float = 0.0  # weight of the perturbed loss: beta, there
+
+    def __post_init__(self) -> None:
+        if self.features < 1 or self.hidden < 1:
+            raise UsageError(f"features and hidden are 1 or more, got {self.features}, {self.hidden}")
+        if self.epsilon < 0 or self.adversarial < 0:
+            raise UsageError(f"epsilon and adversarial are 0 or more, got {self.epsilon}, {self.adversarial}")
+
+    @classmethod
+    def lstm(cls, hidden: int = 16) -> "RecurrentConfig":
+        """LSTM as Feng et al. compare with it (after Nelson, Pereira, de Oliveira, IJCNN 2017)."""
+        return cls(hidden=hidden, attention=False)
+
+    @classmethod
+    def alstm(cls, hidden: int = 16) -> "RecurrentConfig":
+        """ALSTM: with attention over the window (Qin et al., IJCAI 2017, in the form that Feng et al. give it)."""
+        return cls(hidden=hidden)
+
+    @classmethod
+    def adv_alstm(cls, hidden: int = 16, epsilon: float = 0.01, adversarial: float = 0.01) -> "RecurrentConfig":
+        """Adv-ALSTM; both amounts are the defaults of the authors' public code."""
+        return cls(hidden=hidden, epsilon=epsilon, adversarial=adversarial)
+
+    def build(self, stocks: int) -> "RecurrentNetwork":  # noqa: ARG002 - every config builds for a number of stocks
+        """The network; it is the same for any number of stocks."""
+        return RecurrentNetwork(self)
+
+
+class RecurrentNetwork(Network):
+    """Feature layer, LSTM, attention over the window, linear score, trained with a hinge loss."""
+
+    epsilon: Tensor
+    adversarial: Tensor
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        hidden = config.hidden
+        self.register_buffer("epsilon", torch.tensor(config.epsilon), persistent=False)
+        self.register_buffer("adversarial", torch.tensor(config.adversarial), persistent=False)
+        self.transform = nn.Linear(config.features, config.features)
+        self.lstm = LSTM(hidden, config.features)
+        self.attention = AdditiveAttention(hidden) if config.attention else None
+        self.predict = nn.Linear(2 * hidden if config.attention else hidden, 1)
+
+    def latent(
+        self, rows: Float[Tensor, "sessions symbols features"], windows: Int[Tensor, "days window"]
+    ) -> Float[Tensor, "days stocks latent"]:
+        """Last hidden state and, with attention, the context beside it: what the linear score reads."""
+        transformed = self.transform(rows[:, :-1]).tanh()
+        states: Tensor = self.lstm(transformed, windows)
+        return states[-1] if self.attention is None else torch.cat([states[-1], self.attention(states)], dim=-1)
+
+    def logits(
+        self,
+        rows: Float[Tensor, "sessions symbols features"],
+        windows: Int[Tensor, "days window"],
+        observed: Bool[Tensor, "days stocks"],  # noqa: ARG002 - no stock sees another
+    ) -> Float[Tensor, "days stocks"]:
+        """The score; the hinge calibrates no probability, so its sigmoid is only monotone in one."""
+        return self._score(self.latent(rows, windows))
+
+    def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """Hinge loss, the hinge loss of the perturbed latents, and penalty / 2 times the squared last layer."""
+        latent = self.latent(batch.rows, batch.windows)
+        score = self._score(latent)
+        perturbed = latent + self.perturbation(score, batch.rises)
+        last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()
+        return (
+            hinge_loss(score, batch.rises, batch.counted)
+            + self.adversarial * hinge_loss(self._score(perturbed), batch.rises, batch.counted)
+            + penalty / 2 * last_layer
+        )
+
+    def perturbation(
+        self, score: Float[Tensor, "days stocks"], rises: Bool[Tensor, "days stocks"]
+    ) -> Float[Tensor, "days stocks latent"]:
+        """The step of length epsilon along the gradient of each stock-day's hinge with respect to its latent.
+
+        Where the hinge is active that gradient is -y times the weights of the score, elsewhere 0. It is a constant to
+        the backward pass. With a linear score that changes no gradient: a unit vector moves at right angles to itself.
+        """
+        sign = _sign(rises, score)
+        active = (sign * score < 1).to(score.dtype)
+        weight = self.predict.weight.squeeze(0)
+        direction = weight / weight.norm().clamp_min(torch.finfo(weight.dtype).tiny)
+        step: Tensor = -self.epsilon * (active * sign).unsqueeze(-1) * direction
+        return step.detach()
+
+    def _score(self, latent: Float[Tensor, "days stocks latent"]) -> Float[Tensor, "days stocks"]:
+        score: Tensor = self.predict(latent)
+        return score.squeeze(-1)
+
+
+class AdditiveAttention(nn.Module):
+    """Weights of the sessions from a small network that sees one hidden state at a time."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(hidden, hidden)
+        self.score = nn.Linear(hidden, 1, bias=False)
+
+    def forward(self, states: Float[Tensor, "window *batch hidden"]) -> Float[Tensor, "*batch hidden"]:
+        """Sum the states, weighted by the softmax of u . tanh(W h + b) over the window."""
+        weights = self.score(self.project(states).tanh()).softmax(dim=0)
+        context: Tensor = (weights * states).sum(dim=0)
+        return context
+
+
+def hinge_loss(
+    score: Float[Tensor, "days stocks"], rises: Bool[Tensor, "days stocks"], counted: Bool[Tensor, "days stocks"]
+) -> Float[Tensor, ""]:
+    """Mean of max(0, 1 - y score) over the counted stock-days, y = 1 for a rise and -1 for a fall."""
+    each = (1 - _sign(rises, score) * score).clamp_min(0)
+    return (each * counted).sum() / counted.sum()
+
+
+def _sign(rises: Bool[Tensor, "days stocks"], like: Tensor) -> Float[Tensor, "days stocks"]:
+    return 2 * rises.to(like.dtype) - 1

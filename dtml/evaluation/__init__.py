@@ -1,0 +1,1 @@
+"""How good predictions were: metrics, intervals, breakdowns, calibration."""

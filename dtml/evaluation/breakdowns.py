@@ -1,0 +1,196 @@
+"""Scores of a long history, whole and by fold, year and stock: the calls of a model beside those of naive rules.
+
+And by what was said: curves of calibration, of probabilities themselves or of their bins.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+from dtml.evaluation.calibration import BINS, OF_BINS, Calibration
+from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, mcc, ratio
+from dtml.markets.definition import PROTOCOLS, Protocol
+from dtml.windows import labelled
+
+ROLLING_SESSIONS = 63  # a quarter of a year
+RESAMPLES = 2000
+CALLS_A_GROUP, GROUPS = 100, (3, 10)  # stock-days that a point of a binned curve should have; how many points
+STATISTICS = {"acc": accuracy, "mcc": mcc}
+
+Calls = Mapping[str, Float[ndarray, "days stocks"]]  # of each predictor: 1 for a rise, 0 for a fall, NaN for none
+Counts = Int[ndarray, "days predictors stocks 4"]
+
+
+def slice_scores(
+    calls: Calls,
+    movement: Float[ndarray, "days stocks"],
+    target: pd.DatetimeIndex,
+    fold: Int[ndarray, " days"],
+    symbols: tuple[str, ...],
+) -> pd.DataFrame:
+    """Score every predictor on all days, and by fold, by calendar year and by stock, on both protocols.
+
+    `movement` is a ratio minus 1, NaN where it is not known; `fold` numbers the fold of each day. Stock-days count
+    where every predictor has a call. Rows are `slice, value, protocol, predictor, n, days, rises, acc, acc_low,
+    acc_high, mcc, mcc_low, mcc_high`; ends of intervals are NaN below `MINIMUM_DAYS`.
+    """
+    frames = []
+    for protocol in PROTOCOLS:
+        counts = confusion_by_stock(calls, movement, protocol)
+        whole = counts.sum(axis=2)
+        for name, value, days in _spans(target, fold):
+            frames.append(_score(whole[days], list(calls)).assign(slice=name, value=value, protocol=protocol))
+        for position, predictor in enumerate(calls):
+            rows = _score(counts[:, position], list(symbols)).rename(columns={"predictor": "value"})
+            frames.append(rows.assign(slice="symbol", predictor=predictor, protocol=protocol))
+    scores = pd.concat(frames, ignore_index=True)
+    first = ["slice", "value", "protocol", "predictor"]
+    return scores.loc[scores["n"] > 0, [*first, *(name for name in scores if name not in first)]].reset_index(drop=True)
+
+
+def rolling_mcc(calls: Calls, movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex) -> pd.DataFrame:
+    """MCC of the last `ROLLING_SESSIONS` sessions up to each: `session, predictor, mcc, mcc_low, mcc_high`.
+
+    All stock-days count on which every predictor has a call.
+    """
+    counts = confusion_by_stock(calls, movement, "all").sum(axis=2)
+    frames = [
+        rolling_scores(counts[:, position], target, statistics=("mcc",)).assign(predictor=predictor)
+        for position, predictor in enumerate(calls)
+    ]
+    return pd.concat(frames, ignore_index=True)[["session", "predictor", "mcc", "mcc_low", "mcc_high"]]
+
+
+def rolling_scores(
+    counts: Int[ndarray, "days 4"], target: pd.DatetimeIndex, statistics: Sequence[str] = ("acc", "mcc")
+) -> pd.DataFrame:
+    """ACC and MCC of one predictor over the last `ROLLING_SESSIONS` of its sessions up to each, from counts of days.
+
+    `counts` are true rises, false rises, false falls and true falls of each session of `target`. Columns: session,
+    and each of `statistics` with its 95 % interval, `acc, acc_low, acc_high, ...`; no row with fewer sessions.
+    """
+    names = ["session", *(name + end for name in statistics for end in ("", "_low", "_high"))]
+    if len(counts) < ROLLING_SESSIONS:
+        return pd.DataFrame(columns=names)
+    windows = np.lib.stride_tricks.sliding_window_view(counts, ROLLING_SESSIONS, axis=0)
+    sums = np.ascontiguousarray(windows.transpose(2, 0, 1))  # [sessions of a window, windows, 4]
+    columns: dict[str, Any] = {"session": target[ROLLING_SESSIONS - 1 :]}
+    with np.errstate(invalid="ignore"):  # of a window in which nothing counted
+        for name in statistics:
+            low, high = day_interval(sums, STATISTICS[name], resamples=RESAMPLES, seed=0)
+            columns |= {name: STATISTICS[name](sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
+    return pd.DataFrame(columns, columns=names)
+
+
+def calibration_curve(
+    probability: Float[ndarray, "*shape"], rose: Bool[ndarray, "*shape"], bins: int = 10
+) -> pd.DataFrame:
+    """What came of probabilities: `bin_low, bin_high, mean_probability, share_risen, n`, a row a bin.
+
+    Bins hold equal shares of the stock-days, for a model may say little beside .5; ties may leave fewer bins. A NaN
+    probability is left out. Raises ValueError when none is left.
+    """
+    said = np.isfinite(probability)
+    if not said.any():
+        raise ValueError("there is no probability to draw a calibration curve of")
+    chance, risen = probability[said], rose[said]
+    edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))
+    edges = np.repeat(edges, 2) if len(edges) == 1 else edges
+    place = np.clip(np.searchsorted(edges, chance, side="right") - 1, 0, len(edges) - 2)
+    rows = pd.DataFrame({"bin": place, "probability": chance, "rose": risen}).groupby("bin")
+    curve = rows.agg(mean_probability=("probability", "mean"), share_risen=("rose", "mean"), n=("rose", "size"))
+    held = curve.index.to_numpy()
+    curve.insert(0, "bin_low", edges[held])
+    curve.insert(1, "bin_high", edges[held + 1])
+    return curve.reset_index(drop=True)
+
+
+def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
+    """What came of probabilities, from rows of `count_bins`: columns as those of `calibration_curve`.
+
+    Neighbouring bins make up groups of about equal numbers of stock-days; a bin is never parted, so a model that says
+    little beside one half has few groups. Without a stock-day there is no row.
+    """
+    held = bins[bins["n"] > 0].groupby("bin", as_index=False)[OF_BINS].sum()
+    middle = held["n"].cumsum() - held["n"] / 2  # stock-days up to the middle of each bin
+    found = held.groupby(np.floor(groups * middle / held["n"].sum()).to_numpy())
+    n, said, rises = (found[name].sum() for name in OF_BINS)
+    ends = {"bin_low": found["bin"].min() / BINS, "bin_high": (found["bin"].max() + 1) / BINS}
+    means = {"mean_probability": said / n, "share_risen": rises / n, "n": n}
+    return pd.DataFrame(ends | means).reset_index(drop=True)
+
+
+def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
+    """The curve of `binned_curve`, of fewer points where there are few calls, with intervals.
+
+    Adds `share_risen_low, share_risen_high`, the 95 % interval of each share from resampled days, NaN with too few.
+    `bins` as in `recalibrated`, of one calibration or none; there must be some.
+    """
+    found = binned_curve(bins, int(np.clip(bins["n"].sum() // CALLS_A_GROUP, *GROUPS)))
+    place = np.searchsorted(found["bin_high"].to_numpy(), bins["bin"].to_numpy() / BINS + 0.5 / BINS)
+    group = np.clip(place, 0, len(found) - 1)
+    days = bins["target"].to_numpy()
+    sums = np.stack(
+        [
+            pd.DataFrame({"day": days, "group": group, "value": bins[name].to_numpy()})
+            .pivot_table(index="day", columns="group", values="value", aggfunc="sum", fill_value=0)
+            .reindex(columns=range(len(found)), fill_value=0)
+            .to_numpy(dtype=float)
+            for name in ("rises", "n")
+        ],
+        axis=-1,
+    )
+    low, high = day_interval(sums, ratio, resamples=RESAMPLES, seed=0)
+    return found.assign(share_risen_low=low, share_risen_high=high)
+
+
+def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> pd.DataFrame:
+    """The bins of calibrated runs, each moved to where the calibration of its run puts its mean probability.
+
+    `bins` has `run_id, target, bin, n, probability_sum, rises`; `calibrations` are by run id. A bin is a hundredth
+    wide, so that its calls all move by nearly as much.
+    """
+    frames = []
+    for run_id, rows in bins.groupby("run_id") if len(bins) else ():
+        found = calibrations.get(str(run_id))
+        if found is not None:
+            moved = found.apply((rows["probability_sum"] / rows["n"]).to_numpy(dtype=float))
+            frames.append(rows.assign(bin=np.floor(BINS * moved).astype(int), probability_sum=moved * rows["n"]))
+    return pd.concat(frames, ignore_index=True) if frames else bins.iloc[:0]
+
+
+def confusion_by_stock(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: Protocol) -> Counts:
+    """True rises, false rises, false falls and true falls, of the stock-days on which every predictor has a call."""
+    counted = labelled(movement, protocol)
+    for called in calls.values():
+        counted = counted & np.isfinite(called)
+    rose = movement > 0
+    each = [confusion(called > 0.5, rose, counted) for called in calls.values()]
+    return np.stack(each, axis=1)
+
+
+def _spans(target: pd.DatetimeIndex, fold: Int[ndarray, " days"]) -> Iterator[tuple[str, str, Bool[ndarray, " days"]]]:
+    yield "all", "", np.ones(len(target), dtype=bool)
+    for number in np.unique(fold):
+        yield "fold", str(number), fold == number
+    for year in np.unique(target.year):
+        yield "year", str(year), np.asarray(target.year == year)
+
+
+def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.DataFrame:
+    """A row for each predictor; days on which none of its calls counts are no days of its own."""
+    total = counts.sum(axis=0)
+    days = (counts.sum(axis=-1) > 0).sum(axis=0)
+    scores = {"n": total.sum(axis=-1), "days": days, "rises": total[:, 0] + total[:, 2]}
+    with np.errstate(invalid="ignore"):  # of a stock that never counted
+        for name, statistic in STATISTICS.items():
+            low, high = np.full((2, len(names)), np.nan)
+            enough = days >= MINIMUM_DAYS
+            if enough.any():
+                low[enough], high[enough] = day_interval(counts[:, enough], statistic, resamples=RESAMPLES, seed=0)
+            scores |= {name: statistic(total), f"{name}_low": low, f"{name}_high": high}
+    return pd.DataFrame({"predictor": names} | scores)

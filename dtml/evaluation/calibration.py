@@ -1,0 +1,270 @@
+"""Probabilities that can be taken at their word, and a band around one half in which no call is made.
+
+Both rest on validation days, which the weights have not seen and which chose nothing but the epoch. Stocks of one day
+move together, so days are what is counted: each weighs the same, however many stocks it has. The correction is fitted
+to every second day and the band is measured on the others, so that what it promises was not fitted to those days.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+from dtml.errors import DtmlError
+from dtml.evaluation.metrics import MINIMUM_DAYS, day_interval, ratio
+from dtml.markets.definition import LEVELS
+
+SMALLEST = 1e-6  # probabilities are held this far from 0 and 1, before their logit is taken and after the correction
+ROUNDING = 1e-6  # logits that spread less differ by the rounding of single precision alone
+STEP = 1e-6  # what a threshold lies above the stock-day that set it, so that no rounding parts equal probabilities
+BINS = 100
+RESAMPLES = 2000
+COUNTS = ["n", "covered", "called", "right_calls"]
+OF_CALLS = ["called", "called_acc", "called_acc_low", "called_acc_high"]
+COVERAGE = ["level", "days", "n", "coverage", "coverage_low", "coverage_high", *OF_CALLS]
+OF_BINS = ["n", "probability_sum", "rises"]
+
+Floats = Float[ndarray, "*shape"]
+Flat = Float[ndarray, " calls"]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How a model's probabilities are corrected, and how sure it must be for a call.
+
+    The calibrated probability is logistic(`slope` * logit(probability) + `intercept`), with a `slope` of 0 or more.
+    `thresholds` maps each nominal level to the calibrated probability, in [.5, 1], above which a rise is called; at 1
+    nothing is ever called. They rest on `calls` stock-days of `days` days. Raises ValueError for what is out of range.
+    """
+
+    slope: float
+    intercept: float
+    thresholds: Mapping[float, float]
+    days: int
+    calls: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.slope < np.inf and np.isfinite(self.intercept)):
+            raise ValueError(f"the slope is 0 or more and the intercept finite, got {self.slope} and {self.intercept}")
+        for level, threshold in self.thresholds.items():
+            if not 0.5 <= threshold <= 1:
+                raise ValueError(f"the threshold of level {level} lies in [0.5, 1], got {threshold}")
+
+    @property
+    def bands(self) -> pd.DataFrame:
+        """The thresholds as rows `level, threshold, days, n`, by level."""
+        rows = pd.DataFrame(sorted(self.thresholds.items()), columns=["level", "threshold"], dtype=float)
+        return rows.assign(days=self.days, n=self.calls)
+
+    def apply(self, probability: Floats) -> Floats:
+        """Calibrated probabilities, in (0, 1) and never in another order than those given; NaN stays NaN."""
+        corrected = _logistic(self.slope * logit(probability) + self.intercept)
+        return np.asarray(np.clip(corrected, SMALLEST, 1 - SMALLEST))
+
+    def call(self, calibrated: Floats, level: float) -> Floats:
+        """1.0 for a rise, 0.0 for a fall, NaN for no call, at one of the nominal levels; ValueError at another."""
+        if level not in self.thresholds:
+            raise ValueError(f"the level is one of {', '.join(map(str, self.thresholds))}; got {level}")
+        return called(calibrated, self.thresholds[level])
+
+
+def called(calibrated: Floats, threshold: float | Floats) -> Floats:
+    """1.0 (a rise) above the threshold, 0.0 (a fall) below 1 less the threshold, else NaN (no call)."""
+    return np.where(calibrated > threshold, 1.0, np.where(calibrated < 1 - threshold, 0.0, np.nan))
+
+
+@dataclass(frozen=True)
+class _StockDays:
+    """Stock-days with an outcome; `day` counts their days from 0, without a gap."""
+
+    day: Int[ndarray, " calls"]
+    probability: Flat
+    rose: Bool[ndarray, " calls"]
+
+    @property
+    def days(self) -> int:
+        """How many days there are."""
+        return int(self.day.max(initial=-1)) + 1
+
+    @property
+    def weight(self) -> Flat:
+        """The share of each stock-day in its day."""
+        return np.asarray(1 / np.bincount(self.day)[self.day])
+
+
+def calibrate(probability: Float[ndarray, "days stocks"], movement: Float[ndarray, "days stocks"]) -> Calibration:
+    """Fit the correction to every second day of a validation span, and measure the thresholds on the others.
+
+    `probability` of a rise, in [0, 1], is NaN where a stock was not observed; `movement` is the move to the target, a
+    ratio minus 1, NaN where it is not known. Days without a stock-day that has both are passed over. The correction
+    is Platt's (1999), but for the care that few days ask for; where the model's order was wrong, or its probabilities
+    were all the same, the slope is 0 and every stock gets the base rate.
+
+    On a day that could have stood in place of any of the validation days, the expected share of stocks whose call is
+    not wrong is at least the level, whatever the model (Lee, Barber & Willett, 2023, after the pooling of Dunn,
+    Wasserman & Ramdas, 2022). No call is never wrong: how many of the calls made are right, coverage does not say.
+    Raises ValueError when shapes differ or a probability is none, DtmlError when no stock-day counts.
+    """
+    if probability.shape != movement.shape:
+        raise ValueError(f"probabilities are {probability.shape} and movements {movement.shape}: one shape expected")
+    _refuse_outside(probability)
+    known = np.isfinite(probability) & np.isfinite(movement)
+    days = np.flatnonzero(known.any(axis=1))
+    if not len(days):
+        raise DtmlError(f"none of {known.size} stock-days of validation has a probability and an outcome: fetch more")
+    halves = ((probability[half], movement[half] > 0, known[half]) for half in (days[::2], days[1::2]))
+    fitted, measured = (_StockDays(np.nonzero(on)[0], chance[on], rose[on]) for chance, rose, on in halves)
+    line = Calibration(*_line(fitted), thresholds={}, days=0, calls=0)
+    thresholds = _thresholds(measured, line.apply(measured.probability))
+    return Calibration(line.slope, line.intercept, thresholds, measured.days, len(measured.day))
+
+
+def _line(sample: _StockDays) -> tuple[float, float]:
+    """Slope and intercept of the correction; the base rate is Laplace's, a rising and a falling day more than seen.
+
+    Platt's targets lie inside (0, 1), which keeps the line finite. What a few days say of its height and of its slope
+    may be chance: each is multiplied by estimate^2 / (estimate^2 + variance), which of all multiples of an unbiased
+    estimate errs least, and with more days goes to 1.
+    """
+    rose, weight = sample.rose, sample.weight
+    base_rate = float(logit(np.asarray((weight[rose].sum() + 1) / (sample.days + 2))))
+    said = logit(sample.probability)
+    centre = np.average(said, weights=weight)
+    spread = np.sqrt(np.average((said - centre) ** 2, weights=weight))
+    if sample.days < 2 or spread < ROUNDING or rose.all() or not rose.any():
+        return 0.0, base_rate
+    target = np.where(rose, (rose.sum() + 1) / (rose.sum() + 2), 1 / ((~rose).sum() + 2))
+    place = (said - centre) / spread  # the spread may be a hundredth: unscaled, a solver would stop before it arrived
+    estimate, variance = _regression(place, target, sample)
+    if estimate[1] <= 0:
+        return 0.0, base_rate
+    height, lean = estimate / (1 + variance / np.maximum(estimate**2, 1e-30))
+    slope = float(lean / spread)
+    return slope, float(height - slope * centre)
+
+
+def _regression(place: Flat, target: Flat, sample: _StockDays) -> tuple[Float[ndarray, "2"], Float[ndarray, "2"]]:
+    """Intercept and slope of a logistic regression on targets between 0 and 1, and the variance of each.
+
+    A stock-day counts as a rise and as a fall, in these parts. The variance is that of drawing days, not stock-days.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
+    parts = np.concatenate([sample.weight * target, sample.weight * (1 - target)])
+    fit.fit(np.concatenate([place, place])[:, None], np.repeat([True, False], len(place)), sample_weight=parts)
+    estimate = np.array([fit.intercept_[0], fit.coef_[0, 0]])
+    design = np.stack([np.ones_like(place), place])
+    chance = _logistic(estimate @ design)
+    inverse = np.linalg.inv((design * sample.weight * chance * (1 - chance)) @ design.T)
+    pull = np.stack([np.bincount(sample.day, sample.weight * (target - chance) * row) for row in design])  # of each day
+    return estimate, np.diag(inverse @ pull @ pull.T @ inverse) * sample.days / (sample.days - 1)
+
+
+def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
+    """For each level, the smallest threshold that leaves so many days of stock-days without a wrong call.
+
+    One day more, of which nothing is known, stands for the day to come and counts as wrong whatever the threshold.
+    Where it weighs more than the level allows there are too few days, and nothing is called.
+    """
+    surprise = np.where(sample.rose, 1 - calibrated, calibrated)  # what was left to the other outcome
+    order = np.argsort(surprise)
+    surprise, mass = surprise[order], np.cumsum(sample.weight[order])
+    found = {}
+    for level in LEVELS:
+        needed = level * (sample.days + 1) - 1e-9  # sums of shares are not exact
+        quantile = float(surprise[np.searchsorted(mass, needed)]) if needed <= sample.days else 1.0
+        found[level] = min(max(round(quantile + STEP, 6), 0.5), 1.0)
+    return found
+
+
+def count_band(calls: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
+    """What became of the calls of each night at each level: rows `target, level, n, covered, called, right_calls`.
+
+    `calls` has a row a stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and level, `run_id, level,
+    threshold`; other columns of either are passed over. `n` counts the stock-days of runs that have the level, with a
+    calibrated probability and an outcome; `covered` those not called or called rightly. Nights and levels that count
+    none have no row. Raises ValueError when a run has a level twice.
+    """
+    if bands.duplicated(["run_id", "level"]).any():
+        first = bands[bands.duplicated(["run_id", "level"])].iloc[0]
+        raise ValueError(f"run {first['run_id']} has level {first['level']} twice")
+    night, targets = pd.factorize(calls["target"])
+    calibrated, rise = _numbers(calls["calibrated"]), _numbers(calls["rise"])
+    frames = [pd.DataFrame(columns=["target", "level", *COUNTS])]
+    for level, band in bands.groupby("level"):
+        threshold = _numbers(calls["run_id"].map(band.set_index("run_id")["threshold"]))
+        call = called(calibrated, threshold)
+        counted = np.isfinite(calibrated) & np.isfinite(rise) & np.isfinite(threshold)
+        right, silent = call == rise, np.isnan(call)
+        kinds = (counted, counted & (silent | right), counted & ~silent, counted & right)
+        counts = [np.bincount(night[kind], minlength=len(targets)) for kind in kinds]
+        frames.append(pd.DataFrame({"target": targets, "level": level} | dict(zip(COUNTS, counts, strict=True))))
+    rows = pd.concat(frames[1:] or frames)
+    return rows[rows["n"] > 0].sort_values(["target", "level"], ignore_index=True)
+
+
+def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFrame:
+    """What each level kept of its promise, from rows of `count_band`: a row a level.
+
+    Columns: `level, days, n, coverage, called` (shares of the stock-days) and `called_acc` (the share of right calls,
+    NaN without a call), with 95 % intervals `coverage_low, coverage_high, called_acc_low, called_acc_high` that
+    resample days and are NaN below `MINIMUM_DAYS`.
+    """
+    rows = []
+    days = counts[counts["n"] > 0].groupby(["level", "target"])[COUNTS].sum()
+    for level, of_level in days.groupby("level"):
+        n, covered, made, right = of_level.to_numpy(dtype=np.int64).T
+        row = {"level": level, "days": len(n), "n": n.sum()}
+        row |= _share("coverage", covered, n, resamples) | {"called": made.sum() / n.sum()}
+        rows.append(row | _share("called_acc", right, made, resamples))
+    return pd.DataFrame(rows, columns=COVERAGE)
+
+
+def _share(name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int) -> dict[str, float]:
+    """What share of the whole a part is, and its interval where enough days have any of it."""
+    low = high = np.array([np.nan])
+    if (whole > 0).sum() >= MINIMUM_DAYS:
+        low, high = day_interval(np.stack([part, whole], axis=-1)[:, None], ratio, resamples=resamples, seed=0)
+    share = part.sum() / whole.sum() if whole.any() else np.nan
+    return {name: float(share), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
+
+
+def count_bins(calls: pd.DataFrame) -> pd.DataFrame:
+    """Count calls with an outcome by whole percent of their probability: `target, bin, n, probability_sum, rises`.
+
+    `calls` has a row a stock-day, `target, probability, rise`. Bin 37 holds [.37, .38), the last one, 99, also 1; bins
+    that hold none have no row. Raises ValueError for what is no probability.
+    """
+    probability, rise = _numbers(calls["probability"]), _numbers(calls["rise"])
+    _refuse_outside(probability)
+    counted = np.isfinite(probability) & np.isfinite(rise)
+    place = np.floor(BINS * probability[counted] + 1e-9).astype(int)  # .29 is 28.999... hundredths in binary
+    columns = {"probability_sum": probability[counted], "rises": rise[counted].astype(int), "n": 1}
+    rows = pd.DataFrame({"target": calls["target"].to_numpy()[counted], "bin": np.minimum(place, BINS - 1)} | columns)
+    return rows.groupby(["target", "bin"], as_index=False)[OF_BINS].sum()
+
+
+def logit(probability: Floats) -> Floats:
+    """The logarithm of the odds of probabilities, finite: they are held inside (0, 1)."""
+    chance = np.clip(probability, SMALLEST, 1 - SMALLEST)
+    return np.asarray(np.log(chance / (1 - chance)))
+
+
+def _logistic(log_odds: Floats) -> Floats:
+    return np.asarray(0.5 + 0.5 * np.tanh(0.5 * log_odds))
+
+
+def _numbers(column: "pd.Series[Any]") -> Float[ndarray, " rows"]:
+    """A column of numbers or booleans, missing as NaN."""
+    return column.to_numpy(dtype=float, na_value=np.nan)
+
+
+def _refuse_outside(probability: Floats) -> None:
+    outside = probability[(probability < 0) | (probability > 1)]
+    if len(outside):
+        raise ValueError(f"a probability lies in [0, 1], got {outside[0]}")

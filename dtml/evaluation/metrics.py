@@ -1,0 +1,120 @@
+"""How good the calls were: ACC, MCC and what resampling the days says of both.
+
+Stocks of one day move together, so the sample is days, not stock-days: every interval resamples whole days.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+from dtml.evaluation.bootstrap import Statistic, Sums, interval
+
+Counts = Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]  # true rises, false rises, false falls, true falls
+Scores = Float[ndarray, "*batch"]
+
+RESAMPLES = 4000
+MINIMUM_DAYS = 20  # fewer cannot show how they hang together, and no interval can then be wide enough for dependence
+
+
+@dataclass(frozen=True)
+class Score:
+    """Scores of a set of calls; `acc` in [0, 1], `mcc` in [-1, 1], each with a 95 % interval (low, high)."""
+
+    days: int
+    calls: int
+    acc: float
+    mcc: float
+    acc_interval: tuple[float, float]
+    mcc_interval: tuple[float, float]
+
+
+def score(calls: pd.DataFrame) -> Score:
+    """Score calls given as rows of `session`, `called` and `rose` (booleans).
+
+    ACC and MCC are scikit-learn's, pooled over all rows; MCC is 0 when one class is never called. The intervals
+    resample days (`dtml.evaluation.bootstrap`), and are missing (NaN) below `MINIMUM_DAYS`.
+    """
+    if calls.empty:
+        raise ValueError("there are no calls to score")
+    return score_days(confusion_by_day(calls))
+
+
+def score_days(counts: Int[ndarray, "days 4"]) -> Score:
+    """Score calls counted by day, as `confusion_by_day` does; see `score`. A day without a call counts for none."""
+    from sklearn.metrics import accuracy_score, matthews_corrcoef
+
+    counts = counts[counts.sum(axis=1) > 0]
+    called, rose, weight = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0]), counts.sum(axis=0)
+    return Score(
+        days=len(counts),
+        calls=int(weight.sum()),
+        acc=float(accuracy_score(rose, called, sample_weight=weight)),
+        mcc=float(matthews_corrcoef(rose, called, sample_weight=weight)),
+        acc_interval=_ends(counts, accuracy),
+        mcc_interval=_ends(counts, mcc),
+    )
+
+
+def confusion_by_day(calls: pd.DataFrame) -> Int[ndarray, "days 4"]:
+    """Count true rises, false rises, false falls and true falls of each session, in the order of the sessions."""
+    day = np.unique(calls["session"].to_numpy(), return_inverse=True)[1]
+    kind = 2 * (~calls["called"].to_numpy(dtype=bool)) + (calls["called"].to_numpy() != calls["rose"].to_numpy())
+    cell = np.array([0, 1, 3, 2])[kind]  # a false fall is counted before a true one
+    return np.bincount(4 * day + cell, minlength=4 * (day.max() + 1)).reshape(-1, 4)
+
+
+def confusion(
+    called: Bool[ndarray, "*batch"], rose: Bool[ndarray, "*batch"], counted: Bool[ndarray, "*batch"]
+) -> Int[ndarray, "*batch 4"]:
+    """Each call as a true rise, false rise, false fall or true fall: a 1 among three 0, or four 0 if not counted."""
+    kinds = (called & rose, called & ~rose, ~called & rose, ~called & ~rose)
+    return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
+
+
+def accuracy(counts: Counts) -> Scores:
+    """Share of right calls of each row of counts."""
+    return np.asarray((counts[..., 0] + counts[..., 3]) / counts.sum(axis=-1))
+
+
+def mcc(counts: Counts) -> Scores:
+    """Matthews correlation of each row of counts; 0 when one class is never called or never happens."""
+    rises, false_rises, false_falls, falls = np.moveaxis(counts.astype(float), -1, 0)
+    product = (rises + false_rises) * (rises + false_falls) * (falls + false_rises) * (falls + false_falls)
+    covariance = rises * falls - false_rises * false_falls
+    return np.asarray(covariance / np.sqrt(np.where(product > 0, product, 1)))  # where that is 0, so is the covariance
+
+
+def ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores:
+    """The first sum in units of the second; one half where that is 0, as of pairs or calls that no day has."""
+    part, whole = np.moveaxis(np.asarray(sums, dtype=float), -1, 0)
+    return np.asarray(np.divide(part, whole, out=np.full_like(part, 0.5), where=whole > 0))
+
+
+def day_interval(
+    sums: Sums, statistic: Statistic, *, resamples: int, seed: int
+) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
+    """`interval` of each model, missing (NaN) below `MINIMUM_DAYS`."""
+    if len(sums) < MINIMUM_DAYS:
+        return np.full(sums.shape[1], np.nan), np.full(sums.shape[1], np.nan)
+    return interval(sums, statistic, resamples=resamples, seed=seed)
+
+
+def told_apart(ends: tuple[Any, Any], other: tuple[Any, Any]) -> str | None:
+    """How a figure stands to another, in words, by whether their intervals meet; None where an end is missing.
+
+    An interval is (low, high), its ends numbers, NaN or None.
+    """
+    if any(pd.isna(end) for end in (*ends, *other)):
+        return None
+    if ends[0] > other[1]:
+        return "beats"
+    return "is beaten by" if ends[1] < other[0] else "cannot be told from"
+
+
+def _ends(counts: Int[ndarray, "days 4"], statistic: Statistic) -> tuple[float, float]:
+    low, high = day_interval(counts[:, None], statistic, resamples=RESAMPLES, seed=0)
+    return float(low[0]), float(high[0])

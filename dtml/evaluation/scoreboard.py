@@ -1,0 +1,252 @@
+"""Every predictor beside every other on the same stock-days, with intervals that resample days.
+
+ACC and MCC mix two skills: timing the market, which one-line rules have too, and telling the stocks of a day apart.
+`auc` measures the second alone; `same_call` says how far a predictor calls the market one way, as the rules do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+from dtml.evaluation.bootstrap import RESAMPLES, Statistic, Sums, difference
+from dtml.evaluation.calibration import logit
+from dtml.evaluation.metrics import accuracy, confusion, day_interval, mcc, ratio
+from dtml.markets.definition import PROTOCOLS
+from dtml.windows import labelled
+
+COLUMNS = [
+    *("predictor", "is_rule", "protocol", "days", "n", "rises", "seeds", "configurations"),
+    *("acc_mean", "acc_sd", "mcc_mean", "mcc_sd"),
+    *(name + end for name in ("acc", "mcc", "acc_gain", "mcc_gain", "brier") for end in ("", "_low", "_high")),
+    *("calibration_slope", "calibration_intercept", "auc", "auc_low", "auc_high", "same_call"),
+]
+OF_GAINS = [column for column in COLUMNS if "gain" in column]
+OF_MEMBERS = ["seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd"]
+OF_PROBABILITIES = [column for column in COLUMNS if column.startswith(("brier", "calibration", "auc"))]
+Columns = dict[str, Float[ndarray, " predictors"]]
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """What one predictor said.
+
+    `probability` of a rise, in [0, 1], is NaN where there is none; a naive rule has one member of 0.0 and 1.0.
+    `configurations` counts those tried on validation days before this one was kept.
+    """
+
+    name: str
+    probability: Float[ndarray, "members days stocks"]
+    is_rule: bool = False
+    configurations: int = 1
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """The stock-days that count, of the days that have any, and how these days are resampled."""
+
+    days: Bool[ndarray, " all_days"]
+    counted: Bool[ndarray, "days stocks"]
+    rose: Bool[ndarray, "days stocks"]
+    resamples: int
+
+    def counts(self, probability: Float[ndarray, "days stocks"]) -> Int[ndarray, "days 4"]:
+        """The confusion counts of each day, a rise called above one half."""
+        return np.asarray(confusion(probability > 0.5, self.rose, self.counted).sum(axis=1))
+
+    def measure(self, name: str, sums: Sums, statistic: Statistic) -> Columns:
+        """A statistic of each predictor and its interval."""
+        low, high = day_interval(sums, statistic, resamples=self.resamples, seed=0)
+        return {name: statistic(sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
+
+
+def scoreboard(
+    predictors: Sequence[Predictor],
+    *,
+    movement: Float[ndarray, "days stocks"],
+    target: pd.DatetimeIndex,
+    best_rule: str,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """One row a predictor and protocol, in `COLUMNS`; all on the stock-days for which every model has a probability.
+
+    `movement` is the move to `target`, a ratio minus 1, NaN where it is not known; protocol 'all' counts every known
+    move, 'paper' those large enough for a label. Means and sd (ddof 1, NaN for one member) are over members; all
+    other figures are of the ensemble, the mean probability. Gains are paired differences to the rule `best_rule`.
+    `brier` is a mean squared error; slope 1 and intercept 0 are calibrated; `auc` (.5 is no skill) is the share of
+    pairs of a riser and a faller of the same day in which the riser was the more probable, NaN without such a pair;
+    `same_call`, in [.5, 1], is the larger share of a day's stocks called one way. Rules have no probabilities and no
+    members: of these figures only the last. Intervals are NaN below `MINIMUM_DAYS`. Raises ValueError when shapes or
+    names do not fit, a rule has no call where the models have a probability, or a protocol is left without a stock-day.
+    """
+    _check(predictors, movement, target, best_rule)
+    known = common_stock_days(predictors, movement, target)
+    frames = []
+    for protocol in PROTOCOLS:
+        counted = known & labelled(movement, protocol)
+        if not counted.any():
+            raise ValueError(f"none of {known.sum()} stock-days that every model predicted counts under {protocol!r}")
+        days = np.asarray(counted.any(axis=1))
+        sample = _Sample(days, counted[days], np.asarray(movement[days] > 0), resamples)
+        frames.append(_rows(predictors, sample, best_rule).assign(protocol=protocol))
+    return pd.concat(frames, ignore_index=True)[COLUMNS]
+
+
+def member_scores(
+    probability: Float[ndarray, "members days stocks"], movement: Float[ndarray, "days stocks"]
+) -> tuple[Float[ndarray, " members"], Float[ndarray, " members"]]:
+    """ACC and MCC of each member on the paper's labels, where every member has a probability.
+
+    `movement` is as in `scoreboard`. Raises ValueError when no stock-day counts.
+    """
+    counted = labelled(movement, "paper") & np.isfinite(probability).all(axis=0)
+    if not counted.any():
+        raise ValueError(f"none of {movement.size} stock-days has a label and a probability of every member")
+    sample = _Sample(np.ones(len(movement), dtype=bool), counted, np.asarray(movement > 0), resamples=0)
+    totals = np.stack([sample.counts(one).sum(axis=0) for one in probability])
+    return accuracy(totals), mcc(totals)
+
+
+def calibration_line(probability: Float[ndarray, " calls"], rose: Bool[ndarray, " calls"]) -> tuple[float, float]:
+    """Slope and intercept of the logistic regression of the outcome on the logit of its probability (Cox, 1958).
+
+    NaN where it has no finite solution: one outcome only, one probability only, or a threshold that parts the two.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    said = logit(probability)
+    centre, spread = float(said.mean()), float(said.std())
+    risers, fallers = said[rose], said[~rose]
+    if spread < 1e-9 or not len(risers) or not len(fallers):
+        return np.nan, np.nan
+    if risers.min() >= fallers.max() or fallers.min() >= risers.max():
+        return np.nan, np.nan
+    # the spread of a model's logits may be a hundredth: unscaled, the solver would stop before it arrived
+    fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
+    fit.fit(((said - centre) / spread)[:, None], rose)
+    slope = float(fit.coef_[0, 0]) / spread
+    return slope, float(fit.intercept_[0]) - slope * centre
+
+
+def pairs_by_day(
+    probability: Float[ndarray, "days stocks"],
+    rose: Bool[ndarray, "days stocks"],
+    counted: Bool[ndarray, "days stocks"],
+) -> Float[ndarray, "days 2"]:
+    """Of the pairs of a riser and a faller of each day: those whose riser was the more probable, and all.
+
+    A tie is half a pair. Only stock-days that are counted form pairs.
+    """
+    from scipy.stats import rankdata
+
+    rank = rankdata(np.where(counted, probability, np.inf), axis=1)  # what is not counted ranks above all that is
+    risers, fallers = (counted & rose).sum(axis=1), (counted & ~rose).sum(axis=1)
+    won = np.where(counted & rose, rank, 0.0).sum(axis=1) - risers * (risers + 1) / 2
+    return np.stack([won, risers * fallers], axis=-1).astype(float)
+
+
+def _check(
+    predictors: Sequence[Predictor], movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex, best_rule: str
+) -> None:
+    names = [predictor.name for predictor in predictors]
+    if len(set(names)) < len(names):
+        raise ValueError(f"every predictor needs a name of its own, got {', '.join(names)}")
+    rules = [predictor.name for predictor in predictors if predictor.is_rule]
+    if best_rule not in rules:
+        raise ValueError(f"best_rule must be one of the rules {', '.join(rules) or '(none)'}, got {best_rule}")
+    if len(target) != len(movement):
+        raise ValueError(f"{len(target)} targets for the movements of {len(movement)} days")
+    for predictor in predictors:
+        if predictor.probability.shape[1:] != movement.shape:
+            raise ValueError(
+                f"{predictor.name} has probabilities of (days, stocks) {predictor.probability.shape[1:]}, expected "
+                f"{movement.shape}"
+            )
+
+
+def common_stock_days(
+    predictors: Sequence[Predictor], movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex
+) -> Bool[ndarray, "days stocks"]:
+    """Where the move is known and every member of every model has a probability: the stock-days of `scoreboard`.
+
+    Raises ValueError when a rule has no call on one of them.
+    """
+    known = np.isfinite(movement)
+    for model in predictors:
+        if not model.is_rule:
+            known = known & np.isfinite(model.probability).all(axis=0)
+    for rule in predictors:
+        silent = known & ~np.isfinite(rule.probability).all(axis=0)
+        if silent.any():
+            first = target[np.flatnonzero(silent.any(axis=1))[0]]
+            raise ValueError(f"{rule.name} has no call on {silent.sum()} stock-days that count, first {first:%Y-%m-%d}")
+    return np.asarray(known)
+
+
+def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> pd.DataFrame:
+    """A row a predictor, all columns but the protocol."""
+    said = [predictor.probability[:, sample.days] for predictor in predictors]
+    together = [members.mean(axis=0) for members in said]
+    counts = np.stack([sample.counts(probability) for probability in together], axis=1)
+    best = [predictor.name for predictor in predictors].index(best_rule)
+    frame = pd.DataFrame(
+        {
+            "predictor": [predictor.name for predictor in predictors],
+            "is_rule": [predictor.is_rule for predictor in predictors],
+            "days": len(counts),
+            "n": int(sample.counted.sum()),
+            "rises": int((sample.counted & sample.rose).sum()),
+            "seeds": [float(len(members)) for members in said],
+            "configurations": [float(predictor.configurations) for predictor in predictors],
+            **_of_members(said, sample),
+            **sample.measure("acc", counts, accuracy),
+            **sample.measure("mcc", counts, mcc),
+            **_gains(counts, best, sample),
+            **_of_probabilities(together, sample),
+            "same_call": _same_call(counts),
+        }
+    )
+    frame.loc[best, OF_GAINS] = np.nan
+    frame.loc[frame["is_rule"], OF_MEMBERS + OF_PROBABILITIES] = np.nan
+    return frame
+
+
+def _of_members(said: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample) -> Columns:
+    columns = {}
+    for name, statistic in (("acc", accuracy), ("mcc", mcc)):
+        each = [pd.Series([float(statistic(sample.counts(one).sum(axis=0))) for one in members]) for members in said]
+        columns[f"{name}_mean"] = np.array([scores.mean() for scores in each])
+        columns[f"{name}_sd"] = np.array([scores.std() for scores in each])
+    return columns
+
+
+def _gains(counts: Int[ndarray, "days predictors 4"], best: int, sample: _Sample) -> Columns:
+    """Paired differences to one of the predictors."""
+    rule = np.broadcast_to(counts[:, best : best + 1], counts.shape)
+    paired = np.concatenate([counts, rule], axis=-1)
+    return sample.measure("acc_gain", paired, difference(accuracy)) | sample.measure(
+        "mcc_gain", paired, difference(mcc)
+    )
+
+
+def _of_probabilities(together: Sequence[Float[ndarray, "days stocks"]], sample: _Sample) -> Columns:
+    counted, rose = sample.counted, sample.rose
+    errors = [np.where(counted, (probability - rose) ** 2, 0.0).sum(axis=1) for probability in together]
+    brier = np.stack([np.stack([error, counted.sum(axis=1)], axis=-1) for error in errors], axis=1)
+    pairs = np.stack([pairs_by_day(probability, rose, counted) for probability in together], axis=1)
+    lines = [calibration_line(probability[counted], rose[counted]) for probability in together]
+    auc = sample.measure("auc", pairs, ratio)
+    if not pairs[..., 1].any():
+        auc = {column: np.full_like(values, np.nan) for column, values in auc.items()}
+    slopes, intercepts = np.array(lines).T
+    return (
+        sample.measure("brier", brier, ratio) | {"calibration_slope": slopes, "calibration_intercept": intercepts} | auc
+    )
+
+
+def _same_call(counts: Int[ndarray, "days predictors 4"]) -> Float[ndarray, " predictors"]:
+    rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)
+    return np.asarray(np.maximum(rises, 1 - rises).mean(axis=0))

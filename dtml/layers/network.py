@@ -1,0 +1,63 @@
+"""What every network of this program is: scores of stocks from rows of sessions, and the loss its paper minimises."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+
+class Batch(NamedTuple):
+    """The days of one step.
+
+    `rows` are the distinct sessions that the days need, the index the last of the symbols, features in percent;
+    `windows` are positions in them, oldest first. `counted` are the stock-days that the loss counts, at least one;
+    `rises` is their label. `step` is the number of steps already taken.
+    """
+
+    rows: Float[Tensor, "sessions symbols features"]
+    windows: Int[Tensor, "days window"]
+    observed: Bool[Tensor, "days stocks"]
+    rises: Bool[Tensor, "days stocks"]
+    counted: Bool[Tensor, "days stocks"]
+    step: Float[Tensor, ""]
+
+
+class Network(nn.Module, ABC):
+    """A network that can be one member of a stacked training (`dtml.training.stacked`).
+
+    It is called under `torch.vmap`: no flow of control that depends on data, no randomness but
+    `dtml.layers.random`'s, which takes the place of torch's own dropout. Scalars that differ between members are
+    buffers that are not persistent.
+    """
+
+    @abstractmethod
+    def logits(
+        self,
+        rows: Float[Tensor, "sessions symbols features"],
+        windows: Int[Tensor, "days window"],
+        observed: Bool[Tensor, "days stocks"],
+    ) -> Float[Tensor, "days stocks"]:
+        """Score of each stock of each day: above 0 is a rise, its sigmoid the probability of one."""
+
+    @abstractmethod
+    def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """What training minimises; `penalty` weighs the network's own regularisation."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig(ABC):
+    """The shape of a network, in plain values."""
+
+    @abstractmethod
+    def build(self, stocks: int) -> Network:
+        """The network for so many stocks, its weights not yet drawn."""
+
+
+def cross_entropy(
+    logits: Float[Tensor, "*axes"], rises: Bool[Tensor, "*axes"], counted: Bool[Tensor, "*axes"]
+) -> Float[Tensor, ""]:
+    """Binary cross-entropy averaged over the counted stock-days."""
+    each = nn.functional.binary_cross_entropy_with_logits(logits, rises.to(logits.dtype), reduction="none")
+    return (each * counted).sum() / counted.sum()

@@ -1,0 +1,146 @@
+"""The leaks that the look-ahead audit must catch: pipelines that are not honest.
+
+Each overrides one step of the honest pipeline (`dtml.lookahead.pipeline`) by what is found in practice, and says where.
+`dtml.lookahead.audit` must catch every one of them.
+"""
+
+from dataclasses import replace
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from dtml.checkpoints import Ensemble
+from dtml.features import FEATURES
+from dtml.lookahead.pipeline import ADJUSTED_TOO, NEVER, History, Pipeline
+from dtml.windows import Windows
+
+
+class LabelInFeatures(Pipeline):
+    """The move to be predicted stands among the features: a shift by -1 that the inputs share with the label."""
+
+    def windows(self, history: History) -> Windows:
+        """Replace the adjusted move of each session by the next one."""
+        windows = super().windows(history)
+        rows = windows.rows().clone()
+        rows[windows.window - 1 :, :-1, FEATURES.index("z_adj_close")] = 100 * windows.movement.nan_to_num()
+        return _with_rows(windows, rows)
+
+
+class FullSampleScaling(Pipeline):
+    """Features are standardised with the mean and deviation of the whole history, later sessions included."""
+
+    def windows(self, history: History) -> Windows:
+        """Standardise each feature of each stock."""
+        windows = super().windows(history)
+        rows = windows.rows()
+        return _with_rows(windows, (rows - rows.mean(dim=0)) / rows.std(dim=0).clamp(min=1e-6))
+
+
+class BackwardFill(Pipeline):
+    """Missing bars take the values of the next one: `bfill`, written after `ffill` to be rid of the last gaps."""
+
+    def windows(self, history: History) -> Windows:
+        """Fill the bars."""
+        wide = history.bars.pivot(index="session", columns="symbol", values=ADJUSTED_TOO)
+        filled = wide.bfill().stack("symbol", future_stack=True).dropna(how="all").reset_index()
+        return super().windows(replace(history, bars=filled))
+
+
+class LabelledRowsOnly(Pipeline):
+    """Only stock-days whose move turned out large are predicted: the paper's labels, known a day later, choose rows."""
+
+    def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
+        """Predict where there is a label."""
+        return super().predict(ensemble, windows.only(windows.labelled("paper").numpy()))
+
+
+class TargetDayInWindow(Pipeline):
+    """A window ends with the session to be predicted: off by one, the commonest of all."""
+
+    def windows(self, history: History) -> Windows:
+        """Give each day the rows of the next."""
+        windows = super().windows(history)
+        return replace(windows.days(slice(0, -1)), stocks=windows.stocks[1:], index=windows.index[1:])
+
+
+class TargetDayOfIndex(Pipeline):
+    """The index is a session ahead of the stocks: its file carries the date on which it was published."""
+
+    def windows(self, history: History) -> Windows:
+        """Give each day the index of the next."""
+        windows = super().windows(history)
+        return replace(windows.days(slice(0, -1)), index=windows.index[1:])
+
+
+class CentredAverage(Pipeline):
+    """Prices are smoothed by a centred average of five sessions, as any filter run over a whole series does."""
+
+    def windows(self, history: History) -> Windows:
+        """Smooth the bars."""
+        prices = history.bars.groupby("symbol")[ADJUSTED_TOO]
+        smooth = prices.transform(lambda price: price.rolling(5, center=True, min_periods=1).mean())
+        return super().windows(replace(history, bars=history.bars.assign(**smooth)))
+
+
+class TodaysConstituents(Pipeline):
+    """The stocks that are members today are taken for the members of every day: survivorship, from a list."""
+
+    def windows(self, history: History) -> Windows:
+        """Forget all dates but whether there is an exit."""
+        listed = history.market.constituents
+        members = tuple(replace(each, since=None if each.until is None else NEVER, until=None) for each in listed)
+        return super().windows(replace(history, market=replace(history.market, constituents=members)))
+
+
+class SurvivorsOnly(Pipeline):
+    """Stocks without a bar in the last session are dropped from all of them: survivorship, from `dropna`."""
+
+    def windows(self, history: History) -> Windows:
+        """Drop the others."""
+        bars = history.bars
+        there = bars.loc[bars["session"] == bars["session"].max(), "symbol"]
+        return super().windows(replace(history, bars=bars[bars["symbol"].isin([*there, history.market.index.symbol])]))
+
+
+class ValidationOverTest(Pipeline):
+    """The epoch is chosen on the days that are then predicted: training scripts without a third split."""
+
+    def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
+        """Let validation run on beyond `as_of`."""
+        train, validation = super().spans(windows, as_of)
+        later = windows.between(first=validation.target[0])
+        return train, later.days(slice(0, 2 * len(validation)))
+
+
+class ShuffledSplit(Pipeline):
+    """Days are split at random, later ones included: `train_test_split` with its default, shuffle=True."""
+
+    def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:  # noqa: ARG002 - the leak
+        """Hide the labels of one part from the other."""
+        chosen = torch.rand(len(windows), 1, generator=torch.Generator().manual_seed(0)) < 0.7
+        hidden = (~chosen, chosen)
+        train, validation = (replace(windows, movement=windows.movement.masked_fill(h, torch.nan)) for h in hidden)
+        return train, validation
+
+
+LEAKS: tuple[type[Pipeline], ...] = (
+    LabelInFeatures,
+    FullSampleScaling,
+    BackwardFill,
+    LabelledRowsOnly,
+    TargetDayInWindow,
+    TargetDayOfIndex,
+    CentredAverage,
+    TodaysConstituents,
+    SurvivorsOnly,
+    ValidationOverTest,
+    ShuffledSplit,
+)
+
+
+def _with_rows(windows: Windows, rows: Float[Tensor, "sessions symbols features"]) -> Windows:
+    """The same windows over other features of the sessions."""
+    views = rows.unfold(0, windows.window, 1).permute(0, 1, 3, 2)
+    return replace(windows, stocks=views[:, :-1], index=views[:, -1])

@@ -1,0 +1,166 @@
+"""The honest path from bars to predictions, which the look-ahead audit and the test of attention run.
+
+It is the path of a night and of a backtest written once more, without a store: what a store is asked for is audited
+where it is asked (`flows.studies.audit`). A `History` is what may be read; it can be cut short, changed, or drawn by
+coin.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+
+from dtml.backtest.folds import spans
+from dtml.checkpoints import Ensemble
+from dtml.experiments import Experiment
+from dtml.inference import predict
+from dtml.markets import Constituent, Market
+from dtml.prices.bars import PRICES
+from dtml.training.fit import fit_members, stack_members
+from dtml.windows import Windows, adjusted_price, build_windows
+
+CPU = torch.device("cpu")
+ADJUSTED_TOO = [*PRICES, "adj_close"]
+NEVER = date(9999, 1, 1)
+STRUCK, LOST = 0.2, 0.05  # shares of stocks and of rows that a change of a history strikes
+
+
+@dataclass(frozen=True)
+class History:
+    """What a pipeline may read.
+
+    `bars` is the long frame `symbol, session, open, high, low, close, adj_close`; `sessions` are those of the exchange
+    from the first bar to at least one after the last; `market` knows the memberships.
+    """
+
+    bars: pd.DataFrame
+    sessions: pd.DatetimeIndex
+    market: Market
+
+    def known_at(self, at: pd.Timestamp) -> "History":
+        """What was known at the close of a session: no later bar, no later entry, no exit that was to come."""
+        return replace(self, bars=self.bars[self.bars["session"] <= at], market=self._market_at(at, NEVER, ()))
+
+    def with_holes(self, at: pd.Timestamp, seed: int) -> "History":
+        """Some members lack their bar of this session, and half of those the one before too."""
+        struck = self._some_members(at, seed)
+        last = self.sessions[: self.sessions.searchsorted(at, side="right")]
+        session, symbol = self.bars["session"], self.bars["symbol"]
+        lost = (session == last[-1]) & symbol.isin(struck) | (session == last[-2]) & symbol.isin(struck[::2])
+        return replace(self, bars=self.bars[~lost])
+
+    def scrambled_after(self, at: pd.Timestamp, seed: int) -> "History":
+        """Another future from a session on: other prices, rows missing, stocks that end, other memberships."""
+        generator = np.random.default_rng(seed)
+        past, future = (self.bars[part] for part in (self.bars["session"] <= at, self.bars["session"] > at))
+        ended = self._some_members(at, seed)
+        future = future[~future["symbol"].isin(ended) & (generator.random(len(future)) > LOST)]
+        inserted = future.iloc[generator.permutation(len(future))].sort_values("symbol", kind="stable")
+        inserted["session"] = future.sort_values(["symbol", "session"])["session"].to_numpy()  # of the same stock
+        inserted[ADJUSTED_TOO] *= np.exp(0.05 * generator.standard_normal((len(inserted), 1)))
+        follows = (at + pd.Timedelta(1, "D")).date()
+        return replace(self, bars=pd.concat([past, inserted]), market=self._market_at(at, follows, ended))
+
+    def tossed(self, seed: int) -> "History":
+        """The same history with the direction of every session drawn by coin, one toss for all stocks and the index.
+
+        Whatever was known before, each stock then rises as likely as it falls; sizes of moves, missing bars and how
+        stocks move together stay. To shuffle sessions would not do: a stock that rises more often than it falls would
+        still do so, and a model that learns it is honest.
+        """
+        bars = self.bars.assign(price=adjusted_price(self.bars, self.market.returns))
+        bars = bars[bars["price"] > 0].sort_values(["symbol", "session"], kind="stable")
+        days = pd.Index(bars["session"].unique())
+        coin = pd.Series(np.random.default_rng(seed).choice([-1.0, 1.0], len(days)), index=days)
+        side = bars["session"].map(coin)
+        move = pd.Series(np.log(bars["price"])).groupby(bars["symbol"]).diff().fillna(0.0)
+        level = 100 * np.exp((side * move).groupby(bars["symbol"]).cumsum())
+        opening, high, low = ((bars[name] / bars["close"]) ** side for name in ("open", "high", "low"))
+        made = {"open": opening, "high": np.maximum(high, low), "low": np.minimum(high, low)}
+        made = {name: level * ratio for name, ratio in made.items()} | {"close": level, "adj_close": level}
+        return replace(self, bars=bars.drop(columns="price").assign(**made))
+
+    def cut(self, *, stocks: int, sessions: int, seed: int) -> "History":
+        """A smaller history: so many of the stocks and of their last sessions."""
+        generator = np.random.default_rng(seed)
+        symbols = np.array(self.market.symbols)
+        chosen = sorted(generator.permutation(len(symbols))[:stocks])
+        market = self.market.with_symbols(symbols[chosen].tolist())
+        stock, index = self.bars["symbol"].isin(market.symbols), self.bars["symbol"] == market.index.symbol
+        days = np.sort(self.bars.loc[stock, "session"].unique())[-sessions:]
+        return replace(self, bars=self.bars[(stock | index) & self.bars["session"].isin(days)], market=market)
+
+    def moves(self, rows: pd.DataFrame) -> Float[np.ndarray, " rows"]:
+        """The move of each row from `as_of` to `target`, a ratio minus 1; NaN where a bar is missing."""
+        place = pd.MultiIndex.from_frame(self.bars[["symbol", "session"]])
+        price = pd.Series(adjusted_price(self.bars, self.market.returns).to_numpy(), index=place)
+        start, end = (price.reindex(pd.MultiIndex.from_frame(rows[["symbol", day]])) for day in ("as_of", "target"))
+        return end.to_numpy() / start.to_numpy() - 1
+
+    def _market_at(self, at: pd.Timestamp, entry: date, leaving: Sequence[str]) -> Market:
+        """The market whose later entries are on one day, and whose later exits are those of some, on that day too."""
+        day = at.date()
+
+        def seen(member: Constituent) -> Constituent:
+            since = entry if member.since is not None and member.since > day else member.since
+            is_over = member.until is not None and member.until <= day
+            return replace(
+                member, since=since, until=member.until if is_over else entry if member.symbol in leaving else None
+            )
+
+        return replace(self.market, constituents=tuple(map(seen, self.market.constituents)))
+
+    def _some_members(self, at: pd.Timestamp, seed: int) -> list[str]:
+        """One member with a bar of that session, and a share of the others."""
+        traded = set(self.bars.loc[self.bars["session"] == at, "symbol"])
+        members = [each.symbol for each in self.market.constituents_on(at.date()) if each.symbol in traded]
+        drawn = np.random.default_rng([seed, 1]).permutation(len(members))[: 1 + int(STRUCK * len(members))]
+        return [members[i] for i in drawn]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """From a history to predictions, honestly, in the steps of a night and of a backtest; a leak overrides one."""
+
+    experiment: Experiment
+
+    def windows(self, history: History) -> Windows:
+        """The windows of all days, with the stocks observed that were members on that day."""
+        symbols, market = self.symbols(history.market), history.market
+        built = build_windows(
+            history.bars,
+            sessions=history.sessions,
+            symbols=symbols,
+            index_symbol=market.index.symbol,
+            config=self.experiment.windows,
+        )
+        listed = pd.DataFrame(market.membership(built.as_of), columns=list(market.symbols))
+        return built.only(listed.reindex(columns=list(symbols), fill_value=False).to_numpy(copy=True))
+
+    def symbols(self, market: Market) -> tuple[str, ...]:
+        """The stocks of a window, in order."""
+        return market.symbols
+
+    def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
+        """The days that a training as of a date fits, and those that choose its epoch."""
+        return spans(windows, as_of.date(), self.experiment)
+
+    def fit(self, train: Windows, validation: Windows) -> Ensemble:
+        """Train all members."""
+        members, mine = self.experiment.members_of(), self.experiment
+        weights = stack_members(fit_members(train, validation, members, device=CPU))
+        return Ensemble("audit", train.symbols, tuple(each.seed for each in members), mine.model, mine.windows, weights)
+
+    def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:
+        """The model that serves from the close of a date on."""
+        return self.fit(*self.spans(windows, as_of))
+
+    def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
+        """Rows as those of `dtml.inference.predict`, made a day at a time, as nights are."""
+        days = windows.observed.any(dim=1).nonzero().flatten().tolist()
+        nights = [predict(ensemble, windows.days(slice(day, day + 1)), CPU) for day in days]
+        return pd.concat(nights, ignore_index=True)

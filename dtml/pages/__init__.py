@@ -1,0 +1,1 @@
+"""HTML pages of a night, a backtest and a benchmark."""

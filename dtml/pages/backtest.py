@@ -1,0 +1,294 @@
+"""A backtest for people: what it shows in sentences, the README's tables and one self-contained HTML page.
+
+Arguments, of the same names everywhere, hold the columns of db's tables: `backtest` those of a row of `backtest`, its
+`config` with the experiment and the plan; `folds`, `scores`, `tracks`, `performances` those of `backtest_fold`,
+`backtest_score`, `backtest_return`, `backtest_portfolio`. Returns are shares of the equity at the fill; a year has
+252 sessions. What is missing, NaN or None, is printed as "-".
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
+
+from dtml.backtest.performance import drawdown, equity
+from dtml.backtest.portfolio import YEAR
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.evaluation.metrics import told_apart
+from dtml.pages.benchmark import PROTOCOL_WORDS, sample
+from dtml.pages.charts import (
+    PALETTE,
+    Chart,
+    Row,
+    basis_points,
+    calibration_axes,
+    count,
+    day,
+    environment,
+    figure,
+    markdown,
+    percent,
+    records,
+    session_chart,
+    with_interval,
+)
+
+INDEX, EQUAL_WEIGHT = YARDSTICKS = ("index", "equal weight")  # the portfolios that follow no prediction
+PAPERS = "(the paper's)"  # ends the name of a portfolio that nobody can trade: filled at the close it was made after
+BASELINES = {"acc": 0.5, "mcc": 0.0}  # of calls without skill
+EXTREMES = 10  # stocks at either end of the table
+SCORE_COLUMNS = ("predictor", "ACC [95 %]", "MCC [95 %]")
+PORTFOLIO_COLUMNS = (
+    *("portfolio", "return a year, net", "volatility", "Sharpe [95 %]", "deflated", "drawdown", "days above 0"),
+    *("turnover a day", "break-even"),
+)
+
+
+def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
+    """Say what the backtest shows of calls and portfolios; figures are told apart when their intervals do not meet."""
+    return f"{calls_verdict(backtest, scores)} {portfolio_verdict(performances)} Nothing here promises profit."
+
+
+def calls_verdict(backtest: Row, scores: pd.DataFrame) -> str:
+    """Whether DTML beats the naive rule that had the highest MCC on these very days, on all stock-days."""
+    rows = _sliced(scores, "all", "all")
+    if len(rows) < 2 or rows[0]["predictor"] != MODEL:
+        return f"No prediction for {backtest['market']} has been scored beside a naive rule."
+    model, *rules = rows
+    best = max(rules, key=lambda row: _or_least(row["mcc"]))
+    return (
+        f"Over {model['days']:,} days and {model['n']:,} stock-days of {backtest['market']} DTML (MCC "
+        f"{with_interval(model, 'mcc')}, ACC {with_interval(model, 'acc')}) {_compared(model, best, 'mcc')} the best "
+        f"naive rule in hindsight, {best['predictor']} (MCC {with_interval(best, 'mcc')}, ACC "
+        f"{with_interval(best, 'acc')})."
+    )
+
+
+def portfolio_verdict(performances: pd.DataFrame) -> str:
+    """Whether a portfolio that can be traded has an interval of its net Sharpe ratio above 0, and beats the index."""
+    rows = _ordered(performances)
+    index = next((row for row in rows if row["portfolio"] == INDEX), None)
+    traded = [row for row in rows if _is_traded(row["portfolio"])]
+    if not traded:
+        return "No portfolio that can be traded was followed."
+    if all(pd.isna(row["sharpe_low"]) for row in traded):
+        return f"{max(row['days'] for row in traded):,} days of portfolios are too few for an interval of any return."
+    ordered = sorted(traded, key=lambda row: -_or_least(row["sharpe"]))
+    above = [row for row in ordered if _or_least(row["sharpe_low"]) > 0]
+    words = (
+        "Portfolios that can be traded whose Sharpe ratio after costs lies above 0 with its whole interval: "
+        f"{len(above) or 'none'} of {len(traded)}{':' if above else '; the highest:'} "
+        f"{'; '.join(_beside(row, index) for row in above or ordered[:1])}."
+    )
+    return words if index is None else f"{words} The index has {with_interval(index, 'sharpe', 2)}."
+
+
+def _beside(row: Row, index: Row | None) -> str:
+    said = f"{row['portfolio']} ({with_interval(row, 'sharpe', 2)})"
+    return said if index is None else f"{said}, {_compared(row, index, 'sharpe')} the index"
+
+
+def _compared(row: Row, other: Row, name: str) -> str:
+    """How a figure stands to another's, by whether their intervals meet."""
+    ends, others = ((each[f"{name}_low"], each[f"{name}_high"]) for each in (row, other))
+    return told_apart(ends, others) or "cannot be compared, without intervals, with"
+
+
+def survivorship(backtest: Row) -> str:
+    """Which stocks could be in the panel at all, and the share of member-days without a price."""
+    members = backtest["member_days"]
+    share = None if pd.isna(members) or members == 0 else backtest["without_price"] / members
+    if backtest["list_is_snapshot"]:
+        listed: str = "" if pd.isna(backtest["list_as_of"]) else f" of {day(backtest['list_as_of'])}"
+        words = f"the list of stocks is a snapshot{listed}: those that left before are missing, which flatters holders"
+    else:
+        words = "memberships are dated, and a stock counts only while it was a member"
+    return f"Survivorship: {words}. Of {count(members)} member-days {percent(share)} have no price."
+
+
+def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
+    """The README's Markdown: a line and a table of scores for each protocol, then a table of portfolios."""
+    blocks = []
+    span = f"{day(backtest['first'])} to {day(backtest['last'])}, {count(backtest['stocks'])} stocks"
+    for protocol, words in PROTOCOL_WORDS.items():
+        rows = _sliced(scores, "all", protocol)
+        if rows:
+            title = f"**{backtest['market']}, {words}**: {span}, {sample(rows[0])}."
+            cells = ((row["predictor"], with_interval(row, "acc"), with_interval(row, "mcc")) for row in rows)
+            blocks.append(_table(title, SCORE_COLUMNS, cells))
+    title = f"**{backtest['market']}, portfolios**: {span}, trained anew every {backtest['retrain_every']} sessions."
+    blocks.append(_table(title, PORTFOLIO_COLUMNS, map(portfolio_cells, _ordered(performances))))
+    return "\n".join(blocks)
+
+
+def _table(title: str, columns: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
+    return "\n".join([title, "", markdown(columns), markdown("---" for _ in columns), *map(markdown, rows)]) + "\n"
+
+
+def portfolio_cells(row: Row) -> tuple[str, ...]:
+    """A portfolio's figures below `PORTFOLIO_COLUMNS`."""
+    earned = (percent(row[name]) for name in ("annual_return", "annual_volatility"))
+    ratio = with_interval(row, "sharpe", 2), figure(row["deflated_sharpe"], 2)
+    shares = (percent(row[name]) for name in ("max_drawdown", "hit_rate", "turnover"))
+    return (row["portfolio"], *earned, *ratio, *shares, basis_points(row["break_even"]))
+
+
+def backtest_page(
+    *,
+    backtest: Row,
+    folds: pd.DataFrame,
+    scores: pd.DataFrame,
+    tracks: pd.DataFrame,
+    performances: pd.DataFrame,
+    rolling: pd.DataFrame,
+    calibration: pd.DataFrame,
+    coverage: pd.DataFrame,
+) -> str:
+    """Render a backtest as one HTML file without scripts or requests.
+
+    `rolling` has `session, predictor, mcc, mcc_low, mcc_high`, `calibration` the columns of
+    `dtml.evaluation.breakdowns.calibration_curve`, `coverage` those of `dtml.evaluation.calibration.coverage`; each
+    may be empty. Folds may say their `validation_acc`.
+    """
+    followed = sorted(tracks["portfolio"].unique(), key=_place)
+    net = {name: _by_session(tracks[tracks["portfolio"] == name], "net") for name in followed}
+    curve = calibration.dropna(subset=["mean_probability", "share_risen"])
+    whole = {protocol: _sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
+    return _template().render(
+        backtest=backtest,
+        calls=calls_verdict(backtest, scores),
+        portfolios=portfolio_verdict(performances),
+        survivorship=survivorship(backtest),
+        equity=track_chart(net, equity, start=1.0),
+        drawdown=track_chart(net, drawdown, start=0.0),
+        rolling=predictor_chart(rolling, "mcc"),
+        curve=curve.to_dict("records"),
+        axes=calibration_axes({MODEL: curve}),
+        coverage=records(coverage),
+        whole={protocol: rows for protocol, rows in whole.items() if rows},
+        years=year_rows(scores),
+        held=[row | yearly(tracks, row["portfolio"]) for row in _ordered(performances)],
+        returns=year_returns(net),
+        folds=fold_rows(folds, scores),
+        stocks=stock_rows(scores),
+        config=json.dumps(backtest["config"], indent=2, ensure_ascii=False, default=str),
+    )
+
+
+def track_chart(
+    net: Mapping[str, "pd.Series[float]"],
+    statistic: Callable[[Float[ndarray, " days"]], Float[ndarray, " days"]],
+    start: float,
+) -> Chart | None:
+    """A line a portfolio of what its net returns amount to, from `start` on the evening before the first."""
+    lines = {}
+    for name, line in net.items():
+        days = [line.index[0] - pd.Timedelta(days=1), *line.index]
+        lines[name] = pd.Series([start, *statistic(line.to_numpy())], index=pd.DatetimeIndex(days))
+    return session_chart(lines, track_kinds(lines), {}, baseline=start)
+
+
+def track_kinds(names: Iterable[str]) -> dict[str, str]:
+    """The CSS classes of portfolios: a colour for each form, dashes for what cannot be traded, greys for the others."""
+    followed = [name for name in names if name not in YARDSTICKS]
+    forms = list(dict.fromkeys(name.split(",")[0] for name in followed))
+    colours = {name: f"s{forms.index(name.split(',')[0]) % PALETTE}" for name in followed}
+    dashes = {name: f"{colour}{' paper' * (not _is_traded(name))}" for name, colour in colours.items()}
+    return {INDEX: "index", EQUAL_WEIGHT: "equal"} | dashes
+
+
+def predictor_chart(scores: pd.DataFrame, column: str) -> Chart | None:
+    """Lines of `session, predictor, COLUMN, COLUMN_low, COLUMN_high`: the model's with its band, then the rules'."""
+    lines = {str(name): rows for name, rows in scores.groupby("predictor", sort=False)}
+    rules = [name for name in lines if name != MODEL]
+    kinds = {name: f"s{number % PALETTE} d{number}" for number, name in enumerate(rules, start=1)}
+    series = {name: _by_session(lines[name], column) for name in sorted(lines, key=lambda name: name != MODEL)}
+    ends = ("low", "high") if MODEL in lines else ()
+    band = pd.DataFrame({end: _by_session(lines[MODEL], f"{column}_{end}") for end in ends})
+    return session_chart(series, kinds | {MODEL: "s0 model"}, {MODEL: band}, BASELINES[column])
+
+
+def yearly(tracks: pd.DataFrame, portfolio: str) -> dict[str, float]:
+    """What a portfolio earned a year before costs, paid for trades and for borrowing, and what 1 became after costs."""
+    rows = tracks[tracks["portfolio"] == portfolio]
+    if rows.empty:
+        return dict.fromkeys(("gross", "costs", "borrow", "end"), np.nan)
+    grown = float(np.prod(1 + rows["gross"]) ** (YEAR / len(rows)) - 1)
+    paid = {"costs": float(YEAR * rows["cost"].mean()), "borrow": float(YEAR * rows["borrow"].mean())}
+    return {"gross": grown, **paid, "end": float(np.prod(1 + rows["net"]))}
+
+
+def year_returns(net: Mapping[str, "pd.Series[float]"]) -> dict[int, dict[str, float]]:
+    """The net return of each portfolio in each calendar year, of the sessions that it has there."""
+    by_year = {name: (1 + line).groupby(line.index.year).prod() - 1 for name, line in net.items()}  # type: ignore[attr-defined]
+    years = sorted({int(year) for line in by_year.values() for year in line.index})
+    return {year: {name: float(line.get(year, np.nan)) for name, line in by_year.items()} for year in years}
+
+
+def year_rows(scores: pd.DataFrame) -> dict[str, dict[str, Row]]:
+    """The scores of each year on all stock-days, by predictor."""
+    rows = _sliced(scores, "year", "all")
+    years = sorted({row["value"] for row in rows})
+    return {year: {row["predictor"]: row for row in rows if row["value"] == year} for year in years}
+
+
+def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]:
+    """Each fold with the model's scores on all stock-days; NaN where nothing has an outcome."""
+    found = {row["value"]: row for row in _sliced(scores, "fold", "all") if row["predictor"] == MODEL}
+    names = ("validation_acc", *(f"{name}{end}" for name in ("acc", "mcc") for end in ("", "_low", "_high")))
+    blank = dict.fromkeys(names, np.nan)
+    return [blank | found.get(str(fold["number"]), {}) | fold for fold in records(folds)]
+
+
+def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
+    """The stocks with the highest and the lowest MCC, none in both, and how many have an interval above 0."""
+    wanted = (scores["slice"] == "symbol") & (scores["protocol"] == "all") & (scores["predictor"] == MODEL)
+    kept = scores[wanted].dropna(subset=["mcc"]).sort_values(["mcc", "value"], ascending=[False, True])
+    best = min(EXTREMES, (len(kept) + 1) // 2)
+    return {
+        "best": records(kept.iloc[:best]),
+        "worst": records(kept.iloc[max(best, len(kept) - EXTREMES) :]),
+        "measured": int(kept["mcc_low"].notna().sum()),
+        "above": int((kept["mcc_low"] > 0).sum()),
+    }
+
+
+def _is_traded(portfolio: str) -> bool:
+    return portfolio not in YARDSTICKS and not portfolio.endswith(PAPERS)
+
+
+def _place(portfolio: str) -> int:
+    """What can be traded comes first, then the paper's, then what follows no prediction."""
+    return 2 + YARDSTICKS.index(portfolio) if portfolio in YARDSTICKS else int(not _is_traded(portfolio))
+
+
+def _ordered(performances: pd.DataFrame) -> list[dict[str, Any]]:
+    return sorted(records(performances), key=lambda row: _place(row["portfolio"]))
+
+
+def _sliced(scores: pd.DataFrame, name: str, protocol: str) -> list[dict[str, Any]]:
+    """The scores of a slice, the model before the rules."""
+    rows = records(scores[(scores["slice"] == name) & (scores["protocol"] == protocol)])
+    return sorted(rows, key=lambda row: bool(row["predictor"] != MODEL))
+
+
+def _by_session(rows: pd.DataFrame, column: str) -> "pd.Series[float]":
+    values = rows[column].to_numpy(dtype=float)
+    return pd.Series(values, index=pd.DatetimeIndex(rows["session"])).sort_index()
+
+
+def _or_least(value: float | None) -> float:
+    return -np.inf if value is None or pd.isna(value) else value
+
+
+@cache
+def _template() -> jinja2.Template:
+    found = environment(sample)
+    found.globals.update(words=PROTOCOL_WORDS, rules=NAIVE_RULES, model=MODEL, papers=PAPERS)
+    return found.get_template("backtest.html")

@@ -1,0 +1,204 @@
+"""The paper's benchmark for people: a sentence, the README's table and one self-contained HTML page.
+
+`scores` and `members` have the columns of db's tables `benchmark_score` and `benchmark_member`, `benchmark` those of a
+row of `benchmark`, whose config may hold words on the data, as `data`. What is missing, NaN or None, is printed as "-".
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.pages.charts import (
+    Axis,
+    Row,
+    calibration_axes,
+    count,
+    day,
+    duration,
+    environment,
+    figure,
+    interval,
+    markdown,
+    moment,
+    percent,
+    records,
+    with_interval,
+    with_spread,
+)
+
+PROTOCOL_WORDS = {"paper": "the paper's labels", "all": "all stock-days"}
+LABELS = {
+    "paper": "only moves from +0.55 % (a rise) and to -0.5 % (a fall)",
+    "all": "every move counts: a rise is a move above 0",
+}
+COLUMNS = (
+    "model",
+    "ACC, mean ± sd (published)",
+    "ACC ensemble [95 %]",
+    "gain over rule [95 %]",
+    "MCC, mean ± sd (published)",
+    "MCC ensemble [95 %]",
+    "within-day AUC [95 %]",
+    "same call",
+)
+STRIP_HEIGHT, LANE = 44, 6  # of a predictor's dots; the most that two configurations lie apart, in pixels
+
+
+def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
+    """Say in one sentence whether DTML's ensemble beats the rule, by the paired gain in ACC, in each protocol."""
+    rows = {row["protocol"]: row for row in score_rows(scores) if row["predictor"] == MODEL}
+    if not rows:
+        return f"DTML is not among the predictors on {benchmark['market']}."
+    clauses = [f"on {words} DTML {_compared(rows[name])}" for name, words in PROTOCOL_WORDS.items() if name in rows]
+    return (
+        f"Against the naive rule that was best on the training span, {benchmark['best_rule']}, over "
+        f"{max(row['days'] for row in rows.values())} test days of {benchmark['market']}: "
+        f"{'; '.join(clauses)}."
+    )
+
+
+def on_data(benchmark: Row) -> str:
+    """How the data compare with the paper's, in words; nothing where there is nothing to say."""
+    return "; ".join(benchmark["config"].get("data", ()))
+
+
+def on_reading(benchmark: Row, number: int) -> str:
+    """Which benchmark of its set in this store it is; nothing for the first."""
+    said = f"benchmark {number} of {benchmark['market']} in this store: its test span was read {number} times"
+    return said if number > 1 else ""
+
+
+def _compared(row: Row) -> str:
+    found = f"(ACC gain {with_interval(row, 'acc_gain', signed=True)})"
+    if pd.isna(row["acc_gain_low"]) or pd.isna(row["acc_gain_high"]):
+        return f"cannot be compared with it {found}: there is no interval"
+    if row["acc_gain_low"] > 0:
+        return f"beats it {found}"
+    return f"is beaten by it {found}" if row["acc_gain_high"] < 0 else f"cannot be told from it {found}"
+
+
+def score_rows(scores: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of `scores` in their order, but models before naive rules."""
+    return sorted(records(scores), key=lambda row: bool(row["is_rule"]))
+
+
+def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
+    """A row of results below `COLUMNS`; each cell in two parts, for one line or two, the second one maybe empty."""
+    is_best = row["predictor"] == benchmark["best_rule"]
+
+    def over_seeds(name: str) -> tuple[str, str]:
+        own = with_spread(row, f"{name}_mean", f"{name}_sd")
+        published = with_spread(row, f"published_{name}", f"published_{name}_sd")
+        return own, "" if own == published == "-" else f"({published})"
+
+    return (
+        (row["predictor"], "(best rule)" if is_best else ""),
+        over_seeds("acc"),
+        (figure(row["acc"]), interval(row, "acc")),
+        (figure(row["acc_gain"], signed=True), interval(row, "acc_gain", signed=True)),
+        over_seeds("mcc"),
+        (figure(row["mcc"]), interval(row, "mcc")),
+        (figure(row["auc"]), interval(row, "auc")),
+        (percent(row["same_call"]), ""),
+    )
+
+
+def sample(row: Row) -> str:
+    """How much was scored: 252 days, 7,398 stock-days, 3,788 of them rises."""
+    return f"{row['days']:,} days, {row['n']:,} stock-days, {row['rises']:,} of them rises"
+
+
+def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
+    """The results in Markdown: for each protocol a line on the test span and a table, naive rules last; the data."""
+    span = f"{day(benchmark['test_first'])} to {day(benchmark['test_last'])}, {benchmark['stocks']} stocks"
+    blocks = []
+    for protocol, words in PROTOCOL_WORDS.items():
+        rows = [row for row in score_rows(scores) if row["protocol"] == protocol]
+        if rows:
+            lines = [f"**{benchmark['market']}, {words}**: {span}, {sample(rows[0])}.", "", markdown(COLUMNS)]
+            lines += [markdown("---" for _ in COLUMNS)]
+            lines += [markdown(" ".join(cell).strip() for cell in result_cells(benchmark, row)) for row in rows]
+            blocks.append("\n".join(lines) + "\n")
+    if on_data(benchmark):
+        blocks.append(f"The data: {on_data(benchmark)}.\n")
+    return "\n".join(blocks)
+
+
+def forest(rows: list[dict[str, Any]]) -> Axis:
+    """The scale of a protocol's ensemble ACC, their intervals and the published figures."""
+    return Axis.over(row[name] for row in rows for name in ("acc", "acc_low", "acc_high", "published_acc"))
+
+
+def strips(members: pd.DataFrame) -> list[dict[str, Any]]:
+    """Each predictor's members as dots `(acc, height, kept, words)`, a lane a configuration, and what they span."""
+    return [{"predictor": name, **_strip(rows)} for name, rows in members.groupby("predictor", sort=False)]
+
+
+def _strip(rows: pd.DataFrame) -> dict[str, Any]:
+    lanes = {number: lane for lane, number in enumerate(sorted(rows["configuration"].unique()))}
+    apart = min(LANE, STRIP_HEIGHT / max(len(lanes) - 1, 1))
+    top = (STRIP_HEIGHT - apart * (len(lanes) - 1)) / 2
+    kept = rows[rows["kept"].astype(bool)]
+    return {
+        "dots": [
+            (acc, f"{top + apart * lanes[number]:.0f}", bool(is_kept), f"seed {seed}: {figure(acc)}")
+            for acc, number, is_kept, seed in rows[["acc", "configuration", "kept", "seed"]].itertuples(index=False)
+            if not pd.isna(acc)
+        ],
+        "configurations": len(lanes),
+        "members": len(rows),
+        "over_all": (rows["acc"].min(), rows["acc"].median(), rows["acc"].max()),
+        "settings": ", ".join(f"{name} {value}" for name, value in kept["settings"].iloc[0].items())
+        if len(kept)
+        else "-",
+        "kept": {name: _ends(kept[name]) for name in ("acc", "validation_acc", "best_epoch")},
+    }
+
+
+def _ends(values: "pd.Series[float]") -> tuple[float, float]:
+    numbers = pd.to_numeric(values).astype(float)
+    return float(numbers.min()), float(numbers.max())
+
+
+def benchmark_page(
+    *,
+    benchmark: Row,
+    scores: pd.DataFrame,
+    members: pd.DataFrame,
+    curves: Mapping[str, pd.DataFrame] | None = None,
+    number: int = 1,
+) -> str:
+    """Render a benchmark, the `number`-th of its set in the store, as one HTML file without scripts or requests.
+
+    `curves` maps a predictor to rows `bin_low, bin_high, mean_probability, share_risen, n`.
+    """
+    rows = score_rows(scores)
+    protocols = {name: [row for row in rows if row["protocol"] == name] for name in PROTOCOL_WORDS}
+    curves = {name: curve.dropna(subset=["mean_probability", "share_risen"]) for name, curve in (curves or {}).items()}
+    return _template().render(
+        benchmark=benchmark,
+        verdict=verdict(benchmark, scores),
+        on_data=on_data(benchmark),
+        on_reading=on_reading(benchmark, number),
+        protocols={name: found for name, found in protocols.items() if found},
+        axes={name: forest(found) for name, found in protocols.items()},
+        strips=strips(members),
+        strip_axis=Axis.over(members["acc"]),
+        curves={name: curve.to_dict("records") for name, curve in curves.items()},
+        calibration=calibration_axes(curves),
+        most={name: curve["n"].max() for name, curve in curves.items()},
+        seeds=_ends(scores["seeds"])[1],
+        config=json.dumps(benchmark["config"], indent=2, ensure_ascii=False, default=str),
+    )
+
+
+@cache
+def _template() -> jinja2.Template:
+    found = environment(count, day, duration, figure, interval, moment, percent, sample, with_interval, with_spread)
+    found.globals.update(words=PROTOCOL_WORDS, labels=LABELS, rules=NAIVE_RULES, model=MODEL, strip_height=STRIP_HEIGHT)
+    return found.get_template("benchmark.html")

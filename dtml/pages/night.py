@@ -1,0 +1,247 @@
+"""A night for people: one self-contained HTML page, without scripts or requests, readable in ten years.
+
+What is missing, NaN or None, is printed as "-".
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import jinja2
+import numpy as np
+import pandas as pd
+
+from dtml.attention.summary import verdict
+from dtml.attention.summary import words as explained
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.evaluation.breakdowns import ROLLING_SESSIONS, curve_with_intervals, recalibrated
+from dtml.evaluation.calibration import Calibration, called
+from dtml.pages.attention_map import SHADES, Attention, heat_map, sector_map
+from dtml.pages.backtest import BASELINES, calls_verdict, predictor_chart
+from dtml.pages.benchmark import PROTOCOL_WORDS
+from dtml.pages.charts import (
+    Axis,
+    Row,
+    calibration_axes,
+    count,
+    day,
+    environment,
+    figure,
+    probability_axis,
+    records,
+    square_axes,
+    stack,
+    whole_percent,
+)
+
+NAMES = ("symbol", "name", "sector")
+FIGURES = ("probability", "spread", "calibrated", "lowest", "highest", "rising_share")
+CALL_COLUMNS = (*NAMES, *FIGURES)
+GROUPS = ("rise", "fall", "none")
+FIRST_DRIVERS = 3  # that a call is shown with
+LISTED = 12  # stocks that the others look at most
+UNFOLDED = 60  # stocks without a call, at most, whose table is not folded away
+ALPHAS = tuple(round(0.05 + 0.95 * number / (SHADES - 1), 2) for number in range(SHADES))  # of a map's colour
+
+
+def night_report(
+    *,
+    title: str,
+    night: Row,
+    calls: pd.DataFrame,
+    level: float,
+    threshold: float | None,
+    scores: pd.DataFrame,
+    rolling: pd.DataFrame,
+    bins: pd.DataFrame,
+    coverage: pd.DataFrame,
+    attention: pd.DataFrame,
+    explanation: Row | None,
+    refused: pd.DataFrame,
+    refused_sessions: int,
+    receipt: Mapping[str, object],
+    calibrations: Mapping[str, Calibration] | None = None,
+) -> str:
+    """Render a night.
+
+    `night` is its row; `calls` has a row a stock, `CALL_COLUMNS`; at the nominal `level` a rise is called above
+    `threshold`, a calibrated probability, and a fall below 1 less it; without one (None) every stock is called by
+    whether its probability is above one half. `scores` has the running scores of every night, `target, protocol,
+    predictor, nights, n, acc, acc_low, ...`; `rolling` those of the last sessions, `session, predictor, acc, acc_low,
+    ...`; `bins` the columns of table calibration_bin, `coverage` those of `dtml.evaluation.calibration.coverage`;
+    `attention` has `symbol, source, weight` (`dtml.pages.attention_map`); `explanation` is what a test of it found
+    (`dtml.attention.significance`), None when there was none; `refused` has `symbol, session, reason, value`;
+    `receipt` says what made the predictions, its `config` with all settings. `calibrations` are those of runs by
+    their ids: that of the night's run puts what its members said on the scale of the calls, and those of the runs in
+    `bins` draw the curve after calibration. All frames but `calls` may be empty.
+    """
+    known = calibrations or {}
+    seen = Attention.of(attention)
+    rows = call_rows(calls, threshold, seen, known.get(night["run_id"]))
+    return _template().render(
+        title=title,
+        night=night,
+        weekday=pd.Timestamp(night["target"]).day_name(),
+        verdict=calls_words(night, rows, level, threshold),
+        **_calls(rows, level, threshold),
+        **_scores(title, scores, rolling),
+        **_calibration(bins, coverage, known),
+        **_attention(rows, seen, explanation),
+        refused=records(refused),
+        refused_sessions=refused_sessions,
+        receipt={name: value for name, value in receipt.items() if name != "config"},
+        config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
+        rules=NAIVE_RULES,
+        model=MODEL,
+        protocols=PROTOCOL_WORDS,
+        window=ROLLING_SESSIONS,
+        alphas=ALPHAS,
+    )
+
+
+@cache
+def _template() -> jinja2.Template:
+    """Compiled once a process: nights that are caught up follow one another."""
+    return environment().get_template("night.html")
+
+
+def call_rows(
+    calls: pd.DataFrame, threshold: float | None, seen: Attention, calibration: Calibration | None = None
+) -> list[dict[str, Any]]:
+    """The stocks with their calls, the most probable rise first; equal ones by symbol.
+
+    Adds to `CALL_COLUMNS`: `shown`, the probability that they are ordered and called by, calibrated where the night has
+    calibrated ones; `low, high`, what the members said on the same scale; `call`, 'rise', 'fall' or 'none'; `drivers`.
+    """
+    frame = calls.reindex(columns=list(CALL_COLUMNS))
+    frame[list(FIGURES)] = frame[list(FIGURES)].astype(float)
+    calibrated = bool(frame["calibrated"].notna().any())
+    frame["shown"] = frame["calibrated"] if calibrated else frame["probability"]
+    for name, end in (("low", "lowest"), ("high", "highest")):
+        said = frame[end].to_numpy(dtype=float)
+        moved = said if calibration is None else calibration.apply(said)
+        frame[name] = moved if calibration is not None or not calibrated else np.nan
+    frame["call"] = _call(frame, threshold if calibrated else None)
+    drivers = seen.drivers(FIRST_DRIVERS)
+    frame["drivers"] = [[source for source, _ in drivers.get(symbol, [])] for symbol in frame["symbol"]]
+    return records(frame.sort_values(["shown", "symbol"], ascending=[False, True]))
+
+
+def _call(frame: pd.DataFrame, threshold: float | None) -> list[str]:
+    if threshold is None:
+        return ["rise" if probability > 0.5 else "fall" for probability in frame["probability"]]
+    made = called(frame["calibrated"].to_numpy(dtype=float), threshold)
+    return ["none" if np.isnan(call) else "rise" if call == 1 else "fall" for call in made]
+
+
+def calls_words(night: Row, rows: list[dict[str, Any]], level: float, threshold: float | None) -> str:
+    """Say in a sentence how many stocks are called to rise, to fall, or not at all."""
+    rises, falls, none = (count(sum(row["call"] == group for row in rows)) for group in GROUPS)
+    stocks, at = count(len(rows)), f"at the level of {whole_percent(level)}"
+    when = f"For {pd.Timestamp(night['target']).day_name()}, {day(night['target'])},"
+    if threshold is None or all(pd.isna(row["calibrated"]) for row in rows):
+        return (
+            f"{when} {rises} of {stocks} stocks are called to rise and {falls} to fall, each by whether its "
+            f"probability is above one half: this night has no band of no call {at}."
+        )
+    if all(row["call"] == "none" for row in rows):
+        return f"{when} none of {stocks} stocks is called {at}: no probability lies outside its band of no call."
+    return (
+        f"{when} {at}, {rises} of {stocks} stocks are called to rise, {falls} to fall, and for {none} no call is made."
+    )
+
+
+def _calls(rows: list[dict[str, Any]], level: float, threshold: float | None) -> dict[str, Any]:
+    """What the page says of the calls: in groups, the surest first, and all on one scale."""
+    calibrated = any(not pd.isna(row["calibrated"]) for row in rows)
+    cut = threshold if calibrated else None
+    values = [row[name] for row in rows for name in ("shown", "low", "high")]
+    axis = probability_axis(values)
+    if cut is not None and cut - 0.5 <= 2 * (axis.high - 0.5):  # else the band would press the stocks together
+        axis = probability_axis([*values, cut])
+    groups = {group: [row for row in rows if row["call"] == group] for group in GROUPS}
+    groups["fall"].reverse()
+    said = [f"{row['symbol']} {figure(row['shown'], 3)}" for row in rows]
+    return {
+        "groups": groups,
+        "stocks": len(rows),
+        "calibrated": calibrated,
+        "axis": axis,
+        "band": None if cut is None else (1 - cut, cut),
+        "shaded": _shading(axis, cut),
+        "level": level,
+        "marks": stack([row["shown"] for row in rows], [row["call"] for row in rows], said, axis),
+        "unfolded": len(groups["none"]) <= UNFOLDED or len(groups["none"]) == len(rows),
+        "has": {name: any(not pd.isna(row[name]) for row in rows) for name in CALL_COLUMNS},
+    }
+
+
+def _shading(axis: Axis, threshold: float | None) -> str:
+    """The background of a row's scale in CSS: the band of no call shaded, one half as a thin line."""
+    half = "linear-gradient(to right, transparent calc(50% - .75px), var(--line) 0 calc(50% + .75px), transparent 0)"
+    if threshold is None:
+        return half
+    low, high = (axis.at(min(max(end, axis.low), axis.high)) for end in (1 - threshold, threshold))
+    return f"{half}, linear-gradient(to right, transparent {low}%, var(--shaded) 0 {high}%, transparent 0)"
+
+
+def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str, Any]:
+    """The sentence on the calls so far, their table, and lines over the sessions: rolling ones, else from the first."""
+    latest = scores[scores["target"] == scores["target"].max()]
+    ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
+    rows = {name: records(ordered[ordered["protocol"] == name]) for name in reversed(PROTOCOL_WORDS)}
+    whole = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
+    running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
+    rolls = not rolling.empty
+    drawn = (rolling if rolls else running).sort_values("predictor", kind="stable")
+    return {
+        "so_far": calls_verdict({"market": title}, whole),
+        "scored": {name: found for name, found in rows.items() if found},
+        "scored_until": latest["target"].max() if len(latest) else None,
+        "rolls": rolls,
+        "lines": {name: predictor_chart(drawn, name) for name in BASELINES},
+    }
+
+
+def _calibration(bins: pd.DataFrame, coverage: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
+    """Curves of what was said and what happened, and what the band of no call promised and kept."""
+    counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
+    after = recalibrated(bins, calibrations)
+    curves = {"as said": curve_with_intervals(bins)} if len(bins) else {}
+    curves |= {"as calibrated": curve_with_intervals(after)} if len(after) else {}
+    ends = ("level", "coverage", "coverage_low", "coverage_high")
+    return {
+        "curves": {name: records(found) for name, found in curves.items()},
+        "curve_axes": curve_axes(curves),
+        "curve_nights": bins["target"].nunique() if len(bins) else 0,
+        "coverage": records(counted),
+        "coverage_axes": square_axes(value for name in ends for value in (counted[name] if len(counted) else ())),
+    }
+
+
+def curve_axes(curves: Mapping[str, pd.DataFrame]) -> tuple[Axis, Axis]:
+    """One scale for the curves that holds every point; of wide intervals only what lies near the points."""
+    held = calibration_axes({name: found[["mean_probability", "share_risen"]] for name, found in curves.items()})[0]
+    margin = (held.high - held.low) / 2
+    ends = [value for found in curves.values() for end in ("low", "high") for value in found[f"share_risen_{end}"]]
+    near = np.clip(np.array(ends, dtype=float), held.low - margin, held.high + margin)
+    return square_axes([held.low, held.high, *near])
+
+
+def _attention(rows: list[dict[str, Any]], seen: Attention, explanation: Row | None) -> dict[str, Any]:
+    """Who looks at whom, and in the same breath what a test of that as an explanation found."""
+    sectors = {row["symbol"]: row["sector"] for row in rows}
+    drivers = seen.drivers()
+    own = seen.own[np.isfinite(seen.own)]
+    return {
+        "attention": seen,
+        "map": heat_map(seen, sectors),
+        "sectors": sector_map(seen, sectors),
+        "most_looked_at": list(seen.looked_at.head(LISTED).items()),
+        "own": own.mean() if len(own) else np.nan,
+        "drivers": [(symbol, own, drivers[symbol]) for symbol, own in zip(seen.symbols, seen.own, strict=True)],
+        "kept": max(map(len, drivers.values()), default=0),
+        "tested": explained(explanation),
+        "outcome": verdict(explanation),
+    }

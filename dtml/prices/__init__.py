@@ -1,0 +1,1 @@
+"""Bars, the sessions they belong to, and histories that a source restated."""

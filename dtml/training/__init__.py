@@ -1,0 +1,1 @@
+"""Fit networks: one member, many stacked, from epoch to epoch."""

@@ -1,0 +1,94 @@
+"""The flows of studies: the published experiment, and backtests with their folds wherever they run."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+
+from dtml.errors import DtmlError, UsageError
+from dtml.published import SETS, shortened
+from flows.backtest.folds import Job, Plan, jobs_of, open_backtest, run_fold
+from flows.backtest.results import Result, run_backtest
+from flows.backtest.worker_pool import WorkerPool
+from flows.benchmark.results import Benchmark, run_benchmark
+from flows.benchmark.train import Study, members_of
+from flows.nightly.context import Order, open_stored_desk
+from flows.progress import fold_progress, training_progress
+from flows.service.flows import as_task
+from flows.settings import prepare_torch
+from flows.signals import end_with_parent, signals_of
+
+
+@flow(name="benchmark", flow_run_name="{order.market}", persist_result=False)
+def benchmark(order: Order, seeds: tuple[int, ...], epochs: int | None, with_grid: bool) -> Benchmark:
+    """The published experiment on what is stored of its set; see `flows.benchmark.results.run_benchmark`."""
+    study = Study(open_stored_desk(order), shortened(SETS[order.market], epochs), seeds, with_grid)
+    columns = members_of(study)
+    windows = [recipe.window for _, recipe, _ in columns]
+    with signals_of(order.attended), training_progress(list(columns.values()), windows) as on_epoch:
+        return run_benchmark(study, as_task, on_epoch)
+
+
+WORKER_GONE = (
+    "a process that trained folds was ended from outside, as systems do for want of memory: run the same command "
+    "again to go on, with fewer --workers"
+)
+
+
+@task(name="fold", task_run_name="fold {job.fold.number}, as of {job.fold.as_of}", cache_policy=NO_CACHE)
+def fold(job: Job) -> Path:
+    """One fold of a backtest, in whichever process; see `flows.backtest.folds.run_fold`."""
+    end_with_parent()
+    prepare_torch()
+    return run_fold(job)
+
+
+@flow(name="backtest", flow_run_name="{order.market} {plan.first} .. {plan.last}", persist_result=False)
+def backtest(
+    order: Order, plan: Plan, attention_on: Sequence[date], submit: bool = False, threads: int | None = None
+) -> Result:
+    """A backtest over what is stored of a market; see `flows.backtest.results.run_backtest`.
+
+    Its folds run one by one in this process, or, to `submit`, on the flow's task runner, each on so many threads.
+    """
+    found = open_backtest(order, plan)
+    done = [job.card.exists() for job in jobs_of(found)]
+
+    def submitted(jobs: Sequence[Job]) -> Iterator[Path]:
+        if not submit:
+            yield from (fold(job) for job in jobs)
+        else:
+            futures = [fold.submit(replace(job, threads=threads)) for job in jobs]
+            try:
+                yield from (future.result() for future in futures)
+            except BrokenProcessPool as error:
+                raise DtmlError(WORKER_GONE) from error
+
+    with signals_of(order.attended), fold_progress(sum(done), len(done)) as on_fold:
+        return run_backtest(found, submitted, on_fold, attention_on)
+
+
+def backtest_flow(
+    order: Order, plan: Plan, attention_on: Sequence[date], *, workers: int, cluster: str | None
+) -> Result:
+    """Run a backtest with its folds here, in so many processes of this machine, or on a Dask cluster."""
+    if cluster is not None:
+        try:
+            from prefect_dask.task_runners import DaskTaskRunner
+        except ImportError as error:
+            raise UsageError("--cluster needs Dask: pip install -c constraints.txt -e '.[dask]'") from error
+        return _on(DaskTaskRunner(address=cluster))(order, plan, attention_on, submit=True)
+    if workers == 1:
+        return backtest(order, plan, attention_on)
+    pool, threads = WorkerPool(max_workers=workers), max(1, torch.get_num_threads() // workers)
+    return _on(pool)(order, plan, attention_on, submit=True, threads=threads)
+
+
+def _on(task_runner: Any) -> Callable[..., Result]:  # Prefect's annotations leave its own runners out
+    return backtest.with_options(task_runner=task_runner)

@@ -1,0 +1,242 @@
+"""Walk forward through history as the nights would have: what a backtest is, and its folds, one job each.
+
+A job trains and predicts, and writes what it found to files; it writes nothing to the store. So jobs run here, in
+other processes or on other machines alike, and one process stores what they return (`flows.backtest.results`).
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date, datetime
+from functools import cached_property
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args
+
+import pandas as pd
+import torch
+
+from db.engine import location
+from dtml.backtest.folds import Fold, folds
+from dtml.backtest.portfolio import FREE, Costs, Fill, Form, Strategy
+from dtml.errors import DtmlError, UsageError
+from dtml.inference import choose_device
+from dtml.prices.sessions import previous_session, sessions_between
+from flows.nightly.context import Desk, Order, open_stored_desk, read_bars
+from flows.nightly.fetch import history_start
+from flows.nightly.predict import first_needed, predict_night, shortage, too_few
+from flows.nightly.train import Model, fit_model, load_run
+from flows.settings import data_folder, give_memory_back
+from translation.files import write_whole
+
+MOMENTS = ("data_watermark", "created_at")
+DAYS = ("train_first", "train_last")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a user asks of a backtest, besides the market."""
+
+    first: date  # sessions predicted, first .. last
+    last: date
+    retrain_every: int
+    top: int = 10  # stocks a portfolio is long, and short
+    max_weight: float = 0.1
+    costs: Costs = field(default_factory=Costs)
+
+    def __post_init__(self) -> None:
+        if self.first > self.last:
+            raise UsageError(f"--from {self.first} lies after --to {self.last}")
+        assert self.strategies  # a strategy knows what it cannot be
+
+    @property
+    def strategies(self) -> list[Strategy]:
+        """Every form, filled at the next open with the costs, and as papers do it: at the close, without any."""
+        costs: dict[Fill, Costs] = {"next_open": self.costs, "close": FREE}
+        return [
+            Strategy(form, fill, self.top, self.max_weight, costs[fill]) for fill in costs for form in get_args(Form)
+        ]
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """A plan with everything opened: its folds, and the moment as known at which every bar is read."""
+
+    desk: Desk
+    order: Order
+    plan: Plan
+    folds: tuple[Fold, ...]
+    known_at: datetime
+    digest: str  # of the bars it reads
+
+    @cached_property
+    def id(self) -> str:
+        """Market, first session, and a digest of all that decides the figures."""
+        made_by = [version("dtml-nightshift"), version("torch"), choose_device(self.desk.device).type, self.digest]
+        said = [asdict(self.plan), asdict(self.desk.experiment), asdict(self.desk.market), made_by]
+        digest = hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:8]
+        return f"{self.desk.name}-{self.plan.first}-{digest}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the folds leave what they found."""
+        return data_folder() / "backtests" / self.id
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings as JSON gives them back."""
+        settings = {"experiment": asdict(self.desk.experiment), "plan": asdict(self.plan)}
+        plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
+        return plain
+
+
+@dataclass(frozen=True)
+class Job:
+    """One fold, in plain values, for whichever process takes it."""
+
+    order: Order
+    fold: Fold
+    known_at: datetime
+    folder: Path
+    store: str  # where the store is, without its password
+    previous: Path | None = None  # what the fold before left, for a warm start
+    threads: int | None = None
+
+    @property
+    def card(self) -> Path:
+        """The file that says that the fold is done, and what it found."""
+        return self.folder / f"fold-{self.fold.number:04d}.json"
+
+
+Runner = Callable[[Sequence[Job]], Iterable[Path]]
+
+
+def open_backtest(order: Order, plan: Plan) -> Backtest:
+    """Open what is stored of a market and lay out the folds; every session predicted must have happened."""
+    desk = open_stored_desk(order)
+    calendar, last = desk.market.calendar, desk.source.last_session()
+    if last is None or plan.last > last:
+        raise UsageError(f"the store holds {desk.name} up to {last}; a backtest to {plan.last} needs what came of it")
+    sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
+    laid = folds(sessions, plan.first, plan.last, plan.retrain_every)
+    bars = read_bars(desk, history_start(desk, laid[0].as_of), plan.last)
+    return Backtest(desk, order, plan, tuple(laid), bars["known_at"].max().to_pydatetime(), digest_of(bars))
+
+
+def digest_of(bars: pd.DataFrame) -> str:
+    """A digest of what bars say, whenever they were fetched."""
+    rows = pd.util.hash_pandas_object(bars.drop(columns="known_at"), index=False)
+    return hashlib.sha256(rows.to_numpy().tobytes()).hexdigest()
+
+
+def jobs_of(backtest: Backtest) -> list[Job]:
+    """A job for each fold; those whose card lies there have nothing left to do."""
+    store = location(backtest.desk.engine)
+    common = Job(backtest.order, backtest.folds[0], backtest.known_at, backtest.folder, store)
+    jobs = [replace(common, fold=fold) for fold in backtest.folds]
+    if backtest.desk.experiment.warm_start:
+        jobs = jobs[:1] + [replace(job, previous=before.card) for before, job in pairwise(jobs)]
+    return jobs
+
+
+def one_by_one(jobs: Sequence[Job]) -> Iterator[Path]:
+    """Run the jobs here, in order."""
+    for job in jobs:
+        yield run_fold(job)
+
+
+def run_fold(job: Job) -> Path:
+    """Train as of the fold's day, predict each of its sessions as its night would have, and leave files.
+
+    Returns the card's path. What a killed job had trained is gone on with.
+    """
+    if job.card.exists():
+        return job.card
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    begun = time.perf_counter()
+    desk = open_stored_desk(job.order)
+    if location(desk.engine) != job.store:
+        raise UsageError(
+            f"this worker's store is {location(desk.engine)}, the backtest's is {job.store}: "
+            "set DTML_DATABASE_URL and DTML_DATA for the workers as for the command"
+        )
+    nights = Nights(desk, job.fold, job.known_at)
+    previous = None if job.previous is None else load_run(desk, read_card(job.previous)["run"])
+    trained = fit_model(
+        desk, job.fold.as_of, kind="backtest", known_at=job.known_at, previous=previous, serves=nights.digest
+    )
+    made, refused = nights.predict(trained.model)
+    write_whole(job.card.with_suffix(".parquet"), lambda file: made.to_parquet(file, index=False))
+    card = {
+        "fold": asdict(job.fold),
+        "run": dict(trained.row),
+        "bands": [] if (found := trained.model.calibration) is None else found.bands.to_dict("records"),
+        "refused": refused,
+        "seconds": time.perf_counter() - begun,
+    }
+    write_whole(job.card, lambda file: file.write_text(json.dumps(card, default=str)))
+    give_memory_back()
+    return job.card
+
+
+def read_card(card: Path) -> dict[str, Any]:
+    """What a fold left: `fold`, the row of its `run`, its `bands`, the nights `refused` and why, its `seconds`."""
+    found: dict[str, Any] = json.loads(card.read_text())
+    run, fold = found["run"], found["fold"]
+    run |= {name: datetime.fromisoformat(str(run[name])) for name in MOMENTS}
+    run |= {name: date.fromisoformat(str(run[name])) for name in DAYS}
+    fold |= {name: date.fromisoformat(fold[name]) for name in ("as_of", "first", "last")}
+    return found
+
+
+def read_predictions(card: Path) -> pd.DataFrame:
+    """The predictions of a fold: `as_of, target, symbol, probability, spread, known_at`."""
+    return pd.read_parquet(card.with_suffix(".parquet"))
+
+
+class Nights:
+    """The nights of a fold, with the bars that they read."""
+
+    def __init__(self, desk: Desk, fold: Fold, known_at: datetime) -> None:
+        self.desk, self.fold = desk, fold
+        before = previous_session(desk.market.calendar, fold.last)
+        bars = read_bars(desk, first_needed(desk, desk.experiment.windows, fold.as_of), before, known_at)
+        self.bars = bars.sort_values(["session", "symbol"], ignore_index=True)
+
+    @property
+    def digest(self) -> str:
+        """A digest of all that decides what a model predicts in these nights, and which are refused."""
+        return f"{digest_of(self.bars)} {self.fold} {self.desk.market.checks}"
+
+    def predict(self, model: Model) -> tuple[pd.DataFrame, dict[str, str]]:
+        """The predictions of every night, and why some nights are refused, as the nightly job would have."""
+        calendar = self.desk.market.calendar
+        made, refused = [pd.DataFrame()], {}
+        for day in sessions_between(calendar, self.fold.as_of, previous_session(calendar, self.fold.last)):
+            as_of = day.date()
+            try:
+                made.append(self._night(model, as_of))
+            except DtmlError as error:
+                refused[str(as_of)] = str(error)
+        return pd.concat(made, ignore_index=True), refused
+
+    def bars_of(self, as_of: date) -> pd.DataFrame:
+        """The bars that one night reads."""
+        first = first_needed(self.desk, self.desk.experiment.windows, as_of)
+        begin = self.bars["session"].searchsorted(pd.Timestamp(first))
+        end = self.bars["session"].searchsorted(pd.Timestamp(as_of), side="right")
+        return self.bars.iloc[begin:end]
+
+    def _night(self, model: Model, as_of: date) -> pd.DataFrame:
+        bars = self.bars_of(as_of)
+        short = shortage(self.desk, as_of, set(bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"]))
+        if short is not None:
+            raise DtmlError(short.what)
+        made = predict_night(self.desk, model, as_of, bars)
+        if too_few(self.desk, as_of, made):
+            raise DtmlError(f"{len(made)} of {len(self.desk.members(as_of))} constituents can be predicted")
+        return made.assign(known_at=bars["known_at"].max())

@@ -1,0 +1,261 @@
+"""Store what the folds of a backtest found, score it, follow it with portfolios, and publish the page."""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from filelock import FileLock, Timeout
+from sqlalchemy import Engine
+
+from db.engine import reading, transaction
+from db.rows import backtests, calls, evidence, queries, repositories
+from dtml.backtest.performance import performance, session_sharpe
+from dtml.backtest.portfolio import YEAR, Quotes, equal_weight_track, follow, index_track, positions
+from dtml.errors import DtmlError, UsageError
+from dtml.evaluation.breakdowns import calibration_curve, rolling_mcc, slice_scores
+from dtml.evaluation.calibration import coverage
+from dtml.inference import choose_device
+from dtml.pages.backtest import backtest_page
+from dtml.prices.sessions import previous_session, require_session, sessions_between
+from flows.backtest.folds import Backtest, Runner, jobs_of, one_by_one, read_card, read_predictions
+from flows.backtest.record import TrackRecord, read_record, save_outcomes, scored_bars
+from flows.nightly.calibration import dated_calls, save_counts
+from flows.nightly.context import read_bars
+from flows.nightly.predict import first_needed, look
+from flows.nightly.train import load_run
+from flows.settings import reports_folder, write_page
+
+OnFold = Callable[[int], None]  # called with the number of folds done
+
+
+@dataclass(frozen=True)
+class Result:
+    """A backtest as it is stored, and its page."""
+
+    row: Mapping[str, Any]
+    folds: pd.DataFrame
+    scores: pd.DataFrame
+    portfolios: pd.DataFrame
+    page: Path
+
+
+def run_backtest(
+    backtest: Backtest,
+    runner: Runner = one_by_one,
+    on_fold: OnFold = lambda _done: None,
+    attention_on: Sequence[date] = (),
+) -> Result:
+    """Walk forward, fold by fold, then score; what an interrupted backtest had done is not done again.
+
+    Attention between stocks is kept for the sessions asked for, of a backtest that was done before as well. Raises
+    DtmlError when another process is at the same backtest.
+    """
+    _require_sessions(backtest, attention_on)
+    backtest.folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(backtest.folder.with_suffix(".lock"))
+    try:
+        with lock.acquire(timeout=0):
+            if stored_backtest(backtest.desk.engine, backtest.id) is None:
+                _walk(backtest, runner, on_fold)
+            shutil.rmtree(backtest.folder, ignore_errors=True)
+            keep_attention(backtest, attention_on)
+            return _stored(backtest)
+    except Timeout as error:
+        raise DtmlError(f"another process is at the backtest {backtest.id}: wait for it") from error
+
+
+def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
+    with transaction(backtest.desk.engine) as conn:
+        backtests.save_backtest(conn, _row(backtest))
+    begun = time.perf_counter()
+    jobs = jobs_of(backtest)
+    resumed = any(job.card.exists() for job in jobs)
+    for done, card in enumerate(runner(jobs), start=1):
+        _store_fold(backtest, card)
+        on_fold(done)
+    _finish(backtest, None if resumed else time.perf_counter() - begun)
+
+
+def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
+    for day in days:
+        require_session(backtest.desk.market.calendar, day)
+        if not backtest.plan.first <= day <= backtest.plan.last:
+            raise UsageError(f"--attention {day} lies outside {backtest.plan.first} .. {backtest.plan.last}")
+
+
+def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
+    """Store who looked at whom on sessions predicted, from the models of their folds; a refused night has none."""
+    desk = backtest.desk
+    with reading(desk.engine) as conn:
+        folds = backtests.backtest_folds(conn, backtest.id)
+    for day in days:
+        row = folds[(folds["first"] <= pd.Timestamp(day)) & (pd.Timestamp(day) <= folds["last"])].iloc[0]
+        as_of = previous_session(desk.market.calendar, day)
+        if str(as_of) in row["refused"]:
+            continue
+        with reading(desk.engine) as conn:
+            model = load_run(desk, queries.run(conn, row["run_id"]))
+        bars = read_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, backtest.known_at)
+        seen = look(desk, model, as_of, bars)
+        with transaction(desk.engine) as conn:
+            evidence.save_attention(conn, desk.name, seen.assign(run_id=model.run_id))
+
+
+def _stored(backtest: Backtest) -> Result:
+    """The finished backtest; a page that is not there is written."""
+    stored = stored_backtest(backtest.desk.engine, backtest.id)
+    assert stored is not None
+    if not stored.page.exists():
+        _write_page(backtest, stored)
+    return stored
+
+
+def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
+    """A finished backtest from the store."""
+    with reading(engine) as conn:
+        row = backtests.backtest(conn, backtest_id)
+        if row is None or row["finished_at"] is None:
+            return None
+        folds = backtests.backtest_folds(conn, backtest_id)
+        return Result(
+            row,
+            folds.assign(validation_acc=[_validation_acc(queries.run(conn, run_id)) for run_id in folds["run_id"]]),
+            backtests.backtest_scores(conn, backtest_id),
+            backtests.backtest_portfolios(conn, backtest_id),
+            page_of(row),
+        )
+
+
+def _validation_acc(run: Mapping[str, Any]) -> float:
+    """The validation accuracy that chose the epoch, the mean over the members."""
+    return float(np.mean([each["epochs"][each["best_epoch"] - 1]["validation_acc"] for each in run["losses"]]))
+
+
+def page_of(row: Mapping[str, Any]) -> Path:
+    """Where the page of a backtest lies."""
+    return reports_folder() / str(row["market"]) / f"backtest-{row['id']}.html"
+
+
+def _row(backtest: Backtest) -> dict[str, Any]:
+    desk, plan, market = backtest.desk, backtest.plan, backtest.desk.market
+    return {
+        "id": backtest.id,
+        "market": desk.name,
+        "first": plan.first,
+        "last": plan.last,
+        "retrain_every": plan.retrain_every,
+        "config": backtest.config,
+        "seeds": list(range(desk.experiment.members)),
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": backtest.known_at,
+        "created_at": datetime.now(UTC),
+        "list_is_snapshot": market.is_snapshot,
+        "list_as_of": market.constituents_as_of,
+        "device": choose_device(desk.device).type,
+    }
+
+
+def _store_fold(backtest: Backtest, file: Path) -> None:
+    """The fold's run and its predictions, in one transaction; what is stored stays."""
+    card, made = read_card(file), read_predictions(file)
+    run, fold, market = card["run"], card["fold"], backtest.desk.name
+    said = {"predictions": len(made), "refused": card["refused"], "seconds": card["seconds"]}
+    now = datetime.now(UTC)
+    with transaction(backtest.desk.engine) as conn:
+        repositories.save_run(conn, run)
+        if card["bands"]:
+            evidence.save_bands(conn, run["id"], pd.DataFrame(card["bands"]))
+        for known_at in made["known_at"].unique() if len(made) else ():
+            rows = made[made["known_at"] == known_at].assign(run_id=run["id"])
+            repositories.save_predictions(conn, market, rows, known_at=known_at.to_pydatetime(), made_at=now)
+        backtests.save_fold(conn, backtest.id, fold | {"run_id": run["id"]} | said)
+
+
+def _finish(backtest: Backtest, seconds: float | None) -> None:
+    """Score and follow the predictions, and write figures and page."""
+    desk = backtest.desk
+    bars = scored_bars(backtest)
+    record = read_record(backtest, bars)
+    scores = slice_scores(record.calls(), record.movement, record.target, record.fold, record.symbols)
+    tracks, strategies = _tracks(backtest, record, bars)
+    with reading(desk.engine) as conn:
+        before = backtests.sharpe_ratios(conn, desk.name, other_than=backtest.id)
+    trials = [*(before / np.sqrt(YEAR)), *(session_sharpe(tracks[name]["net"].to_numpy()) for name in strategies)]
+    portfolios = [
+        {"portfolio": name, "strategy": strategies.get(name)}
+        | asdict(performance(track, trials=trials if name in strategies else None))
+        for name, track in tracks.items()
+    ]
+    predicted = np.isfinite(record.probability).any(axis=0)
+    with transaction(desk.engine) as conn:
+        save_outcomes(conn, backtest, record)
+        evidence.save_rule_calls(conn, desk.name, dated_calls(record.rules, record.target))
+        settled = calls.settled_folds(conn, backtest.id)
+        save_counts(conn, settled, evidence.bands_of(conn, settled["run_id"].unique().tolist()))
+        backtests.finish_backtest(
+            conn,
+            backtest.id,
+            scores=scores,
+            returns=pd.concat([track.assign(portfolio=name) for name, track in tracks.items()], ignore_index=True),
+            portfolios=pd.DataFrame(portfolios),
+            counts={"stocks": int(predicted.sum()), "tried": len(trials)} | _survivorship(backtest, bars),
+            finished_at=datetime.now(UTC),
+            seconds=seconds,
+        )
+
+
+def _tracks(
+    backtest: Backtest, record: TrackRecord, bars: pd.DataFrame
+) -> tuple[dict[str, pd.DataFrame], dict[str, dict[str, Any]]]:
+    """What each portfolio earned, by its name, and how those that follow the predictions were made."""
+    desk = backtest.desk
+    sessions = sessions_between(desk.market.calendar, bars["session"].min().date(), bars["session"].max().date())
+    quotes = Quotes.of(bars, sessions, record.symbols, desk.market.returns)
+    index = Quotes.of(bars, sessions, (desk.market.index.symbol,), desk.market.returns)
+    tracks = {
+        strategy.name: follow(positions(record.probability, strategy), record.as_of, quotes, strategy)
+        for strategy in backtest.plan.strategies
+    }
+    strategies = {
+        strategy.name: asdict(strategy) for strategy in backtest.plan.strategies if len(tracks[strategy.name])
+    }
+    tracks["index"] = index_track(index, record.as_of, "next_open")
+    tracks["equal weight"] = equal_weight_track(record.probability, record.as_of, quotes, "next_open")
+    return {name: track for name, track in tracks.items() if len(track)}, strategies  # an index may have no opens
+
+
+def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
+    """Days of membership in the span, and how many of them have no bar."""
+    desk, plan = backtest.desk, backtest.plan
+    days = sessions_between(desk.market.calendar, plan.first, plan.last)
+    there = bars.assign(there=True).pivot(index="session", columns="symbol", values="there")
+    priced = there.reindex(index=days, columns=list(desk.market.symbols)).notna().to_numpy()
+    members = desk.market.membership(days)
+    return {"member_days": int(members.sum()), "without_price": int((members & ~priced).sum())}
+
+
+def _write_page(backtest: Backtest, result: Result) -> None:
+    """Write the page from what is stored, whole or not at all."""
+    record = read_record(backtest, scored_bars(backtest))
+    known = np.isfinite(record.movement)
+    with reading(backtest.desk.engine) as conn:
+        returns = backtests.backtest_returns(conn, backtest.id)
+        counts = evidence.fold_counts(conn, backtest.id)
+    page = backtest_page(
+        backtest=result.row,
+        folds=result.folds,
+        scores=result.scores,
+        tracks=returns,
+        performances=result.portfolios,
+        rolling=rolling_mcc(record.calls(), record.movement, record.target),
+        calibration=calibration_curve(np.where(known, record.probability, np.nan), record.movement > 0),
+        coverage=coverage(counts),
+    )
+    write_page(result.page, page)

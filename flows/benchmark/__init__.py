@@ -1,0 +1,1 @@
+"""The published experiment: trained and chosen, then the test span read once."""

@@ -1,0 +1,271 @@
+"""The second half of a benchmark: read the test span once, score every model on it, store and publish.
+
+What is published comes from the store alone, so that a page written again is the same.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
+from sqlalchemy import Connection, Engine
+
+from db.engine import reading, transaction
+from db.rows import benchmarks, queries, repositories
+from dtml.checkpoints import save_ensemble
+from dtml.evaluation.breakdowns import calibration_curve
+from dtml.evaluation.scoreboard import Predictor, common_stock_days, member_scores, scoreboard
+from dtml.inference import choose_device
+from dtml.pages.benchmark import benchmark_page
+from dtml.training.fit import EpochReport, no_report
+from dtml.windows import Windows, moves_between
+from flows.benchmark.train import Study, Trial, train_models, was_begun
+from flows.nightly.calibration import outcome_rows
+from flows.settings import data_folder, reports_folder, write_page
+
+Stage = Callable[[str, Callable[[], Any]], Any]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark as it is stored: its row, its scores, its members, its number among those of its set, its page."""
+
+    row: Mapping[str, Any]
+    scores: pd.DataFrame
+    members: pd.DataFrame
+    number: int
+    page: Path
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """All that is decided before the test span is read; of each model the configuration best on validation is first."""
+
+    models: Mapping[str, list[Trial]]
+    best_rule: str
+    seconds: float | None  # of all trainings; None where an earlier process did a part
+
+
+@dataclass(frozen=True)
+class Test:
+    """The test span as it was read: windows by their length, what each model said, and what the rules said.
+
+    `movement` is that of the days in full precision, a ratio minus 1, NaN where it is not known.
+    """
+
+    read_at: datetime
+    known_at: datetime
+    windows: Mapping[int, Windows]
+    said: Mapping[str, list[Float[ndarray, "members days stocks"]]]  # by model and configuration
+    rules: pd.DataFrame
+    days: Windows
+    movement: Float[ndarray, "days stocks"]
+
+
+def run_benchmark(
+    study: Study, stage: Stage = lambda _name, work: work(), on_epoch: EpochReport = no_report
+) -> Benchmark:
+    """Train every model, then read the test span and store its scores; one that is stored is not done again."""
+    study.require_test_span()
+    if (stored := stored_benchmark(study.desk.engine, study.id)) is None:
+        chosen = stage("train and choose", lambda: _choose(study, on_epoch))
+        stage("read the test span", lambda: _score(study, chosen, _read_test_once(study, chosen)))
+        stored = stored_benchmark(study.desk.engine, study.id)
+        assert stored is not None
+    return stored
+
+
+def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
+    """A benchmark from the store, if it is there; a page that is gone is written again."""
+    with reading(engine) as conn:
+        row = benchmarks.benchmark(conn, benchmark_id)
+        if row is None:
+            return None
+        scores = benchmarks.benchmark_scores(conn, benchmark_id)
+        members = benchmarks.benchmark_members(conn, benchmark_id)
+        number = benchmarks.benchmarks(conn, row["market"])["id"].tolist().index(benchmark_id) + 1
+        found = Benchmark(row, scores, members, number, page_of(row))
+        if not found.page.exists():
+            _write_page(found, _curves(conn, row, scores))
+    return found
+
+
+def _curves(conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The calibration of each model's ensemble, on the stock-days that the scoreboard has under 'all'."""
+    span = {"first": row["test_first"], "last": row["test_last"]}
+    history = queries.prediction_history(conn, market=row["market"], kind="paper", **span)
+    models = scores[~scores["is_rule"]]
+    runs = dict(zip(models["predictor"], models["run_id"], strict=True))
+    said = history[history["run_id"].isin(runs.values()) & history["move"].notna()]
+    said = said.pivot(index=["target", "symbol", "move"], columns="run_id", values="probability").dropna()
+    rose = said.index.get_level_values("move") > 0
+    return {name: calibration_curve(said[run].to_numpy(), rose) for name, run in runs.items()}
+
+
+def _choose(study: Study, on_epoch: EpochReport) -> Chosen:
+    begun, is_whole = time.perf_counter(), not was_begun(study)
+    models = {
+        name: sorted(trials, key=lambda trial: -trial.validation_acc)  # stable: of equals, the published one
+        for name, trials in train_models(study, on_epoch).items()
+    }
+    return Chosen(models, study.best_rule(), time.perf_counter() - begun if is_whole else None)
+
+
+def _read_test_once(study: Study, chosen: Chosen) -> Test:
+    """Load the test span and let every model say what it has to say of it."""
+    read_at = datetime.now(UTC)
+    windows, bars, known_at = study.read_test()
+    days = windows[study.window]
+    said = {
+        name: [trial.probability(windows[trial.window]) for trial in trials] for name, trials in chosen.models.items()
+    }
+    return Test(read_at, known_at, windows, said, study.rule_calls(bars, days), days, _moves(study, bars, days))
+
+
+def _moves(study: Study, bars: pd.DataFrame, days: Windows) -> Float[ndarray, "days stocks"]:
+    """The moves that the windows hold in single precision, as a night's outcomes are: from prices, in double."""
+    moves = moves_between(bars, days.as_of, days.target, days.symbols, study.desk.market.returns)
+    return np.where(days.movement.isfinite().numpy(), moves, np.nan)
+
+
+def _score(study: Study, chosen: Chosen, test: Test) -> None:
+    predictors = [
+        Predictor(name, test.said[name][0], configurations=sum(trial.tried for trial in trials))
+        for name, trials in chosen.models.items()
+    ]
+    everyone = (1, *test.movement.shape)
+    for rule in test.rules.columns:
+        calls = np.broadcast_to(test.rules[rule].to_numpy(dtype=float)[None, :, None], everyone)
+        predictors.append(Predictor(rule, calls, is_rule=True))
+    scores = scoreboard(predictors, movement=test.movement, target=test.days.target, best_rule=chosen.best_rule)
+    scores = scores.join(pd.DataFrame([_published(study, row) for row in scores.to_dict("records")]))
+    scores["run_id"] = [None if row.is_rule else f"{study.id}-{row.predictor}" for row in scores.itertuples()]
+    counted = np.where(common_stock_days(predictors, test.movement, test.days.target), test.movement, np.nan)
+    row, members = _row(study, chosen, test), _members(chosen, test, counted)
+    with transaction(study.desk.engine) as conn:
+        for name, trials in chosen.models.items():
+            _store_run(conn, study, name, trials[0], test)
+        _store_outcomes(conn, study, test)
+        benchmarks.save_benchmark(conn, row, scores, members)
+    page_of(row).unlink(missing_ok=True)  # one of a store that is gone
+
+
+def _published(study: Study, row: Mapping[Any, Any]) -> dict[str, float]:
+    """The figure in print, which is of the paper's labels."""
+    figure = study.paper.published.get(row["predictor"]) if row["protocol"] == "paper" else None
+    names = ("acc", "acc_sd", "mcc", "mcc_sd")
+    return {f"published_{name}": np.nan if figure is None else getattr(figure, name) for name in names}
+
+
+def _row(study: Study, chosen: Chosen, test: Test) -> dict[str, Any]:
+    train, validation = study.spans(study.window)
+    spans = {"train": train, "validation": validation, "test": test.days}
+    data = {"data": list(study.paper.notes)} if study.paper.notes else {}
+    return {
+        "id": study.id,
+        "market": study.paper.market,
+        "title": study.desk.market.title,
+        "config": {name: trials[0].settings for name, trials in chosen.models.items()} | data,
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": test.known_at,
+        "stocks": len(test.days.symbols),
+        **{f"{name}_first": days.target[0].date() for name, days in spans.items()},
+        **{f"{name}_last": days.target[-1].date() for name, days in spans.items()},
+        "best_rule": chosen.best_rule,
+        "seconds": chosen.seconds,
+        "device": choose_device(study.desk.device).type,
+        "test_read_at": test.read_at,
+    }
+
+
+def _members(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
+    """One row a model, configuration and seed: the whole distribution, on the stock-days whose move is given."""
+    rows = []
+    for name, trials in chosen.models.items():
+        for number, trial in enumerate(trials):
+            acc, mcc = member_scores(test.said[name][number], movement)
+            for position, member in enumerate(trial.members):
+                rows.append(
+                    {
+                        "predictor": name,
+                        "configuration": number,
+                        "seed": member.seed,
+                        "settings": trial.settings,
+                        "kept": number == 0,
+                        "best_epoch": member.best_epoch,
+                        "validation_acc": member.validation_acc,
+                        "validation_loss": member.validation_loss,
+                        "acc": acc[position],
+                        "mcc": mcc[position],
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def _store_run(conn: Connection, study: Study, name: str, trial: Trial, test: Test) -> None:
+    """The model as a run with its predictions of the test span; weights lie in a checkpoint."""
+    run_id = f"{study.id}-{name}"
+    path = Path("models") / f"{run_id}.safetensors"
+    sha = None if trial.ensemble is None else save_ensemble(trial.ensemble, data_folder() / path)
+    train, validation = study.spans(trial.window)
+    losses = [
+        {"seed": member.seed, "best_epoch": member.best_epoch, "epochs": list(member.epochs)}
+        for member in trial.members
+    ]
+    run = {
+        "id": run_id,
+        "market": study.paper.market,
+        "kind": "paper",
+        "model": name,
+        "config": trial.settings,
+        "seeds": [member.seed for member in trial.members],
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": study.known[1],
+        "checkpoint_path": None if sha is None else str(path),
+        "checkpoint_hash": sha,
+        "losses": losses,
+        "train_first": train.target[0].date(),
+        "train_last": validation.target[-1].date(),
+        "created_at": test.read_at,
+    }
+    repositories.save_run(conn, run)
+    windows, said = test.windows[trial.window], test.said[name][0]
+    made = _long(windows, probability=said.mean(axis=0), spread=said.std(axis=0)).assign(run_id=run_id)
+    repositories.save_predictions(conn, study.paper.market, made, known_at=test.known_at, made_at=test.read_at)
+
+
+def _store_outcomes(conn: Connection, study: Study, test: Test) -> None:
+    known = _long(test.days, move=test.movement)
+    rows = outcome_rows(known["symbol"], known["target"], known["move"].to_numpy())
+    repositories.save_outcomes(conn, study.paper.market, rows, known_at=test.known_at, recorded_at=test.read_at)
+
+
+def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
+    """One row a stock-day that has the first of the values."""
+    day, stock = np.nonzero(np.isfinite(next(iter(values.values()))))
+    keys = {
+        "as_of": windows.as_of[day],
+        "target": windows.target[day],
+        "symbol": pd.Index(windows.symbols)[stock],
+    }
+    return pd.DataFrame(keys | {name: value[day, stock] for name, value in values.items()})
+
+
+def page_of(row: Mapping[str, Any]) -> Path:
+    """Where the page of a benchmark lies."""
+    return reports_folder() / str(row["market"]) / f"benchmark-{row['id']}.html"
+
+
+def _write_page(found: Benchmark, curves: Mapping[str, pd.DataFrame]) -> None:
+    """Write the page of a benchmark, whole or not at all."""
+    page = benchmark_page(
+        benchmark=found.row, scores=found.scores, members=found.members, curves=curves, number=found.number
+    )
+    write_page(found.page, page)

@@ -1,0 +1,283 @@
+"""The published experiment on one of its sets: everything that is decided before its test span is read.
+
+Nothing here but `Study.read_test` loads a bar of the test span, and `flows.benchmark.results` calls it once: models,
+epochs, configurations and the rule to beat are chosen on the spans before it. How far the prices go is asked first.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date, datetime
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
+
+from db.engine import reading
+from db.rows import queries
+from dtml.baselines.classifiers import Fitted, Kind, fit_classifier
+from dtml.baselines.naive_rules import calls_on, choose_rule
+from dtml.checkpoints import Ensemble
+from dtml.errors import DtmlError
+from dtml.inference import choose_device, member_probabilities
+from dtml.published import PaperSet, Recipe, grid
+from dtml.training.fit import EpochReport, fit_members, no_report, stack_members, state_files
+from dtml.training.members import Fit, Member
+from dtml.windows import WindowConfig, Windows
+from flows.nightly.context import Desk, stored_bars
+from flows.nightly.train import windows_of
+from flows.settings import data_folder
+
+log = logging.getLogger(__name__)
+
+Probabilities = Callable[[Windows], Float[ndarray, "members days stocks"]]
+
+
+@dataclass(frozen=True)
+class TrainedMember:
+    """One member: a seed of one configuration, and how it did on validation."""
+
+    seed: int
+    validation_acc: float
+    validation_loss: float | None = None
+    best_epoch: int | None = None
+    epochs: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration of one model, fitted with every seed: networks and classifiers alike."""
+
+    settings: dict[str, Any]
+    window: int
+    members: list[TrainedMember]
+    probability: Probabilities
+    tried: int = 1  # configurations that were compared inside, on validation
+    ensemble: Ensemble | None = None  # the weights, of a network
+
+    @property
+    def validation_acc(self) -> float:
+        """Mean over the seeds: what a configuration is chosen by."""
+        return float(np.mean([member.validation_acc for member in self.members]))
+
+
+@dataclass(frozen=True)
+class Study:
+    """A set, the models to train on it, and what is known before its test span."""
+
+    desk: Desk
+    paper: PaperSet
+    seeds: tuple[int, ...]
+    with_grid: bool = False
+    _windows: dict[int, Windows] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def known(self) -> tuple[pd.DataFrame, datetime]:
+        """Bars up to the end of validation, and their watermark."""
+        return stored_bars(self.desk, date.min, self.paper.validation[1])
+
+    @cached_property
+    def last_session(self) -> date | None:
+        """The last session of the prices that will be read: half of the stocks and the index reach it."""
+        with reading(self.desk.engine) as conn:
+            stored = queries.last_sessions(conn, self.desk.name)
+        stocks, index = self.desk.market.symbols, self.desk.market.index.symbol
+        reached = sorted(stored[stored.index.isin(stocks)], reverse=True)
+        if index not in stored or 2 * len(reached) < len(stocks):
+            return None
+        return min(reached[(len(stocks) - 1) // 2].date(), stored[index].date(), self.paper.test[1])
+
+    def require_test_span(self) -> None:
+        """Raise DtmlError unless the store holds the test span to its end, or to the end of what is public of it."""
+        due, last = self.paper.last_session, self.last_session
+        if last is None or last < due:
+            held = "no prices" if last is None else f"prices up to {last}"
+            raise DtmlError(
+                f"the store holds {held} of {self.paper.market}, and a test span is read once and whole, up to {due}: "
+                "fetch the whole set, with --prices and --index"
+            )
+
+    @property
+    def window(self) -> int:
+        """The window of DTML: classifiers see as many sessions, and scores are of its days."""
+        return self.paper.recipes["dtml"].window
+
+    @property
+    def windows(self) -> list[int]:
+        """Every length of window among the models, the longest first."""
+        return sorted({recipe.window for recipes in self.recipes.values() for recipe in recipes}, reverse=True)
+
+    @cached_property
+    def recipes(self) -> dict[str, list[Recipe]]:
+        """The configurations of each network; the published one is the first."""
+        return {
+            name: [recipe, *(other for other in grid(recipe) if other != recipe)]
+            if self.with_grid and name == "dtml"
+            else [recipe]
+            for name, recipe in self.paper.recipes.items()
+        }
+
+    @cached_property
+    def id(self) -> str:
+        """A name that ends in a digest of all that decides the scores; of the test span it holds the last session."""
+        recipes = {name: [recipe_settings(each) for each in trials] for name, trials in self.recipes.items()}
+        spans = [self.paper.train, self.paper.validation, self.paper.test, self.last_session]
+        device = choose_device(self.desk.device).type
+        made_by = [version("dtml-nightshift"), version("torch"), version("scikit-learn"), device]
+        configs = [asdict(self.window_config(window)) for window in self.windows]
+        said = [recipes, configs, spans, self.seeds, self.desk.market.index.symbol, self.desk.market.symbols, made_by]
+        digest = hashlib.sha256(json.dumps(said, default=str).encode())
+        digest.update(pd.util.hash_pandas_object(self.known[0], index=False).to_numpy().tobytes())
+        return f"{self.paper.market}-{digest.hexdigest()[:8]}"
+
+    def spans(self, window: int) -> tuple[Windows, Windows]:
+        """Training and validation days, for models that see so many sessions."""
+        if window not in self._windows:
+            self._windows[window] = self._built(self.known[0], window)
+        windows = self._windows[window]
+        train, validation = (self._some(windows, span) for span in (self.paper.train, self.paper.validation))
+        return train, validation
+
+    def read_test(self) -> tuple[dict[int, Windows], pd.DataFrame, datetime]:
+        """The test days for each length of window, the bars and their watermark: the one place that loads them."""
+        bars, known_at = stored_bars(self.desk, date.min, self.paper.test[1])
+        found = {window: self._some(self._built(bars, window), self.paper.test) for window in self.windows}
+        return {window: _with_outcomes(days) for window, days in found.items()}, bars, known_at
+
+    def _some(self, windows: Windows, span: tuple[date, date]) -> Windows:
+        """The days of a span, of which some must have a label."""
+        found = windows.between(*map(pd.Timestamp, span))
+        if not found.labelled("paper").any():
+            raise DtmlError(
+                f"the store holds no outcome of {self.paper.market} from {span[0]} to {span[1]}: "
+                "fetch the whole set, with --prices and --index"
+            )
+        return found
+
+    def _built(self, bars: pd.DataFrame, window: int) -> Windows:
+        return windows_of(self.desk, bars, self.window_config(window), self.desk.market.symbols)
+
+    def window_config(self, window: int) -> WindowConfig:
+        """How the market's bars become windows of this length."""
+        return replace(self.desk.experiment.windows, window=window)
+
+    def rule_calls(self, bars: pd.DataFrame, windows: Windows) -> pd.DataFrame:
+        """What each naive rule says of each day of these windows."""
+        return calls_on(windows.as_of, bars, self.desk.market.index.symbol)
+
+    def best_rule(self) -> str:
+        """The naive rule that was best on the training span."""
+        train, _ = self.spans(self.window)
+        return choose_rule(self.rule_calls(self.known[0], train), train.movement.numpy())
+
+
+def _with_outcomes(windows: Windows) -> Windows:
+    """The days from the first to the last with a known move: none follows the last bar."""
+    known = windows.movement.isfinite().any(dim=1).nonzero()
+    return windows.days(slice(int(known[0]), int(known[-1]) + 1))
+
+
+def recipe_settings(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as plain values, for a digest or a row."""
+    model = asdict(recipe.model)
+    return {"window": recipe.window, "network": type(recipe.model).__name__, **model, **asdict(recipe.training)}
+
+
+def train_models(study: Study, on_epoch: EpochReport = no_report) -> dict[str, list[Trial]]:
+    """Fit every configuration of every model with every seed; interrupted, it goes on where it stopped."""
+    return _train_networks(study, on_epoch) | {kind: [_train_classifier(study, kind)] for kind in get_args(Kind)}
+
+
+def was_begun(study: Study) -> bool:
+    """Whether an earlier process left the state of a training: then nobody has measured the whole of it."""
+    device = choose_device(study.desk.device)
+    for window in study.windows:
+        train, validation = study.spans(window)
+        folder, members = _state_folder(study.paper.market, train, validation), members_of(study, window)
+        if any(file.exists() for file in state_files(folder, list(members.values()), train, device)):
+            return True
+    return False
+
+
+def members_of(study: Study, window: int | None = None) -> dict[tuple[str, Recipe, int], Member]:
+    """The members of all networks that see so many sessions (None: of all), by model, configuration and seed."""
+    return {
+        (name, recipe, seed): Member(seed, recipe.model, recipe.training)
+        for name, recipes in study.recipes.items()
+        for recipe in recipes
+        for seed in study.seeds
+        if window in (None, recipe.window)
+    }
+
+
+def _train_networks(study: Study, on_epoch: EpochReport) -> dict[str, list[Trial]]:
+    """Networks that see equally many sessions are one program."""
+    fits: dict[tuple[str, Recipe, int], Fit] = {}
+    for window in study.windows:
+        train, validation = study.spans(window)
+        mine = members_of(study, window)
+        found = fit_members(
+            train,
+            validation,
+            list(mine.values()),
+            device=choose_device(study.desk.device),
+            state_folder=_state_folder(study.paper.market, train, validation),
+            on_epoch=on_epoch,
+        )
+        fits |= dict(zip(mine, found, strict=True))
+    return {
+        name: [_network_trial(study, recipe, [fits[name, recipe, seed] for seed in study.seeds]) for recipe in recipes]
+        for name, recipes in study.recipes.items()
+    }
+
+
+def _network_trial(study: Study, recipe: Recipe, fits: list[Fit]) -> Trial:
+    config = study.window_config(recipe.window)
+    symbols = study.desk.market.symbols
+    ensemble = Ensemble(study.paper.market, symbols, study.seeds, recipe.model, config, stack_members(fits))
+    device = choose_device(study.desk.device)
+    members = []
+    for fit in fits:
+        best = fit.epochs[fit.best_epoch - 1]
+        epochs = tuple(asdict(epoch) for epoch in fit.epochs)
+        members.append(TrainedMember(fit.member.seed, best.validation_acc, best.validation_loss, best.number, epochs))
+    return Trial(
+        settings=recipe_settings(recipe),
+        window=recipe.window,
+        members=members,
+        probability=lambda windows: member_probabilities(ensemble, windows, device).double().numpy(),
+        ensemble=ensemble,
+    )
+
+
+def _train_classifier(study: Study, kind: Kind) -> Trial:
+    """What is no network, on the windows of DTML; a logistic regression has one solution, whatever the seed."""
+    train, validation = study.spans(study.window)
+    seeds = study.seeds[:1] if kind == "logistic_regression" else study.seeds
+    fitted: list[Fitted] = []
+    for seed in seeds:
+        log.info("fitting %s, seed %d", kind, seed)
+        fitted.append(fit_classifier(kind, train, validation, "paper", seed))
+    return Trial(
+        settings={"window": study.window, "chosen": [dict(each.chosen) for each in fitted]},
+        window=study.window,
+        members=[TrainedMember(seed, each.validation_acc) for seed, each in zip(seeds, fitted, strict=True)],
+        probability=lambda windows: np.stack([each.probability(windows) for each in fitted]),
+        tried=fitted[0].tried,
+    )
+
+
+def _state_folder(market: str, train: Windows, validation: Windows) -> Path:
+    """Where trainings on exactly these days keep their state: one that is there is not done again."""
+    digest = hashlib.sha256(f"{version('dtml-nightshift')} {version('torch')}".encode())
+    for windows in (train, validation):
+        for values in (windows.rows(), windows.observed, windows.movement):
+            digest.update(values.contiguous().numpy().tobytes())
+    return data_folder() / "training" / f"paper-{market}-{train.window}-{digest.hexdigest()[:8]}"

@@ -1,0 +1,1 @@
+"""The commands of `dtml`, one file a group: options, work and printing."""

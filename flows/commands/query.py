@@ -1,0 +1,265 @@
+"""The commands that only read; none of them needs Prefect or torch."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import shutil
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from sqlalchemy import Engine
+
+from db.connection.frames import as_given
+from db.connection.sandbox import Answer, asked
+from db.engine import open_reader, reading
+from db.rows import browsing, queries
+from dtml.errors import UsageError
+from dtml.markets import load_market, market_names
+from flows.console import plain, print_frame, print_json
+from flows.settings import err, out
+from translation.files import write_whole
+
+PURPOSES = 3  # of models: a stock has a score for each
+SHOWN = 1000  # rows of an answer as a table
+LARGEST = 2 * 2**30  # characters of an answer as CSV or JSON
+MEMORY = 2 * 2**30  # bytes that an answer may take
+
+# How SQLite keeps days and moments.
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
+
+
+def show_history(symbol: str, market: str | None, limit: int, *, as_json: bool) -> None:
+    """Print what was predicted of a stock and what happened, the newest last, beside the naive rules' calls.
+
+    Nothing older than what is shown is read. Below it stand the stock's scores over all its nights.
+    """
+    with reading(open_reader()) as conn:
+        rows = queries.prediction_history(conn, market=market, symbol=symbol, newest=limit)
+        names = rows["market"].unique().tolist()
+        scores = {name: browsing.rows(conn, browsing.symbol_scores(name, symbol), PURPOSES) for name in names}
+    if as_json:
+        return print_json(rows)
+    for name, shown in rows.groupby("market"):
+        _print_history(f"{symbol}, {name}", shown)
+        nightly = scores[name][scores[name]["kind"] == "nightly"]
+        for score in nightly.itertuples():
+            out.print(
+                f"all {score.n} calls with an outcome: ACC {score.acc:.3f}, MCC {score.mcc:+.3f};"
+                f" always up: ACC {score.up_acc:.3f}, MCC +0.000"
+            )
+    if rows.empty:
+        out.print(f"No night has predicted {symbol} yet.")
+    return None
+
+
+def _print_history(title: str, rows: pd.DataFrame) -> None:
+    """A table that a terminal of 100 columns holds, and whose calls they are."""
+    names = {"index_reversal": "reversal", "index_below_mean20": "mean20"}
+    told = ["as_of", "target", "probability", "calibrated", "call", "move", "hit", "always_up", *names]
+    formats = {"probability": ".3f", "calibrated": ".3f", "move": "+.4f"}
+    print_frame(rows[told].rename(columns=names), title, formats=formats)
+    by = ", ".join(f"{count} by {run}" for run, count in rows["run_id"].value_counts(sort=False).items())
+    out.print(f"on the right the naive rules' calls; the model's: {by}", soft_wrap=True)
+
+
+def show_runs(market: str | None, *, as_json: bool) -> None:
+    """Print the trained models, newest last; raises UsageError for a market of which the store knows nothing."""
+    engine = open_reader()
+    if market is not None:
+        require_market(engine, market)
+    with reading(engine) as conn:
+        rows = queries.runs(conn, market)
+    if as_json:
+        return print_json(rows)
+    told = ["id", "kind", "model", "train_first", "train_last", "seeds"]
+    shown = rows[[*told, "code_version", "checkpoint_hash", "created_at"]]
+    shown = shown.assign(
+        checkpoint_hash=shown["checkpoint_hash"].str.slice(0, 12),
+        created_at=shown["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
+    )
+    print_frame(shown)
+    return None
+
+
+def require_market(engine: Engine, market: str, how: str = "") -> None:
+    """Raise UsageError, naming those that are there, for a market of which the store knows nothing.
+
+    `how` says with what another is named, where that is an option.
+    """
+    with reading(engine) as conn:
+        markets = browsing.markets(conn)
+    if market not in markets:
+        there = f"name one of {', '.join(markets)}{how}" if markets else "run a night first"
+        raise UsageError(f"the store knows nothing of a market {market!r}: {there}")
+
+
+def show_markets(*, as_json: bool) -> None:
+    """Print the markets that can be named."""
+    rows = []
+    for name in market_names():
+        market = load_market(name)
+        listed = f"{len(market.symbols)} of {market.constituents_as_of}" if market.constituents else "from a file"
+        rows.append(
+            {
+                "market": name,
+                "title": market.title,
+                "index": market.index.symbol,
+                "calendar": market.calendar,
+                "source": market.source,
+                "constituents": listed,
+                "retrain": str(market.retrain),
+            }
+        )
+    if as_json:
+        return print_json(rows)
+    print_frame(pd.DataFrame(rows))
+    return None
+
+
+def answer(sql: str, *, as_json: bool, as_csv: bool, parquet: Path | None = None) -> None:
+    """Print the answer to one SQL statement, run where nothing can be written, or keep it in a Parquet file.
+
+    A statement that is "-" is read from standard input. A table has the first SHOWN rows, CSV and JSON have all,
+    Parquet those that can be held at once. Raises UsageError where two forms are asked for, where two columns of one
+    name would become one, and where it is longer than LARGEST or takes more memory than MEMORY.
+    """
+    if as_json + as_csv + (parquet is not None) > 1:
+        raise UsageError("--json, --csv and --parquet are forms of one answer: choose one")
+    if parquet is not None and parquet.is_dir():
+        raise UsageError(f"{parquet} is a folder: --parquet takes a file")
+    engine, sql = open_reader(), _typed_in() if sql == "-" else sql
+    with _bounded_memory():
+        if as_csv or as_json:
+            return _print_all(engine, sql, _csv_lines if as_csv else _json_lines)
+        if parquet is None:
+            return _print_head(queries.select(engine, sql, SHOWN + 1))
+        rows = queries.select(engine, sql)
+        _require_distinct(rows.columns)
+        _write_parquet(rows, parquet)
+    out.print(f"{len(rows)} rows written to {parquet}", soft_wrap=True)
+    return None
+
+
+@contextmanager
+def _bounded_memory() -> Iterator[None]:
+    """Let this process have MEMORY more than it has, where Linux says what that is, and say in a line that it is over.
+
+    What bounds rows and values cannot see what a library or a driver holds of them.
+    """
+    kind, status = resource.RLIMIT_DATA, Path("/proc/self/status")
+    before = resource.getrlimit(kind)
+    has = re.search(r"VmData:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    most = 1024 * int(has[1]) + MEMORY if has else before[0]
+    is_lower = most < before[0] or before[0] == resource.RLIM_INFINITY
+    resource.setrlimit(kind, (most if is_lower else before[0], before[1]))
+    try:
+        yield
+    except MemoryError as error:
+        raise UsageError(f"the answer takes more than {MEMORY:,} bytes of memory: ask for less") from error
+    finally:
+        resource.setrlimit(kind, before)
+
+
+def _print_head(rows: pd.DataFrame) -> None:
+    _require_distinct(rows.columns)
+    print_frame(rows.head(SHOWN))
+    if len(rows) > SHOWN:
+        err.print(f"note: these are the first {SHOWN:,} rows; --csv and --json print all of them", soft_wrap=True)
+
+
+def _print_all(engine: Engine, sql: str, form: Callable[[Answer], Iterator[str]]) -> None:
+    """Print all rows once the last has come, from a file: a failure prints nothing, and no reader keeps the store."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:
+        with asked(engine, sql) as found:
+            written = 0
+            for text in form(found):
+                written += file.write(text)
+                if written > LARGEST:
+                    raise UsageError(
+                        f"an answer of more than {LARGEST:,} characters is not printed: ask for it in parts"
+                    )
+        file.seek(0)
+        shutil.copyfileobj(file, sys.stdout)
+
+
+def _csv_lines(found: Answer) -> Iterator[str]:
+    yield pd.DataFrame(columns=pd.Index(found.names)).to_csv(index=False)
+    for rows in found.batches:
+        yield as_given(rows, found.names).to_csv(index=False, header=False)
+
+
+def _json_lines(found: Answer) -> Iterator[str]:
+    """The rows as `print_json` prints them all at once."""
+    _require_distinct(pd.Index(found.names))
+    before = "[\n"
+    for rows in found.batches:
+        for row in plain(as_given(rows, found.names)):
+            written = json.dumps(row, ensure_ascii=False, indent=2, allow_nan=False)
+            yield before + textwrap.indent(written, "  ")
+            before = ",\n"
+    yield "[]\n" if before == "[\n" else "\n]\n"
+
+
+def _require_distinct(names: pd.Index[Any]) -> None:
+    repeated = names[names.duplicated()]
+    if len(repeated):
+        raise UsageError(f"two columns are named {repeated[0]!r}: give one another name with `as`")
+
+
+def _typed_in() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input is not UTF-8 text: {error}") from error
+
+
+def _write_parquet(rows: pd.DataFrame, file: Path) -> None:
+    """Write the rows whole or not at all: days as days, moments in UTC, lists and mappings as JSON text."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {}
+    for name in rows:
+        values = _typed(rows[name])
+        try:
+            columns[str(name)] = pa.Array.from_pandas(values)
+        except pa.ArrowException as error:
+            raise UsageError(f"column {name!r} holds values of several kinds: cast it to one ({error})") from error
+    table = pa.table(columns)
+    write_whole(file, lambda partial: pq.write_table(table, partial))
+
+
+def _typed(values: pd.Series[Any]) -> pd.Series[Any]:
+    """What SQLite keeps as text and PostgreSQL as days or moments, as such; else the values as they are."""
+    if isinstance(values.dtype, pd.DatetimeTZDtype):
+        moments: pd.Series[Any] = values.dt.tz_convert("UTC")
+        return moments
+    there = values.dropna()
+    if there.empty or pd.api.types.is_numeric_dtype(values):
+        return values
+    if all(isinstance(each, str) for each in there):
+        for form, read in ((_DAY, date.fromisoformat), (MOMENT, stored_moment)):
+            if all(form.fullmatch(each) for each in there):
+                with suppress(ValueError):  # text such as 2024-02-30 stays text
+                    return values.map(read, na_action="ignore")
+        return values
+    return values.map(_plain_text)
+
+
+def _plain_text(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def stored_moment(written: str) -> datetime:
+    """The moment that SQLite keeps as text of the form `MOMENT`."""
+    return datetime.fromisoformat(written).replace(tzinfo=UTC)

@@ -1,0 +1,55 @@
+"""The commands of a service: what runs by itself, and how it goes."""
+
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import (
+    DELAY_MINUTES,
+    DeviceOption,
+    Epochs,
+    IndexOption,
+    MarketFiles,
+    Members,
+    PricesOption,
+    SourceOption,
+    UniverseOption,
+    order_of,
+)
+
+services = typer.Typer()
+
+
+@services.command()
+def serve(
+    markets: Annotated[
+        list[str] | None, typer.Argument(help="Markets; by default every one with a night in the store.")
+    ] = None,
+    market_file: MarketFiles = None,
+    source: SourceOption = None,
+    prices: PricesOption = None,
+    index: IndexOption = None,
+    universe: UniverseOption = None,
+    delay: Annotated[
+        int, typer.Option(min=30, max=720, help="Minutes from the exchange's usual close to the night.")
+    ] = DELAY_MINUTES,
+    cron: Annotated[
+        str | None, typer.Option(help="A cron for the nights in place of their own, in the exchange's time zone.")
+    ] = None,
+    members: Members = None,
+    epochs: Epochs = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Run nights, weekly trainings and monthly refetches by themselves, missed nights first; Ctrl-C ends it.
+
+    Example: dtml serve simulated kospi200
+    """
+    from datetime import timedelta
+
+    from flows.settings import make_data_folder
+
+    make_data_folder()
+    from flows.service.runner import serve_markets, service_of
+
+    order = order_of("each", None, source, prices, index, universe, members, epochs, device)
+    serve_markets(service_of(markets or [], market_file or [], order, timedelta(minutes=delay), cron))

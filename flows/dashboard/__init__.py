@@ -1,0 +1,1 @@
+"""The prediction history as pages to browse."""

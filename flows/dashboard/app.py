@@ -1,0 +1,252 @@
+"""The prediction history as pages to browse: made from the store, which is opened read only, for this machine.
+
+Every view is a link that can be kept. A page is whole when it is sent: it holds no script and asks for nothing else.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote, unquote, urlencode
+
+import jinja2
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from pydantic import AfterValidator, BeforeValidator
+from sqlalchemy import Connection, Engine
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from db.engine import reading
+from db.errors import StoreError
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.errors import DtmlError, UsageError
+from dtml.pages.charts import environment
+from flows.dashboard.compare import compare_page
+from flows.dashboard.limits import DOWNLOADS, WAITING, Bound, download_place, page_place, workers
+from flows.dashboard.market import NotThereError, market_page, markets_page, require_market
+from flows.dashboard.stock import stock_page
+from flows.dashboard.tables import Download, Table, compare_table, market_table, markets_table, stock_table, written
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+USUAL_SORT = "-probability"
+
+pages = APIRouter(dependencies=[Depends(page_place)])
+tables = APIRouter(dependencies=[Depends(download_place)])
+
+
+def _path_name(text: str) -> str:
+    """A name from an address; a database may refuse what has a NUL in it, so nothing is called that."""
+    name = unquote(text)
+    if "\x00" in name:
+        raise NotThereError("no name holds a NUL")
+    return name
+
+
+def _given(text: str | None) -> str | None:
+    """A form sends what was left empty as empty text."""
+    return None if not text else _path_name(quote(text))
+
+
+def _day(text: str | None) -> date | None:
+    return date.fromisoformat(text) if text else None
+
+
+PathName = Annotated[str, AfterValidator(_path_name)]
+OptionalName = Annotated[str | None, BeforeValidator(_given)]
+OptionalDay = Annotated[date | None, BeforeValidator(_day)]
+Level = Annotated[float | None, BeforeValidator(lambda text: text or None)]
+From = Annotated[date | None, BeforeValidator(_day), Query(alias="from")]
+To = Annotated[date | None, BeforeValidator(_day), Query(alias="to")]
+
+
+def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
+    """The pages over a store, for requests that name one of these hosts: another is that of a page in some browser."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=workers)
+    app.state.engine, app.state.templates = engine, templates()
+    app.state.pages, app.state.downloads = Bound(WAITING, "pages"), Bound(DOWNLOADS, "downloads")
+    app.get("/health")(health)
+    app.include_router(pages)
+    app.include_router(tables)
+    for kind in (DtmlError, StoreError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _show_failure)
+    return _WithHeaders(TrustedHostMiddleware(_AsSent(app), allowed_hosts=list(hosts), www_redirect=False))
+
+
+class _AsSent:
+    """Routes see a path as it was sent: a name may hold a slash, which it sends as %2F."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["path"] = scope["raw_path"].decode("latin-1")
+        await self.app(scope, receive, send)
+
+
+class _WithHeaders:
+    """Every answer, refusals too, says what a browser may do with it: nothing but show it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+async def health() -> PlainTextResponse:
+    """Whether this process answers: it waits for no thread and no connection."""
+    return PlainTextResponse("ok")
+
+
+@pages.get("/")
+def markets(request: Request) -> HTMLResponse:
+    """Every market."""
+    return _page(request, "markets", lambda conn: markets_page(conn, _today()))
+
+
+@tables.get("/markets.csv")
+def markets_csv(request: Request) -> Response:
+    """The table of all markets."""
+    return _csv(request, lambda conn: markets_table(conn, _today()))
+
+
+@pages.get("/market/{market}")
+def market(
+    request: Request, market: PathName, as_of: OptionalDay = None, level: Level = None, sort: str = USUAL_SORT
+) -> HTMLResponse:
+    """A night of a market."""
+    return _page(request, "market", lambda conn: market_page(conn, market, as_of, level, sort))
+
+
+@tables.get("/market/{market}/{table}.csv")
+def market_csv(
+    request: Request, market: PathName, table: str, as_of: OptionalDay = None, level: Level = None
+) -> Response:
+    """A table of that page."""
+    return _csv(request, lambda conn: market_table(conn, table, market, as_of, level))
+
+
+@pages.get("/market/{market}/stock")
+def find_stock(request: Request, market: PathName, symbol: OptionalName = None) -> Response:
+    """Where the form to pick a stock leads: the stock's page, or its market's where none was named."""
+    with reading(request.app.state.engine) as conn:
+        require_market(conn, market)
+    place = ["market", market] if symbol is None else ["market", market, "stock", symbol.strip()]
+    return RedirectResponse(link(place), HTTPStatus.SEE_OTHER)
+
+
+@pages.get("/market/{market}/stock/{symbol}")
+def stock(
+    request: Request, market: PathName, symbol: PathName, first: From = None, last: To = None, kind: str = "nightly"
+) -> HTMLResponse:
+    """A stock of a market."""
+    return _page(request, "stock", lambda conn: stock_page(conn, market, symbol, kind, first, last))
+
+
+@tables.get("/market/{market}/stock/{symbol}/{table}.csv")
+def stock_csv(
+    request: Request,
+    market: PathName,
+    symbol: PathName,
+    table: str,
+    first: From = None,
+    last: To = None,
+    kind: str = "nightly",
+) -> Response:
+    """A table of that page."""
+    return _csv(request, lambda conn: stock_table(conn, table, market, symbol, kind, first, last))
+
+
+@pages.get("/compare")
+def compare(
+    request: Request, market: OptionalName = None, a: OptionalName = None, b: OptionalName = None
+) -> HTMLResponse:
+    """Two models side by side."""
+    return _page(request, "compare", lambda conn: compare_page(conn, market, a, b))
+
+
+@tables.get("/compare/{table}.csv")
+def compare_csv(request: Request, table: str, a: OptionalName = None, b: OptionalName = None) -> Response:
+    """A table of that page."""
+    return _csv(request, lambda conn: compare_table(conn, table, a, b))
+
+
+def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> str:
+    """The address of a page: names are escaped, and what is missing in the query is left out."""
+    kept = {name: value for name, value in (query or {}).items() if value is not None}
+    return "/" + "/".join(quote(each, safe="") for each in segments) + (f"?{urlencode(kept)}" if kept else "")
+
+
+def templates() -> jinja2.Environment:
+    """The dashboard's templates, over the pages that the reports share."""
+    found = environment(folder=Path(__file__).parent / "templates")
+    found.globals.update(link=link, rules=NAIVE_RULES, model=MODEL)
+    return found
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
+
+
+def _page(request: Request, name: str, make: Callable[[Connection], Mapping[str, Any]]) -> HTMLResponse:
+    with reading(request.app.state.engine) as conn:
+        found = make(conn)
+    return _rendered(request, name, found)
+
+
+def _rendered(request: Request, name: str, found: Mapping[str, Any], status: int = HTTPStatus.OK) -> HTMLResponse:
+    template = request.app.state.templates.get_template(f"{name}.html")
+    return HTMLResponse(template.render(found), status)
+
+
+def _csv(request: Request, make: Callable[[Connection], Table]) -> Download:
+    with reading(request.app.state.engine) as conn:
+        return Download(written(conn, make(conn)))
+
+
+async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
+    """What went wrong, in one line on a page; what is not the visitor's mistake is logged as well.
+
+    It is said by the event loop, so that a refusal does not wait behind what it is refused for.
+    """
+    status, said = _failure(error)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.warning("%s: %s", request.url.path, said)
+    response = _rendered(request, "failure", {"status": HTTPStatus(status), "said": said}, status)
+    if isinstance(error, HTTPException):
+        response.headers.update(error.headers or {})
+    return response
+
+
+def _failure(error: Exception) -> tuple[int, str]:
+    """The status of a failure, and what it says in one line."""
+    if isinstance(error, RequestValidationError):
+        wrong = (f"{found['loc'][-1]}: {found['msg']}" for found in error.errors())
+        return HTTPStatus.BAD_REQUEST, "; ".join(wrong)
+    if isinstance(error, HTTPException):
+        return error.status_code, str(error.detail)
+    known = ((NotThereError, 404), (UsageError, 400), (StoreError, 503))
+    status = next((status for kind, status in known if isinstance(error, kind)), 500)
+    said = str(error) if isinstance(error, (DtmlError, StoreError)) else f"unexpected {type(error).__name__}"
+    return status, " ".join(said.split())

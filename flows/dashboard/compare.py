@@ -1,0 +1,134 @@
+"""What the dashboard shows of two models side by side: how they were made, and how they did on common stock-days."""
+
+import json
+from collections.abc import Mapping
+from datetime import date, timedelta
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.rows import browsing as reads
+from dtml.errors import UsageError
+from dtml.evaluation.bootstrap import Statistic, difference
+from dtml.evaluation.metrics import accuracy, day_interval, mcc
+from dtml.pages.charts import probability_axis, records
+from flows.dashboard.market import STOCKS, NotThereError
+
+RUNS = 500  # of a list to choose from
+DAYS = 365  # of the calendar, the last ones in common, that are compared
+RESAMPLES = 2000
+COUNTED = ("rises", "false_rises", "false_falls", "falls")
+STATISTICS: Mapping[str, Statistic] = {"acc": accuracy, "mcc": mcc}
+MADE = ("kind", "model", "train_first", "train_last", "seeds", "slope", "intercept", "code_version")
+RECEIPT = (*MADE, "data_watermark", "checkpoint_hash", "created_at")
+
+
+def compare_page(conn: Connection, market: str | None, a: str | None, b: str | None) -> dict[str, Any]:
+    """A list of a market's runs to choose from, and what two of them have in common and what not."""
+    one, two = (None if name is None else run_of(conn, name) for name in (a, b))
+    if one is not None and two is not None and one["market"] != two["market"]:
+        raise UsageError(f"{a} is a run of {one['market']} and {b} of {two['market']}: compare runs of one market")
+    chosen = market or next((run["market"] for run in (one, two) if run is not None), None)
+    stored = reads.markets(conn)
+    if chosen is not None and chosen not in stored:
+        raise NotThereError(f"no market {chosen!r} in the store")
+    listed = [] if chosen is None else records(reads.rows(conn, reads.models(chosen), RUNS))
+    common = {"market": chosen, "markets": stored, "runs": listed, "a": one, "b": two}
+    if one is None or two is None:
+        return common | {"pair": None}
+    pair = {"settings": records(settings(one, two)), "spans": [reads.span(conn, run["run_id"]) for run in (one, two)]}
+    shared = shared_span(conn, one["run_id"], two["run_id"])
+    if shared is None:
+        return common | {"pair": pair | {"shared": None}}
+    calls = last_calls(conn, one["run_id"], two["run_id"], shared)
+    scored = scores(days(conn, one["run_id"], two["run_id"], shared))
+    axis = probability_axis(calls[["a_probability", "b_probability"]].to_numpy().ravel())
+    pair |= {"shared": shared, "scores": scored, "calls": records(calls), "axis": axis}
+    return common | {"pair": pair | {"days": DAYS}}
+
+
+def run_of(conn: Connection, run_id: str) -> dict[str, Any]:
+    """A trained model; raises NotThereError for a name that is not stored."""
+    found = reads.model(conn, run_id)
+    if found is None:
+        raise NotThereError(f"no run {run_id!r} in the store: `dtml runs` lists them")
+    return found
+
+
+def settings(one: Mapping[str, Any], two: Mapping[str, Any]) -> pd.DataFrame:
+    """Each fact of two models and each setting of their configs: setting, a, b, same; those that differ first."""
+    facts = [{name: run[name] for name in RECEIPT} | flat(run["config"]) for run in (one, two)]
+    names = [name for name in facts[0] if name in facts[1]]
+    names += [name for fact in facts for name in fact if name not in names]
+    rows = [(name, *(said(fact.get(name)) for fact in facts)) for name in dict.fromkeys(names)]
+    table = pd.DataFrame(rows, columns=["setting", "a", "b"])
+    table["same"] = table["a"] == table["b"]
+    return table.sort_values("same", kind="stable", ignore_index=True)
+
+
+def flat(config: object, under: str = "config") -> dict[str, Any]:
+    """The leaves of a nested config by their dotted names; lists stay whole."""
+    if not isinstance(config, Mapping):
+        return {under: config}
+    return {name: leaf for key, value in config.items() for name, leaf in flat(value, f"{under}.{key}").items()}
+
+
+def said(value: Any) -> str:
+    """A value of a config in words; "-" for what is missing."""
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str).strip('"')
+
+
+def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
+    """The sessions that may hold common predictions: `DAYS` of the calendar at most; None where spans do not meet."""
+    spans = [reads.span(conn, run_id) for run_id in (a, b)]
+    if spans[0] is None or spans[1] is None:
+        return None
+    first, last = max(spans[0][0], spans[1][0]), min(spans[0][1], spans[1][1])
+    return None if first > last else (max(first, last - timedelta(days=DAYS)), last)
+
+
+def days(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
+    """Common stock-days counted by session: the columns of `db.rows.browsing.common_days`."""
+    return reads.rows(conn, reads.common_days(a, b, *shared), DAYS + 1)
+
+
+def last_calls(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
+    """What both said of the last session in common, the largest difference first; no rows without one."""
+    newest = reads.rows(conn, reads.common_days(a, b, *shared), 1)
+    target = shared[1] if newest.empty else newest["target"].iloc[0].date()
+    calls = reads.rows(conn, reads.common_calls(a, b, target), STOCKS)
+    apart = (calls["a_probability"] - calls["b_probability"]).abs()
+    return calls.assign(apart=apart).sort_values(["apart", "symbol"], ascending=[False, True])
+
+
+def scores(counts: pd.DataFrame) -> dict[str, Any]:
+    """How both did on common stock-days, from counts of days: n, scored, days, same (share of equal calls), rows.
+
+    `rows` has one for a, one for b and one for a less b: acc, mcc with their day-resampled 95 % intervals, which are
+    missing (NaN) with too few days; there are no rows without an outcome.
+    """
+    n, settled = int(counts["n"].sum()), counts[counts["scored"] > 0]
+    found: dict[str, Any] = {"n": n, "scored": int(settled["scored"].sum()), "days": len(settled)}
+    found |= {"same": counts["same"].sum() / n if n else np.nan, "rows": []}
+    if settled.empty:
+        return found
+    sums = np.stack([settled[[f"{run}_{kind}" for kind in COUNTED]].to_numpy(dtype=float) for run in "ab"], axis=1)
+    both = sums.reshape(len(sums), 1, -1)
+    rows = [_row(name, sums[:, [place]], STATISTICS) for place, name in enumerate("ab")]
+    rows.append(_row("a less b", both, {name: difference(each) for name, each in STATISTICS.items()}))
+    return found | {"rows": rows}
+
+
+def _row(name: str, sums: np.ndarray, statistics: Mapping[str, Statistic]) -> dict[str, Any]:
+    found: dict[str, Any] = {"run": name}
+    for figure, statistic in statistics.items():
+        low, high = day_interval(sums, statistic, resamples=RESAMPLES, seed=0)
+        value = float(statistic(sums.sum(axis=0))[0])
+        found |= {figure: value, f"{figure}_low": float(low[0]), f"{figure}_high": float(high[0])}
+    return found

@@ -1,0 +1,140 @@
+"""What the dashboard shows of one stock: prices, calls and what came of them, and whom it looks at."""
+
+from datetime import date
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.rows import browsing as reads
+from dtml.attention.summary import words
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.errors import UsageError
+from dtml.evaluation.metrics import accuracy, confusion, mcc
+from dtml.pages.charts import Chart, records, session_chart
+from flows.dashboard.market import STOCKS, NotThereError, require_market
+
+SHOWN = 250  # rows of a stock's table, and sessions of its charts unless a span is asked for
+LONGEST = 3000  # sessions of its charts
+ATTENDED = 5  # nights whose attention is added up
+SOURCES = 10  # stocks of a table of attention
+KINDS = ("nightly", "backtest", "paper")
+
+MARKS = {  # what a mark below the prices says: the call, whether it was right, and where its line begins and ends
+    "rise, right": ("rise", 1, 16, 2),
+    "rise, wrong": ("rise", 0, 16, 9),
+    "fall, right": ("fall", 1, 18, 32),
+    "fall, wrong": ("fall", 0, 18, 25),
+}
+
+
+def stock_page(
+    conn: Connection, market: str, symbol: str, kind: str, first: date | None, last: date | None
+) -> dict[str, Any]:
+    """A stock over a span of sessions, by default the newest: what was said, what happened, and its attention."""
+    require_span(kind, first, last)
+    require_stock(conn, market, symbol)
+    most = SHOWN if first is None and last is None else LONGEST
+    calls = reads.rows(conn, reads.stock_calls(market, symbol, kind, first, last), most)
+    bars = reads.rows(conn, reads.prices(market, symbol, first, last), most)
+    listed = reads.rows(conn, reads.newest_calls(market), STOCKS)
+    own = listed[listed["symbol"] == symbol]
+    run = reads.latest_model(conn, market)
+    days = [*calls["target"], *bars["session"]]
+    return {
+        "market": market,
+        "symbol": symbol,
+        "stock": None if own.empty else records(own)[0],
+        "stocks": listed["symbol"].tolist(),
+        "kind": kind,
+        "kinds": KINDS,
+        "first": first,
+        "last": last,
+        "shown": (min(days), max(days)) if days else None,
+        "calls": records(calls.head(SHOWN)),
+        "held": len(calls),
+        "spans": records(span_scores(calls)),
+        "whole": records(reads.rows(conn, reads.symbol_scores(market, symbol), len(KINDS))),
+        "prices": price_chart(bars),
+        "marks": marks(calls, bars),
+        "said": probability_chart(calls),
+        **attention_tables(conn, market, symbol),
+        "explained": words(None if run is None else reads.explanation(conn, run["run_id"])),
+    }
+
+
+def require_stock(conn: Connection, market: str, symbol: str) -> None:
+    """Raise NotThereError for a market that is not stored, and for a symbol without a prediction or a price."""
+    require_market(conn, market)
+    if not reads.is_known(conn, market, symbol):
+        raise NotThereError(f"no prediction and no price of {symbol!r} in market {market}: check its spelling")
+
+
+def require_span(kind: str, first: date | None, last: date | None) -> None:
+    """Raise UsageError for a purpose that no model has, and for a span that ends before it begins."""
+    if kind not in KINDS:
+        raise UsageError(f"kind {kind!r} is none of {', '.join(KINDS)}")
+    if first is not None and last is not None and first > last:
+        raise UsageError(f"the span ends before it begins: from {first} to {last}")
+
+
+def span_scores(calls: pd.DataFrame) -> pd.DataFrame:
+    """The calls of a stock with an outcome, beside the naive rules' on the sessions on which all of them called.
+
+    Columns: predictor, n, rises, acc, mcc (0 when one class is never called); no row without a call with an outcome.
+    """
+    settled = calls.dropna(subset=["move"]).drop_duplicates("target")
+    with_rules = settled.dropna(subset=list(NAIVE_RULES))
+    used = with_rules if len(with_rules) else settled
+    said = {MODEL: used["call"]} | ({rule: used[rule] for rule in NAIVE_RULES} if len(with_rules) else {})
+    rose = (used["move"] > 0).to_numpy()
+    rows = []
+    for predictor, called in said.items() if len(used) else ():
+        counts = confusion((called == "rise").to_numpy(), rose, np.ones_like(rose)).sum(axis=0)
+        figures = {"acc": float(accuracy(counts)), "mcc": float(mcc(counts))}
+        rows.append({"predictor": predictor, "n": len(used), "rises": int(rose.sum())} | figures)
+    return pd.DataFrame(rows, columns=["predictor", "n", "rises", "acc", "mcc"])
+
+
+def price_chart(bars: pd.DataFrame) -> Chart | None:
+    """The close as it was traded and, where it is known, as adjusted for splits and dividends."""
+    by_session = bars.set_index("session").sort_index()
+    lines = {"close": by_session["close"]}
+    if (by_session["adj_close"] - by_session["close"]).abs().max() > 0:
+        lines = {"adjusted close": by_session["adj_close"], "close": by_session["close"]}
+    kinds = dict(zip(lines, ("s0 model", "s1 d1"), strict=False))
+    return session_chart(lines, kinds, {}, baseline=float(by_session["close"].iloc[-1])) if len(by_session) else None
+
+
+def marks(calls: pd.DataFrame, bars: pd.DataFrame) -> dict[str, tuple[int, str]]:
+    """How many calls of each kind there were, and the path that marks them below the prices, 1000 units wide."""
+    sessions = pd.DatetimeIndex(bars["session"]).sort_values()
+    settled = calls.dropna(subset=["hit"]).drop_duplicates("target")
+    found = {}
+    for name, (call, hit, begin, end) in MARKS.items():
+        mine = settled[(settled["call"] == call) & (settled["hit"] == hit)]
+        places = sessions.get_indexer(pd.DatetimeIndex(mine["target"]))
+        across = (1000 * place / max(len(sessions) - 1, 1) for place in sorted(places[places >= 0].tolist()))
+        found[name] = (len(mine), "".join(f"M{place:.1f} {begin}V{end}" for place in across))
+    return found
+
+
+def probability_chart(calls: pd.DataFrame) -> Chart | None:
+    """The probability of a rise with the spread of the members around it, and as calibrated."""
+    by_target = calls.drop_duplicates("target").set_index("target").sort_index()
+    said, spread = by_target["probability"], by_target["spread"]
+    band = pd.DataFrame({"low": (said - spread).clip(0, 1), "high": (said + spread).clip(0, 1)})
+    kinds = {"probability": "s0 model", "calibrated": "s2"}
+    lines = {name: by_target[name] for name in kinds}
+    return session_chart(lines, kinds, {"probability": band} if spread.notna().any() else {}, baseline=0.5)
+
+
+def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, Any]:
+    """Whom the stock looked at over the last nights, who looked at it, and how many nights that were."""
+    kept = reads.attended(conn, market, ATTENDED)
+    tables = {
+        name: records(reads.attention(conn, market, symbol, kept, looks=name == "looks", most=SOURCES))
+        for name in ("looks", "looked")
+    }
+    return {"attention": tables, "nights": len(kept)}

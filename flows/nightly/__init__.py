@@ -1,0 +1,1 @@
+"""A night: fetch, check, train, predict, score, report; plain functions without Prefect."""

@@ -1,0 +1,104 @@
+"""The nights that were missed: found in the store, fetched in one go, run in their order."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from functools import partial
+from typing import Protocol
+
+import pandas as pd
+
+from db.engine import reading
+from db.errors import StoreError
+from db.rows import queries
+from db.rows.standing import COMPLETE
+from dtml.errors import DtmlError
+from dtml.prices.sessions import next_session, session_open, sessions_between
+from flows.nightly.context import Desk
+from flows.nightly.fetch import Catch, fetch_bars
+from flows.nightly.night import Night, NightRefusedError, run_night
+from flows.nightly.predict import shortage
+
+LIMIT = 30  # sessions looked back: older nights are history, which `dtml backtest` is for
+
+
+class RunNight(Protocol):
+    """How a missed night is run: as a plain call, or as a part of a flow."""
+
+    def __call__(self, desk: Desk, as_of: date, *, fetch: Callable[[], Catch], known_at: datetime | None) -> Night:
+        """Run it; raises NightRefusedError."""
+
+
+@dataclass
+class CaughtUp:
+    """How the missed nights of a market ended, in their order."""
+
+    nights: list[Night] = field(default_factory=list)
+    refused: dict[date, NightRefusedError] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """Why nights were refused: the first of them whole, the others by their day."""
+        first, *others = self.refused.values()
+        more = f"; refused too: {', '.join(map(str, list(self.refused)[1:]))}" if others else ""
+        return f"{first}{more}"
+
+
+def missed_nights(desk: Desk, last: date) -> list[date]:
+    """The sessions up to `last` without a complete night, from the market's first one on, of the last 30 at most.
+
+    In a market without a complete night, and before its first, that is `last` alone.
+    """
+    with reading(desk.engine) as conn:
+        nights = queries.nights(conn, desk.name)
+    complete = nights.loc[nights["status"].isin(COMPLETE), "as_of"]
+    first = last if complete.empty else min(complete.min().date(), last)
+    sessions = sessions_between(desk.market.calendar, first, last)[-LIMIT:]
+    return [session.date() for session in sessions[~sessions.isin(complete)]]
+
+
+def known_then(desk: Desk, day: date) -> datetime | None:
+    """The open of the session that a night predicts, if its bars were known by then; else None: only now are they."""
+    moment = session_open(desk.market.calendar, next_session(desk.market.calendar, day))
+    with reading(desk.engine) as conn:
+        known = queries.prices(conn, desk.name, day, day, known_at=moment)
+    return None if shortage(desk, day, set(known["symbol"])) else moment
+
+
+def catch_up(desk: Desk, last: date, run: RunNight = run_night) -> CaughtUp:
+    """Run every missed night up to `last`; one that is refused does not keep the next from running.
+
+    The source is asked once. A night sees the bars that were known before the session that it predicts, where they
+    sufficed; else those known now, up to its own session. Raises StoreBusyError when another process is at a night.
+    """
+    done, fetch = CaughtUp(), _asked_once(desk, last)
+    for day in missed_nights(desk, last):
+        try:
+            done.nights.append(run(desk, day, fetch=partial(fetch, day), known_at=known_then(desk, day)))
+        except NightRefusedError as error:
+            done.refused[day] = error
+    return done
+
+
+def _asked_once(desk: Desk, last: date) -> Callable[[date], Catch]:
+    """What one fetch up to `last` brings each night; a failure is every night's."""
+    answers: list[Catch | DtmlError | StoreError | OSError] = []
+
+    def fetch(day: date) -> Catch:
+        if not answers:
+            try:
+                answers.append(fetch_bars(desk, last))
+            except (DtmlError, StoreError, OSError) as error:
+                answers.append(error)
+        answer = answers[0]
+        if isinstance(answer, Catch):
+            return answer if day == last else _of_session(answer, day)
+        raise answer
+
+    return fetch
+
+
+def _of_session(catch: Catch, day: date) -> Catch:
+    """What of a catch concerns an earlier night: its refused bars; the rest counts for the last night."""
+    refused = catch.refused[catch.refused["session"] == pd.Timestamp(day)]
+    return replace(catch, asked=0, fetched=0, stored=0, refused=refused)

@@ -1,0 +1,209 @@
+"""What a night works with: a market, where its prices come from, the store, and the experiment it trains."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jaxtyping import Bool
+from numpy import ndarray
+from sqlalchemy import Engine
+
+from db.engine import open_engine, prepare, reading
+from db.rows import queries
+from dtml.errors import DtmlError, UsageError
+from dtml.experiments import Experiment, nightly_of, vary
+from dtml.markets import Market, load_market, load_market_file
+from dtml.markets.definition import Universe
+from dtml.model import ModelConfig
+from dtml.prices.bars import BAR_COLUMNS
+from dtml.prices.sessions import last_closed_session, require_session
+from dtml.sources import Fetched, Source, open_source
+from dtml.sources.simulated import SimulatedSource
+from dtml.training.members import TrainingConfig
+from dtml.windows import WindowConfig
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the user asked for, in plain values, so that it can be a flow's parameters."""
+
+    market: str
+    market_file: Path | None = None
+    source: str | None = None  # None: the market's own
+    prices: Path | None = None
+    index: Path | None = None
+    universe: Universe | None = None  # None: the list, unless the source holds too little of it
+    overrides: Mapping[str, Any] | None = None  # of the experiment, by name
+    device: str = "auto"
+    attended: bool = False  # by someone at a terminal, or a script: a signal ends it at once
+
+
+@dataclass(frozen=True)
+class Desk:
+    """An order with everything opened."""
+
+    market: Market
+    source: Source
+    engine: Engine
+    experiment: Experiment
+    device: str
+    notice: str | None  # what the user should know of the universe or of the source
+
+    @property
+    def name(self) -> str:
+        """The market's name."""
+        return self.market.name
+
+    def members(self, as_of: date) -> tuple[str, ...]:
+        """The stocks that a night predicts: those that were members of the market on that day."""
+        return tuple(member.symbol for member in self.market.constituents_on(as_of))
+
+    def membership(self, symbols: Sequence[str], days: pd.DatetimeIndex) -> Bool[ndarray, "days stocks"]:
+        """Which of these stocks were members of the market on each day; one that it does not list never was."""
+        listed = pd.DataFrame(self.market.membership(days), columns=list(self.market.symbols))
+        return listed.reindex(columns=list(symbols), fill_value=False).to_numpy(copy=True)
+
+
+def read_market(name: str, market_file: Path | None = None) -> Market:
+    """The market called `name`, or the one that a user's file describes."""
+    return load_market(name) if market_file is None else load_market_file(market_file)
+
+
+def open_desk(order: Order) -> Desk:
+    """Open everything that an order names; an empty database gets its tables."""
+    market = read_market(order.market, order.market_file)
+    source = open_source(
+        order.source or ("files" if order.prices else market.source), market, prices=order.prices, index=order.index
+    )
+    desk = _desk(order, market, source, open_store())
+    return replace(desk, notice=source.remark()) if isinstance(source, SimulatedSource) else desk
+
+
+def open_stored_desk(order: Order) -> Desk:
+    """Open a desk that works with what the store holds and asks no source."""
+    market = read_market(order.market, order.market_file)
+    engine = open_store()
+    return _desk(replace(order, universe="source"), market, StoredSource(engine, market), engine)
+
+
+def open_store() -> Engine:
+    """The store, with its tables; one of another schema than this program's is an error."""
+    engine = open_engine()
+    prepare(engine)
+    return engine
+
+
+def experiment_for(market: Market) -> Experiment:
+    """The experiment that a market's nights train, as its file says."""
+    return nightly_of(market.model, z_close=market.z_close, returns=market.returns, max_move=market.checks.max_move)
+
+
+def experiment_of(run: Mapping[str, Any]) -> Experiment:
+    """The experiment of a run, from its row; raises DtmlError for settings that this version does not have."""
+    config = dict(run["config"])
+    config.pop("stocks", None)
+    try:
+        return Experiment(
+            windows=WindowConfig(**config.pop("windows")),
+            model=ModelConfig(**config.pop("model")),
+            training=TrainingConfig(**config.pop("training")),
+            **config,
+        )
+    except (KeyError, TypeError) as error:
+        code = run["code_version"]
+        raise DtmlError(f"the settings of {run['id']}, trained by code {code}, are not of this version") from error
+
+
+def read_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> pd.DataFrame:
+    """The bars of first .. last as known at a moment (None: now), with the moment that each was known since.
+
+    Raises DtmlError when there is none.
+    """
+    with reading(desk.engine) as conn:
+        bars = queries.prices(conn, desk.name, first, last, known_at=known_at)
+    if not bars.empty:
+        return bars
+    if known_at is not None:
+        raise DtmlError(f"no bar of {desk.name} from {first} to {last} was known at {known_at:%Y-%m-%d %H:%M} UTC")
+    raise DtmlError(
+        f"the store holds no bars of {desk.name} from {first} to {last}: name the files with --prices, or fetch them"
+    )
+
+
+def stored_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> tuple[pd.DataFrame, datetime]:
+    """The bars of `read_bars` alone, and their watermark: when the newest of them was fetched."""
+    bars = read_bars(desk, first, last, known_at)
+    return bars.drop(columns="known_at"), bars["known_at"].max().to_pydatetime()
+
+
+def _desk(order: Order, market: Market, source: Source, engine: Engine) -> Desk:
+    universe, notice = _universe(market, source, order.universe)
+    ordered = universe.with_symbols(sorted(universe.symbols))  # one order, whatever named the stocks
+    return Desk(ordered, source, engine, vary(experiment_for(market), order.overrides or {}), order.device, notice)
+
+
+@dataclass(frozen=True)
+class StoredSource:
+    """The store seen as a source that never has anything new."""
+
+    engine: Engine
+    market: Market
+    name: str = "store"
+
+    def symbols(self) -> list[str]:
+        """The stocks of the market's last night or fetch."""
+        with reading(self.engine) as conn:
+            stored = queries.memberships(conn, self.market.name)
+        if stored.empty:
+            raise UsageError(f"nothing of {self.market.name} is stored: run `dtml fetch {self.market.name}` first")
+        return [str(symbol) for symbol in stored["symbol"].unique()]
+
+    def last_session(self) -> date | None:
+        """The last session with a bar of the index."""
+        with reading(self.engine) as conn:
+            stored = queries.last_sessions(conn, self.market.name)
+        index = self.market.index.symbol
+        if index not in stored.index:
+            raise UsageError(f"no bar of the index {index} is stored: run `dtml fetch {self.market.name}` first")
+        return stored[index].date()
+
+    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:  # noqa: ARG002 - a source has both
+        """Nothing, for any symbol."""
+        outcomes = pd.DataFrame({"symbol": list(first), "status": "not_asked", "rows": 0, "detail": "only the store"})
+        return Fetched(pd.DataFrame(columns=list(BAR_COLUMNS)), outcomes)
+
+
+def _universe(market: Market, source: Source, universe: Universe | None) -> tuple[Market, str | None]:
+    """The market's own list, or the stocks of the source where there is no list or it is of another time."""
+    held = source.symbols()
+    if held is None or universe == "list":
+        if market.constituents:
+            return market, None
+        raise UsageError(
+            f"market {market.name} lists no constituents: take them from a file with --source files --prices FILE, "
+            "or list them in a market file"
+        )
+    if not market.constituents or universe == "source":
+        return market.with_symbols(held), None
+    found = len(set(held) & set(market.symbols))
+    if found >= (1 - market.checks.max_refused) * len(market.symbols):
+        return market, None
+    notice = (
+        f"{found} of the {len(market.symbols)} constituents of {market.name} are in the prices: "
+        f"the {len(held)} stocks of the prices are used instead (--universe list keeps the list)"
+    )
+    return market.with_symbols(held), notice
+
+
+def choose_as_of(desk: Desk, asked: date | None, now: datetime | None = None) -> date:
+    """The session a night stands on: the one asked for, else the last one closed that the source can know."""
+    closed = last_closed_session(desk.market.calendar, now or datetime.now(UTC))
+    if asked is not None and asked > closed:
+        raise UsageError(f"--as-of {asked} has not closed yet: the last closed session of {desk.name} is {closed}")
+    if asked is not None:
+        return require_session(desk.market.calendar, asked)
+    known = desk.source.last_session()
+    return closed if known is None else min(closed, known)

@@ -1,0 +1,195 @@
+"""Fetch what is missing, check it, and keep it: the first half of a night."""
+
+import logging
+from dataclasses import dataclass
+from datetime import date, datetime
+
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.engine import reading, transaction
+from db.rows import queries, repositories, service
+from dtml.prices.bars import Checked, check
+from dtml.prices.restatements import restated_symbols
+from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
+from dtml.sources import OUTCOME_COLUMNS, Fetched
+from flows.nightly.context import Desk
+
+log = logging.getLogger(__name__)
+
+OVERLAP = 10  # stored sessions asked for again: they show restatements, and are what a new bar's move is held against
+
+
+@dataclass(frozen=True)
+class Catch:
+    """What a fetch brought: counts of bars, and one row a symbol of how the source answered.
+
+    `unadjusted` are the stocks that came without any adjusted close where the market's moves are those of that price:
+    theirs are the close's.
+    """
+
+    asked: int
+    fetched: int
+    stored: int
+    refused: pd.DataFrame
+    outcomes: pd.DataFrame
+    restated: list[str]
+    unadjusted: list[str]
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        """Symbols that the source could not answer for."""
+        return self.outcomes[self.outcomes["status"] != "ok"]
+
+
+def nothing_fetched() -> Catch:
+    """The catch of a night that did not ask its source."""
+    refused = pd.DataFrame(columns=["symbol", "session", "reason", "value"])
+    return Catch(0, 0, 0, refused, pd.DataFrame(columns=list(OUTCOME_COLUMNS)), [], [])
+
+
+def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None, *, whole: bool = False) -> Catch:
+    """Bring the store up to `as_of`, asking only for what it lacks, and record what came and what was refused.
+
+    The bars are known since the moment that they are stored, unless a test says otherwise by `known_at`. With `whole`
+    everything that was ever asked for is asked for again: that finds bars restated long ago.
+
+    A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched anew from its start; if
+    that fails, nothing of it is stored, and the next fetch finds the restatement again.
+    """
+    with transaction(desk.engine) as conn:
+        save_universe(conn, desk)
+    wanted = _wanted(desk, as_of, whole=whole)
+    if not wanted.first:
+        return nothing_fetched()
+    if known_at is None:
+        with reading(desk.engine) as conn:
+            service.require_clocks_agree(conn, desk.name)
+    brought, restated = _with_restated_histories(desk, wanted, desk.source.fetch(wanted.first, wanted.last))
+    checked = _check(desk, brought.bars, wanted.last)
+    answered = set(brought.outcomes.loc[brought.outcomes["status"].isin(["ok", "no_data"]), "symbol"])
+    with transaction(desk.engine) as conn:
+        known_at = known_at or service.next_known_at(conn, desk.name)
+        stored = repositories.append_prices(
+            conn, desk.name, checked.accepted, source=desk.source.name, known_at=known_at
+        )
+        repositories.record_refused(conn, desk.name, checked.refused, source=desk.source.name, known_at=known_at)
+        earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
+        repositories.note_asked(conn, desk.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
+        unadjusted = _unadjusted(desk, checked.accepted)
+        catch = Catch(
+            len(wanted.first), len(brought.bars), stored, checked.refused, brought.outcomes, restated, unadjusted
+        )
+        service.save_fetch(conn, {"known_at": known_at, "as_of": as_of} | _fetch_row(desk, catch))
+    log.info("%s: %d bars fetched, %d new, %d refused", desk.name, catch.fetched, stored, len(checked.refused))
+    return catch
+
+
+def _fetch_row(desk: Desk, catch: Catch) -> dict[str, object]:
+    return {
+        "market": desk.name,
+        "source": desk.source.name,
+        "asked": catch.asked,
+        "fetched": catch.fetched,
+        "stored": catch.stored,
+        "refused": len(catch.refused),
+        "restated": catch.restated,
+        "failures": catch.failures[["symbol", "status", "detail"]].to_dict("records"),
+    }
+
+
+def _unadjusted(desk: Desk, bars: pd.DataFrame) -> list[str]:
+    if desk.market.returns == "close":
+        return []
+    adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).any()
+    return sorted(adjusted.index[~adjusted])
+
+
+def history_start(desk: Desk, as_of: date) -> date:
+    """The first session that a training at `as_of` may read."""
+    return sessions_up_to(desk.market.calendar, as_of, desk.experiment.history)[0].date()
+
+
+def save_universe(conn: Connection, desk: Desk) -> None:
+    """Record the market's index and stocks, and when each was a member."""
+    market = desk.market
+    columns = ["symbol", "source_symbol", "name", "sector", "valid_from", "valid_to"]
+    listed = [(c.symbol, c.source_symbol, c.name, c.sector, c.since, c.until) for c in market.constituents]
+    stays = pd.DataFrame(listed, columns=columns)
+    stocks = stays[columns[:4]].drop_duplicates("symbol").assign(kind="stock")
+    index = pd.DataFrame([(market.index.symbol, market.index.source_symbol, market.index.name)], columns=columns[:3])
+    named = pd.concat([stocks, index.assign(kind="index", sector=None)], ignore_index=True)
+    repositories.save_instruments(conn, market.name, named)
+    said_by = market.facts[0] if market.facts else f"the file of market {market.name}"
+    stays = stays.assign(source=said_by).astype({"valid_from": "datetime64[ns]", "valid_to": "datetime64[ns]"})
+    repositories.save_memberships(conn, market.name, stays)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What to ask for: the first session of each symbol, and the last of all; since when each was asked for before."""
+
+    first: dict[str, date]
+    last: date
+    since: dict[str, date]
+
+
+def _wanted(desk: Desk, as_of: date, *, whole: bool) -> _Wanted:
+    """What the store lacks up to `as_of`: the newest sessions, and earlier ones that were never asked for.
+
+    The `whole` is that and all that it holds.
+    """
+    with reading(desk.engine) as conn:
+        stored = queries.last_sessions(conn, desk.name)
+        asked = queries.instruments(conn, desk.name).set_index("symbol")["asked_from"].dropna()
+    start = history_start(desk, as_of)
+    since = {str(symbol): day.date() for symbol, day in asked.items()}
+    symbols = (desk.market.index.symbol, *desk.market.symbols)
+    first, last = {}, as_of
+    if whole:  # sessions after `as_of` too: a restatement moves them all
+        first = {symbol: min(start, since.get(symbol, start)) for symbol in symbols}
+        last = max([as_of, *(day.date() for symbol, day in stored.items() if symbol in first)])
+        return _Wanted(first, last, since)
+    for symbol in symbols:
+        newest = stored.get(symbol)
+        if symbol not in since or start < since[symbol]:
+            first[symbol] = start
+            last = max(last, since.get(symbol, as_of))  # no hole before what is stored
+        elif newest is None or newest.date() < as_of:
+            known = as_of if newest is None else newest.date()
+            first[symbol] = sessions_up_to(desk.market.calendar, known, OVERLAP)[0].date()  # no hole after it either
+    return _Wanted(first, last, since)
+
+
+def _with_restated_histories(desk: Desk, wanted: _Wanted, brought: Fetched) -> tuple[Fetched, list[str]]:
+    """Replace the bars of restated symbols by their whole history, or by nothing when it does not come."""
+    if brought.bars.empty:
+        return brought, []
+    with reading(desk.engine) as conn:
+        stored = queries.prices(conn, desk.name, brought.bars["session"].min().date(), wanted.last)
+    restated = restated_symbols(stored, brought.bars)
+    if not restated:
+        return brought, []
+    begun = {symbol: min(wanted.first[symbol], wanted.since.get(symbol, wanted.last)) for symbol in restated}
+    lacking = {symbol: day for symbol, day in begun.items() if day < wanted.first[symbol]}
+    if not lacking:
+        return brought, restated
+    again = desk.source.fetch(lacking, wanted.last)
+    whole = again.outcomes.loc[again.outcomes["status"] == "ok", "symbol"]
+    kept = brought.bars[~brought.bars["symbol"].isin(lacking)]
+    bars = pd.concat([kept, again.bars[again.bars["symbol"].isin(whole)]], ignore_index=True)
+    others = brought.outcomes[~brought.outcomes["symbol"].isin(lacking)]
+    return Fetched(bars, pd.concat([others, again.outcomes], ignore_index=True)), restated
+
+
+def _check(desk: Desk, bars: pd.DataFrame, last: date) -> Checked:
+    first = last if bars.empty else bars["session"].min().date()
+    return check(
+        bars,
+        sessions=sessions_between(desk.market.calendar, first, next_session(desk.market.calendar, last)),
+        closed_until=last,
+        checks=desk.market.checks,
+        index_symbol=desk.market.index.symbol,
+        returns=desk.market.returns,
+        market_size=len(desk.market.symbols),
+    )

@@ -1,0 +1,227 @@
+"""One night of one market, from the last closed session to stored, scored predictions of the next."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from db.connection.locks import market_lock
+from db.engine import reading, transaction
+from db.errors import StoreError
+from db.rows import evidence, queries, repositories
+from db.rows.standing import COMPLETE
+from dtml.errors import DtmlError
+from dtml.prices.sessions import next_session
+from flows.nightly.calibration import rule_calls
+from flows.nightly.context import Desk
+from flows.nightly.fetch import Catch, fetch_bars, nothing_fetched
+from flows.nightly.predict import Forecast, forecast, shortage, too_few
+from flows.nightly.report import publish_night
+from flows.nightly.score import Scored, score_market
+from flows.nightly.train import Model, load_model, train_with_progress, why_due
+from flows.nightly.training_states import drop_states
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Stage = Callable[[str, Callable[[], Any]], Any]
+
+
+class NightRefusedError(DtmlError):
+    """The night ended without predictions; its row says why, and nothing is half-written."""
+
+    def __init__(self, message: str, exit_code: int, *, may_pass: bool = False) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.may_pass = may_pass  # the source failed: the same night may be complete when it is run again
+
+
+@dataclass(frozen=True)
+class Night:
+    """How a night ended. `row` is the night's row in the store; `catch` is missing when nothing had to be done."""
+
+    row: dict[str, Any]
+    report: Path
+    catch: Catch | None = None
+    scored: Scored | None = None
+
+    @property
+    def was_done_before(self) -> bool:
+        """Whether the night had been completed by an earlier run."""
+        return self.catch is None
+
+
+def directly(_name: str, work: Callable[[], T]) -> T:
+    """Run a stage as a plain call."""
+    return work()
+
+
+def finished_night(desk: Desk, as_of: date) -> dict[str, Any] | None:
+    """The row of a night that is complete, or None when there is something to do."""
+    with reading(desk.engine) as conn:
+        row = queries.night(conn, desk.name, as_of)
+    return row if _is_complete(row) else None
+
+
+def _is_complete(row: Mapping[str, Any] | None) -> bool:
+    return row is not None and row["status"] in COMPLETE
+
+
+def run_night(
+    desk: Desk,
+    as_of: date,
+    *,
+    stage: Stage = directly,
+    only_stored: bool = False,
+    fetch: Callable[[], Catch] | None = None,
+    known_at: datetime | None = None,
+) -> Night:
+    """Fetch, check, store, train if due, predict, store, score, report.
+
+    With `only_stored` the source is not asked and nothing is trained: the latest model predicts from the stored bars.
+    `fetch` takes the place of the night's own, and the model sees bars as known at a moment (None: now).
+
+    A night that is complete is left as it is. An interrupted or refused one is run again from what is stored. Raises
+    NightRefusedError, after recording the reason, when the bars do not allow predictions, and StoreBusyError when
+    another process is at a night of the market.
+    """
+    with market_lock(desk.engine, desk.name):
+        if (done := finished_night(desk, as_of)) is not None:
+            drop_states(desk.name, as_of)
+            score_market(desk, as_of)  # the run that completed the night may have ended before this
+            return Night(done, publish_night(desk, as_of))
+        fetch = nothing_fetched if only_stored else fetch or (lambda: fetch_bars(desk, as_of))
+        return _run(desk, as_of, stage, fetch, known_at, only_stored=only_stored)
+
+
+def _run(
+    desk: Desk, as_of: date, stage: Stage, fetch: Callable[[], Catch], known_at: datetime | None, *, only_stored: bool
+) -> Night:
+    begun = datetime.now(UTC)
+    target = next_session(desk.market.calendar, as_of)
+    with transaction(desk.engine) as conn:
+        repositories.start_night(conn, desk.name, as_of, target=target, source=desk.source.name, started_at=begun)
+    catch = None
+    try:
+        catch = fetch() if only_stored else stage("fetch", fetch)
+        _require_enough(desk, as_of, catch, known_at)
+        model = stage("model", lambda: load_model(desk, as_of) if only_stored else _model(desk, as_of, known_at))
+        made = stage("predict", lambda: forecast(desk, model, as_of, known_at))
+        _require_predictions(desk, made, as_of)
+        stage("store", lambda: _store(desk, as_of, catch, model, made))
+    except (DtmlError, StoreError, OSError) as error:
+        _refuse(desk, as_of, str(error), catch)
+        code = getattr(error, "exit_code", 1)
+        message = f"night {as_of} of {desk.name} refused: {error}"
+        raise NightRefusedError(message, code, may_pass=_source_failed(catch)) from error
+    except Exception as error:
+        _refuse(desk, as_of, f"unexpected {type(error).__name__}: {error}", catch)
+        raise
+    scored = stage("score", lambda: score_market(desk, as_of))
+    finished = finished_night(desk, as_of)
+    assert finished is not None
+    return Night(finished, stage("report", lambda: publish_night(desk, as_of)), catch, scored)
+
+
+def _source_failed(catch: Catch | None) -> bool:
+    """Whether the source was out of reach, limited the rate or answered nonsense: not that it has no bar."""
+    return catch is not None and bool((catch.failures["status"] != "no_data").any())
+
+
+def _require_enough(desk: Desk, as_of: date, catch: Catch, known_at: datetime | None) -> None:
+    """Refuse a night without its index, or with too many stocks missing."""
+    with reading(desk.engine) as conn:
+        today = queries.prices(conn, desk.name, as_of, as_of, known_at=known_at)
+    short = shortage(desk, as_of, set(today["symbol"]))
+    if short is not None:
+        raise DtmlError(f"{short.what}: {_cause(catch, short.missing)}")
+
+
+def _cause(catch: Catch, symbols: set[str]) -> str:
+    """The most common reason why these symbols have no bar, and what to do."""
+    failed = catch.failures[catch.failures["symbol"].isin(symbols)]
+    refused = catch.refused[catch.refused["symbol"].isin(symbols)]
+    if not failed.empty:
+        status = failed["status"].mode().iloc[0]
+        detail = failed.loc[failed["status"] == status, "detail"].iloc[0]
+        return f"{len(failed)} {status} ({detail}); what came is stored, run the night again to go on"
+    if not refused.empty:
+        return f"{len(refused)} bars refused, mostly {refused['reason'].mode().iloc[0]}: ask the view `refused`"
+    return "the source has none for that session"
+
+
+def _model(desk: Desk, as_of: date, known_at: datetime | None) -> Model:
+    reason = why_due(desk, as_of)
+    if reason is None:
+        return load_model(desk, as_of)
+    log.info("training %s: %s", desk.name, reason)
+    return train_with_progress(desk, as_of, known_at)
+
+
+def _require_predictions(desk: Desk, made: Forecast, as_of: date) -> None:
+    if too_few(desk, as_of, made.predictions):
+        reason = pd.Series(made.gaps).mode().iloc[0]
+        members = len(desk.members(as_of))
+        raise DtmlError(
+            f"{len(made.gaps)} of {members} constituents cannot be predicted from {as_of}, mostly: {reason}"
+        )
+
+
+def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) -> None:
+    """Write the predictions and the night's end in one transaction: a night is whole or not there.
+
+    A night that another process completed meanwhile stays as that one left it.
+    """
+    now = datetime.now(UTC)
+    with transaction(desk.engine) as conn:
+        if _is_complete(queries.night(conn, desk.name, as_of)):
+            return
+        repositories.save_predictions(
+            conn, desk.name, made.predictions.assign(run_id=model.run_id), known_at=made.known_at, made_at=now
+        )
+        evidence.save_attention(conn, desk.name, made.looks.assign(run_id=model.run_id))
+        evidence.save_rule_calls(conn, desk.name, rule_calls(conn, desk, as_of, made.known_at))
+        repositories.finish_night(
+            conn,
+            desk.name,
+            as_of,
+            status="complete_with_gaps" if made.gaps else "complete",
+            finished_at=now,
+            counts=_counts(catch, len(made.predictions)),
+            gaps=[{"symbol": symbol, "reason": reason} for symbol, reason in made.gaps.items()],
+            run_id=model.run_id,
+            known_at=made.known_at,
+            inputs_hash=made.inputs_hash,
+        )
+
+
+def _counts(catch: Catch | None, predictions: int) -> dict[str, int]:
+    """The counts of a night's row; a night refused before its fetch ended has none."""
+    if catch is None:
+        return {"fetched": 0, "stored": 0, "refused": 0, "predictions": predictions}
+    return {
+        "fetched": catch.fetched,
+        "stored": catch.stored,
+        "refused": len(catch.refused),
+        "predictions": predictions,
+    }
+
+
+def _refuse(desk: Desk, as_of: date, reason: str, catch: Catch | None) -> None:
+    with transaction(desk.engine) as conn:
+        if _is_complete(queries.night(conn, desk.name, as_of)):
+            return
+        repositories.finish_night(
+            conn,
+            desk.name,
+            as_of,
+            status="refused",
+            reason=reason,
+            finished_at=datetime.now(UTC),
+            counts=_counts(catch, 0),
+            gaps=[],
+        )

@@ -1,0 +1,149 @@
+"""Predict the next session of a market from what is stored, and say which stocks had to be left out."""
+
+from dataclasses import dataclass
+from datetime import date, datetime
+
+import numpy as np
+import pandas as pd
+
+from db.engine import reading
+from db.rows import queries
+from dtml.features import MAX_GAP
+from dtml.inference import attention, choose_device, predict
+from dtml.prices.sessions import next_session, sessions_up_to
+from dtml.windows import WindowConfig, Windows
+from flows.nightly.context import Desk, stored_bars
+from flows.nightly.train import Model, windows_of
+
+LOOKS = 3  # sources of each stock that a night keeps: all pairs of 500 stocks would be 250,000 rows a night
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Predictions of one night, and its inputs' watermark.
+
+    `predictions` has the rows of `dtml.inference.predict`, and their `calibrated` probability (NaN for a model that was
+    not calibrated); `gaps` maps each constituent left out to why; `inputs_hash` is the digest of the windows that the
+    model read; `looks` has the `LOOKS` sources that each stock looked at most: `target, symbol, source, weight`.
+    """
+
+    target: date
+    predictions: pd.DataFrame
+    gaps: dict[str, str]
+    known_at: datetime
+    inputs_hash: str
+    looks: pd.DataFrame
+
+
+def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = None) -> Forecast:
+    """Predict the session after `as_of` from bars as known at a moment (None: now).
+
+    No more sessions are read than a window needs.
+    """
+    bars, watermark = stored_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, known_at)
+    tonight = night_windows(desk, model, as_of, bars)
+    made = predict_windows(desk, model, tonight)
+    return Forecast(
+        target=next_session(desk.market.calendar, as_of),
+        predictions=made,
+        gaps=_gaps(desk, model, made, bars, as_of),
+        known_at=watermark,
+        inputs_hash=tonight.digest,
+        looks=most_looked_at(attention_of(desk, model, tonight)),
+    )
+
+
+def predict_night(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
+    """Predict the session after `as_of` for that day's members, from bars that end there.
+
+    The bars begin at `first_needed`: then a prediction is the same to the last bit whoever asks for it.
+    """
+    return predict_windows(desk, model, night_windows(desk, model, as_of, bars))
+
+
+def predict_windows(desk: Desk, model: Model, windows: Windows) -> pd.DataFrame:
+    """What the model says of these windows, with its calibrated probability (NaN where it was not calibrated)."""
+    made = predict(model.ensemble, windows, choose_device(desk.device))
+    said = made["probability"].to_numpy()
+    return made.assign(calibrated=np.nan if model.calibration is None else model.calibration.apply(said))
+
+
+def night_windows(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> Windows:
+    """The windows of the session after `as_of`; none when the bars do not end there."""
+    symbols = model.ensemble.symbols if model.ensemble.is_tied else desk.members(as_of)
+    windows = windows_of(desk, bars, model.ensemble.windows, symbols)
+    return windows.between(first=pd.Timestamp(next_session(desk.market.calendar, as_of)))
+
+
+def look(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
+    """Who looked at whom when the session after `as_of` was predicted: rows `target, symbol, source, weight`."""
+    return attention_of(desk, model, night_windows(desk, model, as_of, bars))
+
+
+def attention_of(desk: Desk, model: Model, tonight: Windows) -> pd.DataFrame:
+    """Who looks at whom in the windows of one night: rows `target, symbol, source, weight`; none without a window."""
+    if not tonight.observed.any():
+        return pd.DataFrame({"target": [], "symbol": [], "source": [], "weight": []})
+    weights = attention(model.ensemble, tonight, choose_device(desk.device))[0].numpy()
+    there = tonight.observed[0].numpy()
+    names = pd.Index(tonight.symbols)[there]
+    looking, seen = np.indices((len(names), len(names))).reshape(2, -1)
+    rows = {"symbol": names[looking], "source": names[seen], "weight": weights[there][:, there].ravel()}
+    return pd.DataFrame(rows).assign(target=tonight.target[0])
+
+
+def most_looked_at(looks: pd.DataFrame) -> pd.DataFrame:
+    """The `LOOKS` sources that each stock looked at most, itself left out, by symbol and falling weight."""
+    others = looks[looks["symbol"] != looks["source"]]
+    ordered = others.sort_values(["symbol", "weight", "source"], ascending=[True, False, True])
+    return ordered.groupby("symbol").head(LOOKS).reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Why the bars of a session allow no night, and which symbols lack theirs."""
+
+    what: str
+    missing: set[str]
+
+
+def shortage(desk: Desk, as_of: date, present: set[str]) -> Shortage | None:
+    """Say what keeps a session with bars of these symbols from a night: its index, or too many stocks missing."""
+    index, members = desk.market.index.symbol, set(desk.members(as_of))
+    if index not in present:
+        return Shortage(f"no good bar of the index {index} on {as_of}", {index})
+    missing, allowed = members - present, desk.market.checks.max_refused
+    if len(missing) <= allowed * len(members):
+        return None
+    what = f"{len(missing)} of {len(members)} constituents have no good bar on {as_of}"
+    return Shortage(f"{what}, more than the {allowed:.0%} allowed", missing)
+
+
+def too_few(desk: Desk, as_of: date, predictions: pd.DataFrame) -> bool:
+    """Whether so many of a night's members cannot be predicted that it is refused."""
+    members = len(desk.members(as_of))
+    return members - len(predictions) > desk.market.checks.max_refused * members
+
+
+def first_needed(desk: Desk, config: WindowConfig, as_of: date) -> date:
+    """The first session that a window ending at `as_of` can read, bars missing in between allowed for."""
+    return sessions_up_to(desk.market.calendar, as_of, config.history + 2 * MAX_GAP)[0].date()
+
+
+def _gaps(desk: Desk, model: Model, made: pd.DataFrame, bars: pd.DataFrame, as_of: date) -> dict[str, str]:
+    with reading(desk.engine) as conn:
+        refused = queries.refused_bars(conn, desk.name, as_of, as_of)
+    reasons = dict(zip(refused["symbol"], refused["reason"], strict=True))
+    present = set(bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"])
+    predicted = set(made["symbol"])
+
+    def why(symbol: str) -> str:
+        if symbol in reasons and symbol not in present:
+            return f"bar refused: {reasons[symbol]}"
+        if symbol not in present:
+            return f"no bar on {as_of}"
+        if model.ensemble.is_tied and symbol not in model.ensemble.symbols:
+            return "the model was trained without it"
+        return "too few sessions of history"
+
+    return {symbol: why(symbol) for symbol in desk.members(as_of) if symbol not in predicted}

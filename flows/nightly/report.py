@@ -1,0 +1,131 @@
+"""Write a night's report from what the store holds."""
+
+import logging
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.engine import reading
+from db.rows import calls, evidence, queries
+from dtml.errors import DtmlError
+from dtml.evaluation.breakdowns import rolling_scores
+from dtml.evaluation.calibration import Calibration, coverage
+from dtml.pages.night import night_report
+from dtml.prices.sessions import sessions_up_to
+from flows.nightly.calibration import threshold_at
+from flows.nightly.context import Desk, stored_bars
+from flows.nightly.predict import first_needed, look
+from flows.nightly.score import day_counts
+from flows.nightly.train import load_run
+from flows.service.status import REFUSED_SESSIONS
+from flows.settings import reports_folder, write_page
+
+log = logging.getLogger(__name__)
+
+ROLLED_NIGHTS = 250  # whose last sessions' scores are drawn
+RECEIPT = (
+    "id",
+    "model",
+    "created_at",
+    "train_first",
+    "train_last",
+    "seeds",
+    "code_version",
+    "data_watermark",
+    "checkpoint_hash",
+)
+
+
+def publish_night(desk: Desk, as_of: date, level: float | None = None) -> Path:
+    """Write reports/MARKET/AS_OF.html, whole or not at all, and return its path.
+
+    Calls are made at a nominal level, one of `dtml.markets.definition.LEVELS`, by default the market's; the page of
+    another has it in its name, AS_OF-level-0.9.html.
+    """
+    since = sessions_up_to(desk.market.calendar, as_of, REFUSED_SESSIONS)[0].date()
+    level = desk.market.level if level is None else level
+    with reading(desk.engine) as conn:
+        night = queries.night(conn, desk.name, as_of)
+        assert night is not None
+        run = queries.run(conn, night["run_id"])
+        bands = evidence.bands(conn, run["id"])
+        scores = queries.scores(conn, desk.name, last=as_of, span="running")
+        counts = evidence.band_counts(conn, desk.name, as_of)
+        stored: dict[str, Any] = {
+            "calls": calls.night_calls(conn, desk.name, as_of),
+            "scores": scores,
+            "rolling": rolling(conn, desk, as_of, scores),
+            "bins": evidence.calibration_bins(conn, desk.name, as_of),
+            "explanation": evidence.explanation(conn, run["id"]),
+            "refused": _dated(queries.refused_bars(conn, desk.name, since, as_of)),
+            "calibrations": calibrations(queries.runs(conn, desk.name)),
+        }
+    page = night_report(
+        title=desk.market.title,
+        night=night,
+        level=level,
+        threshold=threshold_at(bands, level),
+        coverage=coverage(counts),
+        attention=seen(desk, night, run),
+        refused_sessions=REFUSED_SESSIONS,
+        receipt=receipt(night, run, bands),
+        **stored,
+    )
+    other = "" if level == desk.market.level else f"-level-{level:g}"
+    file = reports_folder() / desk.name / f"{as_of}{other}.html"
+    write_page(file, page)
+    return file
+
+
+def calibrations(runs: pd.DataFrame) -> dict[str, Calibration]:
+    """The calibration of each run that has one, by its id, without thresholds."""
+    fitted = runs.dropna(subset=["slope", "intercept"])
+    rows = zip(fitted["id"], fitted["slope"], fitted["intercept"], strict=True)
+    return {run_id: Calibration(float(slope), float(intercept), {}, 0, 0) for run_id, slope, intercept in rows}
+
+
+def rolling(conn: Connection, desk: Desk, as_of: date, scores: pd.DataFrame) -> pd.DataFrame:
+    """Rolling scores of each predictor on all stock-days, over the last `ROLLED_NIGHTS` sessions; maybe none."""
+    first = sessions_up_to(desk.market.calendar, as_of, ROLLED_NIGHTS)[0]
+    if scores.empty or scores["target"].max() < first:  # no call of these sessions has an outcome
+        return pd.DataFrame()
+    counted = [each for each in day_counts(conn, desk, as_of, first.date()) if each.protocol == "all"]
+    frames = [rolling_scores(each.counts, each.target).assign(predictor=each.predictor) for each in counted]
+    return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
+
+
+def seen(desk: Desk, night: Mapping[str, Any], run: Mapping[str, Any]) -> pd.DataFrame:
+    """Who looked at whom, `symbol, source, weight`: as the model looks again at what the night knew.
+
+    A night is never without its page for it: where the model or its bars are gone, what is stored of the night.
+    """
+    try:
+        model = load_run(desk, run)
+        first = first_needed(desk, model.ensemble.windows, night["as_of"])
+        bars, _ = stored_bars(desk, first, night["as_of"], night["known_at"])
+        found = look(desk, model, night["as_of"], bars)
+    except (DtmlError, OSError) as error:
+        log.warning("who looks at whom in the night of %s: only what is stored, %s", night["as_of"], error)
+        with reading(desk.engine) as conn:
+            found = evidence.attention(conn, run["id"], night["target"])
+    return found[["symbol", "source", "weight"]]
+
+
+def receipt(night: Mapping[str, Any], run: Mapping[str, Any], bands: pd.DataFrame) -> dict[str, object]:
+    """What made a night's predictions: its model, what that was trained and calibrated on, and what it read."""
+    line = {name: run[name] for name in ("slope", "intercept") if run[name] is not None}
+    held = bands.iloc[0][["days", "n"]].astype(int).tolist() if len(bands) else []
+    calibrated = {"calibration": ", ".join(f"{name} {value:.4f}" for name, value in line.items())} if line else {}
+    if held:
+        calibrated["band of no call"] = "measured on {:,} validation days, {:,} stock-days".format(*held)
+    inputs = {"inputs known at": night["known_at"], "inputs hash": night["inputs_hash"], "config": run["config"]}
+    return {name: run[name] for name in RECEIPT} | calibrated | inputs
+
+
+def _dated(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with their sessions as plain dates."""
+    return rows.assign(session=rows["session"].dt.date)

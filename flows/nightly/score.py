@@ -1,0 +1,160 @@
+"""Hold every past prediction against what happened, beside the naive rules."""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Int
+from numpy import ndarray
+from sqlalchemy import Connection
+
+from db.engine import transaction
+from db.rows import calls, evidence, queries, repositories
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.evaluation.metrics import score_days
+from dtml.markets.definition import PROTOCOLS, Protocol
+from dtml.prices.sessions import sessions_up_to
+from dtml.windows import adjusted_price
+from flows.nightly.calibration import outcome_rows, rules_on, save_counts
+from flows.nightly.context import Desk
+from flows.nightly.fetch import OVERLAP
+
+LATEST_OUTCOME = 250  # sessions after which a bar that is still missing is no longer waited for
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What scoring changed, and how many predictions of closed sessions have no outcome for want of a good bar."""
+
+    outcomes: int
+    nights: list[date]
+    unresolved: int
+
+
+@dataclass(frozen=True)
+class DayCounts:
+    """Calls of one predictor with an outcome: true rises, false rises, false falls and true falls of each target."""
+
+    predictor: str
+    protocol: Protocol
+    target: pd.DatetimeIndex
+    counts: Int[ndarray, "days 4"]
+
+
+def score_market(desk: Desk, as_of: date) -> Scored:
+    """Record what became of the predictions, and score each night whose outcomes are new or were restated.
+
+    Outcomes and scores are one transaction. The running scores of every later night are renewed with them.
+    """
+    now = datetime.now(UTC)
+    restatable = sessions_up_to(desk.market.calendar, as_of, OVERLAP)[0]
+    with transaction(desk.engine) as conn:
+        made = calls.unsettled_calls(conn, desk.name, as_of, since=restatable.date())
+        outcomes, known_at = _changed_outcomes(conn, desk, made, as_of)
+        if not outcomes.empty:
+            repositories.save_outcomes(conn, desk.name, outcomes, known_at=known_at, recorded_at=now)
+            scores = _scores(day_counts(conn, desk, as_of), set(outcomes["session"]))
+            repositories.save_scores(conn, desk.name, scores, scored_at=now)
+        _count_calls(conn, desk, as_of, {day.date() for day in outcomes["session"]})
+    nights = sorted(day.date() for day in outcomes["session"].unique())
+    unresolved = int(made["move"].isna().sum()) - int(outcomes["is_new"].sum())
+    return Scored(len(outcomes), nights, unresolved)
+
+
+def _count_calls(conn: Connection, desk: Desk, as_of: date, changed: set[date]) -> None:
+    """Count what came of the calls of nights that changed, and of those whose outcomes a study had stored before."""
+    days = sorted(changed.union(calls.uncounted(conn, desk.name, as_of)))
+    if days:
+        settled = calls.settled_calls(conn, desk.name, days[0], days[-1])
+        settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
+        save_counts(conn, settled, evidence.bands_of(conn, settled["run_id"].unique().tolist()))
+
+
+def _changed_outcomes(conn: Connection, desk: Desk, made: pd.DataFrame, as_of: date) -> tuple[pd.DataFrame, datetime]:
+    """Moves that are new, or that restated bars of the last sessions changed, and the watermark of their prices.
+
+    Rows are `symbol, session, move, rise, label, is_new`; a stock without a good bar on either session has none.
+    """
+    awaited = sessions_up_to(desk.market.calendar, as_of, LATEST_OUTCOME)[0]
+    made = made[made["move"].notna() | (made["target"] >= awaited)]
+    first = as_of if made.empty else made["as_of"].min().date()
+    stocks = made["symbol"].unique().tolist()
+    bars = queries.prices(conn, desk.name, first, as_of, symbols=stocks)
+    closes = bars.assign(price=adjusted_price(bars, desk.market.returns)).set_index(["symbol", "session"])["price"]
+    before, after = (
+        closes.reindex(pd.MultiIndex.from_frame(made[["symbol", day]])).to_numpy() for day in ("as_of", "target")
+    )
+    move = after / before - 1
+    changed = np.isfinite(move) & ~np.isclose(move, made["move"], rtol=1e-9, atol=1e-12)
+    found = outcome_rows(made["symbol"], made["target"], move).assign(is_new=made["move"].isna())
+    return found[changed], bars["known_at"].max().to_pydatetime() if len(bars) else datetime.now(UTC)
+
+
+def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFrame:
+    """One row a night, span, protocol and predictor: the nights that changed, and the running scores from then on."""
+    rows = []
+    for each in counted:
+        for position in range(int(each.target.searchsorted(min(changed))), len(each.target)):
+            key = {"target": each.target[position], "protocol": each.protocol, "predictor": each.predictor}
+            rows.append(key | {"span": "running"} | _columns(each.counts[: position + 1]))
+            if each.target[position] in changed:
+                rows.append(key | {"span": "night"} | _columns(each.counts[position : position + 1]))
+    return pd.DataFrame(rows)
+
+
+def day_counts(conn: Connection, desk: Desk, last: date, first: date | None = None) -> list[DayCounts]:
+    """Calls with an outcome, targets first..last (None: all up to it): the model's and each rule's, on both protocols.
+
+    A rule makes no call while it lacks history of the index.
+    """
+    counts_of_calls = calls.call_counts(conn, desk.name, last, first=first)
+    counted = counts_of_calls.astype(dict.fromkeys(("called", "rise", "labelled"), bool))
+    days = counted[["as_of", "target"]].drop_duplicates(ignore_index=True)
+    rules = rules_on(conn, desk, pd.DatetimeIndex(days["as_of"]))
+    found = []
+    for protocol in PROTOCOLS:
+        mine = counted if protocol == "all" else counted[counted["labelled"]]
+        cell = 2 * (~mine["called"]) + (~mine["rise"])
+        cells = mine.assign(cell=cell).pivot_table("n", "target", "cell", "sum", fill_value=0)
+        counts = cells.reindex(index=days["target"], columns=range(4), fill_value=0).to_numpy(np.int64)
+        target = pd.DatetimeIndex(days["target"])
+        found.append(DayCounts(MODEL, protocol, target, counts))
+        for rule in NAIVE_RULES:
+            called = rules[rule].to_numpy()
+            there = np.isfinite(called)
+            found.append(DayCounts(rule, protocol, target[there], _all_called(counts[there], called[there] == 1)))
+    return found
+
+
+def _all_called(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, "days 4"]:
+    """The same stocks with one call for all of a day: a rise where it is `up`, else a fall."""
+    rises, falls = counts[:, 0] + counts[:, 2], counts[:, 1] + counts[:, 3]
+    return np.where(
+        up[:, None],
+        np.stack([rises, falls, 0 * rises, 0 * falls], 1),
+        np.stack([0 * rises, 0 * falls, rises, falls], 1),
+    )
+
+
+def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
+    """The score as the table has it; nothing counted gives missing scores."""
+    if not counts.any():
+        return {
+            "n": 0,
+            "nights": 0,
+            "rises": 0,
+            **dict.fromkeys(("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")),
+        }
+    found = score_days(counts)
+    return {
+        "n": found.calls,
+        "nights": found.days,
+        "rises": int(counts[:, [0, 2]].sum()),
+        "acc": found.acc,
+        "acc_low": found.acc_interval[0],
+        "acc_high": found.acc_interval[1],
+        "mcc": found.mcc,
+        "mcc_low": found.mcc_interval[0],
+        "mcc_high": found.mcc_interval[1],
+    }

@@ -1,0 +1,300 @@
+"""Train a market's model when it is due, and keep what it takes to train it again."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.engine import reading, transaction
+from db.rows import evidence, queries, repositories
+from dtml.backtest.folds import spans
+from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ensemble
+from dtml.errors import DtmlError
+from dtml.evaluation.calibration import Calibration
+from dtml.inference import choose_device
+from dtml.prices.sessions import next_session, previous_session, sessions_between
+from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
+from dtml.training.members import Fit
+from dtml.windows import WindowConfig, Windows, build_windows
+from flows.nightly.calibration import calibrate_on, calibration_of
+from flows.nightly.context import Desk, stored_bars
+from flows.nightly.fetch import history_start
+from flows.nightly.training_states import drop_states, states_folder
+from flows.progress import training_progress
+from flows.settings import data_folder
+
+log = logging.getLogger(__name__)
+
+Kind = Literal["nightly", "backtest"]
+CALIBRATED = "calibrated"  # in the digest of a run: one of the same weights that was not calibrated is another
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained ensemble and the run that made it."""
+
+    run_id: str
+    ensemble: Ensemble
+    calibration: Calibration | None = None  # None: not calibrated
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """An ensemble as a training leaves it, its calibration, each member's course, and the first session trained on."""
+
+    ensemble: Ensemble
+    calibration: Calibration
+    fits: Sequence[Fit]
+    first: date
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model and its row of `run`, which is not stored yet; the weights are, in a checkpoint."""
+
+    model: Model
+    row: Mapping[str, Any]
+
+
+def why_due(desk: Desk, as_of: date) -> str | None:
+    """Why the market's policy wants a training at `as_of`, or None when the latest model serves.
+
+    Only models trained on sessions up to `as_of` count: a past night never uses a later model. One whose weights are
+    lost does not serve.
+    """
+    with reading(desk.engine) as conn:
+        latest = queries.latest_run(conn, desk.name, on_or_before=as_of)
+    if desk.market.retrain == "never":
+        return None
+    return "there is no model yet" if latest is None else _why_another(desk, latest, as_of)
+
+
+def _why_another(desk: Desk, latest: Mapping[str, Any], as_of: date) -> str | None:
+    if latest["config"] != _config(desk):
+        return f"the configuration is not the one of {latest['id']}"
+    age = len(sessions_between(desk.market.calendar, latest["train_last"], as_of)) - 1
+    if isinstance(policy := desk.market.retrain, int) and age >= policy:
+        return f"{latest['id']} is {age} sessions old"
+    try:
+        load_run(desk, latest)
+    except DtmlError as error:
+        return f"the weights of {latest['id']} are lost, {error}"
+    return None
+
+
+def load_model(desk: Desk, as_of: date) -> Model:
+    """The latest model trained on sessions up to `as_of`, its weights checked against its run."""
+    with reading(desk.engine) as conn:
+        run = queries.latest_run(conn, desk.name, on_or_before=as_of)
+    if run is None:
+        raise DtmlError(
+            f"market {desk.name} has no model trained up to {as_of} and its policy is not to train: "
+            f"run `dtml train {desk.name} --as-of {as_of}`"
+        )
+    return load_run(desk, run)
+
+
+def train_model(
+    desk: Desk, as_of: date, on_epoch: EpochReport = no_report, *, known_at: datetime | None = None
+) -> Model:
+    """Train on what is stored up to `as_of` and record the run; the same data, settings and seeds give the same run.
+
+    The bars are as known at a moment (None: now). Interrupted, it continues from the last epoch when called again.
+    """
+    trained = fit_model(desk, as_of, on_epoch, known_at=known_at, previous=_previous(desk, as_of))
+    with transaction(desk.engine) as conn:
+        save_trained(conn, trained)
+    return trained.model
+
+
+def train_with_progress(desk: Desk, as_of: date, known_at: datetime | None = None) -> Model:
+    """Train, with a bar on a terminal or a line now and then in a log; see `train_model`."""
+    with training_progress(desk.experiment.members_of()) as on_epoch:
+        return train_model(desk, as_of, on_epoch, known_at=known_at)
+
+
+def save_trained(conn: Connection, trained: Trained) -> None:
+    """Store a run and the bands of its calibration; what is stored stays."""
+    repositories.save_run(conn, trained.row)
+    if trained.model.calibration is not None:
+        evidence.save_bands(conn, trained.model.run_id, trained.model.calibration.bands)
+
+
+def fit_model(
+    desk: Desk,
+    as_of: date,
+    on_epoch: EpochReport = no_report,
+    *,
+    kind: Kind = "nightly",
+    known_at: datetime | None = None,
+    previous: Model | None = None,
+    serves: str = "",
+) -> Trained:
+    """Train on bars up to `as_of` as known at a moment (None: now); a run that is stored is loaded in its place.
+
+    Nothing is written to the store. A warm start goes on from the weights of the `previous` model. `serves` tells apart
+    runs of the same weights that will predict from other bars. A run whose weights are lost is trained again; where
+    that gives others, as another processor may, they are a run of their own beside it.
+    """
+    bars, watermark = stored_bars(desk, history_start(desk, as_of), as_of, known_at)
+    run_id = _run_id(desk, as_of, bars, [kind, serves, None if previous is None else previous.run_id])
+    if (known := _known(desk, run_id)) is not None:
+        drop_states(desk.name, as_of, kind, run_id)
+        return known
+    folder = states_folder(kind) / run_id
+    log.info("training %s", run_id)
+    fitted = fit_bars(desk, as_of, bars, folder, on_epoch, previous)
+    run_id = _own_name(desk, run_id, checkpoint_hash(fitted.ensemble))
+    row = _row(desk, run_id, fitted) | {
+        "kind": kind,
+        "data_watermark": watermark,
+        "train_first": fitted.first,
+        "train_last": as_of,
+    }
+    drop_states(desk.name, as_of, kind, folder.name)
+    return Trained(Model(run_id, fitted.ensemble, fitted.calibration), row)
+
+
+def fit_bars(
+    desk: Desk,
+    as_of: date,
+    bars: pd.DataFrame,
+    folder: Path,
+    on_epoch: EpochReport = no_report,
+    previous: Model | None = None,
+) -> Fitted:
+    """Train on these bars, which end at `as_of`; the state after each epoch lies in `folder`, to go on from."""
+    windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
+    train, validation = spans(windows, as_of, desk.experiment)
+    log.info("%d days to train on, %d for validation", len(train), len(validation))
+    fits = fit_members(
+        train,
+        validation,
+        desk.experiment.members_of(),
+        device=choose_device(desk.device),
+        state_folder=folder,
+        on_epoch=on_epoch,
+        begin=None if previous is None else [previous.ensemble.member(i) for i in range(desk.experiment.members)],
+    )
+    ensemble = Ensemble(
+        market=desk.name,
+        symbols=windows.symbols,
+        seeds=tuple(fit.member.seed for fit in fits),
+        model=desk.experiment.model,
+        windows=desk.experiment.windows,
+        weights=stack_members(fits),
+    )
+    calibration = calibrate_on(ensemble, validation, choose_device(desk.device))
+    return Fitted(ensemble, calibration, fits, train.target[0].date())
+
+
+def _previous(desk: Desk, as_of: date) -> Model | None:
+    """The model that a warm start goes on from: the latest one trained before `as_of` with the same settings."""
+    if not desk.experiment.warm_start:
+        return None
+    with reading(desk.engine) as conn:
+        run = queries.latest_run(conn, desk.name, on_or_before=previous_session(desk.market.calendar, as_of))
+    return load_run(desk, run) if run is not None and run["config"] == _config(desk) else None
+
+
+def windows_of(desk: Desk, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]) -> Windows:
+    """Windows of a market's bars, up to the session after the last of them; a stock counts while it was a member."""
+    last = bars["session"].max().date()
+    windows = build_windows(
+        bars,
+        sessions=sessions_between(
+            desk.market.calendar, bars["session"].min().date(), next_session(desk.market.calendar, last)
+        ),
+        symbols=symbols,
+        index_symbol=desk.market.index.symbol,
+        config=config,
+    )
+    return windows.only(desk.membership(symbols, windows.as_of))
+
+
+def _config(desk: Desk) -> dict[str, Any]:
+    """The experiment as JSON gives it back, with the stocks where their gains tie the model to them."""
+    config: dict[str, Any] = json.loads(json.dumps(asdict(desk.experiment)))
+    tied = desk.experiment.model.normalisation == "per_stock"
+    return config | ({"stocks": list(desk.market.symbols)} if tied else {})
+
+
+def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame, purpose: list[str | None]) -> str:
+    """A name that says market and date, and ends in a digest of all that decides the weights, and of their purpose."""
+    device = choose_device(desk.device).type
+    versions = [version("dtml-nightshift"), version("torch"), device, CALIBRATED]
+    spells = [(each.symbol, str(each.since), str(each.until)) for each in desk.market.constituents]
+    digest = hashlib.sha256(json.dumps([_config(desk), spells, versions, purpose]).encode())
+    digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
+    return f"{desk.name}-{as_of}-{digest.hexdigest()[:8]}"
+
+
+def _known(desk: Desk, run_id: str) -> Trained | None:
+    """What is stored of a run, or of one beside it, with its weights; None when none has them."""
+    with reading(desk.engine) as conn:
+        names = [name for name in queries.runs(conn, desk.name)["id"] if f"{name}-".startswith(f"{run_id}-")]
+        stored = [queries.run(conn, name) for name in names]
+    for run in stored:
+        with suppress(DtmlError):
+            return Trained(load_run(desk, run), run)
+    if stored:
+        log.warning("the weights of %s are lost; training it anew", run_id)
+    return None
+
+
+def _own_name(desk: Desk, run_id: str, sha: str) -> str:
+    """The name of a run, or one beside it where it is stored with other weights: what its row says, stands."""
+    with reading(desk.engine) as conn:
+        stored = queries.runs(conn, desk.name).set_index("id")["checkpoint_hash"]
+    if stored.get(run_id, sha) == sha:
+        return run_id
+    beside = f"{run_id}-{sha[:8]}"
+    log.warning(
+        "%s is stored with weights of SHA-256 %s..., which are lost, and trained again here they are %s...: another "
+        "processor or library computes other last bits. They are kept beside it, as %s, and serve from now on; to make "
+        "predictions of the lost ones again, restore their checkpoint from a backup",
+        *(run_id, stored[run_id][:12], sha[:12], beside),
+    )
+    return beside
+
+
+def load_run(desk: Desk, run: Mapping[str, Any]) -> Model:
+    """The model of a row of `run`, its weights checked against the row."""
+    file = data_folder() / run["checkpoint_path"]
+    ensemble = load_ensemble(file, market=desk.name, sha=run["checkpoint_hash"])
+    with reading(desk.engine) as conn:
+        bands = evidence.bands(conn, run["id"])
+    return Model(run["id"], ensemble, calibration_of(run, bands))
+
+
+def _row(desk: Desk, run_id: str, fitted: Fitted) -> dict[str, Any]:
+    """Keep the weights in a checkpoint; what of the run's row does not depend on the bars."""
+    path = Path("models") / f"{run_id}.safetensors"
+    sha = save_ensemble(fitted.ensemble, data_folder() / path)
+    losses = [
+        {"seed": fit.member.seed, "best_epoch": fit.best_epoch, "epochs": [asdict(epoch) for epoch in fit.epochs]}
+        for fit in fitted.fits
+    ]
+    return {
+        "id": run_id,
+        "market": desk.name,
+        "model": "dtml",
+        "config": _config(desk),
+        "seeds": list(fitted.ensemble.seeds),
+        "code_version": version("dtml-nightshift"),
+        "checkpoint_path": str(path),
+        "checkpoint_hash": sha,
+        "losses": losses,
+        "slope": fitted.calibration.slope,
+        "intercept": fitted.calibration.intercept,
+        "created_at": datetime.now(UTC),
+    }

@@ -1,0 +1,1 @@
+"""Past nights and single predictions made again from what the store kept of them."""

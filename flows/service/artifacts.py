@@ -1,0 +1,73 @@
+"""What a night leaves in Prefect's pages: its calls, its gaps, its scores beside the naive rules."""
+
+import logging
+import math
+from datetime import date
+from typing import Any
+
+import pandas as pd
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+from db.engine import reading
+from db.rows import queries, standing
+from flows.console import with_interval
+from flows.nightly.context import Desk
+from flows.nightly.night import Night
+
+log = logging.getLogger(__name__)
+
+SHOWN = 12  # of the most, and of the least probable risers
+
+
+def leave_artifacts(desk: Desk, night: Night) -> None:
+    """Leave three artifacts, with keys like `night-simulated-calls`; a failure is a line in the log, no more."""
+    row = night.row
+    try:
+        with reading(desk.engine) as conn:
+            made = queries.predictions(conn, desk.name, target=row["target"], run_id=row["run_id"])
+            scores = standing.running_scores(conn, desk.name, last=row["as_of"])
+        about = f"{desk.name}, night of {row['as_of']}: {row['target']} predicted"
+        gaps = row["gaps"] or [{"symbol": "-", "reason": "every constituent was predicted"}]
+        create_table_artifact(calls_table(made), key=_key(desk, "calls"), description=about)
+        create_table_artifact(gaps, key=_key(desk, "gaps"), description=f"{about}; left out")
+        create_markdown_artifact(scores_page(about, scores, night), key=_key(desk, "scores"), description=about)
+    except Exception as error:  # noqa: BLE001 - a page is not worth a night
+        log.warning("night of %s of %s: artifacts not left: %s", row["as_of"], desk.name, error)
+
+
+def calls_table(predictions: pd.DataFrame) -> list[dict[str, Any]]:
+    """The most and the least probable risers, from the most probable on."""
+    ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
+    shown = ordered if len(ordered) <= 2 * SHOWN else pd.concat([ordered.head(SHOWN), ordered.tail(SHOWN)])
+    return [
+        {
+            "symbol": each["symbol"],
+            "probability": round(each["probability"], 4),
+            "spread": round(each["spread"], 4) if math.isfinite(each["spread"]) else None,
+            "call": "rise" if each["probability"] > 0.5 else "fall",
+        }
+        for each in shown.to_dict("records")
+    ]
+
+
+def scores_page(title: str, scores: pd.DataFrame, night: Night) -> str:
+    """The latest running scores over every stock-day beside the naive rules, and where the report lies, as Markdown."""
+    lines = [f"## {title}", ""]
+    if scores.empty:
+        lines += ["No prediction of this market has an outcome yet."]
+    else:
+        last: date = scores["target"].iloc[0].date()
+        lines += [f"Scores of all nights up to {last}, every stock-day, with 95 % intervals that resample days.", ""]
+        lines += ["| predictor | nights | calls | ACC | MCC |", "| --- | ---: | ---: | --- | --- |"]
+        lines += [
+            f"| {each['predictor']} | {each['nights']} | {each['n']} "
+            f"| {with_interval(each['acc'], each['acc_low'], each['acc_high'], '.3f')} "
+            f"| {with_interval(each['mcc'], each['mcc_low'], each['mcc_high'], '+.3f')} |"
+            for each in scores.to_dict("records")
+        ]
+    return "\n".join([*lines, "", f"Report: `{night.report}`", ""])
+
+
+def _key(desk: Desk, what: str) -> str:
+    """An artifact's key: small letters, digits and dashes."""
+    return f"night-{desk.name.replace('_', '-')}-{what}"

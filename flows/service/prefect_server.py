@@ -1,0 +1,238 @@
+"""Prefect servers of our own: child processes on loopback, behind a login, that end with whoever started them."""
+
+import atexit
+import base64
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException
+from pathlib import Path
+from threading import Thread
+from typing import IO
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from dtml.errors import DtmlError, UsageError
+from flows.settings import err, prefect_folder
+
+HOST = "127.0.0.1"
+USUAL_PORT = 4200
+START_LIMIT_S = 600  # a first start makes Prefect's tables, which a busy machine takes minutes for
+PATIENCE_S = 20  # after which the user is told what is waited for
+ANSWER_S = 30
+END_LIMIT_S = 10
+LOGIN = "PREFECT_API_AUTH_STRING"  # what a client shows, and
+SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"  # what a server asks for: user:password
+REMEDY = "run the same command again when the machine is less busy, or set PREFECT_API_URL to a server that is on"
+
+_temporary: list["Server"] = []
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that this process started, its login, and its socket.
+
+    The socket is kept until nobody asks the server any more: were it to die, another could listen and be shown the
+    login.
+    """
+
+    process: "subprocess.Popen[bytes]"
+    url: str
+    login: str
+    listening: socket.socket
+
+    def stop(self) -> None:
+        """End it, at once where it does not end by itself."""
+        with self.listening:
+            self._stop()
+
+    def _stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def require_server() -> None:
+    """Let the flows of this process and its children use a server: that of PREFECT_API_URL, else a temporary one.
+
+    A temporary one ends with this process, however that ends. Call it before the first import of prefect, which reads
+    the variables once. Raises DtmlError when the server does not start.
+    """
+    folder = prefect_folder()
+    if os.environ.get("PREFECT_API_URL"):
+        return
+    with tempfile.TemporaryFile() as words:
+        server = _start(_listen(0), folder, words, with_schedules=False)
+        _temporary.append(server)
+        atexit.register(stop_temporary_servers)
+        import prefect.flow_engine  # noqa: F401 - it takes as long as the server does to start
+
+        _wait(server, lambda: _last_line(words))
+    Thread(target=_end_with, args=(server,), daemon=True).start()
+
+
+def stop_temporary_servers() -> None:
+    """End the temporary servers of this process."""
+    while _temporary:
+        _temporary.pop().stop()
+
+
+def _end_with(server: Server) -> None:
+    """End this process with its temporary server: whoever asks that one again would wait in vain."""
+    code = server.process.wait()
+    if server in _temporary:
+        err.print(f"error: Prefect's server ended with {code}: run the same command again", soft_wrap=True)
+        os._exit(1)
+
+
+@contextmanager
+def own_server(folder: Path) -> Iterator[Server]:
+    """Start a server that also runs schedules and shows pages, wait until it answers, and end it afterwards.
+
+    It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free port, and keeps its words in `folder`. There, for
+    the reader of its pages, lies its login too, which is PREFECT_SERVER_API_AUTH_STRING or drawn anew. Raises DtmlError
+    when it does not start.
+    """
+    words, login = folder / "server.log", folder / "login"
+    with words.open("wb") as log:
+        server = _start(_usual_socket(), folder, log, with_schedules=True)
+    try:
+        _write_private(login, server.login)
+        _wait(server, lambda: f"see {words}")
+        yield server
+    finally:
+        login.unlink(missing_ok=True)
+        server.stop()
+
+
+def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_schedules: bool) -> Server:
+    """Start a server on a socket that listens already, so that no other program can answer in its place.
+
+    It works in Prefect's folder: Prefect takes settings from files of the one that it works in.
+    """
+    url = f"http://{HOST}:{listening.getsockname()[1]}/api"
+    login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
+    if not login.isascii():
+        raise UsageError(f"{SERVER_LOGIN} has letters that Prefect's server cannot compare: take ASCII alone")
+    own = {SERVER_LOGIN: login, "PREFECT_UI_API_URL": url, "PYTHONSAFEPATH": "1"}
+    kind = "with-schedules" if with_schedules else "temporary"
+    # In a session of its own: Ctrl-C is for the command, which ends the server last.
+    process = subprocess.Popen(  # noqa: S603 - of ourselves
+        [sys.executable, "-P", "-m", "flows.service.guarded_server", str(listening.fileno()), kind],
+        env=_without_secrets(os.environ) | own,
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=words,
+        stderr=words,
+        pass_fds=[listening.fileno()],
+        start_new_session=True,
+    )
+    os.environ["PREFECT_API_URL"], os.environ[LOGIN] = url, login
+    for name in ("NO_PROXY", "no_proxy"):  # a proxy would be shown the login, and asked for its own loopback
+        if (given := os.environ.get(name)) != "*":
+            os.environ[name] = ",".join(filter(None, (given, HOST)))
+    return Server(process, url, login, listening)
+
+
+def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment without our variables and PostgreSQL's: a server needs neither the store nor the webhook."""
+    kept = ("DTML_DATA", "DTML_DEBUG")
+    return {name: value for name, value in environment.items() if not name.startswith(("DTML_", "PG")) or name in kept}
+
+
+def _usual_socket() -> socket.socket:
+    if asked := os.environ.get("PREFECT_SERVER_API_PORT"):
+        if not asked.isdecimal() or int(asked) >= 2**16:
+            raise UsageError(f"PREFECT_SERVER_API_PORT {asked!r} is no port: give 1 to 65535, or 0 for any")
+        return _listen(int(asked))
+    try:
+        return _listen(USUAL_PORT)
+    except DtmlError:
+        return _listen(0)
+
+
+def _listen(port: int) -> socket.socket:
+    """A socket that listens on a port of loopback, 0 for any free one; raises DtmlError when it is taken."""
+    try:
+        return socket.create_server((HOST, port))
+    except OSError as error:
+        words = str(error.strerror or error).partition(" (while")[0]  # Python repeats the address there
+        raise DtmlError(
+            f"Prefect's server cannot listen on {HOST}, port {port}: {words}; set PREFECT_SERVER_API_PORT to a free one"
+        ) from error
+
+
+def _write_private(file: Path, text: str) -> None:
+    """Write what this user alone may read."""
+    file.unlink(missing_ok=True)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        opened.write(f"{text}\n")
+
+
+def _wait(server: Server, words: Callable[[], str]) -> None:
+    """Return when the server answers who knows its login, and nobody else; raises DtmlError when it does not."""
+    begun, said = time.monotonic(), False
+    while time.monotonic() - begun < START_LIMIT_S:
+        if server.process.poll() is not None:
+            raise DtmlError(f"Prefect's server ended with {server.process.returncode} at its start: {words()}")
+        if not said and time.monotonic() - begun > PATIENCE_S:
+            said = True
+            err.print("waiting for Prefect's server, which a busy machine takes minutes to start")
+        with suppress(OSError, HTTPException):
+            if is_open(server.url):
+                raise DtmlError(f"the server at {server.url} asks for no login, so it is not the one that was started")
+            _ask(server.url, server.login)
+            return
+        time.sleep(0.2)
+    raise DtmlError(f"Prefect's server did not answer at {server.url} within {START_LIMIT_S} s ({words()}): {REMEDY}")
+
+
+def warning_of_open_server() -> str | None:
+    """What to say of the server that PREFECT_API_URL names where it asks for no login; None where all is well.
+
+    Nothing is said of one that does not answer: whoever needs it will meet that.
+    """
+    url = os.environ.get("PREFECT_API_URL")
+    with suppress(OSError, HTTPException, ValueError):
+        if url and is_open(url):
+            return (
+                f"warning: the Prefect server at {url} asks for no login: whoever reaches it, as any page in a browser"
+                f" of this machine does, can run programs as you; start it with {SERVER_LOGIN}=USER:PASSWORD, and set"
+                f" {LOGIN} to the same"
+            )
+    return None
+
+
+def is_open(url: str) -> bool:
+    """Whether the Prefect server of an API takes requests without a login; raises OSError when it does not answer."""
+    try:
+        _ask(url.rstrip("/"), None)
+    except HTTPError as error:
+        if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            return False
+        raise
+    return True
+
+
+def _ask(url: str, login: str | None) -> None:
+    """Ask an API for its version, which takes a login where there is one; raises OSError unless it answers."""
+    headers = {} if login is None else {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+    with urlopen(Request(f"{url}/admin/version", headers=headers), timeout=ANSWER_S):  # noqa: S310 - of an API
+        pass
+
+
+def _last_line(words: IO[bytes]) -> str:
+    words.seek(0)
+    lines = words.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,199 @@
+"""`dtml serve`: the schedules of markets run by themselves until the command is told to end."""
+
+import asyncio
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from filelock import FileLock, Timeout
+
+from db.engine import reading
+from db.rows import queries
+from dtml.errors import DtmlError, UsageError
+from dtml.markets import Market, market_names
+from dtml.prices.sessions import last_closed_session
+from flows.nightly.context import Order, open_store, read_market
+from flows.service.prefect_server import END_LIMIT_S, Server, own_server, warning_of_open_server
+from flows.service.schedules import Schedule, next_night, schedules_of, translation_schedule, watch_schedule
+from flows.settings import data_folder, err, keep_needed_variables, out, prefect_folder
+from flows.signals import SERVICE
+from flows.translating.models import model_names
+
+if TYPE_CHECKING:
+    from prefect.runner import Runner
+
+
+@dataclass(frozen=True)
+class Service:
+    """What is served: markets by name, the order that each one's runs carry out, and when their nights are due.
+
+    `translations` are the parameters of the runs that translate what is queued; None where there is no model.
+    """
+
+    markets: Mapping[str, Market]
+    orders: Mapping[str, Order]
+    delay: timedelta
+    cron: str | None  # in place of the nights' own
+    translations: Mapping[str, Any] | None = None
+
+    def schedules(self, now: datetime) -> list[tuple[Schedule, dict[str, Any]]]:
+        """Every schedule, and the parameters of its runs."""
+        found: list[tuple[Schedule, dict[str, Any]]] = []
+        for name, market in self.markets.items():
+            for schedule in schedules_of(market, now, delay=self.delay, cron=self.cron):
+                anyhow = {"any_day": True} if schedule.work == "night" and self.cron is not None else {}
+                found.append((schedule, {"order": self.orders[name]} | anyhow))
+        if self.translations is not None:
+            found.append((translation_schedule(), dict(self.translations)))
+        if not self.markets:
+            return found
+        files = [order.market_file for order in self.orders.values() if order.market_file is not None]
+        minutes = self.delay // timedelta(minutes=1)
+        watched = {"markets": list(self.markets), "market_files": files, "delay_minutes": minutes}
+        return [*found, (watch_schedule(), watched)]
+
+
+def serve_markets(service: Service) -> None:
+    """Serve until SIGTERM or Ctrl-C; raises DtmlError when the server cannot be started, and when it ends."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    keep_needed_variables()
+    with suppress(KeyboardInterrupt), _server() as server:  # one that comes before the runner is there
+        try:
+            _serve(service, server)
+        finally:
+            _require_alive(server)
+    out.print("ended")
+
+
+def service_of(
+    names: Sequence[str], files: Sequence[Path], order: Order, delay: timedelta, cron: str | None
+) -> Service:
+    """The service of these markets, or of every one with a night in the store, and of the queue where a model is.
+
+    `order` says the rest of what their runs are to do. Raises UsageError where there is neither a market nor a model.
+    """
+    translations = {"device": order.device} if model_names() else None
+    own = {file.stem for file in files}  # a file may be given with its name
+    asked = [(name, None) for name in names if name not in own] + [(str(file), file.absolute()) for file in files]
+    markets, orders = {}, {}
+    for name, file in asked or [(name, None) for name in _stored_markets(anyhow=translations is not None)]:
+        market = read_market(name, file)
+        markets[market.name] = market
+        orders[market.name] = replace(order, market=market.name, market_file=file)
+    return Service(markets, orders, delay, cron, translations)
+
+
+def _stored_markets(*, anyhow: bool) -> list[str]:
+    with reading(open_store()) as conn:
+        stored = sorted(queries.nights(conn)["market"].unique())
+    if not stored and not anyhow:
+        raise UsageError("the store has no night of any market yet: name one, as in `dtml serve simulated`")
+    if own := [name for name in stored if name not in market_names()]:
+        raise UsageError(f"market {own[0]} has a file of its own: name it with --market-file, the others by name")
+    return stored
+
+
+@contextmanager
+def _server() -> Iterator[Server | None]:
+    """A Prefect server of our own; None where PREFECT_API_URL names the user's. A folder has one service at a time."""
+    folder = prefect_folder()
+    lock = FileLock(folder / "serve.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise DtmlError(f"another `dtml serve` is at {data_folder()}: end it, and name all markets in one") from error
+    with lock:
+        if os.environ.get("PREFECT_API_URL"):
+            if warning := warning_of_open_server():
+                err.print(warning, markup=False, soft_wrap=True)
+            yield None
+        else:
+            with own_server(folder) as server:
+                yield server
+
+
+def _require_alive(server: Server | None) -> None:
+    if server is not None and (code := server.process.poll()) is not None:
+        raise DtmlError(f"Prefect's server ended with {code}: start the command again")
+
+
+def _serve(service: Service, server: Server | None) -> None:
+    from prefect.runner import Runner  # not before PREFECT_API_URL is set, which it reads once
+
+    from flows.service.deployments import Job, clear, deployment_of, print_ended, require_cron, start_catching_up
+
+    now = datetime.now(UTC)
+    jobs: dict[UUID, Job] = {}
+    os.environ |= {SERVICE: str(os.getpid()), "PREFECT_RUNNER_SERVER_ENABLE": "false"}  # that one has no login
+    tempfile.tempdir = str(prefect_folder())  # the runner's folder in the usual place is the first user's who ran one
+    runner = Runner(pause_on_shutdown=False)  # a service that ends would pause the one that took its place
+    if service.cron is not None:
+        require_cron(service.cron)
+    for job in (Job(*each) for each in service.schedules(now)):
+        jobs[cast(UUID, runner.add_deployment(deployment_of(job)))] = job
+    past = clear(jobs, server_is_new=server is not None)
+    _announce(service, server, now)
+    if past:
+        out.print(f"{past} runs whose time was past are not started")
+    for deployment, job in jobs.items():
+        if job.schedule.work == "night":
+            calendar = service.markets[job.schedule.market].calendar
+            start_catching_up(deployment, last_closed_session(calendar, now, grace=service.delay))
+    end = Event()
+    Thread(target=print_ended, args=(jobs, end), daemon=True).start()
+    if server is not None:
+        Thread(target=_end_with, args=(server, end), daemon=True).start()
+    try:
+        asyncio.run(_until_signal(runner))
+    finally:
+        end.set()
+
+
+async def _until_signal(runner: "Runner") -> None:
+    """Start what is due until SIGTERM or SIGINT, which end the runs that are on."""
+    serving = asyncio.create_task(runner.start())
+    await asyncio.sleep(0)  # the runner takes SIGTERM for itself, and leaves its runs behind
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+    with suppress(asyncio.CancelledError):
+        await serving
+
+
+def _end_with(server: Server, end: Event) -> None:
+    """End this process when its server ends first."""
+    server.process.wait()
+    if end.is_set():
+        return
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(2 * END_LIMIT_S)  # the runner may wait for a server that is no more
+    os._exit(1)
+
+
+def _announce(service: Service, server: Server | None, now: datetime) -> None:
+    """Print one line a schedule, the page of the server, and how to end."""
+    from flows.service.deployments import next_run
+
+    for schedule, _ in service.schedules(now):
+        local = next_run(schedule, now).astimezone(ZoneInfo(schedule.timezone))
+        if schedule.work == "night" and service.cron is None:  # what is no session is skipped
+            local = next_night(service.markets[schedule.market], now, service.delay).astimezone(local.tzinfo)
+        out.print(
+            f"{schedule.market} {schedule.work}: {schedule.cron} {schedule.timezone}, "
+            f"next {local:%a %Y-%m-%d %H:%M} there, {local.astimezone(UTC):%a %H:%M} UTC",
+            markup=False,
+            soft_wrap=True,
+        )
+    page = os.environ["PREFECT_API_URL"].removesuffix("/api")
+    first = "missed nights are caught up first; " if service.markets else ""
+    login = f", its login is in {data_folder() / 'prefect' / 'login'}" if server is not None else ""
+    out.print(f"page {page}{login}; {first}Ctrl-C ends it", markup=False, soft_wrap=True)

@@ -1,0 +1,150 @@
+"""The flows that schedules start: each says in its last state what it did, or why it did nothing."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from functools import partial
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+
+from db.connection.locks import market_lock
+from db.errors import StoreBusyError, StoreError
+from dtml.errors import DtmlError
+from flows.nightly.catch_up import CaughtUp, catch_up, missed_nights
+from flows.nightly.context import Desk, Order, choose_as_of, open_desk, open_stored_desk
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import run_night
+from flows.nightly.train import train_with_progress
+from flows.service.alerts import after_night
+from flows.service.artifacts import leave_artifacts
+from flows.service.flows import as_task
+from flows.service.schedules import skip_reason
+from flows.settings import prepare_torch
+from flows.signals import end_with_service, signals_of
+
+log = logging.getLogger(__name__)
+
+WAITS = (300, 900, 2700)  # seconds: a rate limit of Yahoo's passes within the hour
+
+Outcome = State[None]
+
+
+@flow(name="catch-up", flow_run_name="{order.market} {last}", persist_result=False)
+def missed(order: Order, last: date) -> CaughtUp:
+    """Every missed night of a market up to a session; see `flows.nightly.catch_up.catch_up`."""
+    with signals_of(order.attended):
+        return _caught_up(open_desk(order), last, ())
+
+
+@flow(name="night", flow_run_name="{order.market}", persist_result=False)
+def scheduled_night(
+    order: Order, as_of: date | None = None, waits: Sequence[int] = WAITS, any_day: bool = False
+) -> Outcome:
+    """The night of the last session that had closed when the run was due, and those missed before it.
+
+    On a day without a session it is skipped, unless it is told `any_day` or `as_of`. Refused because the source
+    failed, it is tried again after each of `waits`, in seconds.
+    """
+    prepare_torch()
+    return _outcome(partial(_night, order, as_of, waits, any_day=any_day))
+
+
+@flow(name="training", flow_run_name="{order.market}", persist_result=False)
+def scheduled_training(order: Order) -> Outcome:
+    """Train on what was stored of the sessions that had closed when the run was due."""
+    prepare_torch()
+    return _outcome(partial(_training, order))
+
+
+@flow(name="refetch", flow_run_name="{order.market}", persist_result=False)
+def scheduled_refetch(order: Order) -> Outcome:
+    """Ask for the whole stored history anew, up to the last session that had closed when the run was due."""
+    return _outcome(partial(_refetch, order))
+
+
+def _outcome(work: Callable[[], Outcome]) -> Outcome:
+    """The state that the work ends in; a failure of ours is one line, without its traceback."""
+    end_with_service()
+    try:
+        return work()
+    except StoreBusyError as error:
+        return _skipped(str(error))
+    except (DtmlError, StoreError, OSError) as error:
+        return Failed(message=str(error))
+
+
+def _skipped(reason: str) -> Outcome:
+    return Completed(name="Skipped", message=reason)
+
+
+def _due() -> datetime:
+    """When the run was to start, however late it is; now where it was started by hand."""
+    return datetime.fromtimestamp(flow_run.scheduled_start_time.timestamp(), UTC)  # plain: not all take Prefect's own
+
+
+def _night(order: Order, asked: date | None, waits: Sequence[int], *, any_day: bool) -> Outcome:
+    due = _due()
+    desk = open_desk(order)
+    if asked is None and not any_day and (reason := skip_reason(desk.market, due)) is not None:
+        return _skipped(reason)
+    as_of = choose_as_of(desk, asked, due)
+    if (known := desk.source.last_session()) is not None:
+        as_of = min(as_of, known)  # files that end early have no later night
+    if not missed_nights(desk, as_of):
+        return _skipped(f"the night of {as_of} is complete already")
+    done = _caught_up(desk, as_of, waits)
+    if as_of in done.refused:
+        return Failed(message=str(done.refused[as_of]))
+    if not done.nights:  # another run completed it meanwhile, or only older ones were missed
+        older = f"; refused: {done.reason}" if done.refused else ""
+        return _skipped(f"the night of {as_of} is complete already{older}")
+    return Completed(message=_summary(done))
+
+
+def _caught_up(desk: Desk, as_of: date, waits: Sequence[int]) -> CaughtUp:
+    """Run the missed nights, again after each of `waits` while the source fails for `as_of`; tell how they ended."""
+    done = CaughtUp()
+    for wait in (*waits, None):
+        tried = catch_up(desk, as_of, partial(run_night, stage=as_task))
+        done = CaughtUp([*done.nights, *tried.nights], tried.refused)
+        for night in tried.nights:
+            leave_artifacts(desk, night)
+            after_night(desk.engine, desk.name, night.row["as_of"])
+        last = tried.refused.get(as_of)
+        if wait is None or last is None or not last.may_pass:
+            break
+        log.warning("%s; the next try is in %d s", last, wait)
+        time.sleep(wait)
+    for day in sorted(done.refused):
+        after_night(desk.engine, desk.name, day)
+    return done
+
+
+def _summary(done: CaughtUp) -> str:
+    nights = ", ".join(str(night.row["as_of"]) for night in done.nights)
+    last = done.nights[-1].row
+    said = f"{nights}: {last['predictions']} stocks predicted for {last['target']}, {len(last['gaps'])} left out"
+    return f"{said}; refused: {done.reason}" if done.refused else said
+
+
+def _training(order: Order) -> Outcome:
+    desk = open_stored_desk(order)
+    as_of = choose_as_of(desk, None, _due())
+    with market_lock(desk.engine, desk.name):
+        return Completed(message=as_task("train", lambda: train_with_progress(desk, as_of)).run_id)
+
+
+def _refetch(order: Order) -> Outcome:
+    desk = open_desk(order)
+    as_of = choose_as_of(desk, None, _due())
+    with market_lock(desk.engine, desk.name):
+        catch = as_task("fetch", lambda: fetch_bars(desk, as_of, whole=True))
+    said = f"{catch.fetched} bars up to {as_of}, {catch.stored} new or restated, {len(catch.refused)} refused"
+    if catch.failures.empty:
+        return Completed(message=said)
+    first = catch.failures.iloc[0]
+    return Failed(message=f"{said}; {len(catch.failures)} not answered, such as {first['symbol']}: {first['detail']}")

@@ -1,0 +1,92 @@
+"""When nights, trainings and refetches are due: crons in the time zone of a market's exchange; and translations."""
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Literal
+
+from dtml.markets import Market
+from dtml.prices.sessions import is_session, last_closed_session, next_session, session_close, usual_week
+from flows.commands.options import DELAY_MINUTES
+
+# Of a night after the usual close: the source has the day's bars, no close is later.
+DELAY = timedelta(minutes=DELAY_MINUTES)
+TRAINING = "0 6 * * 6"  # Saturday morning: a week of sessions is whole
+REFETCH = "0 4 1 * *"  # once a month: what was restated further back than a night looks
+WATCH = "20 * * * *"
+TRANSLATIONS = "*/5 * * * *"
+
+Work = Literal["night", "training", "refetch", "watch", "translations"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What of a market, or of all of them, runs by itself, and when: a cron in a time zone."""
+
+    market: str
+    work: Work
+    cron: str
+    timezone: str
+
+
+def schedules_of(market: Market, now: datetime, *, delay: timedelta = DELAY, cron: str | None = None) -> list[Schedule]:
+    """Every schedule of a market; `cron` takes the place of its nights' own. A model that never changes has none."""
+    zone = usual_week(market.calendar, now.date()).timezone.key
+    crons: dict[Work, str] = {"night": cron or night_cron(market, now, delay), "refetch": REFETCH}
+    if market.retrain != "never":
+        crons["training"] = TRAINING
+    return [Schedule(market.name, work, crons[work], zone) for work in crons]
+
+
+def watch_schedule() -> Schedule:
+    """The schedule of the look, every hour, for nights that are late."""
+    return Schedule("all", "watch", WATCH, "UTC")
+
+
+def translation_schedule() -> Schedule:
+    """The schedule of the worker that translates what is queued."""
+    return Schedule("all", "translations", TRANSLATIONS, "UTC")
+
+
+def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
+    """The cron of a market's nights, in the time zone of its exchange: so long after its usual close."""
+    week = usual_week(market.calendar, now.date())
+    due = week.close + delay
+    moment = datetime.combine(date.min, time()) + timedelta(seconds=due.seconds)
+    weekdays = sorted((weekday + 1 + due.days) % 7 for weekday in week.weekdays)  # a cron's Sunday is 0
+    return f"{moment.minute} {moment.hour} * * {_field(weekdays)}"
+
+
+def _field(weekdays: list[int]) -> str:
+    if len(weekdays) == 7:
+        return "*"
+    if len(weekdays) > 1 and weekdays == list(range(weekdays[0], weekdays[-1] + 1)):
+        return f"{weekdays[0]}-{weekdays[-1]}"
+    return ",".join(map(str, weekdays))
+
+
+def skip_reason(market: Market, scheduled: datetime) -> str | None:
+    """Why a night that was due at a moment is none: no session closed in the day before; None when one did."""
+    closed = last_closed_session(market.calendar, scheduled)
+    if scheduled - session_close(market.calendar, closed) < timedelta(days=1):
+        return None
+    day = scheduled.astimezone(usual_week(market.calendar, scheduled.date()).timezone).date()
+    if is_session(market.calendar, day):  # it closes later: the run was due after midnight, for the day before
+        day -= timedelta(days=1)
+    return f"{day} ({day:%A}) is no session of {market.calendar}"
+
+
+def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datetime:
+    """The moment, in UTC, of the next night on the market's own schedule that will not be skipped.
+
+    Raises DtmlError where the calendar ends.
+    """
+    week = usual_week(market.calendar, now.date())
+    session = last_closed_session(market.calendar, now - delay)
+    while True:
+        session = next_session(market.calendar, session)
+        if session.weekday() not in week.weekdays:
+            continue
+        local = datetime.combine(session, time()) + week.close + delay
+        moment = local.replace(tzinfo=week.timezone).astimezone(UTC)
+        if moment > now:
+            return moment

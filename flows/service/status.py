@@ -1,0 +1,230 @@
+"""How every market stands: its last night, what is late, its model, its scores; nothing is written."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from sqlalchemy import Connection, Engine
+
+from db.connection.locks import market_lock
+from db.engine import reading
+from db.errors import StoreBusyError
+from db.rows import queries, service, standing
+from dtml.baselines.naive_rules import beside_rules, best_at
+from dtml.errors import DtmlError, UsageError
+from dtml.markets import Market, load_market, load_market_file, market_names
+from dtml.markets.definition import Retrain
+from dtml.prices.sessions import last_closed_session, previous_session, session_close, sessions_between, sessions_up_to
+from flows.service.schedules import DELAY, next_night
+
+TOLERANCE = timedelta(hours=2)  # a night that could not fetch is tried again for over an hour
+REFUSED_SESSIONS = 30
+WAITING_DAYS = 7  # an alert that no webhook took in a week is no news: the store keeps it
+
+
+@dataclass(frozen=True)
+class Skill:
+    """A running figure with its 95 % interval (missing below 20 nights), beside the naive rule that is best at it."""
+
+    value: float
+    low: float
+    high: float
+    rule: str | None
+    rule_value: float | None
+
+
+@dataclass(frozen=True)
+class ModelAge:
+    """The latest model, and when the policy wants another: every so many sessions, if it is missing, or never."""
+
+    run_id: str
+    trained_on: date
+    age: int | None
+    policy: Retrain | None
+    due_in: int | None  # sessions; None where the policy names no age
+
+
+@dataclass(frozen=True)
+class Due:
+    """The last session whose night had its time, and since when: its scheduled moment."""
+
+    as_of: date
+    since: datetime
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a market stands. What takes its exchange (ages, what is due) is missing where that is not known.
+
+    `outcome` is that of the last night: complete, complete_with_gaps, refused, running or interrupted; None before the
+    first. `age` counts the sessions closed since the last complete night; `problem` says what is late or was refused.
+    """
+
+    market: str
+    as_of: date | None
+    outcome: str | None
+    gaps: int
+    reason: str | None
+    started_at: datetime | None
+    age: int | None
+    due: Due | None
+    is_late: bool
+    next_run: datetime | None
+    model: ModelAge | None
+    refused_bars: int | None
+    scored_nights: int
+    acc: Skill | None
+    mcc: Skill | None
+    alerts_not_sent: int
+    note: str | None
+
+    @property
+    def problem(self) -> str | None:
+        """What `--check` complains of, in one line, or None."""
+        if self.outcome == "refused":
+            return f"{self.market}: night of {self.as_of} refused: {self.reason}"
+        return f"{self.market}: {late_message(self)}" if self.is_late else None
+
+
+def late_message(late: Standing) -> str:
+    """Say which night is late, and how far the market has come."""
+    assert late.due is not None
+    begun = "" if late.as_of != late.due.as_of else f"; it is {late.outcome}"
+    return f"night of {late.due.as_of} is not complete, due since {moment(late.due.since)}{begun}"
+
+
+def moment(when: datetime) -> str:
+    """A moment to be read."""
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def named_markets(engine: Engine, names: Sequence[str], files: Sequence[Path]) -> dict[str, Market | None]:
+    """The markets asked for by name or file, by default all that the store has a night or a fetch of.
+
+    A name that neither the package nor a file defines has None. Raises UsageError for one that the store lacks.
+    """
+    own = {market.name: market for market in map(load_market_file, files)}
+    with reading(engine) as conn:
+        stored = standing.markets(conn)
+    wanted = [*names, *own] if names else stored
+    for name in wanted:
+        if name not in stored:
+            held = f"it has {', '.join(stored)}" if stored else "it has none yet"
+            raise UsageError(f"the store has no night and no fetch of market {name!r}: {held}")
+    known = market_names()
+    return {name: own[name] if name in own else load_market(name) if name in known else None for name in wanted}
+
+
+def standing_of(engine: Engine, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY) -> Standing:
+    """How one market stands; `market` is None for one whose file was not named."""
+    with reading(engine) as conn:
+        last, complete = (standing.last_night(conn, name, complete=whole) for whole in (False, True))
+        run = queries.latest_run(conn, name)
+        scores = standing.running_scores(conn, name)
+        unsent = waiting_alerts(conn, now, name)
+        clock = _clock(conn, market, now, delay)
+    outcome = _outcome(engine, name, last)
+    closed, due = clock.closed, clock.due
+    done = complete["as_of"] if complete else None
+    return Standing(
+        market=name,
+        as_of=last["as_of"] if last else None,
+        outcome=outcome,
+        gaps=len(last["gaps"] or []) if last else 0,
+        reason=last["reason"] if last else None,
+        started_at=last["started_at"] if last else None,
+        age=_sessions_since(market, done, closed),
+        due=due,
+        is_late=last is not None and due is not None and (done is None or done < due.as_of),
+        next_run=clock.next_run,
+        model=_model_age(market, run, closed),
+        refused_bars=clock.refused_bars,
+        scored_nights=int(scores["nights"].max()) if len(scores) else 0,
+        acc=_skill(scores, "acc"),
+        mcc=_skill(scores, "mcc"),
+        alerts_not_sent=len(unsent),
+        note=clock.note,
+    )
+
+
+def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -> pd.DataFrame:
+    """Alerts of the last days that nobody took yet, oldest first: the columns of alert."""
+    unsent = service.alerts(conn, market, unsent=True)
+    return unsent[unsent["raised_at"] >= pd.Timestamp(now) - timedelta(days=WAITING_DAYS)]
+
+
+def due_night(market: Market, now: datetime, delay: timedelta = DELAY) -> Due:
+    """The last night that should be complete by now: its scheduled moment, and two hours, have passed."""
+    session = last_closed_session(market.calendar, now - TOLERANCE, grace=timedelta(0))
+    while (since := next_night(market, session_close(market.calendar, session), delay)) + TOLERANCE > now:
+        session = previous_session(market.calendar, session)
+    return Due(session, since)
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """What the calendar of a market's exchange says now."""
+
+    closed: date | None = None
+    due: Due | None = None
+    next_run: datetime | None = None
+    refused_bars: int | None = None
+    note: str | None = None
+
+
+def _clock(conn: Connection, market: Market | None, now: datetime, delay: timedelta) -> _Clock:
+    if market is None:
+        return _Clock(note="its exchange is not known here: name its file with --market-file")
+    closed = last_closed_session(market.calendar, now)
+    first = sessions_up_to(market.calendar, closed, REFUSED_SESSIONS)[0].date()
+    refused = queries.refused_bars(conn, market.name, first, now.date())
+    bars = len(refused[["symbol", "session"]].drop_duplicates())
+    try:
+        return _Clock(closed, due_night(market, now, delay), next_night(market, now, delay), bars)
+    except DtmlError as error:  # the calendar ends
+        return _Clock(closed, refused_bars=bars, note=str(error))
+
+
+def _outcome(engine: Engine, name: str, last: Mapping[str, Any] | None) -> str | None:
+    """The status of a night; one that no process is at was interrupted, whatever its row still says."""
+    if last is None or last["status"] != "running":
+        return last["status"] if last else None
+    try:
+        with market_lock(engine, name):
+            return "interrupted"
+    except StoreBusyError:
+        return "running"
+
+
+def _sessions_since(market: Market | None, day: date | None, closed: date | None) -> int | None:
+    if market is None or day is None or closed is None:
+        return None
+    return len(sessions_between(market.calendar, day + timedelta(days=1), closed))
+
+
+def _model_age(market: Market | None, run: Mapping[str, Any] | None, closed: date | None) -> ModelAge | None:
+    if run is None:
+        return None
+    age = _sessions_since(market, run["train_last"], closed)
+    policy = None if market is None else market.retrain
+    due_in = max(0, policy - age) if isinstance(policy, int) and age is not None else None
+    return ModelAge(run["id"], run["train_last"], age, policy, due_in)
+
+
+def _skill(scores: pd.DataFrame, figure: str) -> Skill | None:
+    """The model's figure and the best one among the rules that were scored on as many nights."""
+    pair = beside_rules(scores[scores[figure].notna()])
+    if pair is None:
+        return None
+    mine, rules = pair
+    best = best_at(rules, figure)
+    return Skill(
+        value=float(mine[figure]),
+        low=float(mine[f"{figure}_low"]),
+        high=float(mine[f"{figure}_high"]),
+        rule=None if best is None else str(best["predictor"]),
+        rule_value=None if best is None else float(best[figure]),
+    )

@@ -1,0 +1,58 @@
+"""Ends that leave nothing behind: signals, and the death of a parent."""
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import FrameType
+
+from flows.service.prefect_server import stop_temporary_servers
+from translation.training.parents import end_with
+
+SERVICE = "DTML_SERVICE"  # the process of `dtml serve` that a run was started by
+GO_ON = "interrupted: run the same command again to go on"
+
+
+@contextmanager
+def signals_of(attended: bool) -> Iterator[None]:
+    """End an attended run on the first interrupt or termination, with its temporary server.
+
+    Left to itself Prefect would spend minutes telling a server that the same signal has ended. Nothing is lost by
+    leaving: what is stored is whole, and a training continues from its last epoch. Entered inside a flow, because
+    Prefect takes SIGTERM for itself when it starts one.
+    """
+    if not attended:
+        yield
+        return
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        stop_temporary_servers()
+        print(GO_ON, file=sys.stderr)  # noqa: T201
+        os._exit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_with_service() -> None:
+    """End a run that `dtml serve` started when the service ends, however that was."""
+    if service := os.environ.get(SERVICE):
+        end_with(int(service))
+
+
+@cache
+def end_with_parent() -> None:
+    """End this process when the one that started it ends, however that was: a pool's worker would wait for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    assert parent.pid is not None
+    end_with(parent.pid)

@@ -1,0 +1,127 @@
+"""Audit a market for look-ahead: its own bars, settings, stored nights, latest model, and leaks planted in all of them.
+
+A part of the market and short trainings stand for the whole, so that it takes a minute or two; what is printed says so.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+
+from db.engine import open_engine, reading, transaction, upgrade
+from db.rows import queries, repositories
+from dtml.backtest.folds import Fold
+from dtml.lookahead.audit import LOOK_AHEAD, LOOK_BACK, SHORT, Finding, audit, audit_model, changes, hurried, prove
+from dtml.lookahead.pipeline import History, Pipeline
+from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
+from flows.backtest.folds import Nights
+from flows.nightly.context import Desk, stored_bars
+from flows.nightly.fetch import save_universe
+from flows.nightly.predict import forecast
+from flows.nightly.train import fit_model, load_model
+
+STOCKS, SESSIONS = 50, 1000  # at most: a part of a market shows what the whole does, in a minute or two
+SEED = 0  # of what is drawn: the same audit of the same bars finds the same
+FETCHED = datetime(2000, 1, 1, tzinfo=UTC)  # when all bars of an audit's own stores became known: no difference there
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found: rows `audited, check, at, passed, detail`, and of the planted leaks which were caught by what."""
+
+    findings: pd.DataFrame
+    proof: pd.DataFrame
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found in what is honest, and every planted leak."""
+        return bool(self.findings["passed"].all() and (self.proof["caught"] == self.proof["planted"]).all())
+
+
+def audit_market(desk: Desk, as_of: date, tell: Callable[[str], object]) -> Audit:
+    """Audit windows, training and predictions on the last stored sessions up to a day; nothing is written.
+
+    `tell` is called with each step in words.
+    """
+    first = sessions_up_to(desk.market.calendar, as_of, SESSIONS)[0].date()
+    bars, _ = stored_bars(desk, first, as_of)
+    until = next_session(desk.market.calendar, as_of)
+    history = History(bars, sessions_between(desk.market.calendar, bars["session"].min().date(), until), desk.market)
+    part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
+    tell("the pipeline: windows, spans, training, predictions")
+    findings = audit(Pipeline(desk.experiment), part, seed=SEED)
+    rows = [{"audited": "pipeline"} | asdict(each) for each in findings]
+    tell("nights from a store")
+    rows += [{"audited": "nights"} | asdict(stored_nights(desk, part, findings[0].at, SEED))]
+    with reading(desk.engine) as conn:
+        trained = queries.latest_run(conn, desk.name, on_or_before=as_of) is not None
+    if trained:
+        model = load_model(desk, as_of)
+        tell(f"the model {model.run_id}")
+        rows += [{"audited": model.run_id} | asdict(each) for each in audit_model(model.ensemble, history, seed=SEED)]
+    tell("leaks planted on purpose")
+    return Audit(pd.DataFrame(rows), prove(part, desk.experiment, seed=SEED, dates=1))
+
+
+def stored_nights(desk: Desk, history: History, at: pd.Timestamp, seed: int) -> Finding:
+    """Train as of `at` and make the nights up to it from a store: scrambling every later bar in it may change nothing.
+
+    This is the code of a night, and of a fold of a backtest that goes on after `at`, with what they ask of a store.
+    Neither the bars that the training reads, of which its run's name is a digest, nor any prediction may change a bit.
+    """
+    scrambled = replace(history.scrambled_after(at, seed), market=history.market)
+    (run_id, made), (other_id, again) = (_nights(desk, each, at) for each in (history, scrambled))
+    differing = [(rows, others) for rows, others in zip(made, again, strict=True) if not rows.equals(others)]
+    alone, walked = map(len, made)
+    detail = (
+        f"{alone} predictions of single nights and {walked} of a fold's, the same to the last bit whatever the store "
+        "holds of later"
+    )
+    if run_id != other_id:
+        detail = f"the training as of {at.date()} reads bars of later sessions"
+    elif differing:
+        detail = changes(*differing[0])
+    return Finding("stored_nights", at, run_id == other_id and not differing and alone > 0, detail)
+
+
+def _nights(desk: Desk, history: History, at: pd.Timestamp) -> tuple[str, tuple[pd.DataFrame, pd.DataFrame]]:
+    """The name of a short training as of `at` on a store that holds this history, and what it predicts up to then.
+
+    The predictions are those of single nights, and those of the same nights as a fold, without the refused ones.
+    """
+    with TemporaryDirectory(prefix="dtml-audit-") as folder, _models_in(folder):
+        engine = open_engine(f"sqlite:///{folder}/store.sqlite")
+        mine = replace(desk, market=history.market, engine=engine, device="cpu")
+        mine = replace(mine, experiment=hurried(desk.experiment, SHORT))
+        upgrade(engine)
+        with transaction(engine) as conn:
+            save_universe(conn, mine)
+            repositories.append_prices(conn, mine.name, history.bars, source="audit", known_at=FETCHED)
+        model = fit_model(mine, at.date()).model
+        index = history.bars.loc[history.bars["symbol"] == mine.market.index.symbol, "session"]
+        days = [day.date() for day in index[index <= at].sort_values().iloc[-1 - LOOK_BACK :]]
+        made = [forecast(mine, model, day).predictions for day in days]
+        later = history.sessions[history.sessions > at][LOOK_AHEAD - 1].date()
+        fold = Fold(1, days[0], next_session(mine.market.calendar, days[0]), later)
+        walked, _ = Nights(mine, fold, FETCHED).predict(model)
+        engine.dispose()
+    rows = pd.concat(made, ignore_index=True)
+    walked = walked.reindex(columns=list(rows))
+    return model.run_id, (rows, walked[walked["as_of"] <= at])
+
+
+@contextmanager
+def _models_in(folder: str) -> Iterator[None]:
+    """Keep what is trained meanwhile in a folder of its own."""
+    before = os.environ.get("DTML_DATA")
+    os.environ["DTML_DATA"] = folder
+    try:
+        yield
+    finally:
+        del os.environ["DTML_DATA"]
+        if before is not None:
+            os.environ["DTML_DATA"] = before

@@ -1,0 +1,240 @@
+"""Test what a market's latest model looks at: train networks like it on true labels and on nonsense, and compare.
+
+A part of the market and short trainings stand for the whole, so that it takes some minutes; what is printed says so.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime
+from math import comb
+from threading import Event
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+from db.engine import reading, transaction
+from db.rows import evidence, queries
+from dtml.attention.significance import (
+    SIGNIFICANT,
+    STOCK_DAYS,
+    STOCKS,
+    Findings,
+    Positions,
+    attention_by_day,
+    find,
+    importance_by_day,
+    shuffled,
+)
+from dtml.errors import DtmlError, UsageError
+from dtml.experiments import Experiment
+from dtml.lookahead.pipeline import CPU, History, Pipeline
+from dtml.markets import Market
+from dtml.model import DTML, ModelConfig
+from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
+from dtml.sources.simulated import SimulatedMarket
+from dtml.training.fit import fit_members
+from dtml.training.members import Fit
+from dtml.windows import Windows
+from flows.nightly.context import Desk, experiment_of, stored_bars
+
+VALIDATION_DAYS, DAYS = 126, 42  # at most: of validation, and of these looked at, evenly spaced
+FEWEST_STOCKS = 4
+
+T = TypeVar("T")
+Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How many networks are trained on true labels and on shuffled ones, and for how many epochs."""
+
+    members: int = 4
+    shuffles: int = 8
+    epochs: int = 12
+
+    def __post_init__(self) -> None:
+        if min(self.members, self.shuffles, self.epochs) < 1:
+            raise UsageError(
+                f"members, shuffles and epochs are 1 or more; got {self.members}, {self.shuffles} and {self.epochs}"
+            )
+        swapped = 2 if self.members == self.shuffles else 1  # groups of one size are as far apart when they swap names
+        ways = comb(self.members + self.shuffles, self.members) // swapped
+        if ways * SIGNIFICANT < 1:
+            raise UsageError(
+                f"{self.members} members and {self.shuffles} shuffles can be grouped in {ways} ways and never be told "
+                f"apart at p <= {SIGNIFICANT}: ask for more of them"
+            )
+
+
+def latest_run(desk: Desk, as_of: date | None) -> dict[str, Any]:
+    """The row of the market's model trained on the latest sessions, none after a day, if one is named."""
+    with reading(desk.engine) as conn:
+        run = queries.latest_run(conn, desk.name, on_or_before=as_of)
+    if run is None:
+        up_to = "" if as_of is None else f" up to {as_of}"
+        raise UsageError(f"market {desk.name} has no model trained{up_to}: run `dtml train {desk.name}`")
+    return run
+
+
+def stored_explanation(desk: Desk, run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What was found of a run before; None when it was never tested."""
+    with reading(desk.engine) as conn:
+        return evidence.explanation(conn, run["id"])
+
+
+def explain_run(desk: Desk, run: Mapping[str, Any], trial: Trial, tell: Tell = str) -> dict[str, Any]:
+    """Test what networks of a run's settings look at, on the bars that the run knew; store and return the row.
+
+    `tell` is called with each step in words. Raises DtmlError for a history too short to train, or too few stocks.
+    """
+    begun = time.perf_counter()
+    tell("reading bars")
+    history, as_of = history_of(desk, run), run["train_last"]
+    found = explain(experiment_of(run), history, pd.Timestamp(as_of), trial, tell)
+    row = {
+        "run_id": run["id"],
+        "market": desk.name,
+        "as_of": as_of,
+        "made_at": datetime.now(UTC),
+        "epochs": trial.epochs,
+        **{name: _stored(value) for name, value in asdict(found).items()},
+        "seconds": time.perf_counter() - begun,
+    }
+    with transaction(desk.engine) as conn:
+        evidence.save_explanation(conn, row)
+    return row
+
+
+def history_of(desk: Desk, run: Mapping[str, Any]) -> History:
+    """The last sessions that a run could see, as it knew them, of at most `STOCKS` of its stocks, always the same.
+
+    They are members of that day, or all that the model knows one by one, and there are at most `STOCK_DAYS`: the fewer
+    stocks, the more sessions.
+    """
+    calendar, as_of = desk.market.calendar, run["train_last"]
+    market = desk.market.with_symbols(run["config"].get("stocks") or desk.members(as_of))
+    count = STOCK_DAYS // min(STOCKS, len(market.symbols))
+    first = sessions_up_to(calendar, as_of, count)[0].date()
+    bars, _ = stored_bars(desk, first, as_of, run["data_watermark"])
+    sessions = sessions_between(calendar, bars["session"].min().date(), next_session(calendar, as_of))
+    return History(bars, sessions, market).cut(stocks=STOCKS, sessions=count, seed=0)
+
+
+def explain(
+    experiment: Experiment, history: History, as_of: pd.Timestamp, trial: Trial, tell: Tell = str, *, seed: int = 0
+) -> Findings:
+    """Train networks of an experiment as of a date, on true labels and on shuffled ones, and test what they look at."""
+    pipeline = Pipeline(shortened(experiment, trial.epochs))
+    train, validation = pipeline.spans(pipeline.windows(history), as_of)
+    days = days_looked_at(validation)
+    there = validation.observed[days].numpy()
+    stocks = np.flatnonzero(2 * there.sum(axis=0) > len(days))  # any two of them share a day
+    if len(stocks) < FEWEST_STOCKS:
+        raise DtmlError(
+            f"{len(stocks)} stocks of {history.market.name} are there on most days of validation up to "
+            f"{as_of.date()}: to compare what they look at takes {FEWEST_STOCKS}"
+        )
+    networks = train_networks(train, validation, pipeline.experiment, trial, tell)
+    tell("what moves whom")
+    true = networks[: trial.members]
+    moved = _side_by_side(lambda i, _: importance_by_day(true[i], validation, days, seed=seed), len(true))
+    looked = _side_by_side(lambda i, _: attention_by_day(networks[i], validation, days), len(networks))
+    here = np.ix_(np.arange(len(days)), stocks, stocks)
+    return find(
+        np.array([each[here] for each in looked]),
+        np.mean(moved, axis=0)[here],
+        there[:, stocks, None] & there[:, None, stocks],
+        trial.members,
+        known_drivers(history.market, [validation.symbols[stock] for stock in stocks]),
+        seed=seed,
+    )
+
+
+def shortened(experiment: Experiment, epochs: int) -> Experiment:
+    """The same experiment for so many epochs, whatever validation says, with no more of it than is looked at.
+
+    All else is as in the run: hurried as for the look-ahead audit, networks learn little of the simulated market's
+    leaders, and what they look at would be tested in vain.
+    """
+    return replace(
+        experiment,
+        training=replace(experiment.training, epochs=epochs, patience=None),
+        validation_sessions=min(experiment.validation_sessions, VALIDATION_DAYS),
+    )
+
+
+def days_looked_at(validation: Windows) -> Positions:
+    """Positions of days with an observed stock, evenly spaced over all of them."""
+    days = np.flatnonzero(validation.observed.any(dim=1).numpy())
+    chosen = np.linspace(0, len(days) - 1, min(DAYS, len(days))).round().astype(int)
+    return np.asarray(days[chosen])
+
+
+def known_drivers(market: Market, symbols: Sequence[str]) -> dict[int, int]:
+    """Positions of the stocks of a simulated market that follow another, with its position; else nothing is known."""
+    law, place = SimulatedMarket(), {symbol: position for position, symbol in enumerate(symbols)}
+    if market.source != "simulated":
+        return {}
+    pairs = [(symbol, law.leader_of(symbol)) for symbol in symbols if symbol in law.follower_symbols]
+    return {place[follower]: place[leader] for follower, leader in pairs if leader in place}
+
+
+def train_networks(
+    train: Windows, validation: Windows, experiment: Experiment, trial: Trial, tell: Tell = str
+) -> list[DTML]:
+    """Networks of true labels, then one of each shuffle; every network and every shuffle has a seed of its own."""
+    count = trial.members + trial.shuffles
+    tell(f"training {count} networks")
+    true = fit_members(train, validation, experiment.members_of(*range(trial.members)), device=CPU)
+
+    def fit(place: int, stopped: Event) -> Fit:
+        def watch(*_: object) -> None:
+            if stopped.is_set():
+                raise InterruptedError
+
+        seed = trial.members + place
+        parts = shuffled(train, 2 * seed), shuffled(validation, 2 * seed + 1)
+        return fit_members(*parts, experiment.members_of(seed), device=CPU, on_epoch=watch)[0]
+
+    fits = true + _side_by_side(
+        fit, trial.shuffles, lambda done: tell(f"trained {len(true) + done} of {count} networks")
+    )
+    return networks_of(fits, experiment.model, len(train.symbols))
+
+
+def networks_of(fits: Sequence[Fit], config: ModelConfig, stocks: int) -> list[DTML]:
+    """The network of each fit, with the weights that were best on validation."""
+    networks = [config.build(stocks) for _ in fits]
+    for network, fitted in zip(networks, fits, strict=True):
+        network.load_state_dict(fitted.best)
+    return [network.eval() for network in networks]
+
+
+def _side_by_side(work: Callable[[int, Event], T], count: int, report: Callable[[int], object] = int) -> list[T]:
+    """What `work` makes of 0, 1, ..., on as many threads as there are cores, each computing on one.
+
+    Once anything fails, and on an interrupt, the event that each is given is set.
+    """
+    threads, interval, stopped = torch.get_num_threads(), sys.getswitchinterval(), Event()
+    made: list[T] = []
+    pool = ThreadPoolExecutor(min(count, threads), initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        for each in pool.map(work, range(count), [stopped] * count):
+            made.append(each)
+            report(len(made))
+    finally:
+        stopped.set()
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
+        sys.setswitchinterval(interval)  # of trainings that end side by side, one leaves another's
+    return made
+
+
+def _stored(value: Any) -> Any:
+    """The value as a store has it: None for what is missing."""
+    return None if isinstance(value, float) and np.isnan(value) else value

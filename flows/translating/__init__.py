@@ -1,0 +1,1 @@
+"""Translation jobs: training, texts, files, the queue, a demonstration."""

@@ -1,0 +1,48 @@
+"""The page of some translations: which pieces of the source each piece of the translation looked at."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dtml.pages.charts import environment
+from flows.settings import write_page
+from translation.jobs import Translation
+from translation.models import Card
+
+CELL = 22  # pixels
+LETTER = 8  # pixels, at most nearly
+
+
+def write_alignments(file: Path, card: Card, texts: Sequence[str], found: Sequence[Translation]) -> None:
+    """Write the page; each translation needs its attention."""
+    maps = [
+        {"text": text, "said": said.text, "parts": [alignment(*part) for part in said.attention]}
+        for text, said in zip(texts, found, strict=True)
+    ]
+    templates = environment(folder=Path(__file__).parent)
+    page = templates.get_template("alignment_page.html").render(card=card, maps=maps)
+    write_page(file, page)
+
+
+def alignment(source: Sequence[str], target: Sequence[str], weights: object) -> dict[str, object]:
+    """What the template draws: a row a target piece, a column a source piece, shaded by the weight, 0 to 1."""
+    rows = weights.tolist()  # type: ignore[attr-defined]
+    left, top = _room(target), _room(source)
+    return {
+        "source": list(source),
+        "target": list(target),
+        "cell": CELL,
+        "left": left,
+        "top": top,
+        "width": left + CELL * len(source),
+        "height": top + CELL * len(target),
+        "cells": [
+            (left + CELL * column, top + CELL * row, max(0.0, min(1.0, weight)))
+            for row, values in enumerate(rows)
+            for column, weight in enumerate(values)
+            if weight >= 0.01
+        ],
+    }
+
+
+def _room(pieces: Sequence[str]) -> int:
+    return 12 + LETTER * max(map(len, pieces))

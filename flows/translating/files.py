@@ -1,0 +1,120 @@
+"""Files translated line by line: what was done before an interruption is kept, and the result is there when whole."""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from flows.settings import err
+from translation.data.corpus import lines_of
+from translation.decoding.beam_search import Search
+from translation.errors import TranslationError, UsageError
+from translation.files import write_whole
+from translation.jobs import translate
+from translation.models import Model
+
+log = logging.getLogger(__name__)
+
+LINES_AT_ONCE = 1000
+WRONG_SHARE = 0.5  # of the first lines that read like the target language: the file is surely of the other one
+
+
+def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: str) -> int:
+    """Write a translation for each line of `source` to `to`; how many lines it has.
+
+    What is under way lies beside `to`, with the ending .partial, and belongs to one text, model and search. Raises
+    UsageError for a file that is empty, not UTF-8, or in the language that the model writes, and for a place that
+    cannot be written to; TranslationError while another process writes it.
+    """
+    total, text_hash = _read_whole(source)
+    _require_place(source, to)
+    lock = FileLock(to.with_name(f"{to.name}.partial.lock"), timeout=0)
+    try:
+        with lock:
+            try:
+                _translate(model, source, to, how, {"text": text_hash, "model": receipt, "search": repr(how)})
+            finally:
+                Path(lock.lock_file).unlink(missing_ok=True)
+    except Timeout:
+        raise TranslationError(f"another process writes {to}: let it end, or choose another place") from None
+    return total
+
+
+def _translate(model: Model, source: Path, to: Path, how: Search, key: Mapping[str, object]) -> None:
+    partial, notes = to.with_name(f"{to.name}.partial"), to.with_name(f"{to.name}.partial.json")
+    done = _done(partial, notes, key)
+    if not done:
+        _require_direction(model, source)
+        partial.write_bytes(b"")
+        write_whole(notes, lambda file: file.write_text(json.dumps(key)))
+    else:
+        log.info("%d lines were done before", done)
+    lines = islice(lines_of(source), done, None)
+    while part := list(islice(lines, LINES_AT_ONCE)):
+        said = [" ".join(each.text.splitlines()) for each in translate(model, part, how)]
+        _append(partial, said)
+        done += len(part)
+        if err.is_terminal:
+            log.info("%d lines", done)
+    with partial.open("rb") as stream:
+        os.fsync(stream.fileno())
+    partial.replace(to)
+    notes.unlink(missing_ok=True)
+
+
+def _read_whole(source: Path) -> tuple[int, str]:
+    """How many lines a text has and a hash of them: a line that cannot be read is known before the work begins."""
+    total, digest = 0, hashlib.sha256()
+    for line in lines_of(source):
+        total += 1
+        digest.update(f"{line}\n".encode())
+    if not total:
+        raise UsageError(f"{source} is empty: there is nothing to translate in it")
+    return total, digest.hexdigest()
+
+
+def _require_place(source: Path, to: Path) -> None:
+    if not to.parent.is_dir():
+        raise UsageError(f"there is no folder {to.parent} to write {to.name} to: make it first")
+    if to.is_dir():
+        raise UsageError(f"{to} is a folder: name a file")
+    if to.exists() and to.samefile(source):
+        raise UsageError(f"{to} is the text itself: write its translation to another file")
+    if not os.access(to.parent, os.W_OK):
+        raise UsageError(f"{to.parent} may not be written to: choose another folder")
+
+
+def _done(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
+    """How many lines were written whole by the same work; a line that was cut is cut off."""
+    if not partial.exists() or not notes.exists() or json.loads(notes.read_text()) != key:
+        return 0
+    written = partial.read_bytes()
+    whole = written[: written.rfind(b"\n") + 1]
+    partial.write_bytes(whole)
+    return whole.count(b"\n")
+
+
+def _append(file: Path, lines: list[str]) -> None:
+    try:
+        with file.open("a", encoding="utf-8", newline="\n") as stream:
+            stream.writelines(f"{line}\n" for line in lines)
+    except OSError as error:
+        raise TranslationError(
+            f"cannot write {file}: {error.strerror}; free some space and run the same command again to go on"
+        ) from error
+
+
+def _require_direction(model: Model, source: Path) -> None:
+    first = [line for line in islice(lines_of(source), LINES_AT_ONCE) if line.strip()]
+    wrong = sum(model.direction.reads_like_target(row) for row in model.source.encode_all(first))
+    if first and wrong > WRONG_SHARE * len(first):
+        card = model.card
+        raise UsageError(
+            f"{source} reads like {card.target_language}, but {card.name} translates {card.languages}: take a model "
+            "of the other direction"
+        )

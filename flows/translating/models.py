@@ -1,0 +1,205 @@
+"""Translation models of the data folder and what the store knows of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from sqlalchemy import Engine
+
+from db.engine import transaction
+from db.rows import translations
+from flows.settings import data_folder
+from translation.data.corpus import Corpus, check_direction
+from translation.data.corpus_cache import hash_of
+from translation.decoding.beam_search import Search
+from translation.errors import TranslationError, UsageError
+from translation.jobs import Trained, Watch, train_model, translate
+from translation.models import CONFIG, Card, Model, load_model, read_card
+from translation.recipes import Recipe
+from translation.scoring import Comparison, Score, compare, score
+from translation.training.checkpoints import STATE
+from translation.training.distributed import join_group
+from translation.training.loop import Check
+
+Say = Callable[[str], object]
+COMPARED = 200  # sentences
+
+
+def models_folder() -> Path:
+    """Where models lie, a folder each."""
+    return data_folder() / "translation"
+
+
+def work_folder(name: str) -> Path:
+    """Where a training keeps what it goes on from."""
+    return data_folder() / "training" / "translation" / name
+
+
+def model_names() -> list[str]:
+    """The models that are whole, by name."""
+    return sorted(card.parent.name for card in models_folder().glob(f"[!.]*/{CONFIG}"))
+
+
+def chosen(name: str | None) -> Path:
+    """The folder of a model; without a name that of the only one. Raises UsageError where that is none."""
+    names = model_names()
+    if name is None and len(names) == 1:
+        return models_folder() / names[0]
+    listed = f"there are {', '.join(names)}" if names else "there is none yet: train one, or run dtml translate demo"
+    if name is None:
+        raise UsageError(f"name a model with --model: {listed}")
+    if name not in names:
+        raise UsageError(f"no model {name!r} in {models_folder()}: {listed}")
+    return models_folder() / name
+
+
+def open_model(name: str | None, device: torch.device) -> Model:
+    """A model, ready to translate."""
+    return load_model(chosen(name), device)
+
+
+def receipt(card: Card) -> str:
+    """Names a model's weights and what they were trained on."""
+    return f"{card.name}/{card.weights_hash[:12]}/{card.made['corpus_hash'][:12]}"
+
+
+def train_and_store(
+    recipe: Recipe, device: str, engine: Engine, say: Say, on_check: Callable[[Check], object]
+) -> Trained:
+    """Train a recipe's model in the data folder and store it, its progress and its scores.
+
+    Raises TranslationError while another process trains a model of its name.
+    """
+    work = work_folder(recipe.name)
+    work.mkdir(parents=True, exist_ok=True)
+    group, place = join_group(device)
+    try:
+        with FileLock(work / "train.lock", timeout=0):
+            if not (work / STATE).exists():
+                with transaction(engine) as conn:
+                    translations.forget_progress(conn, recipe.name)
+
+            def keep(check: Check) -> None:
+                with transaction(engine) as conn:
+                    translations.save_progress(conn, [_progress_row(recipe.name, check)])
+                on_check(check)
+
+            watch = Watch(keep, say)
+            trained = train_model(recipe, models_folder(), work=work, device=place, group=group, watch=watch)
+    except Timeout:
+        raise TranslationError(
+            f"another process trains {recipe.name}: let it end, or name this one otherwise"
+        ) from None
+    assert trained is not None, "the first of a group keeps the books"
+    with transaction(engine) as conn:
+        translations.save_model(conn, _model_row(trained))
+    return trained
+
+
+def assist(recipe: Recipe, device: str) -> None:
+    """Take part in a training whose books another process of the group keeps."""
+    group, place = join_group(device)
+    work = work_folder(recipe.name)
+    train_model(recipe, models_folder(), work=work, device=place, group=group, watch=Watch())
+
+
+def _progress_row(name: str, check: Check) -> dict[str, Any]:
+    told = asdict(check)
+    told.pop("seconds_left")
+    return {"model": name, "at": datetime.now(UTC)} | told
+
+
+def _model_row(trained: Trained) -> dict[str, Any]:
+    card, progress = trained.model.card, trained.progress
+    return {
+        "name": card.name,
+        "kind": card.kind,
+        "size": card.size,
+        "source_language": card.source_language,
+        "target_language": card.target_language,
+        "parameters": sum(each.numel() for each in trained.model.network.parameters()),
+        "vocabulary": trained.model.target.size,
+        "pairs": card.made["pairs"],
+        "steps": progress.step,
+        "epochs": progress.epoch + progress.place / progress.batches,
+        "config": dict(card.network) | {name: card.made[name] for name in ("training", "rules", "decide_by")},
+        "seed": card.made["training"]["seed"],
+        "code_version": version("dtml-nightshift"),
+        "folder": str(models_folder() / card.name),
+        "checkpoint_hash": card.weights_hash,
+        "tokenizer_hash": card.tokenizer_hashes[0],
+        "corpus_hash": card.made["corpus_hash"],
+        "receipt": receipt(card),
+        "validation_loss": card.made["validation_loss"],
+        "validation_bleu": card.made["validation_bleu"],
+        "created_at": datetime.now(UTC),
+    }
+
+
+def named_test(card: Card, test: str, references: Path | None = None, columns: tuple[int, int] = (0, 1)) -> Corpus:
+    """A test of the model's recipe by name, or files, of which a table has its sentences in these columns.
+
+    Raises UsageError for a name that is neither, and for files of the other direction.
+    """
+    named: Mapping[str, Mapping[str, Any]] = card.made["tests"]
+    if test in named and references is None:
+        told = named[test]
+        first, second = told["columns"]
+        return Corpus(Path(told["source"]), told["target"] and Path(told["target"]), (first, second), name=test)
+    if not Path(test).exists():
+        known = f"its tests are {', '.join(named)}" if named else "it has no test"
+        raise UsageError(f"{test!r} is no test set of {card.name} ({known}) and no file")
+    corpus = Corpus(Path(test), references, columns, name=Path(test).name)
+    check_direction(corpus, card.source_language, card.target_language)
+    return corpus
+
+
+def compared_sources(model: Model) -> list[str]:
+    """Sentences to compare engines on: the first of the model's first test set, where its files still are."""
+    for name in model.card.made["tests"]:
+        corpus = named_test(model.card, name)
+        if all(file is None or file.exists() for file in (corpus.source, corpus.target)):
+            return [source for source, _ in islice(corpus.pairs(), COMPARED)]
+    return []
+
+
+def score_on(
+    model: Model, test: Corpus, how: Search, engine: Engine, against: Model | None = None
+) -> tuple[Score, Comparison | None]:
+    """Translate a test set, score it, alone or against another model, and store the scores."""
+    pairs = list(test.pairs())
+    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    language = model.card.target_language
+    said = [each.text for each in translate(model, sources, how)]
+    found, compared = score(said, references, language=language), None
+    row = {
+        "model": model.card.name,
+        "test": test.name,
+        "test_hash": hash_of(test),
+        "sentences": found.sentences,
+        "bleu": found.bleu,
+        "bleu_low": found.low,
+        "bleu_high": found.high,
+        "chrf": found.chrf,
+        "signature": found.signature,
+        "search": {"beams": how.beams, "alpha": how.alpha},
+        "scored_at": datetime.now(UTC),
+    }
+    if against is not None:
+        others = [each.text for each in translate(against, sources, how)]
+        compared = compare(said, others, references, language=language)
+        row |= {"against": against.card.name, "difference": compared.difference, "p": compared.p}
+    with transaction(engine) as conn:
+        translations.save_score(conn, row)
+    return found, compared
+
+
+def cards() -> list[Card]:
+    """What each model says of itself."""
+    return [read_card(models_folder() / name) for name in model_names()]

@@ -1,0 +1,91 @@
+"""Batches of sentences of nearly one length, so that little of what a network computes is padding."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from numpy import ndarray
+from torch import Tensor
+
+from translation.data.corpus import Examples, Sentences
+from translation.data.tokenizer import BEGIN, END, PAD
+from translation.errors import UsageError
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Token numbers (int64) of some pairs; a source ends with END, `target_output` is what follows `target_input`.
+
+    `target_input` begins with BEGIN and has no END, `target_output` ends with END and has no BEGIN. PAD fills a row.
+    """
+
+    source: Int[Tensor, "sentences source"]
+    target_input: Int[Tensor, "sentences target"]
+    target_output: Int[Tensor, "sentences target"]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are to predict, END among them."""
+        return int((self.target_output != PAD).sum())
+
+
+def order(examples: Examples, tokens: int, generator: torch.Generator | None) -> list[Int[ndarray, " sentences"]]:
+    """The examples of each batch of an epoch, as their numbers.
+
+    Sentences x longest side, BEGIN or END counted, is at most `tokens`; a longer example is a batch of its own.
+    With a generator, examples of the same lengths are shuffled, and so are the batches; without, they come from short
+    to long. The same generator state gives the same order, so a training goes on in the middle of an epoch.
+    """
+    if tokens < 1:
+        raise UsageError(f"a batch has 1 token or more, not {tokens}")
+    count = len(examples)
+    ties = np.arange(count) if generator is None else torch.randperm(count, generator=generator).numpy()
+    by_length = np.lexsort((ties, examples.source_lengths, examples.target_lengths))
+    longest = np.maximum(examples.source_lengths, examples.target_lengths)[by_length] + 1
+    bounds = _bounds(longest.tolist(), tokens)
+    cut = [by_length[start:stop] for start, stop in pairwise(bounds)]
+    if generator is None:
+        return cut
+    return [cut[place] for place in torch.randperm(len(cut), generator=generator).tolist()]
+
+
+def _bounds(longest: list[int], tokens: int) -> list[int]:
+    """Where each batch starts, and the end, of rows whose longer sides are so long."""
+    bounds = [0]
+    while (start := bounds[-1]) < len(longest):
+        stop, width = start + 1, longest[start]
+        while stop < len(longest) and (stop + 1 - start) * max(width, longest[stop]) <= tokens:
+            width = max(width, longest[stop])
+            stop += 1
+        bounds.append(stop)
+    return bounds
+
+
+def batch_of(examples: Examples, indices: Int[ndarray, " sentences"]) -> Batch:
+    """The batch of these examples; PAD comes behind the tokens."""
+    return Batch(
+        source=_padded(examples.source, indices, end=True),
+        target_input=_padded(examples.target, indices, begin=True),
+        target_output=_padded(examples.target, indices, end=True),
+    )
+
+
+def _padded(
+    sentences: Sentences, indices: Int[ndarray, " sentences"], *, begin: bool = False, end: bool = False
+) -> Int[Tensor, "sentences positions"]:
+    """Rows of tokens with BEGIN before or END behind them, filled with PAD."""
+    starts = sentences.starts[indices]
+    lengths = sentences.starts[indices + 1] - starts
+    width = int(lengths.max()) + begin + end
+    # Of each position among a row's own tokens.
+    places = np.broadcast_to(np.arange(width) - begin, (len(indices), width))
+    is_token: Bool[ndarray, "sentences positions"] = (places >= 0) & (places < lengths[:, None])
+    rows = np.full((len(indices), width), PAD, dtype=np.int64)
+    rows[is_token] = sentences.tokens[(starts[:, None] + places)[is_token]]
+    if begin:
+        rows[places == -1] = BEGIN
+    if end:
+        rows[places == lengths[:, None]] = END
+    return torch.from_numpy(rows)

@@ -1,0 +1,279 @@
+"""Sentences and their translations: read from files line by line, judged, and kept as token numbers."""
+
+import gzip
+import hashlib
+import sys
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int, Int32, Int64
+from numpy import ndarray
+
+from translation.data.tokenizer import Tokenizer
+from translation.errors import TranslationError, UsageError
+
+GZIP = b"\x1f\x8b"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+CHUNK = 4096  # pairs that are encoded at once
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Parallel text: two files whose lines translate each other, or one file with a tab between its columns.
+
+    Files are UTF-8, plain or gzip (known by their first bytes, not their names). Without `target`, `source` is the
+    table, and `columns` are the places of the two texts in it, from 0 on.
+    """
+
+    source: Path
+    target: Path | None = None
+    columns: tuple[int, int] = (0, 1)
+    name: str = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.target is None and (min(self.columns) < 0 or self.columns[0] == self.columns[1]):
+            raise UsageError(f"columns are two different places from 0 on, not {self.columns}")
+
+    def pairs(self) -> Iterator[Pair]:
+        """Each sentence with its translation, in the files' order; no file is ever whole in memory.
+
+        Raises UsageError for files that are missing, empty, of unequal length (after their last line) or not UTF-8,
+        and for a row without the columns; TranslationError for a damaged gzip file.
+        """
+        return self._rows(self.source) if self.target is None else _matched(self.source, self.target)
+
+    def _rows(self, file: Path) -> Iterator[Pair]:
+        first, second = self.columns
+        number = 0
+        for number, line in enumerate(lines_of(file), start=1):
+            row = line.split("\t")
+            if len(row) <= max(self.columns):
+                raise UsageError(
+                    f"{file.name} has {len(row)} column{'s'[: len(row) != 1]} at line {number}, "
+                    f"but columns {first} and {second} (from 0 on) are asked for: put tabs between columns"
+                )
+            yield row[first], row[second]
+        if not number:
+            raise UsageError(f"{file} is empty: there is nothing to translate in it")
+
+
+def _matched(source: Path, target: Path) -> Iterator[Pair]:
+    sources, targets = lines_of(source), lines_of(target)
+    count = 0
+    for first in sources:
+        second = next(targets, None)
+        if second is None:
+            rest = 1 + sum(1 for _ in sources)
+            raise _unequal(source, count + rest, target, count)
+        count += 1
+        yield first, second
+    if rest := sum(1 for _ in targets):
+        raise _unequal(source, count, target, count + rest)
+    if not count:
+        raise UsageError(f"{source} and {target} are empty: there is nothing to translate in them")
+
+
+def _unequal(source: Path, sources: int, target: Path, targets: int) -> UsageError:
+    return UsageError(
+        f"{source.name} has {sources:,} lines, {target.name} {targets:,}: line n of one must translate line n of the "
+        "other"
+    )
+
+
+def lines_of(file: Path) -> Iterator[str]:
+    """The lines of a UTF-8 text, plain or gzip; "\\n" and "\\r\\n" end a line, no other character does."""
+    try:
+        with file.open("rb") as start:
+            is_gzip = start.read(2) == GZIP
+        with gzip.open(file) if is_gzip else file.open("rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+                yield _decoded(text.removesuffix(b"\n").removesuffix(b"\r"), file, number)
+    except FileNotFoundError as error:
+        raise UsageError(f"{file} is not there: check the path") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise TranslationError(f"{file} is damaged or cut short ({error}): restore it") from error
+    except OSError as error:
+        raise TranslationError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _decoded(line: bytes, file: Path, number: int) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{file.name} is not UTF-8 at line {number}, byte {error.start + 1} (0x{line[error.start]:02x}): "
+            "convert it to UTF-8"
+        ) from error
+
+
+def check_direction(corpus: Corpus, source_language: str, target_language: str) -> None:
+    """Raise UsageError when a file is named as the other side's language, as train.de.txt.gz for English.
+
+    A language in a name is a part between dots that is its code; names without one are believed. One table holds
+    both languages, so its name says nothing.
+    """
+    if corpus.target is None or source_language.lower() == target_language.lower():
+        return
+    for file, side, own, other in (
+        (corpus.source, "source", source_language, target_language),
+        (corpus.target, "target", target_language, source_language),
+    ):
+        parts = file.name.lower().split(".")
+        if other.lower() in parts and own.lower() not in parts:
+            raise UsageError(f"{file.name} is named as {other}, but the {side} language is {own}: swap them")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which pairs are fit to learn from.
+
+    `longest` is the most pieces of either side; `ratio` the most of (longer + 1) / (shorter + 1), in pieces;
+    `drop_repeated` drops a pair that came before, both sides alike; `drop_same` one whose sides are the same text.
+    The last is off unless asked for: names, numbers and titles are rightly the same in two languages.
+    """
+
+    longest: int = 200
+    ratio: float = 9.0
+    drop_repeated: bool = True
+    drop_same: bool = False
+
+    def __post_init__(self) -> None:
+        if self.longest < 1 or self.ratio < 1:
+            raise UsageError(f"longest and ratio are 1 or more, not {self.longest} and {self.ratio}")
+
+
+@dataclass(frozen=True, eq=False)
+class Sentences:
+    """Token numbers of many sentences in one array; sentence i is `tokens[starts[i] : starts[i + 1]]`."""
+
+    tokens: Int32[ndarray, " tokens"]
+    starts: Int64[ndarray, " sentences+1"]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, index: int) -> Int32[ndarray, " tokens"]:
+        place = range(len(self))[index]
+        return self.tokens[self.starts[place] : self.starts[place + 1]]
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Pairs to learn from as token numbers without BEGIN and END, and how many pairs were dropped for which reason."""
+
+    source: Sentences
+    target: Sentences
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[Int32[ndarray, " source"], Int32[ndarray, " target"]]:
+        return self.source[index], self.target[index]
+
+    @property
+    def kept(self) -> int:
+        """How many pairs there are."""
+        return len(self)
+
+    @property
+    def source_lengths(self) -> Int[ndarray, " pairs"]:
+        """Pieces of each source."""
+        return np.diff(self.source.starts)
+
+    @property
+    def target_lengths(self) -> Int[ndarray, " pairs"]:
+        """Pieces of each target."""
+        return np.diff(self.target.starts)
+
+    def summary(self) -> str:
+        """One line: what was kept and what was dropped."""
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.dropped.items()))
+        kept = f"{self.kept:,} of {self.kept + sum(self.dropped.values()):,} pairs kept"
+        return f"{kept}; dropped: {reasons}" if reasons else kept
+
+
+Encoded = tuple["array[int]", "array[int]"]
+
+
+def clean(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules) -> Examples:
+    """The pairs that the rules keep, in memory: about 4 bytes a piece.
+
+    Raises UsageError when none is kept.
+    """
+    return next(shards(pairs, source, target, rules, sys.maxsize))
+
+
+def shards(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules, size: int) -> Iterator[Examples]:
+    """As `clean`, at most `size` pairs at a time, for corpora larger than memory.
+
+    Repeated pairs are found over the whole stream by 64-bit hashes, about 80 bytes a pair: without `drop_repeated`
+    nothing grows. `dropped` counts what was dropped since the shard before; none is empty.
+    """
+    if size < 1:
+        raise UsageError(f"a shard has 1 or more pairs, not {size}")
+    stream, seen, dropped = iter(pairs), set[bytes](), Counter[str]()
+    waiting: list[Encoded] = []
+    has_some = False
+    while chunk := list(islice(stream, CHUNK)):
+        waiting += _kept(chunk, source, target, rules, seen, dropped)
+        has_some = has_some or bool(waiting)
+        while len(waiting) > size:  # not at `size`: what is dropped after the last pair belongs to its shard
+            yield _examples(waiting[:size], dropped)
+            waiting = waiting[size:]
+            dropped.clear()
+    if not has_some:
+        reasons = _examples([], dropped).summary()
+        raise UsageError(f"no pair can be learned from ({reasons}): check the files, or relax the rules")
+    yield _examples(waiting, dropped)
+
+
+def _kept(
+    chunk: Sequence[Pair], source: Tokenizer, target: Tokenizer, rules: Rules, seen: set[bytes], dropped: Counter[str]
+) -> Iterator[Encoded]:
+    sources = source.encode_all([first for first, _ in chunk])
+    targets = target.encode_all([second for _, second in chunk])
+    for pair, first, second in zip(chunk, sources, targets, strict=True):
+        reason = _reason(pair, len(first), len(second), rules, seen)
+        if reason is None:
+            yield array("i", first), array("i", second)
+        else:
+            dropped[reason] += 1
+
+
+def _reason(pair: Pair, source: int, target: int, rules: Rules, seen: set[bytes]) -> str | None:
+    """Why a pair with so many pieces is dropped, if it is."""
+    shorter, longer = sorted((source, target))
+    if not shorter:
+        return "empty"
+    if longer > rules.longest:
+        return "too long"
+    if longer + 1 > rules.ratio * (shorter + 1):
+        return "lengths too unequal"
+    if rules.drop_same and pair[0].strip() == pair[1].strip():
+        return "same on both sides"
+    if rules.drop_repeated:
+        key = hashlib.blake2b("\n".join(pair).encode(errors="replace"), digest_size=8).digest()
+        if key in seen:
+            return "repeated"
+        seen.add(key)
+    return None
+
+
+def _examples(pairs: Sequence[Encoded], dropped: Counter[str]) -> Examples:
+    source, target = (_sentences([pair[side] for pair in pairs]) for side in (0, 1))
+    return Examples(source, target, dict(dropped))
+
+
+def _sentences(encoded: "Sequence[array[int]]") -> Sentences:
+    starts = np.zeros(len(encoded) + 1, dtype=np.int64)
+    np.cumsum([len(tokens) for tokens in encoded], out=starts[1:])
+    return Sentences(np.frombuffer(b"".join(encoded), dtype=np.int32), starts)

@@ -1,0 +1,135 @@
+"""A corpus made ready once: its tokenizers and its pairs as numbers in files, which need not fit the memory."""
+
+import hashlib
+import json
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from translation.data.corpus import Corpus, Examples, Rules, Sentences, check_direction, shards
+from translation.data.tokenizer import Tokenizer
+from translation.files import sync, write_whole
+from translation.models import SOURCE, TARGET, size_for
+from translation.recipes import Recipe
+
+NOTES, SIDES = "prepared.json", ("source", "target")
+SHARD = 500_000  # pairs in memory at a time
+EVERYTHING = Rules(longest=100_000, ratio=100_000.0, drop_repeated=False)  # of a validation set, which is judged whole
+READ_AT_ONCE = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What a training reads."""
+
+    size: str
+    source: Tokenizer
+    target: Tokenizer
+    training: Examples
+    validation: Examples
+    corpus_hash: str
+
+
+def prepare(recipe: Recipe, folder: Path) -> Prepared:
+    """Train the tokenizers and encode the corpora into `folder`, unless it holds those of the same files and words.
+
+    Raises UsageError for corpora that cannot be meant; see `translation.data.corpus`.
+    """
+    for corpus in (recipe.train, recipe.validation, *recipe.tests.values()):
+        check_direction(corpus, recipe.source_language, recipe.target_language)
+    for corpus in (recipe.validation, *recipe.tests.values()):  # what is wrong with them is known before the training
+        deque(corpus.pairs(), maxlen=0)
+    corpus_hash = hash_of(recipe.train, recipe.validation)
+    key = json.dumps([corpus_hash, recipe.size, recipe.vocabulary, recipe.joint, asdict(recipe.rules)])
+    notes = _notes(folder)
+    if notes.get("key") != key:
+        notes = _prepared(recipe, folder) | {"key": key}
+        said = json.dumps(notes)
+        sync(folder)  # before the notes say that it is there
+        write_whole(folder / NOTES, lambda partial: partial.write_text(said))
+    source = Tokenizer.load(folder / SOURCE)
+    target = source if recipe.joint else Tokenizer.load(folder / TARGET)
+    training, validation = (_examples(folder, name, notes[name]) for name in ("train", "validation"))
+    return Prepared(notes["size"], source, target, training, validation, corpus_hash)
+
+
+def _notes(folder: Path) -> dict[str, Any]:
+    """What was told of the folder; nothing where it was cut short, as then nothing in it is to be relied on."""
+    file = folder / NOTES
+    try:
+        return dict(json.loads(file.read_text())) if file.exists() else {}
+    except ValueError:
+        return {}
+
+
+def _prepared(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """Write everything; the size and what was dropped of each corpus."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / NOTES).unlink(missing_ok=True)
+    size = recipe.size or size_for(sum(1 for _ in recipe.train.pairs()))
+    count = recipe.vocabulary_for(size)
+    if recipe.joint:
+        source = target = Tokenizer.train(chain.from_iterable(recipe.train.pairs()), count)
+    else:
+        source = Tokenizer.train((first for first, _ in recipe.train.pairs()), count)
+        target = Tokenizer.train((second for _, second in recipe.train.pairs()), count)
+        target.save(folder / TARGET)
+    source.save(folder / SOURCE)
+    training = shards(recipe.train.pairs(), source, target, recipe.rules, SHARD)
+    validation = shards(recipe.validation.pairs(), source, target, EVERYTHING, SHARD)
+    return {
+        "size": size,
+        "train": _write(folder, "train", training),
+        "validation": _write(folder, "validation", validation),
+    }
+
+
+def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]:
+    """Write the pairs of all shards into two files a side; what was dropped."""
+    dropped: Counter[str] = Counter()
+    files = [_files(folder, name, side) for side in SIDES]
+    ends = [0, 0]
+    for tokens, starts in files:
+        tokens.write_bytes(b"")
+        starts.write_bytes(np.zeros(1, dtype=np.int64).tobytes())
+    for part in parts:
+        dropped.update(part.dropped)
+        for place, side in enumerate((part.source, part.target)):
+            for file, numbers in zip(files[place], (side.tokens, side.starts[1:] + ends[place]), strict=True):
+                with file.open("ab") as stream:
+                    stream.write(numbers.tobytes())
+            ends[place] += len(side.tokens)
+    return dict(dropped)
+
+
+def _examples(folder: Path, name: str, dropped: dict[str, int]) -> Examples:
+    source, target = (_sentences(*_files(folder, name, side)) for side in SIDES)
+    return Examples(source, target, dropped)
+
+
+def _sentences(tokens: Path, starts: Path) -> Sentences:
+    return Sentences(np.memmap(tokens, np.int32, "r"), np.memmap(starts, np.int64, "r"))
+
+
+def _files(folder: Path, name: str, side: str) -> tuple[Path, Path]:
+    return folder / f"{name}.{side}.tokens", folder / f"{name}.{side}.starts"
+
+
+def hash_of(*corpora: Corpus) -> str:
+    """The SHA-256 of the files' bytes; raises what reading the first line of each would."""
+    digest = hashlib.sha256()
+    for corpus in corpora:
+        for file in (corpus.source, corpus.target):
+            if file is None:
+                digest.update(repr(corpus.columns).encode())
+                continue
+            next(corpus.pairs(), None)
+            with file.open("rb") as stream:
+                while block := stream.read(READ_AT_ONCE):
+                    digest.update(block)
+    return digest.hexdigest()

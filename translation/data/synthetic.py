@@ -1,0 +1,128 @@
+"""A made pair of languages for trying things out: `xa` puts words in a row, `xb` bends them and puts the verb last.
+
+What must be learned is not in the words. Adjectives and articles of xb end by the gender of their noun, the object's
+article has a case, verbs end by tense and the number of their subject. A negation stands in two places. Adjectives
+come before the noun, adverbs and subordinate clauses before everything. Some verbs have a prefix, which leaves them in
+a main clause and joins them in a subordinate one. No two readings of a sentence of xa differ in xb.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from translation.data.corpus import Pair
+from translation.errors import UsageError
+
+LANGUAGES = ("xa", "xb")  # codes that ISO 639 gives to no language
+TRAIN, VALIDATION, TEST = 4000, 200, 200
+
+Word = TypeVar("Word")
+
+
+def _words(table: str) -> list[tuple[str, ...]]:
+    return [tuple(entry.split("/")) for entry in table.split()]
+
+
+# Each entry: the word of xa, the stem of xb, and the gender of a noun (o, i, u), the prefix of a verb that has one, or
+# the number of a pronoun.
+NOUNS = _words("""
+    bano/dorsk/o lume/velt/i sarto/prin/u tiko/gram/o meral/hust/u poska/lind/i veno/tarm/o gulda/skir/u
+    nirra/blef/i fanto/morg/o ruvel/snit/u kesto/jarl/i dalmo/brut/o wira/fenk/u zolpa/trest/i hando/kvam/o
+    molir/strop/u teska/wern/i borru/plig/o lasen/krond/i pirgo/flam/u sunda/brem/i xerro/tilk/o gavel/rund/u
+""")
+ADJECTIVES = _words("rumi/gelt zale/stark niko/blauw fera/smol tavi/lang obri/frem pelu/dunk seri/warm")
+VERBS = _words("""
+    mapa/sevr/ roda/klim/ tenu/wask/ vila/spel/ garo/trok/ ludi/frag/ sapo/mint/ keru/halv/
+    nodi/gang/ab peli/stel/um fari/nem/ab zuno/bring/or birta/rov/um
+""")
+ADVERBS = _words("oggi/dagens spesu/ofte mora/straks lento/traag")
+CONJUNCTIONS = _words("kare/omdat sebi/wenn dumo/terwyl")
+PRONOUNS = _words("mi/jok/one tu/dek/one lora/sien/many nola/wiej/many")
+NUMBERS = _words("due/twen tris/drin kata/fjor")
+TENSES = [("", "a"), ("ta", "ode"), ("vo", "ush")]  # a particle before the verb in xa, an ending in xb
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """The same words in both languages; `many` says whether they are a plural."""
+
+    xa: str
+    xb: str
+    many: bool
+
+
+class Speaker:
+    """Draws meanings by a seed and says each in both languages."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = np.random.default_rng(seed)
+
+    def sentence(self) -> Pair:
+        """A main clause, and for three in ten a subordinate one: behind in xa, in front in xb."""
+        xa, xb = self.clause(main=True)
+        if not self.happens(0.3):
+            return xa, xb
+        (joins_xa, joins_xb), (other_xa, other_xb) = self.one_of(CONJUNCTIONS), self.clause(main=False)
+        return f"{xa} {joins_xa} {other_xa}", f"{joins_xb} {other_xb} {xb}"
+
+    def clause(self, *, main: bool) -> Pair:
+        """Subject, verb, object, adverb in xa; adverb, subject, object, verb in xb."""
+        subject, thing = self.subject(), self.noun_phrase(is_object=True)
+        (verb, stem, prefix), (particle, tense) = self.one_of(VERBS), self.one_of(TENSES)
+        adverb = self.one_of(ADVERBS) if self.happens(0.3) else ("", "")
+        no, not_first, not_last = ("ne", "ik", "pas") if self.happens(0.25) else ("", "", "")
+        ending = tense + ("n" if subject.many else "t")
+        apart, joined = (prefix, "") if main else ("", prefix)
+        xa = (subject.xa, no, particle, verb, thing.xa, adverb[0])
+        xb = (adverb[1], subject.xb, apart, not_first, thing.xb, joined + stem + ending, not_last)
+        return _spoken(xa), _spoken(xb)
+
+    def subject(self) -> Phrase:
+        """A pronoun or a noun with what belongs to it."""
+        if not self.happens(0.3):
+            return self.noun_phrase(is_object=False)
+        xa, xb, number = self.one_of(PRONOUNS)
+        return Phrase(xa, xb, number == "many")
+
+    def noun_phrase(self, *, is_object: bool) -> Phrase:
+        """Article, number, noun, adjective in xa; article, number, adjective, noun in xb, which agree."""
+        (noun, stem, gender), many = self.one_of(NOUNS), self.happens(0.4)
+        number = self.one_of(NUMBERS) if many and self.happens(0.5) else ("", "")
+        adjective, bent = self.one_of(ADJECTIVES) if self.happens(0.4) else ("", "")
+        article = "la" if self.happens(0.6) else "un"
+        ending = gender + ("s" if many else "")
+        bent_article = ("d" if article == "la" else "en") + ending + ("m" if is_object else "")
+        xa = (article, number[0], noun + ("ri" if many else ""), adjective)
+        xb = (bent_article, number[1], bent and bent + ending, stem + ("er" if many else ""))
+        return Phrase(_spoken(xa), _spoken(xb), many)
+
+    def one_of(self, words: Sequence[Word]) -> Word:
+        """One of these, all equally likely."""
+        return words[int(self.random.integers(len(words)))]
+
+    def happens(self, chance: float) -> bool:
+        """Whether something of this chance, 0 to 1, comes true."""
+        return bool(self.random.random() < chance)
+
+
+def _spoken(words: Sequence[str]) -> str:
+    return " ".join(word for word in words if word)
+
+
+def made_pairs(count: int, seed: int) -> list[Pair]:
+    """So many sentences of xa with their translations into xb; no sentence comes twice, a seed gives the same ones."""
+    if count < 0:
+        raise UsageError(f"{count} sentences cannot be made: ask for 0 or more")
+    speaker, pairs = Speaker(seed), dict[str, str]()
+    while len(pairs) < count:
+        source, target = speaker.sentence()
+        pairs[source] = target
+    return list(pairs.items())
+
+
+def demo_corpus(seed: int) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    """Pairs for training, validation and test, which share no sentence of xa."""
+    pairs = made_pairs(TRAIN + VALIDATION + TEST, seed)
+    return pairs[:TRAIN], pairs[TRAIN : TRAIN + VALIDATION], pairs[TRAIN + VALIDATION :]

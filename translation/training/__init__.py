@@ -1,0 +1,1 @@
+"""Fit a translation network, on one process or several; a killed one resumes."""

@@ -1,0 +1,228 @@
+"""Fit a translator: batches by length, the published schedule, checkpoints to go on from, the last ones' mean."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+
+from translation.data.batches import Batch, batch_of, order
+from translation.data.corpus import Examples
+from translation.errors import UsageError
+from translation.training.checkpoints import (
+    Progress,
+    average_weights,
+    drop_older_weights,
+    keep_weights,
+    load_weights,
+    restore_state,
+    save_state,
+)
+from translation.training.distributed import ALONE, Group
+from translation.training.dropout import quicken_dropout
+from translation.training.step import Update, batch_loss
+
+SEEDS = 2**63  # that torch knows
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """As published, but for batches that suit a processor; tokens are positions, padding included."""
+
+    batch_tokens: int = 4096
+    accumulate: int = 1  # batches an update
+    updates: int = 100_000
+    minutes: float | None = None  # an end by time, over all sittings
+    warmup: int = 4000
+    peak: float | None = None  # the highest learning rate; None as published
+    label_smoothing: float = 0.1
+    clip: float = 1.0  # the norm that a gradient may have
+    check_every: int = 500  # updates
+    patience: int = 10  # checks without a better figure
+    average: int = 10  # of the last checks' weights
+    seed: int = 0
+    precision: Precision = "float32"  # on a processor; some multiply bfloat16 faster. On CUDA all is mixed
+
+    def __post_init__(self) -> None:
+        for name in ("batch_tokens", "accumulate", "updates", "warmup", "check_every", "patience", "average"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is 1 or more, not {getattr(self, name)}")
+        for name in ("minutes", "peak"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                raise UsageError(f"{name} is more than 0, not {getattr(self, name)}")
+        if self.precision not in get_args(Precision):
+            raise UsageError(f"precision is one of {', '.join(get_args(Precision))}, not {self.precision}")
+        if not (0 <= self.label_smoothing < 1 and self.clip >= 0):
+            told = f"{self.label_smoothing} and {self.clip}"
+            raise UsageError(f"label_smoothing is 0 or more and below 1, and clip 0 (for none) or more, not {told}")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What is known at a check: losses in nats a target token, BLEU of the validation set where it was asked for."""
+
+    step: int
+    epoch: float
+    tokens: int
+    train_loss: float
+    validation_loss: float
+    validation_bleu: float | None
+    learning_rate: float
+    tokens_per_second: float  # target tokens, since the last check
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """Who watches a training, and where it runs."""
+
+    folder: Path
+    key: str  # of the corpus and the configuration
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    group: Group = ALONE
+    on_check: Callable[[Check], object] = lambda _: None
+    bleu: Callable[[nn.Module], float] | None = None  # of the validation set, asked by all of a group; decides
+
+
+def learning_rate(step: int, width: int, config: TrainingConfig) -> float:
+    """Linear up to `warmup`, then the inverse square root of the step (eq. 3 of Vaswani et al.); steps from 1 on."""
+    peak = (width * config.warmup) ** -0.5 if config.peak is None else config.peak
+    return peak * min(step / config.warmup, math.sqrt(config.warmup / step))
+
+
+def train_network(
+    network: nn.Module, width: int, training: Examples, validation: Examples, config: TrainingConfig, sitting: Sitting
+) -> Progress:
+    """Train to the end of the time, the updates or the patience; the network has the mean of the last weights then.
+
+    Without patience, these are the last ones up to the best. An interrupted training goes on from its last check, to
+    the same losses. Raises TranslationError when the memory does not suffice and when the loss is no number.
+    """
+    quicken_dropout(network)
+    network.to(sitting.device).train()
+    optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
+    progress = restore_state(sitting.folder, network, optimiser, sitting.key)
+    products: torch.dtype = getattr(torch, config.precision)
+    update = Update(network, optimiser, config.label_smoothing, config.clip, sitting.device, sitting.group, products)
+    since, losses, tokens = time.monotonic(), 0.0, 0
+    batches_of = _updates(training, config, progress, sitting.group)
+    while not _is_over(progress, config):
+        batches = next(batches_of)
+        progress.step += 1
+        # Drawn anew at each step, so that a training that goes on draws what it would have drawn.
+        torch.manual_seed(((config.seed * 1_000_003 + progress.step) * 1_009 + sitting.group.rank) % SEEDS)
+        rate = learning_rate(progress.step, width, config)
+        over_time = _is_over_time(progress.seconds + time.monotonic() - since, config)
+        done = update(batches, rate, last=over_time)
+        if done is None:
+            raise update.out_of_memory(training, config.batch_tokens)
+        losses, tokens = losses + done.loss, tokens + done.tokens
+        progress.tokens += done.tokens
+        if progress.step % config.check_every == 0 or progress.step == config.updates or done.last:
+            seconds, since = sitting.group.agree(time.monotonic() - since), time.monotonic()
+            progress.seconds += seconds
+            check = _check(network, validation, progress, config, sitting, (losses / tokens, tokens / seconds, rate))
+            _keep(network, optimiser, progress, check, config, sitting)
+            losses, tokens = 0.0, 0
+    if sitting.group.rank == 0:
+        load_weights(network, average_weights(sitting.folder, _averaged(progress, config)))
+        network.eval()
+    return progress
+
+
+def _is_over(progress: Progress, config: TrainingConfig) -> bool:
+    done = progress.step >= config.updates or progress.checks_since >= config.patience
+    return done or _is_over_time(progress.seconds, config)
+
+
+def _is_over_time(seconds: float, config: TrainingConfig) -> bool:
+    return config.minutes is not None and seconds > 60 * config.minutes
+
+
+def _averaged(progress: Progress, config: TrainingConfig) -> list[int]:
+    """The steps whose weights count: the last, but none after the best where patience ended the training."""
+    ended_for_want_of_patience = progress.checks_since >= config.patience
+    up_to = progress.kept[: -progress.checks_since] if ended_for_want_of_patience else progress.kept
+    return up_to[-config.average :]
+
+
+def _updates(examples: Examples, config: TrainingConfig, progress: Progress, group: Group) -> Iterator[list[Batch]]:
+    """The batches of each update from where a training stands, epoch after epoch; of a group, this member's share."""
+    each = config.accumulate * group.size
+    while True:
+        generator = torch.Generator().manual_seed((config.seed * 1_000_003 + progress.epoch) % SEEDS)
+        batches = order(examples, config.batch_tokens, generator)
+        progress.batches = len(batches)
+        while progress.place + each <= len(batches) or (progress.place == 0 and batches):
+            chosen = batches[progress.place : progress.place + each]
+            progress.place += each
+            mine = chosen[group.rank :: group.size] or chosen[:1]
+            yield [batch_of(examples, indices) for indices in mine]
+        progress.epoch, progress.place = progress.epoch + 1, 0
+
+
+@torch.no_grad()
+def validation_loss(
+    network: nn.Module, examples: Examples, tokens: int, device: torch.device, group: Group = ALONE
+) -> float:
+    """Cross-entropy in nats a target token, without smoothing; the network is left in training mode as it was.
+
+    Each of a group reads its share.
+    """
+    was, loss, count = network.training, 0.0, 0
+    network.eval()
+    for indices in order(examples, tokens, None)[group.rank :: group.size]:
+        batch = batch_of(examples, indices)
+        loss, count = loss + batch_loss(network, batch, 0.0, device).item(), count + batch.tokens
+    network.train(was)
+    total = group.total(torch.tensor([loss, count], dtype=torch.float64))
+    return float(total[0] / total[1])
+
+
+def _check(
+    network: nn.Module,
+    validation: Examples,
+    progress: Progress,
+    config: TrainingConfig,
+    sitting: Sitting,
+    since: tuple[float, float, float],
+) -> Check:
+    """Validate; `since` holds the loss, the tokens a second and the learning rate since the last check."""
+    loss = validation_loss(network, validation, config.batch_tokens, sitting.device, sitting.group)
+    bleu = None if sitting.bleu is None else sitting.bleu(network)
+    per_step = progress.seconds / progress.step
+    left = (config.updates - progress.step) * per_step
+    if config.minutes is not None:
+        left = min(left, 60 * config.minutes - progress.seconds)
+    epoch = progress.epoch + progress.place / progress.batches
+    return Check(progress.step, epoch, progress.tokens, since[0], loss, bleu, since[2], since[1], max(0.0, left))
+
+
+def _keep(
+    network: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    progress: Progress,
+    check: Check,
+    config: TrainingConfig,
+    sitting: Sitting,
+) -> None:
+    """Note whether it became better, tell, and keep the weights and the state.
+
+    Told first: a training that is killed in between tells its check again when it goes on, and loses none.
+    """
+    figure = -check.validation_loss if check.validation_bleu is None else check.validation_bleu
+    figure = sitting.group.agree(figure)  # or some of a group might end for want of patience, and others wait for them
+    if progress.best is None or figure > progress.best:
+        progress.best, progress.best_step, progress.checks_since = figure, progress.step, 0
+    else:
+        progress.checks_since += 1
+    if sitting.group.rank == 0:
+        sitting.on_check(check)
+        keep_weights(sitting.folder, network, progress, config.average + progress.checks_since)
+        save_state(sitting.folder, network, optimiser, progress, sitting.key)
+        drop_older_weights(sitting.folder, progress.kept)

@@ -1,0 +1,114 @@
+"""One update of a training: the loss of its batches, gradients over the group, a step; what fits without memory."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, cast
+
+import torch
+from jaxtyping import Int
+from numpy import ndarray
+from torch import Tensor, nn
+
+from translation.data.batches import Batch, batch_of, order
+from translation.data.corpus import Examples
+from translation.errors import TranslationError
+from translation.training.distributed import Group
+from translation.training.loss import smoothed_loss
+from translation.training.memory import is_out_of_memory, out_of_memory
+from translation.transformer import PADDING
+
+
+class Translator(Protocol):
+    """What a network offers to a training: see `translation.transformer.Transformer`."""
+
+    output_weight: Tensor
+
+    def __call__(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
+        """`[sentences, target positions, d_model]`."""
+
+
+class Updated(NamedTuple):
+    """Of the whole group: the summed loss in nats, its target tokens, and whether any wanted this to be the last."""
+
+    loss: float
+    tokens: int
+    last: bool
+
+
+@dataclass(frozen=True)
+class Update:
+    """What every update of a training has in common."""
+
+    network: nn.Module
+    optimiser: torch.optim.Optimizer
+    label_smoothing: float
+    clip: float  # the norm that a gradient may have; 0 for any
+    device: torch.device
+    group: Group
+    products: torch.dtype | None = None  # that the output layer multiplies, on a processor; None for the network's
+
+    def __call__(self, batches: list[Batch], rate: float, *, last: bool = False) -> Updated | None:
+        """Make a step of this learning rate; None without the memory for it."""
+        try:
+            return self._step(batches, rate, last)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        return None  # from here, where the error no longer holds what the step had in memory
+
+    def _step(self, batches: list[Batch], rate: float, last: bool) -> Updated:
+        self.optimiser.zero_grad()
+        loss, count = 0.0, 0
+        for batch in batches:
+            summed = self._loss(batch)
+            summed.backward()
+            loss, count = loss + summed.item(), count + batch.tokens
+        done = Updated(*self.group.sum_up(self.network, (loss, count, last)))
+        if not math.isfinite(done.loss):
+            raise TranslationError(f"the loss is {done.loss}: train anew with a lower peak of the learning rate")
+        for parameter in self.network.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(done.tokens)
+        if self.clip:
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.clip)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.step()
+        return done
+
+    def _loss(self, batch: Batch) -> Tensor:
+        return batch_loss(self.network, batch, self.label_smoothing, self.device, self.products)
+
+    def out_of_memory(self, examples: Examples, batch_tokens: int) -> TranslationError:
+        """What batches fit: both passes over the largest and the longest, beside all that a later update holds."""
+
+        def attempt(tokens: int) -> None:
+            self.optimiser.zero_grad()
+            parameters = [] if self.optimiser.state else [*self.network.parameters()] * 2
+            moments = [torch.empty_like(each) for each in parameters]
+            batches = order(examples, tokens + tokens // 8, None)  # more than is said: memory falls into pieces
+            for indices in (max(batches, key=lambda each: _positions(examples, each)), batches[-1]):
+                self._loss(batch_of(examples, indices)).backward()
+            moments.clear()
+
+        self.optimiser.zero_grad()
+        longest = max(int(examples.source_lengths.max()), int(examples.target_lengths.max())) + 1
+        return out_of_memory(batch_tokens, longest, attempt)
+
+
+def batch_loss(
+    network: nn.Module, batch: Batch, smoothing: float, device: torch.device, products: torch.dtype | None = None
+) -> Tensor:
+    """The loss of a batch, summed over its real target tokens; padding never reaches the output layer."""
+    source, target, expected = (x.to(device) for x in (batch.source, batch.target_input, batch.target_output))
+    with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
+        translator = cast(Translator, network)
+        decoded, _ = translator(source, target)
+        real = expected != PADDING
+        return smoothed_loss(decoded[real], translator.output_weight, expected[real], smoothing, products)
+
+
+def _positions(examples: Examples, indices: Int[ndarray, " sentences"]) -> int:
+    """Of both sides of a batch, padding included."""
+    widths = examples.source_lengths[indices].max() + examples.target_lengths[indices].max() + 2
+    return int(len(indices) * widths)
