@@ -30,9 +30,9 @@ def test_imports_keep_to_the_floors() -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_no_file_is_over_300_lines_and_no_function_over_60(file: Path) -> None:
+def test_no_file_is_over_500_lines_and_no_function_over_60(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
-    assert text.count("\n") <= 300
+    assert text.count("\n") <= 500
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "migrations" not in file.parts:
             assert (node.end_lineno or 0) - node.lineno < 60, node.name
