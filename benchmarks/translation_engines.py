@@ -23,14 +23,14 @@ from sacrebleu.metrics.bleu import BLEU
 from benchmarks.translation_search import stops_of
 from benchmarks.translation_training import CLOCKS
 from flows.translating.models import named_test
+from translation.ctranslate2_export import export_model, open_exported, translate_exported
 from translation.data.corpus import Pair
 from translation.decoding.beam_search import Search, search
 from translation.errors import UsageError
-from translation.export import export_model, open_exported, translate_exported
-from translation.jobs import Watch, train_model
 from translation.models import Model, load_model
 from translation.scoring import tokenizer_of
 from translation.training.distributed import ALONE
+from translation.training.from_recipe import Watch, train_model
 
 Rows = list[tuple[int, ...]]  # translations
 Engine = Callable[[int], Rows]  # by a number of beams

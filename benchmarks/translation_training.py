@@ -30,10 +30,9 @@ from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.synthetic import made_pairs
 from translation.data.tokenizer import PAD, Tokenizer
 from translation.training.distributed import ALONE
-from translation.training.dropout import quicken_dropout
 from translation.training.loop import TrainingConfig
 from translation.training.loss import smoothed_loss
-from translation.training.step import Update, batch_loss
+from translation.training.step import Update, batch_loss, quicken_dropout
 from translation.transformer import MultiHeadAttention, Transformer, TransformerConfig, sinusoids
 
 VOCABULARY, MADE_VOCABULARY, MADE = 10_000, 600, 29_000

@@ -147,7 +147,7 @@ def write_tensors(file: Path, tensors: Weights, card: dict[str, Any]) -> None:
 def _locked(partial: Path) -> int:
     """A descriptor of the file, made if it is not there, that no other process holds: one that died holds none.
 
-    As in translation.files, of which this floor sees nothing.
+    As in translation.atomic_files, of which this floor sees nothing.
     """
     while True:
         held = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o666)

@@ -19,7 +19,7 @@ from db.rows import queries
 from db.tables.schema import REVISION
 from dtml.errors import DtmlError, UsageError
 from flows.settings import data_folder
-from translation.files import write_folder_whole, write_whole
+from translation.atomic_files import write_folder_whole, write_whole
 
 STORE, MANIFEST = "dtml.sqlite", "manifest.json"
 FORMAT = 1

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from dtml.errors import DtmlError
-from translation.files import write_whole
+from translation.atomic_files import write_whole
 
 WIDTH = 160  # of what is piped or logged: a terminal has its own
 

@@ -10,7 +10,7 @@ from functools import cache
 from types import FrameType
 
 from flows.service.prefect_server import stop_temporary_servers
-from translation.training.parents import end_with
+from translation.exit_with_parent import end_with
 
 SERVICE = "DTML_SERVICE"  # the process of `dtml serve` that a run was started by
 GO_ON = "interrupted: run the same command again to go on"

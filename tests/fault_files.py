@@ -11,8 +11,6 @@ from unittest import mock
 
 from faults import Effect, Watch
 
-from translation import files
-
 MOVES = ("replace", "rename", "link", "symlink")
 SINGLE = {"mkdir": "mkdir", "unlink": "unlink", "remove": "unlink", "rmdir": "rmdir", "truncate": "truncate"}
 REAL: dict[str, Callable[..., Any]] = {
@@ -60,7 +58,7 @@ def _open(watch: Watch) -> Callable[..., Any]:
 
 
 def _exchange(watch: Watch) -> Callable[[Path, Path], None]:
-    real = files._exchange
+    real = atomic_files._exchange
 
     def exchange(one: Path, other: Path) -> None:
         watch.reach("rename", str(other), Effect(lambda: real(one, other)))
@@ -146,7 +144,7 @@ def watch_files(watch: Watch) -> Iterator[None]:
     named |= {name: _single(watch, kind, name) for name, kind in SINGLE.items()}
     named |= {name: _move(watch, name) for name in MOVES}
     hooks = [(os, name, hook) for name, hook in named.items()]
-    hooks.append((files, "_exchange", _exchange(watch)))
+    hooks.append((atomic_files, "_exchange", _exchange(watch)))
     hooks += [(module, "open", _open(watch)) for module in (builtins, io)]
     with ExitStack() as stack:
         for owner, name, hook in hooks:

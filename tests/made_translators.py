@@ -9,9 +9,9 @@ import torch
 from made_commands import Command
 from made_recipe import write_recipe
 
-from translation.jobs import Watch, train_model
 from translation.recipes import read_recipe
 from translation.training.distributed import ALONE
+from translation.training.from_recipe import Watch, train_model
 
 
 @pytest.fixture(scope="session")

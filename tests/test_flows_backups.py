@@ -177,7 +177,7 @@ def test_a_backup_that_fails_leaves_no_folder(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("translation.files.sync", fail)
+    monkeypatch.setattr("translation.atomic_files.sync", fail)
     code, _, complaint = dtml(url_of(filled), "backup", str(tmp_path / "kept"))
     assert (code, "No space left on device" in complaint) == (1, True)
     assert not list(tmp_path.glob("kept*"))

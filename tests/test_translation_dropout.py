@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.made_translations import drawn
-from translation.training.dropout import QuickDropout, quicken_dropout
+from translation.training.step import QuickDropout, quicken_dropout
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.9])

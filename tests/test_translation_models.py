@@ -10,10 +10,11 @@ import torch
 from tests.made_translations import CPU, NETWORK, PAIRS, drawn, model_of, same, tokenizer
 from translation import models
 from translation.data.synthetic import made_pairs
+from translation.decoding.beam_search import GREEDY
 from translation.errors import TranslationError, UsageError
-from translation.jobs import GREEDY, translate
 from translation.models import CONFIG, DIRECTION, SOURCE, TARGET, WEIGHTS, Model, load_model, save_model
 from translation.training.checkpoints import read_tensors
+from translation.translate import translate
 
 SIZE = tokenizer().size
 SAID = NETWORK | {"source_vocabulary": SIZE, "target_vocabulary": SIZE}

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from translation.atomic_files import write_folder_whole
 from translation.data.language_id import Direction
 from translation.data.tokenizer import Tokenizer
 from translation.decoding.incremental import Stepper, TransformerStepper
 from translation.errors import TranslationError, UsageError
-from translation.files import write_folder_whole
 from translation.seq2seq import RecurrentConfig, RecurrentStepper, RecurrentTranslator
 from translation.training.checkpoints import load_weights, read_tensors, require_finite, save_weights
 from translation.transformer import Transformer, TransformerConfig

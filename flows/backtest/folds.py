@@ -30,7 +30,7 @@ from flows.nightly.fetch import history_start
 from flows.nightly.predict import first_needed, predict_night, shortage, too_few
 from flows.nightly.train import Model, fit_model, load_run
 from flows.settings import data_folder, give_memory_back
-from translation.files import write_whole
+from translation.atomic_files import write_whole
 
 MOMENTS = ("data_watermark", "created_at")
 DAYS = ("train_first", "train_last")

@@ -26,7 +26,7 @@ from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from flows.console import plain, print_frame, print_json
 from flows.settings import err, out
-from translation.files import write_whole
+from translation.atomic_files import write_whole
 
 PURPOSES = 3  # of models: a stock has a score for each
 SHOWN = 1000  # rows of an answer as a table

@@ -22,10 +22,10 @@ from flows.translating.models import assist, cards, chosen, compared_sources, na
 from translation.data.corpus import lines_of
 from translation.decoding.beam_search import Search
 from translation.errors import UsageError
-from translation.jobs import Translation, translate
 from translation.models import Model
 from translation.recipes import Recipe, read_recipe
 from translation.training.distributed import run_group
+from translation.translate import Translation, translate
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +256,7 @@ def run_demo(device: str) -> None:
 
 def export_for(name: str, to: Path, form: str, *, int8: bool) -> None:
     """Write a model for CTranslate2, and say how often it translates as we do."""
-    from translation.export import agreement, export_model
+    from translation.ctranslate2_export import agreement, export_model
 
     model = open_model(name, torch.device("cpu"))
     export_model(model, to, int8=int8)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from dtml.pages.charts import environment
 from flows.settings import write_page
-from translation.jobs import Translation
 from translation.models import Card
+from translation.translate import Translation
 
 CELL = 22  # pixels
 LETTER = 8  # pixels, at most nearly

@@ -11,12 +11,12 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from flows.settings import err
+from translation.atomic_files import write_whole
 from translation.data.corpus import lines_of
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError, UsageError
-from translation.files import write_whole
-from translation.jobs import translate
 from translation.models import Model
+from translation.translate import translate
 
 log = logging.getLogger(__name__)
 

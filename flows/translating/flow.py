@@ -33,11 +33,12 @@ from flows.signals import end_with_service, signals_of
 from flows.translating.models import model_names, open_model, score_on, train_and_store
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError
-from translation.jobs import Trained, Translation, translate
 from translation.models import Model
 from translation.recipes import Recipe
 from translation.scoring import Score
+from translation.training.from_recipe import Trained
 from translation.training.loop import Check
+from translation.translate import Translation, translate
 
 log = logging.getLogger(__name__)
 

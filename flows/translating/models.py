@@ -19,13 +19,14 @@ from translation.data.corpus import Corpus, check_direction
 from translation.data.corpus_cache import hash_of
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError, UsageError
-from translation.jobs import Trained, Watch, train_model, translate
 from translation.models import CONFIG, Card, Model, load_model, read_card
 from translation.recipes import Recipe
 from translation.scoring import Comparison, Score, compare, score
 from translation.training.checkpoints import STATE
 from translation.training.distributed import join_group
+from translation.training.from_recipe import Trained, Watch, train_model
 from translation.training.loop import Check
+from translation.translate import translate
 
 Say = Callable[[str], object]
 COMPARED = 200  # sentences

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from translation.atomic_files import sync, write_whole
 from translation.data.corpus import Corpus, Examples, Rules, Sentences, check_direction, shards
 from translation.data.tokenizer import Tokenizer
-from translation.files import sync, write_whole
 from translation.models import SOURCE, TARGET, size_for
 from translation.recipes import Recipe
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
+from translation.atomic_files import write_whole
 from translation.errors import TranslationError, UsageError
-from translation.files import write_whole
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
 SPECIAL = 4  # tokens below it stand for no text

@@ -16,7 +16,7 @@ from torch import Tensor
 from translation.data.tokenizer import BEGIN, END, PAD
 from translation.decoding.incremental import Stepper
 from translation.errors import TranslationError
-from translation.training.memory import is_out_of_memory
+from translation.out_of_memory import is_out_of_memory
 
 MOST_LEFT = 1 / 8  # of the sentences of a batch: only then are the others brought together, as all memory is copied
 BLOCK = 128  # tokens; of widths tried on 10,000 tokens the one at which `best_tokens` was quickest
@@ -51,6 +51,9 @@ class Search:
     def penalty(self, length: int) -> float:
         """((5 + length) / 6)^alpha, where `length` counts END (eq. 14 of Wu et al., 2016)."""
         return float(((5 + length) / 6) ** self.alpha)
+
+
+GREEDY = Search(beams=1, alpha=0.0)
 
 
 @dataclass(frozen=True)

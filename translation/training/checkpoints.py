@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from translation.atomic_files import write_whole
 from translation.errors import TranslationError
-from translation.files import write_whole
 
 STATE = "training.safetensors"
 NOT_ITS_WEIGHTS = "the weights are not of the network that the model's configuration describes: train the model again"

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from translation.errors import TranslationError, UsageError
-from translation.training.parents import end_with
+from translation.exit_with_parent import end_with
 
 PATIENCE = timedelta(hours=12)  # of a process for the others: the first prepares the corpus while they wait
 LOOK, FAREWELL = 0.2, 10  # seconds between looks at the processes, and for the first to end by itself

@@ -23,8 +23,7 @@ from translation.training.checkpoints import (
     save_state,
 )
 from translation.training.distributed import ALONE, Group
-from translation.training.dropout import quicken_dropout
-from translation.training.step import Update, batch_loss
+from translation.training.step import Update, batch_loss, quicken_dropout
 
 SEEDS = 2**63  # that torch knows
 Precision = Literal["float32", "bfloat16"]

@@ -14,10 +14,10 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
+from translation.atomic_files import write_folder_whole
 from translation.data.tokenizer import BEGIN, END, PAD, UNKNOWN
-from translation.decoding.beam_search import Search, search
+from translation.decoding.beam_search import GREEDY, Search, search
 from translation.errors import TranslationError, UsageError
-from translation.files import write_folder_whole
 from translation.models import SOURCE, TARGET, Model, config_of
 from translation.transformer import (
     DecoderLayer,
@@ -131,10 +131,9 @@ def agreement(model: Model, folder: Path, rows: Sequence[Sequence[int]]) -> int:
 
     What has no end is cut by our search at its limit, by CTranslate2 at its own.
     """
-    how = Search(beams=1, alpha=0.0)
-    theirs = translate_exported(open_exported(folder), model, rows, how)
-    ours = search(model.stepper, rows, how, device=model.device)
-    limits = [len(row) + how.extra for row in rows]
+    theirs = translate_exported(open_exported(folder), model, rows, GREEDY)
+    ours = search(model.stepper, rows, GREEDY, device=model.device)
+    limits = [len(row) + GREEDY.extra for row in rows]
     cut = (other[:limit] for other, limit in zip(theirs, limits, strict=True))
     return sum(list(one[0].tokens) == other for one, other in zip(ours, cut, strict=True))
 

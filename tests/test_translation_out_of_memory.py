@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from translation.training.memory import fitting_tokens, is_out_of_memory, out_of_memory
+from translation.out_of_memory import fitting_tokens, is_out_of_memory, out_of_memory
 
 
 def attempt(most: int) -> object:

@@ -11,7 +11,7 @@ import torch
 
 from dtml.checkpoints import write_tensors
 from flows.settings import write_page
-from translation.files import write_folder_whole, write_whole
+from translation.atomic_files import write_folder_whole, write_whole
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "report": lambda file: write_page(file, "half of a page" * 9),

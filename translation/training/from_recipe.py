@@ -1,7 +1,6 @@
-"""The two things that are asked for: a model of a recipe, and the translation of texts."""
+"""Train the model of a recipe: corpus, network, training, and the folder that holds the result."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,15 @@ from torch import nn
 from translation.data.corpus_cache import NOTES, Prepared, prepare
 from translation.data.language_id import Direction, piece_counts
 from translation.data.tokenizer import PAD
-from translation.decoding.beam_search import Hypothesis, Search, search
+from translation.decoding.beam_search import GREEDY, search
 from translation.errors import UsageError
 from translation.models import Card, Model, network_of, save_model, stepper_of
 from translation.recipes import Recipe
-from translation.scoring import is_unspaced, tokenizer_of
+from translation.scoring import tokenizer_of
 from translation.training.checkpoints import Progress
 from translation.training.distributed import ALONE, Group
 from translation.training.loop import SEEDS, Check, Sitting, train_network, validation_loss
-
-GREEDY = Search(beams=1, alpha=0.0)
-LONGEST = 150  # pieces that are translated at once: longer texts are cut at the ends of sentences
-SENTENCE_END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
+from translation.translate import LONGEST
 
 
 @dataclass(frozen=True)
@@ -157,69 +153,3 @@ def _judge(prepared: Prepared, language: str, device: torch.device, group: Group
         return float(metric.corpus_score(said, [expected]).score)
 
     return judged
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A text in the other language, the n best where they were asked for, and what is odd about the text.
-
-    `score` is the log probability of the pieces divided by the length penalty, 0 for an empty text. `attention` on
-    request is of each part of the text: its source pieces, its target pieces, and the weights between them.
-    """
-
-    text: str
-    score: float
-    best: tuple[tuple[str, float], ...]
-    attention: tuple[tuple[list[str], list[str], torch.Tensor], ...]
-    warning: str | None = None
-
-
-def translate(
-    model: Model,
-    texts: Sequence[str],
-    how: Search,
-    *,
-    report: Callable[[int], object] | None = None,
-) -> list[Translation]:
-    """Translate texts of any length, in their order; longer ones than `LONGEST` pieces part by part.
-
-    An empty text is translated by an empty one. The n best of a text of several parts are those of its parts, paired
-    by rank.
-    """
-    parts = [_parts(model, text) for text in texts]
-    rows = [row for each in parts for row in each]
-    found = iter(search(model.stepper, rows, how, report=report, device=model.device))
-    return [_joined(model, each, [next(found) for _ in each]) for each in parts]
-
-
-def _parts(model: Model, text: str) -> list[list[int]]:
-    """The pieces of a text, cut at the ends of sentences, or anywhere, where they are too many."""
-    whole = model.source.encode(text)
-    if len(whole) <= LONGEST:
-        return [whole]
-    rows: list[list[int]] = [[]]
-    for row in model.source.encode_all(SENTENCE_END.split(text)):
-        if rows[-1] and len(rows[-1]) + len(row) > LONGEST:
-            rows.append([])
-        rows[-1] += row
-    return [row[start : start + LONGEST] for row in rows for start in range(0, len(row), LONGEST)]
-
-
-def _joined(model: Model, rows: list[list[int]], found: list[list[Hypothesis]]) -> Translation:
-    count, space = min(map(len, found)), "" if is_unspaced(model.card.target_language) else " "
-    best = [
-        (
-            space.join(model.target.decode(part[rank].tokens) for part in found).strip(),
-            sum(part[rank].score for part in found),
-        )
-        for rank in range(count)
-    ]
-    attention = tuple(
-        ([*model.source.pieces(row), "</s>"], [*model.target.pieces(part[0].tokens), "</s>"], part[0].attention)
-        for row, part in zip(rows, found, strict=True)
-        if part[0].attention is not None
-    )
-    wrong = any(model.direction.reads_like_target(row) for row in rows)
-    card = model.card
-    warning = f"it reads like {card.target_language}, but the model translates {card.languages}" if wrong else None
-    return Translation(best[0][0], best[0][1], tuple(best), attention, warning)

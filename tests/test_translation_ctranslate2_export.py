@@ -14,10 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from translation.ctranslate2_export import export_ctranslate2
 from translation.decoding.beam_search import Search, search
 from translation.decoding.incremental import TransformerStepper
 from translation.errors import TranslationError, UsageError
-from translation.export import export_ctranslate2
 from translation.transformer import Transformer, TransformerConfig
 
 VOCABULARY, SENTENCES, EXTRA, STEPS, BATCH = 60, 40, 30, 200, 32
