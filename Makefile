@@ -20,7 +20,7 @@ check: .venv/.ok
 coverage: .venv/.ok
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term -k "not chaos and not memory"
 
-# Do the tests notice a changed line? make mutation, or make mutation ONLY="dtml/evaluation/metrics.py db/rows/stored.py:differ"
+# Do the tests notice a changed line? make mutation, or make mutation ONLY="dtml/evaluation/metrics.py db/connection/differences.py:differ"
 mutation: .venv/.ok
 	nice -n 15 $(BIN)/python -m benchmarks.mutation $(ONLY)
 

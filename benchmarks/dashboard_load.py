@@ -30,7 +30,7 @@ import pandas as pd
 from benchmarks.store import postgresql
 from benchmarks.ten_years import MARKETS, STOCKS, TenYears, moment
 from db.engine import open_engine, transaction, upgrade
-from db.rows import repositories
+from db.rows import prices
 
 RATE, SECONDS, MOST = 200, 20, 60_000  # requests a second, seconds, requests at all
 PREDICTIONS, SESSIONS = 100_000, 9_000
@@ -109,7 +109,7 @@ def _fill(url: str) -> None:
     bars = pd.DataFrame({"symbol": STOCKS[0], "session": days, "open": close, "high": close, "low": close})
     bars = bars.assign(close=close, adj_close=close, volume=1e6, dividend=np.nan, split=np.nan)
     with transaction(engine) as conn:
-        repositories.append_prices(conn, MARKETS[0], bars, source="files", known_at=moment(days[-1]).to_pydatetime())
+        prices.append_prices(conn, MARKETS[0], bars, source="files", known_at=moment(days[-1]).to_pydatetime())
     engine.dispose()
 
 

@@ -21,8 +21,11 @@ from benchmarks.pages import time_pages
 from benchmarks.store import postgresql
 from benchmarks.ten_years import BACKTEST_MARKET, MARKETS, RESTATED, STOCKS, TenYears, moment, run_name
 from benchmarks.translation_rows import MODELS, TEXTS, write_translations
+from db.admin.copying import table_counts
+from db.connection.user_sql import select
 from db.engine import open_engine, reading, transaction, upgrade
-from db.rows import evidence, queries, repositories
+from db.rows import attention, predictions
+from db.rows import nights as stored_nights
 from db.views.views import VIEW_SQL
 from dtml.baselines.naive_rules import NAIVE_RULES
 
@@ -70,7 +73,7 @@ def measure(url: str, history: TenYears) -> bool:
     filled = time.perf_counter() - began
     _settle(engine)
     with reading(engine) as conn:
-        counts = queries.table_counts(conn)
+        counts = table_counts(conn)
     rows = ", ".join(f"{counts[name]:,} {name}" for name in ("prediction", "outcome", "price", "score"))
     print(f"{engine.dialect.name}: {rows} rows, {_gigabytes(engine):.1f} GB, filled in {filled:.0f} s")
     views = time_views(url, history, QUESTIONS)
@@ -115,7 +118,7 @@ def _new_nights(engine: Engine, history: TenYears) -> Iterator[tuple[str, str, p
         for market in MARKETS:
             with transaction(engine) as conn:
                 begun = moment(as_of).to_pydatetime()
-                repositories.start_night(
+                stored_nights.start_night(
                     conn, market, as_of.date(), target=target.date(), source="yahoo", started_at=begun
                 )
             chances = DRAWN.beta(200, 200, len(STOCKS))
@@ -129,7 +132,7 @@ def _new_nights(engine: Engine, history: TenYears) -> Iterator[tuple[str, str, p
 
 
 def _ask(engine: Engine, sql: str) -> int:
-    return len(queries.select(engine, sql, own=True))
+    return len(select(engine, sql, own=True))
 
 
 def _store_night(engine: Engine, market: str, run_id: str, made: pd.DataFrame, looks: pd.DataFrame) -> int:
@@ -138,10 +141,10 @@ def _store_night(engine: Engine, market: str, run_id: str, made: pd.DataFrame, l
     counts = {"fetched": 4000, "stored": 400, "refused": 0, "predictions": len(made)}
     rules = made[["as_of", "target"]].head(1).assign(**dict.fromkeys(NAIVE_RULES, True))
     with transaction(engine) as conn:
-        new = repositories.save_predictions(conn, market, made, known_at=now, made_at=now)
-        evidence.save_attention(conn, market, looks)
-        evidence.save_rule_calls(conn, market, rules)
-        repositories.finish_night(
+        new = predictions.save_predictions(conn, market, made, known_at=now, made_at=now)
+        attention.save_attention(conn, market, looks)
+        predictions.save_rule_calls(conn, market, rules)
+        stored_nights.finish_night(
             conn,
             market,
             as_of.date(),
@@ -158,7 +161,7 @@ def _store_night(engine: Engine, market: str, run_id: str, made: pd.DataFrame, l
 
 def _read_night(engine: Engine, market: str, target: pd.Timestamp) -> int:
     with reading(engine) as conn:
-        return len(queries.predictions(conn, market, target=target.date()))
+        return len(predictions.predictions(conn, market, target=target.date()))
 
 
 def _settle(engine: Engine) -> None:

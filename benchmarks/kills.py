@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from db.connection.user_sql import select
 from db.engine import open_engine, reading
-from db.rows.queries import select
 from flows.backtest.folds import Plan, open_backtest
 from flows.backtest.results import run_backtest
 from flows.nightly.context import Order, open_desk

@@ -1,6 +1,6 @@
 """Do the tests notice? Each module with one thing changed, by mutmut's operators, under the tests that concern it.
 
-`make mutation`, or `make mutation ONLY="dtml/evaluation/metrics.py db/rows/stored.py:differ"` for modules or
+`make mutation`, or `make mutation ONLY="dtml/evaluation/metrics.py db/connection/differences.py:differ"` for modules or
 functions. A mutant that no test fails on either shows a law that no test states, or changes nothing that can be
 seen: then it stands with its reason in mutation_equivalent.toml, and counts for nothing. Ends with 1 where a
 module's score is below 90 %.
@@ -40,15 +40,19 @@ TRIALS = (
     _trial("dtml/portfolio", "portfolio portfolio_edges"),
     _trial("dtml/features", "features"),
     _trial("dtml/windows", "windows features"),
-    _trial("db/repositories", "prices predictions nights writes"),
-    _trial("db/stored", "prices predictions benchmarks writes"),
-    _trial("db/bulk", "prices predictions writes", left_out="processes"),  # its COPY is PostgreSQL's
-    _trial("db/evidence", "evidence backtests"),
-    _trial("db/backtests", "backtests backtests_beside"),
-    _trial("db/benchmarks", "benchmarks"),
-    _trial("db/translations", "translations"),
-    _trial("db/translation_queue", "translation_queue translation_queue_rows"),
-    _trial("db/service", "service"),
+    _trial("db/rows/markets", "prices writes"),
+    _trial("db/rows/prices", "prices writes"),
+    _trial("db/rows/predictions", "predictions evidence writes"),
+    _trial("db/rows/nights", "nights writes"),
+    _trial("db/connection/differences", "prices predictions benchmarks writes"),
+    _trial("db/connection/bulk", "prices predictions writes", left_out="processes"),  # its COPY is PostgreSQL's
+    _trial("db/rows/calibration", "evidence backtests"),
+    _trial("db/rows/attention", "evidence"),
+    _trial("db/rows/backtests", "backtests backtests_beside"),
+    _trial("db/rows/benchmarks", "benchmarks"),
+    _trial("db/rows/translations", "translations"),
+    _trial("db/rows/translation_queue", "translation_queue translation_queue_rows"),
+    _trial("db/rows/fetches", "service"),
 )
 
 

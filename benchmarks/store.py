@@ -16,7 +16,7 @@ from sqlalchemy import URL, Engine, make_url, text
 
 from db.connection.frames import BAR_VALUES
 from db.engine import open_engine, reading, transaction, upgrade
-from db.rows import queries, repositories
+from db.rows import markets, prices
 
 PRICES = Path(__file__).parents[2] / "shared" / "data" / "prices" / "sp500.parquet"
 REPEATS = 3
@@ -50,7 +50,7 @@ def time_round(url: str) -> dict[str, float]:
     days = bars["session"].drop_duplicates().sort_values()
     for step, first in ((f"read {NIGHT_SESSIONS} sessions", days.iloc[-NIGHT_SESSIONS]), ("read all", days.iloc[0])):
         with _clock(seconds, step), reading(engine) as conn:
-            queries.prices(conn, "sp500", first, days.iloc[-1])
+            prices.prices(conn, "sp500", first, days.iloc[-1])
     engine.dispose()
     return seconds
 
@@ -67,8 +67,8 @@ def _append(engine: Engine, bars: pd.DataFrame, day: int) -> None:
     stocks = pd.DataFrame({"symbol": symbols, "source_symbol": symbols}).assign(kind="stock", name=None, sector=None)
     known_at = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(days=day)
     with transaction(engine) as conn:
-        repositories.save_instruments(conn, "sp500", stocks)
-        repositories.append_prices(conn, "sp500", bars, source="files", known_at=known_at)
+        markets.save_instruments(conn, "sp500", stocks)
+        prices.append_prices(conn, "sp500", bars, source="files", known_at=known_at)
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from sqlalchemy import Connection, Engine
 
 from db.connection.bulk import insert_frame, insert_missing
 from db.engine import transaction
-from db.rows import backtests, benchmarks, evidence, queries, repositories
+from db.rows import backtests, benchmarks, calibration, markets, runs
+from db.rows import predictions as stored_predictions
 from db.tables import schema
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.markets.definition import LEVELS
@@ -66,9 +67,9 @@ class TenYears:
     def _write_nights(self, conn: Connection, market: str, start: int) -> None:
         seen = self.days[start : min(start + RETRAIN_EVERY, len(self.days) - 1)]
         targets = self.days[start + 1 : start + 1 + len(seen)]
-        ids = queries.instrument_ids(conn, market).drop("INDEX")
+        ids = markets.instrument_ids(conn, market).drop("INDEX")
         run_id = run_name(market, seen[0])
-        repositories.save_run(conn, run_row(run_id, market, "nightly", seen[0]))
+        runs.save_run(conn, run_row(run_id, market, "nightly", seen[0]))
         grid = _grid(seen, targets, ids)
         _write_predictions(conn, grid, run_id)
         _write_evidence(conn, market, run_id, seen, targets)
@@ -86,19 +87,19 @@ class TenYears:
         nights = min(BACKTEST_NIGHTS, len(self.days) - 1)
         first = len(self.days) - 1 - nights
         seen, targets = self.days[first:-1], self.days[first + 1 :]
-        ids = queries.instrument_ids(conn, BACKTEST_MARKET).drop("INDEX")
+        ids = markets.instrument_ids(conn, BACKTEST_MARKET).drop("INDEX")
         backtests.save_backtest(conn, _backtest_row(targets))
         for number, start in enumerate(range(0, nights, RETRAIN_EVERY), start=1):
             of_fold = slice(start, start + RETRAIN_EVERY)
             run_id = f"{BACKTEST}-{number}"
-            repositories.save_run(conn, run_row(run_id, BACKTEST_MARKET, "backtest", seen[start]))
+            runs.save_run(conn, run_row(run_id, BACKTEST_MARKET, "backtest", seen[start]))
             grid = _grid(seen[of_fold], targets[of_fold], ids)
             _write_predictions(conn, grid, run_id)
             backtests.save_fold(conn, BACKTEST, _fold_row(number, run_id, seen[of_fold], targets[of_fold]))
         _finish_backtest(conn, targets)
 
     def _write_attention(self, conn: Connection) -> None:
-        ids = queries.instrument_ids(conn, BACKTEST_MARKET).drop("INDEX").to_numpy()
+        ids = markets.instrument_ids(conn, BACKTEST_MARKET).drop("INDEX").to_numpy()
         run_id = f"{BACKTEST}-{-(-min(BACKTEST_NIGHTS, len(self.days) - 1) // RETRAIN_EVERY)}"  # of the last fold
         for target in self.attended():
             pairs = pd.MultiIndex.from_product([ids, ids], names=["instrument_id", "source_id"]).to_frame(index=False)
@@ -130,7 +131,7 @@ def run_row(run_id: str, market: str, kind: str, day: pd.Timestamp) -> dict[str,
 def _name_stocks(conn: Connection, market: str) -> None:
     stocks = pd.DataFrame({"symbol": [*STOCKS, "INDEX"], "source_symbol": [*STOCKS, "INDEX"], "name": "A company"})
     kinds = ["stock"] * len(STOCKS) + ["index"]
-    repositories.save_instruments(conn, market, stocks.assign(kind=kinds, sector="Industrials"))
+    markets.save_instruments(conn, market, stocks.assign(kind=kinds, sector="Industrials"))
 
 
 def _grid(seen: pd.DatetimeIndex, targets: pd.DatetimeIndex, ids: "pd.Series[int]") -> pd.DataFrame:
@@ -158,14 +159,14 @@ def _write_evidence(
 ) -> None:
     """Bands of the run, and what each night keeps of its calls: twenty bins of them, and their counts at each level."""
     levels = pd.DataFrame({"level": LEVELS})
-    evidence.save_bands(conn, run_id, levels.assign(threshold=0.5 + levels["level"] / 50, days=63, n=25_000))
+    calibration.save_bands(conn, run_id, levels.assign(threshold=0.5 + levels["level"] / 50, days=63, n=25_000))
     nights = pd.DataFrame({"run_id": run_id, "target": targets})
     bins = nights.merge(pd.DataFrame({"bin": range(40, 60)}), how="cross")
-    evidence.save_bins(conn, bins.assign(n=20, probability_sum=bins["bin"] / 5, rises=10))
+    calibration.save_bins(conn, bins.assign(n=20, probability_sum=bins["bin"] / 5, rises=10))
     counts = {"n": 400, "covered": 352, "called": 100, "right_calls": 52}
-    evidence.save_band_counts(conn, nights.merge(levels, how="cross").assign(**counts))
+    calibration.save_band_counts(conn, nights.merge(levels, how="cross").assign(**counts))
     rules = dict.fromkeys(NAIVE_RULES, True)
-    evidence.save_rule_calls(conn, market, pd.DataFrame({"as_of": seen, "target": targets} | rules))
+    stored_predictions.save_rule_calls(conn, market, pd.DataFrame({"as_of": seen, "target": targets} | rules))
 
 
 def _write_looks(conn: Connection, grid: pd.DataFrame, run_id: str) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path, PurePosixPath
 
 from sqlalchemy import Engine
 
-from db.admin.copying import Progress, copy_store, require_empty, snapshot, write_snapshot
+from db.admin.copying import Progress, copy_store, require_empty, snapshot, table_counts, write_snapshot
 from db.engine import open_engine, prepare, reading, upgrade
-from db.rows import queries
+from db.rows import runs as stored_runs
 from db.tables.schema import REVISION
 from dtml.errors import DtmlError, UsageError
 from flows.settings import data_folder
@@ -40,7 +40,7 @@ class Manifest:
 def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
     """Each run with weights: its name, the checkpoint's path below the data folder, SHA-256, and what is wrong."""
     with reading(engine) as conn:
-        runs = queries.runs(conn).dropna(subset="checkpoint_path")
+        runs = stored_runs.runs(conn).dropna(subset="checkpoint_path")
     for run in runs.itertuples():
         path, sha = str(run.checkpoint_path), str(run.checkpoint_hash)
         yield str(run.id), path, sha, _what_is_wrong(data_folder() / path, sha)
@@ -97,7 +97,7 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
         if name != STORE:
             _put_back(folder / name, data_folder() / name, sha)
     with _of_this_schema(folder / STORE, manifest.schema) as source, snapshot(source) as conn:
-        _require_rows(folder, manifest, queries.table_counts(conn))
+        _require_rows(folder, manifest, table_counts(conn))
         copy_store(conn, target, progress)
 
 

@@ -30,7 +30,8 @@ from prefect_server import prefect_server
 from sqlalchemy import Engine
 
 from db.engine import open_engine, reading
-from db.rows import queries
+from db.rows import nights as stored_nights
+from db.rows import predictions as stored_predictions
 from dtml.prices.sessions import next_session, sessions_between
 
 DTML = Path(sys.executable).with_name("dtml")
@@ -134,8 +135,8 @@ class Bench:
             self._command(self.days[-1])
             self._check(self.days[-1])
         with self._store(read_only=True) as reader, reading(reader) as conn:
-            nights = queries.nights(conn, MARKET)
-            self.tally.predictions = len(queries.predictions(conn, MARKET))
+            nights = stored_nights.nights(conn, MARKET)
+            self.tally.predictions = len(stored_predictions.predictions(conn, MARKET))
         self.tally.nights.update(nights["status"])
         replayed = self._run(["replay", "--market-file", f"{MARKET}.toml", "--all", "--json"])
         complete = int(nights["status"].str.startswith("complete").sum())
@@ -188,7 +189,7 @@ class Bench:
     def _incomplete(self, day: date) -> list[date]:
         """The nights up to a day that are not complete."""
         with self._store(read_only=True) as reader, reading(reader) as conn:
-            nights = queries.nights(conn, MARKET)
+            nights = stored_nights.nights(conn, MARKET)
         complete = {each.date() for each in nights.loc[nights["status"].str.startswith("complete"), "as_of"]}
         return [each for each in self.days if each <= day and each not in complete]
 

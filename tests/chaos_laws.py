@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from db.connection.locks import market_lock
 from db.engine import reading
 from db.errors import StoreBusyError
-from db.rows import queries
+from db.rows import nights
 
 MARKET = "made"
 KEPT = {  # rows that may only become more
@@ -56,7 +56,7 @@ def rows_twice(reader: Engine) -> int:
 def night_faults(reader: Engine, days: Collection[date], members: Mapping[date, frozenset[str]]) -> list[str]:
     """What is wrong with the nights of these days: each complete for all its members, or refused with a reason."""
     with reading(reader) as conn:
-        stored = {row["as_of"].date(): row for row in queries.nights(conn, MARKET).to_dict("records")}
+        stored = {row["as_of"].date(): row for row in nights.nights(conn, MARKET).to_dict("records")}
     predicted: dict[str, dict[str, str]] = {}
     faults = []
     for target, symbol, run_id in _rows(reader, PREDICTED):

@@ -13,7 +13,11 @@ from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from db.admin.roles import grant_reader
 from db.engine import open_engine, transaction, upgrade
-from db.rows import evidence, repositories
+from db.rows import attention, calibration, markets, outcomes, scores
+from db.rows import nights as stored_nights
+from db.rows import predictions as stored_predictions
+from db.rows import prices as stored_prices
+from db.rows import runs as stored_runs
 from dtml.baselines.naive_rules import NAIVE_RULES
 from flows.dashboard.app import dashboard
 
@@ -72,7 +76,7 @@ def fill(engine: Engine) -> None:
         _fill_market(conn, MARKET, STOCKS, (FIRST_RUN, SECOND_RUN), 0)
         _fill_backtest(conn)
         _fill_market(conn, EVIL, EVIL_STOCKS, EVIL_RUNS, NIGHTS - EVIL_NIGHTS)
-        repositories.save_run(conn, _run("bare-run", BARE, DAYS[0]))
+        stored_runs.save_run(conn, _run("bare-run", BARE, DAYS[0]))
 
 
 def _fill_market(conn: Connection, market: str, stocks: tuple[str, ...], runs: tuple[str, str], first: int) -> None:
@@ -80,27 +84,27 @@ def _fill_market(conn: Connection, market: str, stocks: tuple[str, ...], runs: t
     noise = np.random.default_rng(len(stocks[0]))
     named = pd.DataFrame({"symbol": [*stocks, "INDEX"], "source_symbol": [*stocks, "INDEX"]})
     named = named.assign(kind=["stock"] * len(stocks) + ["index"], name=[f"{each} & Sons" for each in named["symbol"]])
-    repositories.save_instruments(conn, market, named.assign(sector="<Tin>"))
+    markets.save_instruments(conn, market, named.assign(sector="<Tin>"))
     prices = _bars(noise, [*stocks, "INDEX"])
-    repositories.append_prices(conn, market, prices, source="files", known_at=moment(DAYS[0], 0))
+    stored_prices.append_prices(conn, market, prices, source="files", known_at=moment(DAYS[0], 0))
     for number, run_id in enumerate(runs):
-        repositories.save_run(conn, _run(run_id, market, DAYS[0 if number == 0 else SECOND_FROM]))
+        stored_runs.save_run(conn, _run(run_id, market, DAYS[0 if number == 0 else SECOND_FROM]))
         bands = pd.DataFrame({"level": [0.5, LEVEL], "threshold": [0.5, 0.52], "days": 40, "n": 400})
-        evidence.save_bands(conn, run_id, bands)
+        calibration.save_bands(conn, run_id, bands)
     made = pd.concat(
         [_predictions(noise, stocks, runs[each >= SECOND_FROM], each) for each in range(first, NIGHTS)],
         ignore_index=True,
     )
-    repositories.save_predictions(conn, market, made, known_at=moment(DAYS[0]), made_at=moment(DAYS[1]))
+    stored_predictions.save_predictions(conn, market, made, known_at=moment(DAYS[0]), made_at=moment(DAYS[1]))
     _fill_outcomes(conn, market, made, prices)
     _fill_evidence(conn, market, made, noise)
     _fill_nights(conn, market, stocks, made)
     _fill_scores(conn, market, noise)
     refused_at = moment(DAYS[NIGHTS], 23)
     refused = pd.DataFrame({"symbol": stocks[:1], "session": DAYS[NIGHTS], "reason": "null_price", "value": "<nan>"})
-    repositories.record_refused(conn, market, refused, source="files", known_at=refused_at)
+    stored_prices.record_refused(conn, market, refused, source="files", known_at=refused_at)
     last = DAYS[NIGHTS].date()
-    repositories.start_night(conn, market, last, target=DAYS[NIGHTS + 1].date(), source="files", started_at=refused_at)
+    stored_nights.start_night(conn, market, last, target=DAYS[NIGHTS + 1].date(), source="files", started_at=refused_at)
     _finish(conn, market, last, "refused", reason="too many bars refused: <b>9</b> of 10")
 
 
@@ -138,9 +142,9 @@ def _fill_outcomes(conn: Connection, market: str, made: pd.DataFrame, prices: pd
     moves = after.to_numpy() / before.to_numpy() - 1
     happened = pd.DataFrame({"symbol": settled["symbol"], "session": settled["target"], "move": moves})
     happened = happened.assign(rise=happened["move"] > 0, label=np.sign(happened["move"]).astype(int))
-    repositories.save_outcomes(conn, market, happened, known_at=moment(DAYS[NIGHTS]), recorded_at=moment(DAYS[NIGHTS]))
+    outcomes.save_outcomes(conn, market, happened, known_at=moment(DAYS[NIGHTS]), recorded_at=moment(DAYS[NIGHTS]))
     counted = {"level": LEVEL, "n": 8, "covered": 7, "called": 3, "right_calls": 2}
-    evidence.save_band_counts(conn, settled[["run_id", "target"]].drop_duplicates().assign(**counted))
+    calibration.save_band_counts(conn, settled[["run_id", "target"]].drop_duplicates().assign(**counted))
 
 
 def _fill_evidence(conn: Connection, market: str, made: pd.DataFrame, noise: np.random.Generator) -> None:
@@ -148,17 +152,17 @@ def _fill_evidence(conn: Connection, market: str, made: pd.DataFrame, noise: np.
     nights = made[["as_of", "target"]].drop_duplicates()
     rules = nights.assign(**dict.fromkeys(NAIVE_RULES, True))
     rules["index_below_mean20"] = [None if each < DAYS[10] else False for each in nights["as_of"]]
-    evidence.save_rule_calls(conn, market, rules)
+    stored_predictions.save_rule_calls(conn, market, rules)
     sources = pd.DataFrame({"source": sorted(made["symbol"].unique())[:3]})
     looks = made[["run_id", "target", "symbol"]].merge(sources, how="cross")
-    evidence.save_attention(conn, market, looks.assign(weight=noise.uniform(0.1, 0.3, len(looks))))
+    attention.save_attention(conn, market, looks.assign(weight=noise.uniform(0.1, 0.3, len(looks))))
 
 
 def _fill_nights(conn: Connection, market: str, stocks: tuple[str, ...], made: pd.DataFrame) -> None:
     for (seen, target, run_id), rows in made.groupby(["as_of", "target", "run_id"]):
         gaps = [{"symbol": each, "reason": "no bar: <none>"} for each in stocks if each not in set(rows["symbol"])]
         day, begun = seen.date(), moment(seen)
-        repositories.start_night(conn, market, day, target=target.date(), source="files", started_at=begun)
+        stored_nights.start_night(conn, market, day, target=target.date(), source="files", started_at=begun)
         status = "complete_with_gaps" if gaps else "complete"
         _finish(conn, market, day, status, run_id=run_id, gaps=gaps, known_at=begun, predictions=len(rows))
 
@@ -176,7 +180,7 @@ def _finish(
     predictions: int = 0,
 ) -> None:
     counts = {"fetched": 90, "stored": 9, "refused": 1, "predictions": predictions}
-    repositories.finish_night(
+    stored_nights.finish_night(
         conn, market, as_of, status=status, finished_at=moment(as_of, 23), counts=counts, gaps=gaps or [],
         reason=reason, run_id=run_id, known_at=known_at,
     )  # fmt: skip
@@ -191,14 +195,14 @@ def _fill_scores(conn: Connection, market: str, noise: np.random.Generator) -> N
     wide = nights >= 20
     for name, value in (("acc", acc), ("mcc", mcc)):
         rows[f"{name}_low"], rows[f"{name}_high"] = (np.where(wide, value + end, np.nan) for end in (-0.05, 0.05))
-    repositories.save_scores(conn, market, rows, scored_at=moment(DAYS[NIGHTS], 23))
+    scores.save_scores(conn, market, rows, scored_at=moment(DAYS[NIGHTS], 23))
 
 
 def _fill_backtest(conn: Connection) -> None:
     """A run that predicted all the nights of the first one, a little otherwise."""
     noise = np.random.default_rng(11)
-    repositories.save_run(conn, _run(BACKTEST_RUN, MARKET, DAYS[0], "backtest"))
+    stored_runs.save_run(conn, _run(BACKTEST_RUN, MARKET, DAYS[0], "backtest"))
     made = pd.concat([_predictions(noise, STOCKS, BACKTEST_RUN, number) for number in range(SECOND_FROM)])
-    repositories.save_predictions(
+    stored_predictions.save_predictions(
         conn, MARKET, made.reset_index(drop=True), known_at=moment(DAYS[0]), made_at=moment(DAYS[NIGHTS])
     )

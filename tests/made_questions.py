@@ -15,7 +15,9 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import open_engine, transaction, upgrade
-from db.rows import evidence, repositories, service
+from db.rows import attention, calibration, fetches, markets, prices, runs
+from db.rows import nights as stored_nights
+from db.rows import predictions as stored_predictions
 from dtml.baselines.naive_rules import calls_on
 from dtml.evaluation.calibration import LEVELS
 from dtml.experiments import nightly_of
@@ -85,7 +87,7 @@ def fill(engine: Engine) -> None:
             _save_night(conn, night, days, bars)
         seen = days[BEFORE:]
         calls = calls_on(seen, bars, SOURCE.index_symbol)
-        evidence.save_rule_calls(conn, MARKET, dated_calls(calls, _targets(seen)))
+        stored_predictions.save_rule_calls(conn, MARKET, dated_calls(calls, _targets(seen)))
     market = load_market(MARKET).with_symbols(STOCKS)
     experiment = nightly_of(
         market.model, z_close=market.z_close, returns=market.returns, max_move=market.checks.max_move
@@ -156,7 +158,7 @@ def _save_market(conn: Connection) -> None:
     sectors = [SOURCE.market.sector_of(stock) for stock in STOCKS]
     stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": sectors})
     index = {"symbol": SOURCE.index_symbol, "kind": "index", "source_symbol": SOURCE.index_symbol}
-    repositories.save_instruments(conn, MARKET, pd.concat([stocks, pd.DataFrame([index])], ignore_index=True))
+    markets.save_instruments(conn, MARKET, pd.concat([stocks, pd.DataFrame([index])], ignore_index=True))
 
 
 def _save_bars(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> None:
@@ -172,29 +174,29 @@ def _save_bars(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> 
         wrong = (bars["session"] == days[BEFORE + night - 5]) & (bars["symbol"] == RESTATED[night - 5][0])
         fetched = pd.concat([bars[wrong], fetched], ignore_index=True)
     known_at = _known_at(night, days)
-    repositories.append_prices(conn, MARKET, fetched, source="simulated", known_at=known_at)
+    prices.append_prices(conn, MARKET, fetched, source="simulated", known_at=known_at)
     if night == REFUSED_BAR[0]:
         _, stock, reason, value = REFUSED_BAR
         row = {"symbol": stock, "session": days[BEFORE + night], "reason": reason, "value": value}
-        repositories.record_refused(conn, MARKET, pd.DataFrame([row]), source="simulated", known_at=known_at)
+        prices.record_refused(conn, MARKET, pd.DataFrame([row]), source="simulated", known_at=known_at)
 
 
 def _save_model(conn: Connection, model: Model, days: Days, moves: pd.DataFrame) -> None:
     """A run, its band from the forty sessions before it, and its predictions with where each stock looks."""
     trained = _known_at(model.first, days)
-    repositories.save_run(conn, _run(model, days, trained))
-    evidence.save_bands(conn, model.name, _bands(model, days, moves))
+    runs.save_run(conn, _run(model, days, trained))
+    calibration.save_bands(conn, model.name, _bands(model, days, moves))
     nightly = model.kind == "nightly"
     nights = [night for night in range(model.first, model.last) if not (nightly and night == REFUSED_NIGHT)]
     made = {night: predictions(model, night, days[BEFORE + night], moves) for night in nights}
     if not nightly:
         stamps = {"known_at": _known_at(nights[-1], days), "made_at": _made_at(nights[-1], days)}
-        repositories.save_predictions(conn, MARKET, pd.concat(made.values(), ignore_index=True), **stamps)
+        stored_predictions.save_predictions(conn, MARKET, pd.concat(made.values(), ignore_index=True), **stamps)
         return
     for night, frame in made.items():
         stamps = {"known_at": _known_at(night, days), "made_at": _made_at(night, days)}
-        repositories.save_predictions(conn, MARKET, frame, **stamps)
-    evidence.save_attention(conn, MARKET, pd.concat([_looks(model, night, made[night]) for night in nights]))
+        stored_predictions.save_predictions(conn, MARKET, frame, **stamps)
+    attention.save_attention(conn, MARKET, pd.concat([_looks(model, night, made[night]) for night in nights]))
 
 
 def _run(model: Model, days: Days, trained: datetime) -> dict[str, object]:
@@ -233,26 +235,26 @@ def _save_night(conn: Connection, night: int, days: Days, bars: pd.DataFrame) ->
     day = days[BEFORE + night].date()
     known_at, counts = _known_at(night, days), dict.fromkeys(("fetched", "stored", "refused", "predictions"), 0)
     target = next_session("XNYS", day)
-    repositories.start_night(conn, MARKET, day, target=target, source="simulated", started_at=known_at)
+    stored_nights.start_night(conn, MARKET, day, target=target, source="simulated", started_at=known_at)
     ending = {"finished_at": _made_at(night, days), "gaps": []}
     fetch = {"market": MARKET, "as_of": day, "known_at": known_at, "source": "simulated", "asked": len(STOCKS) + 1}
     if night == REFUSED_NIGHT:
         failures = [{"symbol": SOURCE.index_symbol, "status": "rate_limited", "detail": "wait and ask again"}]
-        service.save_fetch(
+        fetches.save_fetch(
             conn, fetch | {"fetched": 0, "stored": 0, "refused": 0, "restated": [], "failures": failures}
         )
         reason = "no bar of the index came: rate_limited"
-        repositories.finish_night(conn, MARKET, day, status="refused", reason=reason, counts=counts, **ending)
+        stored_nights.finish_night(conn, MARKET, day, status="refused", reason=reason, counts=counts, **ending)
         return
     there = set(bars.loc[bars["session"] == days[BEFORE + night], "symbol"])
     gaps = [{"symbol": stock, "reason": f"no good bar of {day}"} for stock in STOCKS if stock not in there]
     refused = int(night == REFUSED_BAR[0])
     counts |= {"fetched": len(there) + refused, "stored": len(there), "refused": refused}
-    service.save_fetch(conn, fetch | counts | {"restated": [], "failures": []})
+    fetches.save_fetch(conn, fetch | counts | {"restated": [], "failures": []})
     ending |= {"run_id": next(each.name for each in MODELS if each.first <= night < each.last), "known_at": known_at}
     counts["predictions"] = len(STOCKS) - len(gaps)
     status = "complete_with_gaps" if gaps else "complete"
-    repositories.finish_night(conn, MARKET, day, status=status, counts=counts, **ending | {"gaps": gaps})
+    stored_nights.finish_night(conn, MARKET, day, status=status, counts=counts, **ending | {"gaps": gaps})
 
 
 if __name__ == "__main__":

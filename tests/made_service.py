@@ -23,7 +23,7 @@ import pytest
 from made_nights import small_market
 
 from db.engine import open_engine, reading
-from db.rows import queries
+from db.rows import nights as stored_nights
 
 BIN = Path(sys.executable).parent
 PATIENCE_S = 900.0  # for a machine that is busy with other tests
@@ -109,7 +109,7 @@ def processes_of(folder: Path) -> list[int]:
 def nights(folder: Path) -> list[dict[str, Any]]:
     engine = open_engine(f"sqlite:///{folder / 'data' / 'dtml.sqlite'}", read_only=True)
     with reading(engine) as conn:
-        return queries.nights(conn).to_dict("records")  # type: ignore[return-value]
+        return stored_nights.nights(conn).to_dict("records")  # type: ignore[return-value]
 
 
 def cmdline(pid: int) -> bytes:

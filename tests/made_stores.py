@@ -17,9 +17,26 @@ from test_db_nights import scores
 from test_db_predictions import AS_OF, STOCKS, TARGET, predictions, run
 from test_db_translations import model, progress, score
 
+from db.admin.copying import table_counts
 from db.connection.bulk import insert_frame
 from db.engine import location, open_engine, reading, transaction
-from db.rows import backtests, benchmarks, evidence, queries, repositories, service, translation_queue, translations
+from db.rows import (
+    alerts,
+    backtests,
+    benchmarks,
+    calibration,
+    fetches,
+    markets,
+    nights,
+    outcomes,
+    prices,
+    runs,
+    translation_queue,
+    translations,
+)
+from db.rows import attention as stored_attention
+from db.rows import predictions as stored_predictions
+from db.rows import scores as stored_scores
 from db.tables import schema
 
 FIRST = "models/first.safetensors"
@@ -37,63 +54,63 @@ def fill(engine: Engine) -> None:
     with transaction(engine) as conn:
         _fill_market(conn)
         _fill_studies(conn)
-        repositories.save_scores(conn, "toy", scores(), scored_at=MOMENT)
-        repositories.start_night(conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=MOMENT)
-        repositories.finish_night(
+        stored_scores.save_scores(conn, "toy", scores(), scored_at=MOMENT)
+        nights.start_night(conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=MOMENT)
+        nights.finish_night(
             conn, "toy", AS_OF.date(), status="complete_with_gaps", finished_at=MOMENT, run_id="first",
             counts={"fetched": 7, "stored": 5, "refused": 2, "predictions": len(STOCKS)}, gaps=[GAP], known_at=MOMENT,
         )  # fmt: skip
         counts = dict.fromkeys(("asked", "fetched", "stored", "refused"), 2)
         fetched = {"market": "toy", "known_at": MOMENT, "as_of": AS_OF.date(), "source": "files"}
-        service.save_fetch(conn, fetched | counts | {"restated": ["A"], "failures": []})
+        fetches.save_fetch(conn, fetched | counts | {"restated": ["A"], "failures": []})
         _fill_evidence(conn)
         _fill_translations(conn)
-        service.raise_alert(conn, "toy", AS_OF.date(), "late", message=TEXTS[3], raised_at=MOMENT)
+        alerts.raise_alert(conn, "toy", AS_OF.date(), "late", message=TEXTS[3], raised_at=MOMENT)
 
 
 def _fill_market(conn: Connection) -> None:
     named = [*STOCKS, GAP["symbol"], *TEXTS]
     stocks = pd.DataFrame({"symbol": named, "kind": "stock", "source_symbol": named, "name": None, "sector": "Tin"})
-    repositories.save_instruments(conn, "toy", stocks)
+    markets.save_instruments(conn, "toy", stocks)
     stays = pd.DataFrame({"symbol": STOCKS, "valid_from": pd.NaT, "valid_to": TARGET, "source": "a list"})
-    repositories.save_memberships(conn, "toy", stays)
+    markets.save_memberships(conn, "toy", stays)
     bars = pd.DataFrame({"symbol": "A", "session": pd.date_range("2024-01-02", periods=4), "volume": NUMBERS})
     bars = bars.assign(**dict.fromkeys(("open", "high", "low", "close"), NUMBERS))
     bars = bars.assign(adj_close=np.nan, dividend=0.0, split=np.nan)
-    repositories.append_prices(conn, "toy", bars, source="files", known_at=MOMENT)
+    prices.append_prices(conn, "toy", bars, source="files", known_at=MOMENT)
     refused = pd.DataFrame({"symbol": "A", "session": TARGET, "reason": TEXTS, "value": TEXTS})
-    repositories.record_refused(conn, "toy", refused, source="files", known_at=MOMENT)
+    prices.record_refused(conn, "toy", refused, source="files", known_at=MOMENT)
     happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "move": [-0.01, 0.0, 0.02]})
     happened = happened.assign(rise=happened["move"] > 0, label=[-1, 0, 1])
-    repositories.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
+    outcomes.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
 
 
 def _fill_studies(conn: Connection) -> None:
     """The run of the night has a checkpoint, the other none: the store need not know where weights lie."""
     kept = {"checkpoint_path": FIRST, "checkpoint_hash": hashlib.sha256(WEIGHTS).hexdigest()}
-    repositories.save_run(conn, run(**kept, config={"window": 3, "words": TEXTS}))
-    repositories.save_run(conn, run("trees", kind="paper", checkpoint_path=None, checkpoint_hash=None))
-    repositories.save_predictions(conn, "toy", predictions(), known_at=MOMENT, made_at=MOMENT)
+    runs.save_run(conn, run(**kept, config={"window": 3, "words": TEXTS}))
+    runs.save_run(conn, run("trees", kind="paper", checkpoint_path=None, checkpoint_hash=None))
+    stored_predictions.save_predictions(conn, "toy", predictions(), known_at=MOMENT, made_at=MOMENT)
     benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), members())
     backtests.save_backtest(conn, backtest())
     backtests.save_fold(conn, BACKTEST, fold())
     figures = {"scores": backtest_scores(), "returns": returns(), "portfolios": portfolios(), "counts": COUNTS}
     backtests.finish_backtest(conn, BACKTEST, finished_at=MOMENT, seconds=97.5, **figures)
-    evidence.save_attention(conn, "toy", attention())
+    stored_attention.save_attention(conn, "toy", attention())
 
 
 def _fill_evidence(conn: Connection) -> None:
     """What the night of `first` can be judged by."""
-    evidence.save_bands(conn, "first", pd.DataFrame({"level": [0.8], "threshold": [0.1 + 0.5], "days": 7, "n": 21}))
+    calibration.save_bands(conn, "first", pd.DataFrame({"level": [0.8], "threshold": [0.1 + 0.5], "days": 7, "n": 21}))
     night = pd.DataFrame({"run_id": ["first"], "target": TARGET})
-    evidence.save_bins(conn, night.assign(bin=25, n=3, probability_sum=NUMBERS[2], rises=1))
-    evidence.save_band_counts(conn, night.assign(level=0.8, n=3, covered=2, called=2, right_calls=1))
+    calibration.save_bins(conn, night.assign(bin=25, n=3, probability_sum=NUMBERS[2], rises=1))
+    calibration.save_band_counts(conn, night.assign(level=0.8, n=3, covered=2, called=2, right_calls=1))
     rules = {"always_up": True, "index_reversal": False, "index_below_mean20": None}
-    evidence.save_rule_calls(conn, "toy", pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | rules))
+    stored_predictions.save_rule_calls(conn, "toy", pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | rules))
     explained = dict.fromkeys(("distance", "distance_p", "agreement", "drivers", "seconds"), 0.1 + 0.2)
     counts = dict.fromkeys(("stocks", "days", "members", "shuffles", "epochs", "top"), 3)
     named = {"run_id": "first", "market": "toy", "as_of": AS_OF.date(), "made_at": MOMENT, "told_apart": True}
-    evidence.save_explanation(conn, named | counts | explained)
+    stored_attention.save_explanation(conn, named | counts | explained)
 
 
 def _fill_translations(conn: Connection) -> None:
@@ -149,4 +166,4 @@ def url_of(engine: Engine) -> str:
 
 def rows(url: str) -> int:
     with reading(open_engine(url)) as conn:
-        return sum(queries.table_counts(conn).values())
+        return sum(table_counts(conn).values())

@@ -10,9 +10,13 @@ from made_backtest_rows import COUNTS, NAME, NOW, attention, backtest, fold, por
 from sqlalchemy import Engine
 from test_db_predictions import NEXT, STOCKS, TARGET, predictions, run
 
+from db.admin.copying import table_counts
+from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.rows import backtests, evidence, queries, repositories
+from db.rows import attention as stored_attention
+from db.rows import backtests, markets, runs
+from db.rows import predictions as stored_predictions
 from db.tables import schema
 from db.views.dictionary import data_dictionary
 from db.views.views import VIEW_COLUMNS
@@ -24,11 +28,11 @@ TABLES = {"attention_weight", "backtest"} | {f"backtest_{each}" for each in ("fo
 def store(engine: Engine) -> Engine:
     stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": None})
     with transaction(engine) as conn:
-        repositories.save_instruments(conn, "toy", stocks)
+        markets.save_instruments(conn, "toy", stocks)
         for name in ("first", "second"):
-            repositories.save_run(conn, run(name, kind="backtest"))
+            runs.save_run(conn, run(name, kind="backtest"))
         both = pd.concat([predictions("first"), predictions("second", NEXT)])
-        repositories.save_predictions(conn, "toy", both, known_at=NOW, made_at=NOW)
+        stored_predictions.save_predictions(conn, "toy", both, known_at=NOW, made_at=NOW)
         assert backtests.save_backtest(conn, backtest()) == 1
     return engine
 
@@ -46,12 +50,12 @@ def finish(store: Engine, name: str = NAME, at: datetime = NOW, **changed: Any) 
 
 def keep_attention(store: Engine, frame: pd.DataFrame) -> int:
     with transaction(store) as conn:
-        return evidence.save_attention(conn, "toy", frame)
+        return stored_attention.save_attention(conn, "toy", frame)
 
 
 def counted(store: Engine) -> dict[str, int]:
     with reading(store) as conn:
-        return {name: n for name, n in queries.table_counts(conn).items() if name in TABLES}
+        return {name: n for name, n in table_counts(conn).items() if name in TABLES}
 
 
 def test_a_backtest_that_runs_has_no_figures_yet(store: Engine) -> None:
@@ -85,7 +89,7 @@ def test_what_is_missing_is_null_and_not_zero(store: Engine, reader: Engine) -> 
         "backtest_portfolio where strategy is null and break_even is null",
         "backtest_score where acc is null",
     ):
-        assert queries.select(reader, f"select count(*) as n from {table}")["n"].tolist() == [1]
+        assert select(reader, f"select count(*) as n from {table}")["n"].tolist() == [1]
 
 
 def test_a_rerun_adds_no_row_and_the_first_stands(store: Engine) -> None:
@@ -171,7 +175,7 @@ def test_a_fold_sees_only_what_came_before_it_and_needs_its_run(store: Engine) -
 def test_the_predictions_of_a_backtest_are_those_of_its_folds(store: Engine) -> None:
     """A model may have predicted other sessions too: they are no part of it."""
     with transaction(store) as conn:
-        repositories.save_predictions(conn, "toy", predictions("first", NEXT), known_at=NOW, made_at=NOW)
+        stored_predictions.save_predictions(conn, "toy", predictions("first", NEXT), known_at=NOW, made_at=NOW)
     add_folds(store, fold(), fold(2, "second"))
     with reading(store) as conn:
         made = backtests.backtest_predictions(conn, NAME)
@@ -193,7 +197,7 @@ def test_what_was_tried_before_are_the_strategies_of_the_other_backtests_of_the_
 
 def test_the_summary_sets_a_portfolio_beside_the_rule_of_highest_mcc(store: Engine, reader: Engine) -> None:
     finish(store)
-    rows = queries.select(reader, "select * from backtest_summary order by portfolio")
+    rows = select(reader, "select * from backtest_summary order by portfolio")
     assert list(rows) == list(VIEW_COLUMNS["backtest_summary"])
     assert rows["portfolio"].tolist() == ["index", "long, next open"]
     assert set(rows["best_rule"]) == {"index_reversal"}
@@ -201,27 +205,27 @@ def test_the_summary_sets_a_portfolio_beside_the_rule_of_highest_mcc(store: Engi
         rows[["acc", "acc_low", "mcc", "rule_acc", "rule_mcc", "n", "tried"]].to_numpy().tolist()
         == [[0.75, 0.5, 0.5, 0.625, 0.25, 6, 2]] * 2
     )
-    spans = queries.select(reader, "select first, last from backtest_summary").astype(str)
+    spans = select(reader, "select first, last from backtest_summary").astype(str)
     assert spans.iloc[0].tolist() == ["2024-01-05", "2024-01-08"]
 
 
 def test_of_two_rules_alike_the_summary_takes_one(store: Engine, reader: Engine) -> None:
     finish(store, scores=scores().assign(mcc=0.25))
-    assert queries.select(reader, "select best_rule from backtest_summary")["best_rule"].tolist() == ["always_up"] * 2
+    assert select(reader, "select best_rule from backtest_summary")["best_rule"].tolist() == ["always_up"] * 2
 
 
 def test_a_backtest_without_scores_has_its_portfolios_in_the_summary(store: Engine, reader: Engine) -> None:
     finish(store, scores=scores().head(0))
-    assert queries.select(reader, "select acc, best_rule from backtest_summary").isna().all(axis=None)
+    assert select(reader, "select acc, best_rule from backtest_summary").isna().all(axis=None)
 
 
 def test_attention_comes_back_as_it_went_in(store: Engine, reader: Engine) -> None:
     assert keep_attention(store, attention()) == 9
     with reading(reader) as conn:
-        stored = evidence.attention(conn, "first", TARGET.date())
-        assert evidence.attention(conn, "second", NEXT.date()).empty
+        stored = stored_attention.attention(conn, "first", TARGET.date())
+        assert stored_attention.attention(conn, "second", NEXT.date()).empty
     pd.testing.assert_frame_equal(stored, attention()[["symbol", "source", "weight"]], check_dtype=False)
-    rows = queries.select(reader, "select * from attention where symbol = 'C' order by source")
+    rows = select(reader, "select * from attention where symbol = 'C' order by source")
     assert list(rows) == list(VIEW_COLUMNS["attention"])
     assert rows["weight"].tolist() == [0.125, 0.25, 0.625]
     assert rows[["market", "as_of", "target"]].astype(str).iloc[0].tolist() == ["toy", "2024-01-04", "2024-01-05"]
@@ -249,7 +253,7 @@ def test_a_backtest_is_no_night(store: Engine, reader: Engine) -> None:
     add_folds(store, fold(), fold(2, "second"))
     finish(store)
     for view in ("latest_prediction", "daily_score", "night_log"):
-        assert queries.select(reader, f"select * from {view}").empty
+        assert select(reader, f"select * from {view}").empty
 
 
 def test_the_data_dictionary_explains_the_tables_and_views_of_backtests() -> None:

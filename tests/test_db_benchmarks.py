@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import Engine
 from test_db_predictions import run
 
+from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import benchmarks, queries, repositories
+from db.rows import benchmarks, markets, predictions, runs
 from db.tables import schema
 from db.views.views import VIEW_COLUMNS
 
@@ -84,9 +85,9 @@ def members() -> pd.DataFrame:
 @pytest.fixture
 def store(engine: Engine) -> Engine:
     with transaction(engine) as conn:
-        repositories.save_run(conn, run(kind="paper"))
+        runs.save_run(conn, run(kind="paper"))
         weightless = {"checkpoint_path": None, "checkpoint_hash": None}
-        repositories.save_run(conn, run("trees", kind="paper", model="gradient_boosting", **weightless))
+        runs.save_run(conn, run("trees", kind="paper", model="gradient_boosting", **weightless))
     return engine
 
 
@@ -109,7 +110,7 @@ def test_a_benchmark_comes_back_as_it_went_in(store: Engine, reader: Engine) -> 
 def test_what_is_missing_is_null_and_not_zero(store: Engine, reader: Engine) -> None:
     save(store, benchmark(seconds=None), scores(), members())
     asked = "select count(*) as n from benchmark_score where brier is null and run_id is null and seeds is null"
-    assert queries.select(reader, asked)["n"].tolist() == [1]
+    assert select(reader, asked)["n"].tolist() == [1]
     with reading(reader) as conn:
         assert (benchmarks.benchmark(conn, NAME) or {})["seconds"] is None
 
@@ -215,7 +216,7 @@ def test_benchmarks_are_listed_by_when_their_test_was_read(store: Engine) -> Non
 
 def test_the_view_run_score_sets_a_figure_beside_the_printed_one(store: Engine, reader: Engine) -> None:
     save(store, benchmark(), scores(), members())
-    rows = queries.select(reader, "select * from run_score order by acc desc")
+    rows = select(reader, "select * from run_score order by acc desc")
     assert list(rows) == list(VIEW_COLUMNS["run_score"])
     assert rows["predictor"].tolist() == ["dtml", "gradient_boosting", "index_reversal"]
     assert rows["is_rule"].tolist() == rows["is_best_rule"].tolist() == [0, 0, 1]
@@ -226,12 +227,12 @@ def test_the_view_run_score_sets_a_figure_beside_the_printed_one(store: Engine, 
 
 def test_only_the_chosen_rule_is_the_best(store: Engine, reader: Engine) -> None:
     save(store, benchmark(best_rule="always_up"), scores(), members())
-    assert queries.select(reader, "select is_best_rule from run_score")["is_best_rule"].tolist() == [0, 0, 0]
+    assert select(reader, "select is_best_rule from run_score")["is_best_rule"].tolist() == [0, 0, 0]
 
 
 def test_the_view_benchmark_configuration_shows_the_spread_of_the_seeds(store: Engine, reader: Engine) -> None:
     save(store, benchmark(), scores(), members())
-    rows = queries.select(reader, "select * from benchmark_configuration order by predictor, configuration")
+    rows = select(reader, "select * from benchmark_configuration order by predictor, configuration")
     assert rows["seeds"].tolist() == [1, 2, 1]
     assert rows["kept"].tolist() == [0, 1, 1]
     assert rows["validation_acc"].tolist() == [0.5, 0.625, 0.5]
@@ -249,11 +250,11 @@ def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
     days = {"as_of": pd.Timestamp("2024-01-04"), "target": pd.Timestamp("2024-01-05")}
     made = pd.DataFrame({"run_id": ["first"], "symbol": "A", "probability": 0.75, "spread": 0.0, **days})
     with transaction(store) as conn:
-        repositories.save_instruments(conn, "toy", stocks)
-        repositories.save_predictions(conn, "toy", made, known_at=NOW, made_at=NOW)
-        assert queries.latest_run(conn, "toy") is None
-        assert queries.prediction_history(conn, market="toy").empty
-        assert queries.prediction_history(conn, market="toy", kind="paper")["run_id"].tolist() == ["first"]
-    assert queries.select(reader, "select kind from prediction_history")["kind"].tolist() == ["paper"]
+        markets.save_instruments(conn, "toy", stocks)
+        predictions.save_predictions(conn, "toy", made, known_at=NOW, made_at=NOW)
+        assert runs.latest_run(conn, "toy") is None
+        assert predictions.prediction_history(conn, market="toy").empty
+        assert predictions.prediction_history(conn, market="toy", kind="paper")["run_id"].tolist() == ["first"]
+    assert select(reader, "select kind from prediction_history")["kind"].tolist() == ["paper"]
     for view in ("latest_prediction", "daily_score"):
-        assert queries.select(reader, f"select * from {view}").empty
+        assert select(reader, f"select * from {view}").empty

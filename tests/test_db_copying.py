@@ -15,10 +15,11 @@ from sqlalchemy import Engine
 from test_db_predictions import STOCKS, predictions, run
 
 from db.admin import copying
-from db.admin.copying import copy_store, snapshot, write_snapshot
+from db.admin.copying import copy_store, snapshot, table_counts, write_snapshot
 from db.engine import open_engine, reading, require_current, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
-from db.rows import queries, repositories
+from db.rows import predictions as stored_predictions
+from db.rows import runs
 from db.tables import schema
 
 
@@ -39,7 +40,7 @@ def copy(source: Engine, target: Engine) -> dict[str, int]:
 
 def counts(engine: Engine) -> dict[str, int]:
     with reading(engine) as conn:
-        return queries.table_counts(conn)
+        return table_counts(conn)
 
 
 def test_a_copy_holds_every_row_as_it_was(filled: Engine, engine: Engine) -> None:
@@ -74,7 +75,7 @@ def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> Non
 
 def test_a_store_that_holds_a_row_is_not_filled(filled: Engine, engine: Engine) -> None:
     with transaction(engine) as conn:
-        repositories.save_run(conn, run("mine"))
+        runs.save_run(conn, run("mine"))
     with pytest.raises(StoreUsageError, match="not empty: its table run has 1 rows"):
         copy(filled, engine)
     assert sum(counts(engine).values()) == 1
@@ -135,7 +136,7 @@ def test_a_snapshot_is_of_one_moment_while_others_write(engine: Engine, tmp_path
     def write(done: str, table: str, _rows: int) -> None:
         if (done, table) == ("copying", "instrument"):
             with transaction(engine) as conn:
-                repositories.save_run(conn, run("meanwhile", created_at=MOMENT))
+                runs.save_run(conn, run("meanwhile", created_at=MOMENT))
 
     target = open_engine(f"sqlite:///{tmp_path}/copy.sqlite")
     with snapshot(engine) as conn:
@@ -165,7 +166,7 @@ def test_a_snapshot_holds_whole_nights_while_a_writer_goes_on(engine: Engine, tm
         for day in itertools.count(1):
             night = predictions(target=pd.Timestamp("2030-01-01") + pd.Timedelta(days=day))
             with transaction(engine) as conn:
-                repositories.save_predictions(conn, "toy", night, known_at=MOMENT, made_at=MOMENT)
+                stored_predictions.save_predictions(conn, "toy", night, known_at=MOMENT, made_at=MOMENT)
             if over.is_set():
                 return
 

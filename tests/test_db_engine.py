@@ -11,6 +11,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine, make_url
 
+from db.admin.copying import table_counts
+from db.connection.user_sql import select
 from db.engine import (
     database_url,
     is_read_only,
@@ -23,7 +25,6 @@ from db.engine import (
     upgrade,
 )
 from db.errors import StoreError, StoreUsageError
-from db.rows import queries
 from db.tables import schema
 
 WRITERS, ROUNDS = 3, 7
@@ -35,7 +36,7 @@ def stock(symbol: str) -> dict[str, str]:
 
 def count(engine: Engine) -> int:
     with reading(engine) as conn:
-        return queries.table_counts(conn)["instrument"]
+        return table_counts(conn)["instrument"]
 
 
 def test_the_default_store_is_a_file_in_the_folder_of_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_a_server_that_cannot_be_reached_is_one_line_without_its_password(url: s
 def test_a_server_that_repeats_the_password_is_not_quoted(store_url: str) -> None:
     url = make_url(store_url).set(password="s3cr@et").render_as_string(hide_password=False)
     with pytest.raises(StoreUsageError, match=r"invalid input .*\*\*\*") as caught:
-        queries.select(open_engine(url, read_only=True), "select 's3cr@et'::int")
+        select(open_engine(url, read_only=True), "select 's3cr@et'::int")
     assert "s3cr" not in str(caught.value)
 
 
@@ -163,9 +164,9 @@ def test_sql_of_a_user_writes_nothing(engine: Engine, reader: Engine, sql: str) 
     with transaction(engine) as conn:
         conn.execute(sa.insert(schema.instrument), [stock("A")])
     with pytest.raises(StoreUsageError):
-        queries.select(reader, sql)
+        select(reader, sql)
     assert count(engine) == 1
-    assert len(queries.select(reader, "select * from night_log")) == 0
+    assert len(select(reader, "select * from night_log")) == 0
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_a_user_cannot_lift_the_ban_on_writing(engine: Engine, reader: Engine, l
     with transaction(engine) as conn:
         conn.execute(sa.insert(schema.instrument), [stock("A")])
     with pytest.raises(StoreUsageError):
-        queries.select(reader, lifted)
+        select(reader, lifted)
     assert count(engine) == 1
 
 
@@ -190,23 +191,23 @@ def test_a_user_cannot_write_to_another_file(tmp_path: Path) -> None:
     prepare(open_engine(url))
     for aim in (tmp_path / "new.sqlite", f"file:{tmp_path}/new.sqlite?mode=rwc"):
         with pytest.raises(StoreUsageError, match="attached"):
-            queries.select(open_engine(url, read_only=True), f"attach database '{aim}' as other")
+            select(open_engine(url, read_only=True), f"attach database '{aim}' as other")
     assert not (tmp_path / "new.sqlite").exists()
 
 
 def test_sql_that_does_not_run_is_one_line(reader: Engine) -> None:
     with pytest.raises(StoreUsageError, match="no_such_table") as caught:
-        queries.select(reader, "select *\nfrom no_such_table")
+        select(reader, "select *\nfrom no_such_table")
     assert "\n" not in str(caught.value)
 
 
 def test_sql_of_a_user_needs_a_reader(engine: Engine) -> None:
     with pytest.raises(StoreUsageError, match="read_only"):
-        queries.select(engine, "select 1 as one")
+        select(engine, "select 1 as one")
 
 
 def test_sql_of_a_user_gives_numbers_and_keeps_percent_signs(reader: Engine) -> None:
-    rows = queries.select(reader, "select avg(x) as mean, '100%s' as sign from (select 1 as x union select 2) as t")
+    rows = select(reader, "select avg(x) as mean, '100%s' as sign from (select 1 as x union select 2) as t")
     assert rows.to_dict("records") == [{"mean": 1.5, "sign": "100%s"}]
 
 
@@ -227,7 +228,7 @@ def test_two_writers_lose_nothing(engine: Engine) -> None:
     def write() -> None:
         for _ in range(ROUNDS):
             with transaction(engine) as conn:
-                stored = queries.table_counts(conn)["instrument"]
+                stored = table_counts(conn)["instrument"]
                 conn.execute(sa.insert(schema.instrument), [stock(f"S{stored}")])
 
     writers = [threading.Thread(target=write) for _ in range(WRITERS)]

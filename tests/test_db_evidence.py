@@ -11,7 +11,8 @@ from test_db_predictions import AS_OF, NEXT, STOCKS, TARGET, predictions, run
 
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import backtests, evidence, repositories
+from db.rows import attention, backtests, calibration, markets, runs
+from db.rows import predictions as stored_predictions
 from db.tables import schema
 
 NOW = datetime(2024, 1, 9, 2, 30, tzinfo=UTC)
@@ -23,10 +24,10 @@ def store(engine: Engine) -> Engine:
     stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": None})
     with transaction(engine) as conn:
         for market in ("toy", "far"):
-            repositories.save_instruments(conn, market, stocks)
+            markets.save_instruments(conn, market, stocks)
         for name, kind in (("first", "nightly"), ("second", "nightly"), ("study", "backtest")):
-            repositories.save_run(conn, run(name, kind=kind))
-        repositories.save_run(conn, run("abroad", market="far"))
+            runs.save_run(conn, run(name, kind=kind))
+        runs.save_run(conn, run("abroad", market="far"))
     return engine
 
 
@@ -49,12 +50,12 @@ def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
 def test_a_run_is_calibrated_once_and_its_bands_stand(store: Engine) -> None:
     given = pd.DataFrame({"level": [0.9, 0.5], "threshold": [0.75, 0.5], "days": 7, "n": 21})
     with transaction(store) as conn:
-        assert evidence.save_bands(conn, "first", given) == 2
-        assert evidence.save_bands(conn, "first", given) == 0
-        assert evidence.save_bands(conn, "second", given.head(1)) == 1
-        same(evidence.bands(conn, "first"), given.iloc[::-1])
-        assert evidence.bands(conn, "study").empty
-        several = evidence.bands_of(conn, ["second", "first"])
+        assert calibration.save_bands(conn, "first", given) == 2
+        assert calibration.save_bands(conn, "first", given) == 0
+        assert calibration.save_bands(conn, "second", given.head(1)) == 1
+        same(calibration.bands(conn, "first"), given.iloc[::-1])
+        assert calibration.bands(conn, "study").empty
+        several = calibration.bands_of(conn, ["second", "first"])
         assert list(several.itertuples(index=False, name=None)) == [
             ("first", 0.5, 0.5),
             ("first", 0.9, 0.75),
@@ -66,13 +67,13 @@ def test_a_run_is_calibrated_once_and_its_bands_stand(store: Engine) -> None:
 
 def save_bands(store: Engine, given: pd.DataFrame) -> None:
     with transaction(store) as conn:
-        evidence.save_bands(conn, "first", given)
+        calibration.save_bands(conn, "first", given)
 
 
 def test_counts_of_a_night_are_replaced_and_those_of_others_stay(store: Engine) -> None:
     kinds = (
-        (evidence.save_bins, evidence.calibration_bins, bins),
-        (evidence.save_band_counts, evidence.band_counts, counts),
+        (calibration.save_bins, calibration.calibration_bins, bins),
+        (calibration.save_band_counts, calibration.band_counts, counts),
     )
     with transaction(store) as conn:
         for save, read, made in kinds:
@@ -94,16 +95,16 @@ def test_the_counts_of_a_backtest_are_those_of_its_own_folds(store: Engine) -> N
     with transaction(store) as conn:
         assert backtests.save_backtest(conn, begun | {"created_at": NOW}) == 1
         backtests.save_fold(conn, "b", fold | {"predictions": 3, "refused": {}, "seconds": 1.0})
-        evidence.save_band_counts(conn, pd.concat([counts("study"), counts("study", NEXT), counts("first")]))
-        same(evidence.fold_counts(conn, "b"), counts("study"))
-        assert evidence.fold_counts(conn, "other").empty
+        calibration.save_band_counts(conn, pd.concat([counts("study"), counts("study", NEXT), counts("first")]))
+        same(calibration.fold_counts(conn, "b"), counts("study"))
+        assert calibration.fold_counts(conn, "other").empty
 
 
 def test_rules_calls_are_kept_once(store: Engine) -> None:
     given = pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | RULES)
     with transaction(store) as conn:
-        assert evidence.save_rule_calls(conn, "toy", given) == 1
-        assert evidence.save_rule_calls(conn, "toy", given.assign(index_reversal=True)) == 0
+        assert stored_predictions.save_rule_calls(conn, "toy", given) == 1
+        assert stored_predictions.save_rule_calls(conn, "toy", given.assign(index_reversal=True)) == 0
         kept = conn.execute(sa.select(schema.rule_call.c.index_reversal)).scalars().all()
     assert kept == [RULES["index_reversal"]]
 
@@ -114,19 +115,19 @@ def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(
     later = given.assign(run_id="second", target=NEXT)
     with transaction(store) as conn:
         made = pd.concat([predictions(), predictions("second", NEXT)])
-        repositories.save_predictions(conn, "toy", made, known_at=NOW, made_at=NOW)
-        assert evidence.save_attention(conn, "toy", given) == 3
-        assert evidence.save_attention(conn, "toy", pd.concat([later, given])) == 3
-        stored = evidence.attention(conn, "second", NEXT.date())
+        stored_predictions.save_predictions(conn, "toy", made, known_at=NOW, made_at=NOW)
+        assert attention.save_attention(conn, "toy", given) == 3
+        assert attention.save_attention(conn, "toy", pd.concat([later, given])) == 3
+        stored = attention.attention(conn, "second", NEXT.date())
         assert list(stored.itertuples(index=False, name=None)) == [("A", "A", 1.0), ("B", "A", 0.75), ("B", "C", 0.25)]
-        assert evidence.attention(conn, "first", NEXT.date()).empty
-        assert evidence.save_attention(conn, "toy", given.assign(weight=given["weight"] - 9e-7)) == 0
+        assert attention.attention(conn, "first", NEXT.date()).empty
+        assert attention.save_attention(conn, "toy", given.assign(weight=given["weight"] - 9e-7)) == 0
     for wrong, words in (
         (given.assign(weight=given["weight"] - 2e-6), "^attention of first 2024-01-05 A A is stored: it stands$"),
         (pd.concat([given, given.head(1)]), "^first 2024-01-05 B C is given twice$"),
     ):
         with reading(store) as conn, pytest.raises(StoreError, match=words):
-            evidence.save_attention(conn, "toy", wrong)
+            attention.save_attention(conn, "toy", wrong)
 
 
 def explained(**changed: Any) -> dict[str, Any]:
@@ -140,10 +141,10 @@ def explained(**changed: Any) -> dict[str, Any]:
 def test_what_is_known_of_attention_is_renewed_unless_only_its_time_differs(store: Engine) -> None:
     later = {"made_at": NOW + timedelta(days=1), "seconds": 9.0}
     with transaction(store) as conn:
-        assert evidence.explanation(conn, "first") is None
-        assert evidence.save_explanation(conn, explained()) == 1
+        assert attention.explanation(conn, "first") is None
+        assert attention.save_explanation(conn, explained()) == 1
         for stamp, value in later.items():
-            assert evidence.save_explanation(conn, explained(**{stamp: value})) == 0
-        assert evidence.explanation(conn, "first") == explained()
-        assert evidence.save_explanation(conn, explained(agreement=0.5, **later)) == 0
-        assert evidence.explanation(conn, "first") == explained(agreement=0.5, **later)
+            assert attention.save_explanation(conn, explained(**{stamp: value})) == 0
+        assert attention.explanation(conn, "first") == explained()
+        assert attention.save_explanation(conn, explained(agreement=0.5, **later)) == 0
+        assert attention.explanation(conn, "first") == explained(agreement=0.5, **later)

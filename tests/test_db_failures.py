@@ -14,9 +14,10 @@ from conftest import KEEPER
 from made_stores import contents, fill
 from sqlalchemy import Engine, make_url
 
+from db.admin.copying import table_counts
 from db.engine import open_engine, reading, require_current, transaction
 from db.errors import StoreError, StoreUsageError
-from db.rows import queries, translation_queue
+from db.rows import translation_queue
 
 PAGE = 4096
 RESTORE = r"dtml db check.*dtml db restore"
@@ -119,7 +120,7 @@ def test_a_disk_that_takes_no_more_writes_is_said_to_have_failed(engine: Engine,
     assert "disk I/O error (the disk failed, or is full: " in done.stderr.splitlines()[-1]
     assert "StoreError" in done.stderr.splitlines()[-1]
     with reading(engine) as conn:
-        assert queries.table_counts(conn)["translation_text"] == 0
+        assert table_counts(conn)["translation_text"] == 0
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from test_db_predictions import STOCKS, TARGET, predictions, run
 from db.admin.checks import LAWS, Finding, check_store
 from db.connection.locks import market_lock
 from db.engine import open_engine, prepare, reading, transaction
-from db.rows import queries, repositories
+from db.rows import markets, runs
+from db.rows import predictions as stored_predictions
 from db.tables import schema
 
 NIGHTS = 40
@@ -147,7 +148,7 @@ def write_nights(url: str, market: str, run_id: str, days: Sequence[pd.Timestamp
     for target in days:
         made = predictions(run_id).assign(target=target, as_of=target - timedelta(days=1))
         with transaction(engine) as conn:
-            repositories.save_predictions(conn, market, made, known_at=MOMENT, made_at=MOMENT)
+            stored_predictions.save_predictions(conn, market, made, known_at=MOMENT, made_at=MOMENT)
 
 
 @pytest.mark.parametrize("both", [("toy", "toy"), ("toy", "other")], ids=["one market", "two markets"])
@@ -160,8 +161,8 @@ def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_t
     with transaction(engine) as conn:
         for market in sorted(set(both)):
             stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS})
-            repositories.save_instruments(conn, market, stocks.assign(name=None, sector=None))
-            repositories.save_run(conn, run(market, market=market))
+            markets.save_instruments(conn, market, stocks.assign(name=None, sector=None))
+            runs.save_run(conn, run(market, market=market))
     engine.dispose()
     days = list(pd.bdate_range(TARGET, periods=NIGHTS))
     spawn = multiprocessing.get_context("spawn")
@@ -174,6 +175,6 @@ def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_t
     assert [writer.exitcode for writer in writers] == [0, 0]
     for market in set(both):
         with reading(engine) as conn:
-            stored = queries.predictions(conn, market)
+            stored = stored_predictions.predictions(conn, market)
         assert len(stored) == NIGHTS * len(STOCKS)
         assert stored[["target", "symbol"]].drop_duplicates().shape[0] == NIGHTS * len(STOCKS)

@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 from sqlalchemy import Engine
 
+from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import queries, repositories
+from db.rows import nights
+from db.rows import scores as stored_scores
 
 AS_OF, TARGET = pd.Timestamp("2024-01-04"), pd.Timestamp("2024-01-05")
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
@@ -27,10 +29,10 @@ def scores(acc: float = 0.5) -> pd.DataFrame:
 def test_scores_are_stored_once_and_updated(engine: Engine) -> None:
     with transaction(engine) as conn:
         for saved, at, new in ((scores(), NOW, 2), (scores(), LATER, 0), (scores(1.0), LATER, 0)):
-            assert repositories.save_scores(conn, "toy", saved, scored_at=at) == new
-        stored = queries.scores(conn, "toy")
-        assert queries.scores(conn, "toy", span="running")["n"].tolist() == [97]
-        assert queries.scores(conn, "toy", last=AS_OF.date()).empty
+            assert stored_scores.save_scores(conn, "toy", saved, scored_at=at) == new
+        stored = stored_scores.scores(conn, "toy")
+        assert stored_scores.scores(conn, "toy", span="running")["n"].tolist() == [97]
+        assert stored_scores.scores(conn, "toy", last=AS_OF.date()).empty
     assert stored["acc"].tolist() == [1.0, 0.6]
     assert stored["mcc"].isna().tolist() == [True, False]
     assert stored["scored_at"].tolist() == [pd.Timestamp(LATER), pd.Timestamp(NOW)]
@@ -38,8 +40,8 @@ def test_scores_are_stored_once_and_updated(engine: Engine) -> None:
 
 def test_the_daily_score_stands_beside_the_running_one(engine: Engine, reader: Engine) -> None:
     with transaction(engine) as conn:
-        repositories.save_scores(conn, "toy", scores(), scored_at=NOW)
-    daily = queries.select(reader, "select n, acc, running_n, running_nights, running_mcc from daily_score")
+        stored_scores.save_scores(conn, "toy", scores(), scored_at=NOW)
+    daily = select(reader, "select n, acc, running_n, running_nights, running_mcc from daily_score")
     assert daily.to_dict("records") == [
         {"n": 3, "acc": 0.5, "running_n": 97, "running_nights": 31, "running_mcc": 0.25}
     ]
@@ -47,14 +49,14 @@ def test_the_daily_score_stands_beside_the_running_one(engine: Engine, reader: E
 
 def start(engine: Engine, started_at: datetime = NOW) -> int:
     with transaction(engine) as conn:
-        return repositories.start_night(
+        return nights.start_night(
             conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=started_at
         )
 
 
 def finish(engine: Engine, status: str, reason: str | None = None) -> None:
     with transaction(engine) as conn:
-        repositories.finish_night(
+        nights.finish_night(
             conn,
             "toy",
             AS_OF.date(),
@@ -69,9 +71,9 @@ def finish(engine: Engine, status: str, reason: str | None = None) -> None:
 
 def night(engine: Engine) -> dict[str, object]:
     with reading(engine) as conn:
-        found = queries.night(conn, "toy", AS_OF.date())
+        found = nights.night(conn, "toy", AS_OF.date())
         assert found is not None
-        assert len(queries.nights(conn)) == 1
+        assert len(nights.nights(conn)) == 1
     return found
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.rows import queries, repositories
+from db.rows import markets, prices
 from db.tables import schema
 
 SYMBOLS = ("A", "B", "^TOY")
@@ -45,18 +45,18 @@ def store(engine: Engine) -> Engine:
         }
     )
     with transaction(engine) as conn:
-        assert repositories.save_instruments(conn, "toy", instruments) == len(SYMBOLS)
+        assert markets.save_instruments(conn, "toy", instruments) == len(SYMBOLS)
     return engine
 
 
 def append(store: Engine, frame: pd.DataFrame, known_at: datetime = MONDAY) -> int:
     with transaction(store) as conn:
-        return repositories.append_prices(conn, "toy", frame, source="files", known_at=known_at)
+        return prices.append_prices(conn, "toy", frame, source="files", known_at=known_at)
 
 
 def read(store: Engine, known_at: datetime | None = None) -> pd.DataFrame:
     with reading(store) as conn:
-        return queries.prices(conn, "toy", FIRST, LAST, known_at=known_at)
+        return prices.prices(conn, "toy", FIRST, LAST, known_at=known_at)
 
 
 def test_bars_come_back_as_they_went_in_sorted_by_symbol(store: Engine) -> None:
@@ -138,8 +138,8 @@ def test_no_bars_are_no_rows(store: Engine) -> None:
     assert list(empty) == [*BAR, "known_at"]
     assert empty["session"].dtype == "datetime64[ns]"
     with reading(store) as conn:
-        assert queries.last_sessions(conn, "toy").empty
-        assert queries.prices(conn, "no such market", FIRST, LAST).empty
+        assert prices.last_sessions(conn, "toy").empty
+        assert prices.prices(conn, "no such market", FIRST, LAST).empty
 
 
 @pytest.mark.parametrize(("column", "value"), [("close", np.nan), ("close", 0.0), ("open", 0.0), ("adj_close", -1.0)])
@@ -193,32 +193,32 @@ def test_what_is_stored_of_each_symbol_is_known(store: Engine) -> None:
     append(store, bars(("B",), SESSIONS[:3]))
     append(store, bars(("B",), SESSIONS[:3]).assign(close=50.0), TUESDAY)
     with reading(store) as conn:
-        last = queries.last_sessions(conn, "toy")
+        last = prices.last_sessions(conn, "toy")
     assert last.to_dict() == {"A": SESSIONS[4], "B": SESSIONS[2]}
 
 
 def test_chosen_symbols_and_sessions_alone_are_read(store: Engine) -> None:
     append(store, bars())
     with reading(store) as conn:
-        some = queries.prices(conn, "toy", SESSIONS[1].date(), SESSIONS[2].date(), symbols=["B", "not there"])
+        some = prices.prices(conn, "toy", SESSIONS[1].date(), SESSIONS[2].date(), symbols=["B", "not there"])
     assert list(zip(some["symbol"], some["session"], strict=True)) == [("B", SESSIONS[1]), ("B", SESSIONS[2])]
 
 
 def test_two_markets_may_share_a_symbol(store: Engine) -> None:
     append(store, bars())
     with transaction(store) as conn:
-        other = queries.instruments(conn, "toy")
-        assert repositories.save_instruments(conn, "other", other) == len(SYMBOLS)
-        assert queries.prices(conn, "other", FIRST, LAST).empty
+        other = markets.instruments(conn, "toy")
+        assert markets.save_instruments(conn, "other", other) == len(SYMBOLS)
+        assert prices.prices(conn, "other", FIRST, LAST).empty
 
 
 def test_instruments_are_stored_once_and_kept_up_to_date(store: Engine) -> None:
     with transaction(store) as conn:
-        before = queries.instruments(conn, "toy")
-        assert repositories.save_instruments(conn, "toy", before) == 0
+        before = markets.instruments(conn, "toy")
+        assert markets.save_instruments(conn, "toy", before) == 0
         renamed = before.assign(name=before["name"].replace("Alpha", "Alphabet"))
-        assert repositories.save_instruments(conn, "toy", renamed) == 0
-        after = queries.instruments(conn, "toy")
+        assert markets.save_instruments(conn, "toy", renamed) == 0
+        after = markets.instruments(conn, "toy")
     assert after["name"].fillna("").tolist() == ["Alphabet", "", "Toy index"]
     assert after["symbol"].tolist() == list(SYMBOLS)
 
@@ -234,13 +234,13 @@ def test_memberships_are_what_the_list_says_now(store: Engine) -> None:
         }
     )
     with transaction(store) as conn:
-        assert repositories.save_memberships(conn, "toy", listed) == 3
-        assert repositories.save_memberships(conn, "toy", listed) == 0
-        stays = queries.memberships(conn, "toy")
+        assert markets.save_memberships(conn, "toy", listed) == 3
+        assert markets.save_memberships(conn, "toy", listed) == 0
+        stays = markets.memberships(conn, "toy")
         assert stays["spell"].tolist() == [1, 2, 1]
         assert stays["valid_to"].tolist() == [day("2019-12-31"), pd.NaT, pd.NaT]
-        assert repositories.save_memberships(conn, "toy", listed.iloc[:1]) == 0
-        assert queries.memberships(conn, "toy")["valid_from"].tolist() == [day("2020-05-01")]
+        assert markets.save_memberships(conn, "toy", listed.iloc[:1]) == 0
+        assert markets.memberships(conn, "toy")["valid_from"].tolist() == [day("2020-05-01")]
 
 
 def test_a_refused_bar_is_recorded_once_for_each_reason(store: Engine) -> None:
@@ -254,7 +254,7 @@ def test_a_refused_bar_is_recorded_once_for_each_reason(store: Engine) -> None:
     )
     with transaction(store) as conn:
         for known_at, new in ((MONDAY, 3), (TUESDAY, 0)):
-            assert repositories.record_refused(conn, "toy", refused, source="files", known_at=known_at) == new
-        stored = queries.refused_bars(conn, "toy", FIRST, LAST)
+            assert prices.record_refused(conn, "toy", refused, source="files", known_at=known_at) == new
+        stored = prices.refused_bars(conn, "toy", FIRST, LAST)
     pd.testing.assert_frame_equal(stored[list(refused)], refused)
     assert set(stored["first_known_at"]) == {pd.Timestamp(MONDAY)}

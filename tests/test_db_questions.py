@@ -10,10 +10,10 @@ from sqlalchemy import Engine, create_engine, make_url, text
 
 from db.admin.copying import copy_store, snapshot
 from db.admin.roles import grant_reader
+from db.connection.user_sql import select
 from db.engine import open_engine
 from db.errors import StoreUsageError
 from db.questions.questions import QUESTIONS, Question
-from db.rows import queries
 from flows.commands.questions_work import ask, questions_page
 
 NAME = "reader_of_questions"
@@ -97,7 +97,7 @@ def test_both_engines_give_the_same_rows_whoever_asks_and_whatever_the_plan(
 
 def test_who_gave_these_answers_may_read_no_table(on_postgresql: Engine) -> None:
     with pytest.raises(StoreUsageError, match="permission denied for table prediction"):
-        queries.select(on_postgresql, "select * from prediction")
+        select(on_postgresql, "select * from prediction")
 
 
 @every_question
@@ -123,5 +123,5 @@ def test_the_page_shows_every_statement_as_it_can_be_pasted(on_sqlite: Engine) -
     blocks = PAGE.read_text(encoding="utf-8").split("```sql\n")[1:]
     assert len(blocks) == len(QUESTIONS)
     for question, block in zip(QUESTIONS, blocks, strict=True):
-        pasted = queries.select(on_sqlite, block.split("\n```")[0])
+        pasted = select(on_sqlite, block.split("\n```")[0])
         assert len(pasted) == len(ask(on_sqlite, question, MARKET))

@@ -11,9 +11,9 @@ from sqlalchemy import Engine, make_url, text
 
 from db.admin.roles import grant_reader
 from db.connection.locks import market_lock
+from db.connection.user_sql import select
 from db.engine import open_engine, require_current, transaction
 from db.errors import StoreUsageError
-from db.rows.queries import select
 from db.tables import schema
 from db.views.views import VIEW_SQL
 

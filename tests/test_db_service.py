@@ -19,7 +19,7 @@ from db.connection.frames import frame
 from db.connection.locks import market_lock
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreBusyError, StoreError
-from db.rows import queries, repositories, service
+from db.rows import alerts, fetches, markets, prices
 from db.tables import schema
 
 DAY = date(2024, 1, 5)
@@ -37,10 +37,10 @@ def hold(url: str, held: Event, over: Event) -> None:
 def test_a_fetch_is_known_later_than_every_one_before_it_whatever_the_clock_says(engine: Engine) -> None:
     soon = datetime.now(UTC) + timedelta(hours=14)
     with transaction(engine) as conn:
-        assert abs(service.next_known_at(conn, "toy") - datetime.now(UTC)) < timedelta(minutes=1)
-        assert service.save_fetch(conn, FETCH | LISTS | {"known_at": soon}) == 1
-        assert service.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
-        assert service.next_known_at(conn, "other") < soon
+        assert abs(fetches.next_known_at(conn, "toy") - datetime.now(UTC)) < timedelta(minutes=1)
+        assert fetches.save_fetch(conn, FETCH | LISTS | {"known_at": soon}) == 1
+        assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
+        assert fetches.next_known_at(conn, "other") < soon
     with reading(engine) as conn:
         kept = frame(conn, sa.select(schema.price_fetch)).to_dict("records")
     assert kept == [FETCH | LISTS | {"known_at": pd.Timestamp(soon), "as_of": pd.Timestamp(DAY)}]
@@ -50,20 +50,20 @@ def save_bar(conn: Connection, known_at: datetime, close: float = 2.0) -> None:
     stock = pd.DataFrame({"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None})
     bar = pd.DataFrame({"symbol": ["A"], "session": pd.to_datetime(["2024-01-05"])})
     values = dict.fromkeys(("open", "high", "low", "close", "adj_close", "volume"), close)
-    repositories.save_instruments(conn, "toy", stock)
+    markets.save_instruments(conn, "toy", stock)
     bars = bar.assign(**values, dividend=float("nan"), split=float("nan"))
-    repositories.append_prices(conn, "toy", bars, source="files", known_at=known_at)
+    prices.append_prices(conn, "toy", bars, source="files", known_at=known_at)
 
 
 def test_a_store_without_fetches_goes_by_its_bars(engine: Engine) -> None:
     soon = datetime.now(UTC) + timedelta(hours=14)
     with transaction(engine) as conn:
         save_bar(conn, soon)
-        assert service.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
+        assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
 
 
 def closes(conn: Connection, known_at: datetime | None = None) -> list[float]:
-    return queries.prices(conn, "toy", DAY, DAY, known_at=known_at)["close"].tolist()
+    return prices.prices(conn, "toy", DAY, DAY, known_at=known_at)["close"].tolist()
 
 
 def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Engine) -> None:
@@ -73,12 +73,12 @@ def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Eng
         save_bar(conn, begun, 2.0)
         for moment, close in ((first, 3.0), (later, 4.0)):
             save_bar(conn, moment, close)
-            service.save_fetch(conn, FETCH | LISTS | {"known_at": moment})
+            fetches.save_fetch(conn, FETCH | LISTS | {"known_at": moment})
         with pytest.raises(StoreError, match=r"newest fetch of toy is dated .* 36\d days after .*dtml db redate toy"):
-            service.next_known_at(conn, "toy")
+            fetches.next_known_at(conn, "toy")
         with pytest.raises(StoreError, match="one of the two clocks was wrong, and nothing was fetched"):
-            service.require_clocks_agree(conn, "toy")
-        service.require_clocks_agree(conn, "other")
+            fetches.require_clocks_agree(conn, "toy")
+        fetches.require_clocks_agree(conn, "other")
     assert finding(engine) == [first, later]
     with transaction(engine) as conn:
         assert redate(conn, "other") == {}
@@ -86,11 +86,11 @@ def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Eng
         known = closes(conn, asked)
         moved = redate(conn, "toy")
         assert list(moved) == [first, later]
-        assert asked < moved[first] < moved[later] < service.next_known_at(conn, "toy")
-        assert abs(service.next_known_at(conn, "toy") - datetime.now(UTC)) < timedelta(minutes=1)
+        assert asked < moved[first] < moved[later] < fetches.next_known_at(conn, "toy")
+        assert abs(fetches.next_known_at(conn, "toy") - datetime.now(UTC)) < timedelta(minutes=1)
         assert closes(conn, asked) == known == [2.0]
         assert [closes(conn, moved[each]) for each in (first, later)] == [[3.0], [4.0]]
-        save_bar(conn, service.next_known_at(conn, "toy"), 5.0)
+        save_bar(conn, fetches.next_known_at(conn, "toy"), 5.0)
         assert closes(conn) == [5.0]
         assert redate(conn, "toy") == {}
     assert finding(engine) == []
@@ -125,11 +125,11 @@ def test_moments_ahead_keep_their_order_when_one_lies_less_than_a_day_ahead(engi
     with transaction(engine) as conn:
         for moment, close in ((early, 3.0), (late, 4.0)):
             save_bar(conn, moment, close)
-            service.save_fetch(conn, FETCH | LISTS | {"known_at": moment})
+            fetches.save_fetch(conn, FETCH | LISTS | {"known_at": moment})
         moved = redate(conn, "toy")
         assert list(moved) == [early, late]
         assert [closes(conn, moved[each]) for each in (early, late)] == [[3.0], [4.0]]
-        assert moved[early] < moved[late] < service.next_known_at(conn, "toy")
+        assert moved[early] < moved[late] < fetches.next_known_at(conn, "toy")
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
@@ -139,9 +139,9 @@ def test_a_clock_far_from_its_servers_fetches_nothing(engine: Engine, monkeypatc
         def now(cls, tz: tzinfo | None = None) -> "Ahead":
             return cls.fromtimestamp(datetime.now(UTC).timestamp() + 365 * 86400, tz)
 
-    monkeypatch.setattr("db.rows.service.datetime", Ahead)
+    monkeypatch.setattr("db.rows.fetches.datetime", Ahead)
     with reading(engine) as conn, pytest.raises(StoreError, match=r"machine's clock says .* and the server's"):
-        service.require_clocks_agree(conn, "toy")
+        fetches.require_clocks_agree(conn, "toy")
 
 
 def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(engine: Engine, store_url: str) -> None:
@@ -158,7 +158,7 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(engine: En
     os.kill(other.pid, signal.SIGKILL)
     other.join()
     with market_lock(engine, "toy"), transaction(engine) as conn:  # a night writes while it holds its market
-        service.save_fetch(conn, FETCH | LISTS | {"known_at": SOON})
+        fetches.save_fetch(conn, FETCH | LISTS | {"known_at": SOON})
     with market_lock(engine, "toy"):
         pass
 
@@ -166,13 +166,13 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(engine: En
 def test_an_alert_is_raised_once_and_waits_until_it_is_sent(engine: Engine) -> None:
     moment = datetime(2024, 1, 6, tzinfo=UTC)
     with transaction(engine) as conn:
-        assert service.raise_alert(conn, "toy", DAY, "refused", message="no index", raised_at=moment)
-        assert not service.raise_alert(conn, "toy", DAY, "refused", message="again", raised_at=SOON)
-        assert service.raise_alert(conn, "toy", DAY, "late", message="not yet", raised_at=SOON)
-        service.mark_sent(conn, "toy", DAY, "refused", sent_at=SOON)
-        assert service.alerts(conn)["message"].tolist() == ["no index", "not yet"]
-        assert service.alerts(conn, "toy", unsent=True)["kind"].tolist() == ["late"]
-        assert service.alerts(conn, "other").empty
+        assert alerts.raise_alert(conn, "toy", DAY, "refused", message="no index", raised_at=moment)
+        assert not alerts.raise_alert(conn, "toy", DAY, "refused", message="again", raised_at=SOON)
+        assert alerts.raise_alert(conn, "toy", DAY, "late", message="not yet", raised_at=SOON)
+        alerts.mark_sent(conn, "toy", DAY, "refused", sent_at=SOON)
+        assert alerts.alerts(conn)["message"].tolist() == ["no index", "not yet"]
+        assert alerts.alerts(conn, "toy", unsent=True)["kind"].tolist() == ["late"]
+        assert alerts.alerts(conn, "other").empty
 
 
 def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -> None:
@@ -181,16 +181,16 @@ def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -
     with transaction(engine) as conn:
         for place, key in enumerate(named):
             raised_at = moment - timedelta(hours=place // 3)
-            assert service.raise_alert(conn, *key, message=f"{place}", raised_at=raised_at) is True
-        service.mark_sent(conn, "toy", DAY, "late", sent_at=SOON)
-        found = service.alerts(conn)
+            assert alerts.raise_alert(conn, *key, message=f"{place}", raised_at=raised_at) is True
+        alerts.mark_sent(conn, "toy", DAY, "late", sent_at=SOON)
+        found = alerts.alerts(conn)
         assert found["message"].tolist() == ["3", "2", "0", "1"]
         assert found["sent_at"].isna().tolist() == [True, True, False, True]
         assert found["sent_at"].iloc[2] == pd.Timestamp(SOON)
         assert found["raised_at"].tolist() == [pd.Timestamp(moment - timedelta(hours=1)), *[pd.Timestamp(moment)] * 3]
         assert list(found) == [each.name for each in schema.alert.c]
-        assert service.alerts(conn, unsent=True)["message"].tolist() == ["3", "2", "1"]
-        assert service.alerts(conn, "far")["message"].tolist() == ["2"]
+        assert alerts.alerts(conn, unsent=True)["message"].tolist() == ["3", "2", "1"]
+        assert alerts.alerts(conn, "far")["message"].tolist() == ["2"]
 
 
 def test_the_last_fetch_of_the_market_counts_and_the_clock_where_that_is_later(engine: Engine) -> None:
@@ -198,10 +198,10 @@ def test_the_last_fetch_of_the_market_counts_and_the_clock_where_that_is_later(e
     with transaction(engine) as conn:
         for market, moments in (("toy", (soon, past)), ("far", (past, past - timedelta(days=1)))):
             for moment in moments:
-                assert service.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moment}) == 1
-            assert service.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moments[0], "asked": 0}) == 0
-        assert service.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
-        assert abs(service.next_known_at(conn, "far") - datetime.now(UTC)) < timedelta(minutes=1)
+                assert fetches.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moment}) == 1
+            assert fetches.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moments[0], "asked": 0}) == 0
+        assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
+        assert abs(fetches.next_known_at(conn, "far") - datetime.now(UTC)) < timedelta(minutes=1)
         kept = frame(conn, sa.select(schema.price_fetch))
     assert (len(kept), set(kept["asked"])) == (4, {2})
 

@@ -9,9 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
 from db.connection.frames import frame
+from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import queries, translation_queue, translations
+from db.rows import translation_queue, translations
 from db.tables import schema
 from db.views.typed_views import view
 
@@ -151,4 +152,4 @@ def test_a_user_reads_translations_in_sql(engine: Engine, reader: Engine) -> Non
     with transaction(engine) as conn:
         translation_queue.finish_texts(conn, "worker", [{"id": ids[0], "translation": "Ein Hund.", "score": -0.5}])
     sql = "select text, translation from translation_job where target_language = 'de' and status = 'done'"
-    assert queries.select(reader, sql).to_dict("records") == [{"text": "A dog.", "translation": "Ein Hund."}]
+    assert select(reader, sql).to_dict("records") == [{"text": "A dog.", "translation": "Ein Hund."}]

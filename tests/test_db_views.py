@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from db.connection.frames import BAR_VALUES
+from db.connection.user_sql import select
 from db.engine import reading, transaction
-from db.rows import queries, repositories
+from db.rows import markets, nights, prices
 from db.tables.columns import UtcTimestamp
 from db.views.typed_views import view
 from db.views.views import VIEW_COLUMNS
@@ -25,24 +26,24 @@ def store(engine: Engine) -> Engine:
     """One bar of A in three versions, one of B in one."""
     stocks = pd.DataFrame({"symbol": ["A", "B"], "kind": "stock", "source_symbol": ["A", "B"]})
     with transaction(engine) as conn:
-        repositories.save_instruments(conn, "toy", stocks.assign(name=None, sector=None))
+        markets.save_instruments(conn, "toy", stocks.assign(name=None, sector=None))
         for day, closes in enumerate(([10.0, 20.0], [11.0, 20.0], [12.0, 20.0])):
             bars = pd.DataFrame({"symbol": ["A", "B"], "session": SESSION, "close": closes})
             bars = bars.reindex(columns=["symbol", "session", *BAR_VALUES])
             known_at = MONDAY + timedelta(days=day)
-            repositories.append_prices(conn, "toy", bars, source="files", known_at=known_at)
+            prices.append_prices(conn, "toy", bars, source="files", known_at=known_at)
     return engine
 
 
 def test_price_latest_has_one_version_of_each_bar(store: Engine, reader: Engine) -> None:
-    rows = queries.select(reader, "select symbol, close from price_latest order by symbol")
+    rows = select(reader, "select symbol, close from price_latest order by symbol")
     assert rows.to_dict("list") == {"symbol": ["A", "B"], "close": [12.0, 20.0]}
 
 
 def test_price_restatement_has_every_version_after_the_first_beside_the_one_before(
     store: Engine, reader: Engine
 ) -> None:
-    rows = queries.select(
+    rows = select(
         reader,
         "select symbol, close, close_before from price_restatement where known_at > known_at_before order by close",
     )
@@ -52,11 +53,11 @@ def test_price_restatement_has_every_version_after_the_first_beside_the_one_befo
 def test_a_refused_bar_and_a_night_can_be_asked_for_in_sql(store: Engine, reader: Engine) -> None:
     refused = pd.DataFrame({"symbol": ["B"], "session": [SESSION], "reason": ["null_price"], "value": ["close=nan"]})
     with transaction(store) as conn:
-        repositories.record_refused(conn, "toy", refused, source="files", known_at=MONDAY)
-        repositories.start_night(conn, "toy", SESSION.date(), target=MONDAY.date(), source="files", started_at=MONDAY)
-    rows = queries.select(reader, "select symbol, reason, value from refused where session = '2024-01-05'")
+        prices.record_refused(conn, "toy", refused, source="files", known_at=MONDAY)
+        nights.start_night(conn, "toy", SESSION.date(), target=MONDAY.date(), source="files", started_at=MONDAY)
+    rows = select(reader, "select symbol, reason, value from refused where session = '2024-01-05'")
     assert rows.to_dict("records") == [{"symbol": "B", "reason": "null_price", "value": "close=nan"}]
-    assert queries.select(reader, "select market, status from night_log").to_dict("records") == [
+    assert select(reader, "select market, status from night_log").to_dict("records") == [
         {"market": "toy", "status": "running"}
     ]
 
@@ -77,7 +78,7 @@ def test_a_refused_bar_and_a_night_can_be_asked_for_in_sql(store: Engine, reader
 def test_asking_for_one_symbol_or_one_night_reads_no_whole_fact_table(
     store: Engine, reader: Engine, view: str, asked: str
 ) -> None:
-    plan = queries.select(reader, f"explain query plan select * from {view} where {asked}")["detail"]
+    plan = select(reader, f"explain query plan select * from {view} where {asked}")["detail"]
     scanned = {step.split()[1] for step in plan if step.startswith("SCAN")}
     assert scanned.isdisjoint({"p", "o", "later", "b", "earlier", "d", "night", "price", "prediction"})
 

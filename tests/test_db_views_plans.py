@@ -12,7 +12,9 @@ from test_db_predictions import NOW, run
 
 from db.connection.frames import BAR_VALUES
 from db.engine import open_engine, transaction, upgrade
-from db.rows import evidence, repositories
+from db.rows import attention, markets, outcomes, predictions, prices, runs
+from db.rows import nights as stored_nights
+from db.rows import scores as stored_scores
 
 FEW, MANY = 10, 80
 LAST = pd.Timestamp("2024-06-28")
@@ -42,19 +44,19 @@ def fill(engine: Engine, *, stocks: int, nights: int) -> None:
     scores = spans.assign(protocol="all", predictor="dtml", acc_low=np.nan, acc_high=np.nan, mcc_low=np.nan)
     named = pd.DataFrame({"symbol": symbols, "source_symbol": symbols}).assign(kind="stock", name=None, sector=None)
     with transaction(engine) as conn:
-        repositories.save_instruments(conn, "toy", named)
-        repositories.save_run(conn, run())
-        repositories.save_predictions(conn, "toy", made, known_at=NOW, made_at=NOW)
-        repositories.save_outcomes(conn, "toy", moves, known_at=NOW, recorded_at=NOW)
+        markets.save_instruments(conn, "toy", named)
+        runs.save_run(conn, run())
+        predictions.save_predictions(conn, "toy", made, known_at=NOW, made_at=NOW)
+        outcomes.save_outcomes(conn, "toy", moves, known_at=NOW, recorded_at=NOW)
         for version in (1, 2):
             known_at = NOW + pd.Timedelta(days=version)
-            repositories.append_prices(conn, "toy", bars.assign(close=version), source="files", known_at=known_at)
-        repositories.record_refused(conn, "toy", refused, source="files", known_at=NOW)
-        repositories.save_scores(conn, "toy", scores.assign(mcc_high=np.nan, **FIGURES), scored_at=NOW)
+            prices.append_prices(conn, "toy", bars.assign(close=version), source="files", known_at=known_at)
+        prices.record_refused(conn, "toy", refused, source="files", known_at=NOW)
+        stored_scores.save_scores(conn, "toy", scores.assign(mcc_high=np.nan, **FIGURES), scored_at=NOW)
         looks = made.loc[made["symbol"] == "S0", ["run_id", "target", "symbol"]].assign(source="S1", weight=1.0)
-        evidence.save_attention(conn, "toy", looks)
+        attention.save_attention(conn, "toy", looks)
         for seen, target in pairwise(days):
-            repositories.start_night(conn, "toy", seen.date(), target=target.date(), source="files", started_at=NOW)
+            stored_nights.start_night(conn, "toy", seen.date(), target=target.date(), source="files", started_at=NOW)
 
 
 def steps(conn: sqlite3.Connection, sql: str) -> int:

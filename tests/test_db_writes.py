@@ -13,10 +13,12 @@ from test_db_nights import scores
 from test_db_predictions import AS_OF, NEXT, STOCKS, TARGET, predictions, run
 
 from db.connection.bulk import insert_frame, insert_missing, records, upsert, upsert_frame
+from db.connection.differences import alongside, differ, is_stored
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.rows import queries, repositories
-from db.rows.stored import alongside, differ, is_stored
+from db.rows import markets, nights, outcomes, prices, runs
+from db.rows import predictions as stored_predictions
+from db.rows import scores as stored_scores
 from db.tables import schema
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
@@ -34,8 +36,8 @@ def store(engine: Engine) -> Engine:
     stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": "Tin"})
     with transaction(engine) as conn:
         for market in ("toy", "far"):
-            repositories.save_instruments(conn, market, stocks)
-        repositories.save_run(conn, run())
+            markets.save_instruments(conn, market, stocks)
+        runs.save_run(conn, run())
     return engine
 
 
@@ -54,8 +56,8 @@ def test_every_column_of_an_instrument_is_kept(store: Engine) -> None:
 def test_the_earliest_session_ever_asked_of_a_symbol_is_kept_market_by_market(store: Engine) -> None:
     first = {"A": date(2024, 1, 3), "B": date(2024, 1, 2)}
     with transaction(store) as conn:
-        repositories.note_asked(conn, "toy", first)
-        repositories.note_asked(conn, "toy", {"A": date(2024, 1, 2), "B": date(2024, 1, 3)})
+        markets.note_asked(conn, "toy", first)
+        markets.note_asked(conn, "toy", {"A": date(2024, 1, 2), "B": date(2024, 1, 3)})
         asked = table(conn, schema.instrument, "market", "symbol", "asked_from")
     assert asked[:3] == [("toy", s, d) for s, d in zip(STOCKS, [date(2024, 1, 2)] * 2 + [None], strict=True)]
     assert [each[2] for each in asked[3:]] == [None] * 3
@@ -65,9 +67,9 @@ def test_stays_are_numbered_by_their_beginning_and_those_of_other_markets_stay(s
     days = [pd.Timestamp("2023-05-01"), pd.Timestamp("2021-05-01"), pd.NaT]
     listed = pd.DataFrame({"symbol": ["A", "A", "A"], "valid_from": days, "valid_to": pd.NaT, "source": list("xyz")})
     with transaction(store) as conn:
-        assert repositories.save_memberships(conn, "far", listed) == 3
-        assert repositories.save_memberships(conn, "toy", listed) == 3
-        assert repositories.save_memberships(conn, "toy", listed.iloc[1:].assign(source="w")) == 0
+        assert markets.save_memberships(conn, "far", listed) == 3
+        assert markets.save_memberships(conn, "toy", listed) == 3
+        assert markets.save_memberships(conn, "toy", listed.iloc[1:].assign(source="w")) == 0
         rows = table(conn, schema.membership)
     assert rows == [
         (1, 1, None, None, "w"),
@@ -86,7 +88,7 @@ def bars(**changed: Any) -> pd.DataFrame:
 
 def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_first(store: Engine) -> None:
     with transaction(store) as conn:
-        save = repositories.append_prices
+        save = prices.append_prices
         assert save(conn, "toy", bars(), source="files", known_at=NOW) == 2
         assert save(conn, "toy", bars(close=[2.0, 3.0]), source="yahoo", known_at=LATER) == 1
         pennies = bars(**dict.fromkeys(("open", "high", "low", "close", "adj_close"), 0.0001))
@@ -101,17 +103,17 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
         (5, b, LATER, 0.0001, "files"),
     ]
     twice = r"A 2024-01-04: two versions fetched at 2024-01-06T01:30:00\+00:00: fetch again"
-    refused(store, twice, repositories.append_prices, "toy", bars(close=4.0), source="files", known_at=LATER)
+    refused(store, twice, prices.append_prices, "toy", bars(close=4.0), source="files", known_at=LATER)
     unsound = "B 2024-01-05: a price is missing or not above 0"
     for column in ("open", "high", "low", "close", "adj_close"):
         named = {"source": "files", "known_at": LATER + DAY}
-        refused(store, unsound, repositories.append_prices, "toy", bars(**{column: [0.0, 2.0]}), **named)
+        refused(store, unsound, prices.append_prices, "toy", bars(**{column: [0.0, 2.0]}), **named)
 
 
 def test_the_first_finding_of_a_refused_bar_stands_with_all_its_columns(store: Engine) -> None:
     found = pd.DataFrame({"symbol": ["A"], "session": TARGET, "reason": "stale", "value": "volume=0.0"})
     with transaction(store) as conn:
-        save = repositories.record_refused
+        save = prices.record_refused
         assert save(conn, "toy", found, source="files", known_at=NOW) == 1
         assert save(conn, "toy", found.assign(value="other"), source="files", known_at=LATER) == 0
         assert save(conn, "toy", found, source="yahoo", known_at=LATER) == 1
@@ -126,7 +128,7 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     more = {"calibrated": [0.3, 0.5, 0.6], "lowest": [0.1, 0.5, 0.7], "highest": [0.4, 0.5, 0.8]}
     given = predictions().assign(**more, rising_share=[0.0, np.nan, 1.0])
     with transaction(store) as conn:
-        save = repositories.save_predictions
+        save = stored_predictions.save_predictions
         assert save(conn, "toy", given, known_at=NOW, made_at=LATER) == 3
         assert save(conn, "far", predictions(target=NEXT), known_at=NOW, made_at=LATER) == 3
         rows = table(conn, schema.prediction)
@@ -139,13 +141,13 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     again = {"known_at": NOW, "made_at": NOW}
     close = given.assign(probability=given["probability"] * (1 + 9e-7))
     with transaction(store) as conn:
-        assert repositories.save_predictions(conn, "toy", close, **again) == 0
+        assert stored_predictions.save_predictions(conn, "toy", close, **again) == 0
     off = given.assign(probability=given["probability"] * (1 + 1.2e-6))
-    refused(store, words, repositories.save_predictions, "toy", off, **again)
+    refused(store, words, stored_predictions.save_predictions, "toy", off, **again)
     twice = pd.concat([given, given.head(1)])
-    refused(store, "first 2024-01-05 A is given twice", repositories.save_predictions, "toy", twice, **again)
+    refused(store, "first 2024-01-05 A is given twice", stored_predictions.save_predictions, "toy", twice, **again)
     other = "run first is stored with another checkpoint: give the new one another name"
-    refused(store, other, repositories.save_run, run(checkpoint_hash="x"))
+    refused(store, other, runs.save_run, run(checkpoint_hash="x"))
 
 
 def test_outcomes_and_scores_of_another_market_are_other_rows(store: Engine) -> None:
@@ -153,24 +155,24 @@ def test_outcomes_and_scores_of_another_market_are_other_rows(store: Engine) -> 
     happened = happened.assign(rise=happened["rise"] > 0, label=[-1, 0, 1])
     with transaction(store) as conn:
         for market, at in (("toy", NOW), ("far", LATER)):
-            assert repositories.save_outcomes(conn, market, happened[::-1], known_at=NOW, recorded_at=at) == 3
-            assert repositories.save_scores(conn, market, scores(), scored_at=at) == 2
+            assert outcomes.save_outcomes(conn, market, happened[::-1], known_at=NOW, recorded_at=at) == 3
+            assert stored_scores.save_scores(conn, market, scores(), scored_at=at) == 2
         rows = table(conn, schema.outcome)
         assert [each[0] for each in table(conn, schema.score)] == ["far"] * 2 + ["toy"] * 2
-        assert queries.scores(conn, "far")["scored_at"].tolist() == [pd.Timestamp(LATER)] * 2
+        assert stored_scores.scores(conn, "far")["scored_at"].tolist() == [pd.Timestamp(LATER)] * 2
     assert rows[0] == (1, TARGET.date(), -0.01, False, -1, NOW, NOW)
     assert rows[5] == (6, TARGET.date(), 0.02, True, 1, NOW, LATER)
 
 
 def start(conn: Connection, market: str, as_of: date, **changed: Any) -> int:
     told = {"target": as_of + DAY, "source": "files", "started_at": NOW} | changed
-    return repositories.start_night(conn, market, as_of, **told)
+    return nights.start_night(conn, market, as_of, **told)
 
 
 def end(conn: Connection, market: str, as_of: date, status: str = "complete", **changed: Any) -> None:
     counts = {"fetched": 7, "stored": 5, "refused": 2, "predictions": 3}
     told: dict[str, Any] = {"status": status, "finished_at": LATER, "counts": counts, "gaps": []} | changed
-    repositories.finish_night(conn, market, as_of, **told)
+    nights.finish_night(conn, market, as_of, **told)
 
 
 NIGHTS: Sequence[tuple[str, date]] = (("far", TARGET.date()), ("toy", AS_OF.date()), ("toy", TARGET.date()))
@@ -185,7 +187,7 @@ def test_a_night_that_begins_or_ends_changes_no_other_and_keeps_all_that_is_told
         assert start(conn, "toy", TARGET.date(), started_at=LATER) == 0
         assert start(conn, "toy", AS_OF.date(), started_at=LATER, source="yahoo", target=NEXT.date()) == 0
         rows = table(conn, schema.night, *names)
-        ended = queries.night(conn, "toy", TARGET.date())
+        ended = nights.night(conn, "toy", TARGET.date())
     assert rows == [
         ("far", TARGET.date(), TARGET.date() + DAY, "files", "running", NOW, None),
         ("toy", AS_OF.date(), NEXT.date(), "yahoo", "running", LATER, None),
@@ -200,7 +202,7 @@ def test_an_unknown_night_cannot_end_and_the_reason_of_a_refusal_is_kept(store: 
         start(conn, "toy", AS_OF.date())
         end(conn, "toy", AS_OF.date(), "refused", reason="no bar")
         start(conn, "toy", NEXT.date())
-        assert (queries.night(conn, "toy", AS_OF.date()) or {})["reason"] == "no bar"
+        assert (nights.night(conn, "toy", AS_OF.date()) or {})["reason"] == "no bar"
     refused(store, "night far 2024-01-04 was never started", end, "far", AS_OF.date())
     refused(store, "night toy 2024-01-05 was never started", end, "toy", TARGET.date())
 
@@ -213,7 +215,7 @@ def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
 
 def save_refused(store: Engine, frame: pd.DataFrame) -> None:
     with transaction(store) as conn:
-        repositories.record_refused(conn, "toy", frame, source="files", known_at=NOW)
+        prices.record_refused(conn, "toy", frame, source="files", known_at=NOW)
 
 
 def test_rows_are_set_beside_the_stored_ones_in_their_own_order_and_differ_beyond_the_tolerance_alone() -> None:

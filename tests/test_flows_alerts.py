@@ -14,7 +14,7 @@ from made_webhook import TOKEN, Webhook, webhook
 from sqlalchemy import Engine
 
 from db.engine import reading, transaction
-from db.rows import queries, repositories, service
+from db.rows import alerts, nights, scores
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
 from flows.nightly.context import Desk
@@ -42,7 +42,7 @@ def no_webhook(monkeypatch: pytest.MonkeyPatch) -> None:
 def kept(engine: Engine) -> list[tuple[str, str, bool]]:
     """Each alert's night and kind, and whether it was sent."""
     with reading(engine) as conn:
-        rows = service.alerts(conn)
+        rows = alerts.alerts(conn)
     return [(str(each.as_of.date()), each.kind, pd.notna(each.sent_at)) for each in rows.itertuples()]
 
 
@@ -127,7 +127,7 @@ def test_no_complaint_shows_the_url_of_a_webhook(
 def test_what_nobody_took_in_a_week_is_no_news(engine: Engine, hook: Webhook) -> None:
     with transaction(engine) as conn:
         old = datetime.now(UTC) - timedelta(days=8)
-        service.raise_alert(conn, "simulated", AS_OF, "refused", message="old", raised_at=old)
+        alerts.raise_alert(conn, "simulated", AS_OF, "refused", message="old", raised_at=old)
     send_waiting(engine, datetime.now(UTC))
     assert hook.tried == 0
 
@@ -177,9 +177,9 @@ def save_night(engine: Engine, as_of: date, mcc: dict[str, tuple[float, float, f
     ]
     counts = dict.fromkeys(("fetched", "stored", "refused", "predictions"), 0)
     with transaction(engine) as conn:
-        repositories.start_night(conn, "simulated", as_of, target=target, source="simulated", started_at=NOON)
-        repositories.finish_night(conn, "simulated", as_of, status="complete", finished_at=NOON, counts=counts, gaps=[])
-        repositories.save_scores(conn, "simulated", pd.DataFrame(rows), scored_at=NOON)
+        nights.start_night(conn, "simulated", as_of, target=target, source="simulated", started_at=NOON)
+        nights.finish_night(conn, "simulated", as_of, status="complete", finished_at=NOON, counts=counts, gaps=[])
+        scores.save_scores(conn, "simulated", pd.DataFrame(rows), scored_at=NOON)
     after_night(engine, "simulated", as_of)
 
 
@@ -208,4 +208,4 @@ def test_a_store_that_fails_costs_a_warning(
     refuse(desk, AS_OF)
     assert "alerts of simulated, night of 2024-07-01, not raised" in caplog.text
     with reading(desk.engine) as conn:
-        assert queries.nights(conn)["status"].tolist() == ["refused"]
+        assert nights.nights(conn)["status"].tolist() == ["refused"]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from db.engine import transaction
 from db.errors import StoreUsageError
 from db.questions.questions import QUESTIONS
-from db.rows import evidence, queries, repositories
+from db.rows import markets, outcomes, predictions, prices, runs
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from dtml.prices.bars import BAR_COLUMNS
@@ -45,18 +45,18 @@ def nights(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> E
     with transaction(engine) as conn:
         for market in ("toy", "other"):
             stock = pd.DataFrame({"symbol": ["Z"], "kind": "stock", "source_symbol": "Z", "name": None, "sector": None})
-            repositories.save_instruments(conn, market, stock)
-        repositories.save_run(conn, run())
+            markets.save_instruments(conn, market, stock)
+        runs.save_run(conn, run())
         made = pd.DataFrame({"symbol": "Z", "run_id": "first", "as_of": DAYS[:-1], "target": DAYS[1:]})
         made["probability"] = [0.75 if night % 2 else 0.25 for night in range(NIGHTS)]
         made = made.assign(spread=0.0, calibrated=0.5 + (made["probability"] - 0.5) / 2)
-        repositories.save_predictions(conn, "toy", made, known_at=MOMENT, made_at=MOMENT)
+        predictions.save_predictions(conn, "toy", made, known_at=MOMENT, made_at=MOMENT)
         moves = [0.02 if night % 3 == 0 else -0.01 for night in range(NIGHTS - 1)]
         happened = pd.DataFrame({"symbol": "Z", "session": DAYS[1:-1], "move": moves})
         happened = happened.assign(rise=happened["move"] > 0, label=1)
-        repositories.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
+        outcomes.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
         calls = made[["target", "as_of"]].assign(always_up=True, index_reversal=False, index_below_mean20=None)
-        evidence.save_rule_calls(conn, "toy", calls)
+        predictions.save_rule_calls(conn, "toy", calls)
     return engine
 
 
@@ -179,8 +179,8 @@ def test_a_history_reads_no_row_that_it_does_not_show(
     nights: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read = []
-    ask = queries.prediction_history
-    monkeypatch.setattr(queries, "prediction_history", lambda *a, **k: read.append(ask(*a, **k)) or read[-1])
+    ask = predictions.prediction_history
+    monkeypatch.setattr(predictions, "prediction_history", lambda *a, **k: read.append(ask(*a, **k)) or read[-1])
     for limit, count in ((1, 1), (7, 7), (NIGHTS, NIGHTS), (10 * NIGHTS, NIGHTS)):
         show_history("Z", "toy", limit, as_json=True)
         shown = json.loads(capsys.readouterr().out)
@@ -201,10 +201,10 @@ def test_a_history_that_is_empty_says_so_and_an_unknown_stock_is_an_error(
 def test_stocks_of_one_name_have_a_table_for_each_market(nights: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     later = MOMENT + timedelta(days=1)
     with transaction(nights) as conn:
-        repositories.save_run(conn, run("second", market="other"))
+        runs.save_run(conn, run("second", market="other"))
         made = pd.DataFrame({"symbol": ["Z"], "run_id": "second", "as_of": DAYS[-2], "target": DAYS[-1]})
         made = made.assign(probability=0.5, spread=0.0)
-        repositories.save_predictions(conn, "other", made, known_at=MOMENT, made_at=later)
+        predictions.save_predictions(conn, "other", made, known_at=MOMENT, made_at=later)
     show_history("Z", None, 4, as_json=False)
     said = capsys.readouterr().out
     assert said.index("Z, other") < said.index("1 by second") < said.index("Z, toy") < said.index("3 by first")
@@ -267,7 +267,7 @@ def test_moments_are_shown_alike_by_either_engine(store: Engine, capsys: pytest.
     with transaction(store) as conn:
         for close, known_at in ((10.0, earlier), (11.0, earlier + timedelta(days=3))):
             row = pd.DataFrame([bar | {"close": close}]).reindex(columns=list(BAR_COLUMNS))
-            repositories.append_prices(conn, "toy", row.astype({"open": float}), source="files", known_at=known_at)
+            prices.append_prices(conn, "toy", row.astype({"open": float}), source="files", known_at=known_at)
     show_questions(18, "toy", as_json=True, as_markdown=False)
     (told,) = json.loads(capsys.readouterr().out)["answer"]
     assert told["restated_at"] == "2024-01-07 22:15 UTC"
@@ -278,7 +278,7 @@ def test_the_models_of_a_store_are_listed_with_what_they_were_trained_on(
     store: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with store.connect() as conn:
-        kept = queries.runs(conn)
+        kept = runs.runs(conn)
     show_runs(None, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in found] == list(kept["id"])

@@ -12,8 +12,8 @@ from made_backtests import desk_of
 from made_nights import BARS, SIMULATED, SMALL, FrameSource
 from sqlalchemy import create_engine
 
+from db.admin.copying import table_counts
 from db.engine import reading
-from db.rows import queries
 from dtml.experiments import nightly_of, vary
 from dtml.lookahead.pipeline import History
 from dtml.markets import load_market
@@ -147,4 +147,4 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
 
 def counted(order: Order) -> dict[str, int]:
     with reading(desk_of(order).engine) as conn:
-        return queries.table_counts(conn)
+        return table_counts(conn)

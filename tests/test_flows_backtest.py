@@ -12,8 +12,11 @@ import pytest
 from made_backtests import FIRST, LAST, backtest_of, desk_of
 from made_nights import BARS, FrameSource
 
+from db.admin.copying import table_counts
 from db.engine import reading, transaction
-from db.rows import backtests, evidence, queries, repositories
+from db.rows import attention, backtests, prices
+from db.rows import predictions as stored_predictions
+from db.rows import runs as stored_runs
 from dtml.errors import DtmlError, UsageError
 from dtml.prices.sessions import previous_session, sessions_between
 from flows.backtest import folds as backtest_module
@@ -28,7 +31,7 @@ from flows.nightly.night import run_night
 def predictions(backtest: Backtest) -> pd.DataFrame:
     with reading(backtest.desk.engine) as conn:
         folds = backtests.backtest_folds(conn, backtest.id)
-        parts = [queries.predictions(conn, backtest.desk.name, run_id=run_id) for run_id in folds["run_id"]]
+        parts = [stored_predictions.predictions(conn, backtest.desk.name, run_id=run_id) for run_id in folds["run_id"]]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -62,8 +65,8 @@ def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(order: Order
     for day in sessions_between("XNYS", previous_session("XNYS", FIRST), previous_session("XNYS", LAST)):
         run_night(desk, day.date())
     with reading(desk.engine) as conn:
-        nightly = queries.prediction_history(conn, market=desk.name)
-        runs = queries.runs(conn, desk.name)
+        nightly = stored_predictions.prediction_history(conn, market=desk.name)
+        runs = stored_runs.runs(conn, desk.name)
     assert runs["kind"].tolist().count("nightly") == runs["kind"].tolist().count("backtest") == 3
     columns = ["as_of", "target", "symbol", "probability", "spread"]
     nights = nightly[columns].sort_values(["target", "symbol"], ignore_index=True)
@@ -90,13 +93,13 @@ def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(order: Order) -> 
 def test_a_rerun_adds_no_row_and_trains_nothing(order: Order, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_backtest(backtest_of(order))
     with reading(backtest_of(order).desk.engine) as conn:
-        before = queries.table_counts(conn)
+        before = table_counts(conn)
     monkeypatch.setattr(backtest_module, "fit_model", None)
     page = first.page.read_text()
     first.page.unlink()
     again = run_backtest(backtest_of(order))
     with reading(backtest_of(order).desk.engine) as conn:
-        assert queries.table_counts(conn) == before
+        assert table_counts(conn) == before
     assert again.row == first.row
     assert again.page.read_text() == page
 
@@ -193,8 +196,8 @@ def test_a_warm_start_goes_on_from_the_fold_before(order: Order) -> None:
     warm = replace(order, overrides={"warm_start": True})
     cold, started = run_backtest(backtest_of(order)), run_backtest(backtest_of(warm))
     with reading(backtest_of(order).desk.engine) as conn:
-        first = [queries.run(conn, run_id)["checkpoint_hash"] for run_id in cold.folds["run_id"]]
-        then = [queries.run(conn, run_id)["checkpoint_hash"] for run_id in started.folds["run_id"]]
+        first = [stored_runs.run(conn, run_id)["checkpoint_hash"] for run_id in cold.folds["run_id"]]
+        then = [stored_runs.run(conn, run_id)["checkpoint_hash"] for run_id in started.folds["run_id"]]
     assert first[0] == then[0]
     assert first[1] != then[1]
 
@@ -205,8 +208,8 @@ def test_attention_is_kept_for_the_days_asked_for(order: Order) -> None:
     run_backtest(backtest, attention_on=[date(2024, 3, 6)])  # done before: the models are there
     with reading(backtest.desk.engine) as conn:
         run_id = backtests.backtest_folds(conn, backtest.id)["run_id"].iloc[0]
-        seen = evidence.attention(conn, run_id, date(2024, 3, 6))
-        assert evidence.attention(conn, run_id, date(2024, 3, 7)).empty
+        seen = attention.attention(conn, run_id, date(2024, 3, 6))
+        assert attention.attention(conn, run_id, date(2024, 3, 7)).empty
     np.testing.assert_allclose(seen.groupby("symbol")["weight"].sum(), 1, atol=1e-5)
     assert seen["symbol"].nunique() == 8
     with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\) is no session"):
@@ -246,12 +249,12 @@ def test_a_restated_bar_among_the_sessions_predicted_makes_another_backtest_besi
     scrambled.loc[restated, ["high", "close", "adj_close"]] *= 1.02
     desk = replace(desk_of(order), source=FrameSource(scrambled))
     with transaction(desk.engine) as conn:
-        repositories.append_prices(conn, desk.name, scrambled[restated], source="simulated", known_at=datetime.now(UTC))
+        prices.append_prices(conn, desk.name, scrambled[restated], source="simulated", known_at=datetime.now(UTC))
     second = run_backtest(backtest_of(order))
     assert second.row["id"] != first.row["id"]
     assert second.folds["run_id"].iloc[0] != first.folds["run_id"].iloc[0]
     with reading(desk.engine) as conn:
-        hashes = [queries.run(conn, each.folds["run_id"].iloc[0])["checkpoint_hash"] for each in (first, second)]
+        hashes = [stored_runs.run(conn, each.folds["run_id"].iloc[0])["checkpoint_hash"] for each in (first, second)]
     assert hashes[0] == hashes[1]
 
 

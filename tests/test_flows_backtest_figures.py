@@ -10,7 +10,7 @@ from made_backtests import FIRST, LAST, backtest_of
 from sqlalchemy import Engine
 
 from db.engine import reading
-from db.rows import backtests, queries
+from db.rows import backtests, prices
 from dtml.backtest.performance import deflated_sharpe, session_sharpe
 from dtml.backtest.portfolio import Costs
 from dtml.prices.sessions import previous_session, sessions_between
@@ -43,7 +43,7 @@ def predicted(backtest: Backtest) -> dict[pd.Timestamp, dict[str, float]]:
 def adjusted(backtest: Backtest, price: str) -> pd.DataFrame:
     """Opens or closes up to the last session predicted, times that day's adjusted close over its close."""
     with reading(backtest.desk.engine) as conn:
-        bars = queries.prices(conn, backtest.desk.name, date(2024, 1, 2), LAST)
+        bars = prices.prices(conn, backtest.desk.name, date(2024, 1, 2), LAST)
     bars["adjusted"] = bars[price] * bars["adj_close"] / bars["close"]
     return bars.pivot(index="session", columns="symbol", values="adjusted")
 

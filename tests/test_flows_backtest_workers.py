@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 from made_backtests import MARKET
 
+from db.connection.user_sql import select
 from db.engine import open_engine
-from db.rows.queries import select
 
 Interference = Callable[[subprocess.Popen[str]], None]
 DTML = Path(sys.executable).with_name("dtml")

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from test_db_predictions import run
 
 from db.engine import open_engine, reading, require_current, transaction, upgrade
-from db.rows import queries, repositories
+from db.rows import runs
 from db.tables.schema import REVISION
 
 pytest_plugins = ("made_db_commands",)
@@ -135,7 +135,7 @@ def test_a_backup_says_which_weights_it_could_not_keep(filled: Engine, dtml: Com
     outside.write_bytes(WEIGHTS)
     recorded = {"checkpoint_path": str(outside), "checkpoint_hash": run_hash(filled)}
     with transaction(filled) as conn:
-        repositories.save_run(conn, run("elsewhere", **recorded))
+        runs.save_run(conn, run("elsewhere", **recorded))
     folder = tmp_path / "kept"
     code, said, complaint = dtml(url_of(filled), "backup", str(folder))
     assert (code, "0 checkpoints" in said) == (0, True)
@@ -150,7 +150,7 @@ def test_a_backup_says_which_weights_it_could_not_keep(filled: Engine, dtml: Com
 
 def run_hash(engine: Engine) -> str:
     with reading(engine) as conn:
-        return str(queries.run(conn, "first")["checkpoint_hash"])
+        return str(runs.run(conn, "first")["checkpoint_hash"])
 
 
 def test_a_folder_that_holds_something_gets_no_backup(filled: Engine, dtml: Command, tmp_path: Path) -> None:

@@ -11,8 +11,10 @@ import pytest
 from made_nights import AS_OF, BARS, SIMULATED, SMALL
 from sqlalchemy import Engine
 
+from db.admin.copying import table_counts
 from db.engine import reading
-from db.rows import queries
+from db.rows import predictions, runs
+from db.rows import prices as stored_prices
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import DtmlError, UsageError
@@ -69,14 +71,14 @@ def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[str, date]] = []
-    prices = queries.prices
+    prices = stored_prices.prices
 
     def watched(conn: object, market: str, first: date, last: date, **rest: object) -> pd.DataFrame:
         read.append((stage, last))
         return prices(conn, market, first, last, **rest)
 
     stage = "before"
-    monkeypatch.setattr(queries, "prices", watched)
+    monkeypatch.setattr(stored_prices, "prices", watched)
 
     def staged(name: str, work: object) -> object:
         nonlocal stage
@@ -100,9 +102,9 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(study: Study
     assert np.isnan(scores.loc[("all", "dtml"), "published_acc"])
     assert found.row["best_rule"] in scores.loc["all"].index
     with reading(study.desk.engine) as conn:
-        run = queries.run(conn, f"{study.id}-dtml")
-        history = queries.prediction_history(conn, market="simulated", kind="paper")
-        none = queries.run(conn, f"{study.id}-gradient_boosting")
+        run = runs.run(conn, f"{study.id}-dtml")
+        history = predictions.prediction_history(conn, market="simulated", kind="paper")
+        none = runs.run(conn, f"{study.id}-gradient_boosting")
     assert (run["kind"], run["model"], run["seeds"]) == ("paper", "dtml", [0, 1])
     assert none["checkpoint_path"] is None
     mine = history[history["run_id"] == run["id"]]
@@ -128,7 +130,7 @@ def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
 ) -> None:
     first = run_benchmark(study)
     with reading(study.desk.engine) as conn:
-        counts = queries.table_counts(conn)
+        counts = table_counts(conn)
     monkeypatch.setattr(Study, "read_test", lambda _: pytest.fail("the test span was read a second time"))
     page = first.page.read_text(encoding="utf-8")
     first.page.unlink()
@@ -137,7 +139,7 @@ def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
     assert page.count('<svg class="curve"') == 5
     pd.testing.assert_frame_equal(again.scores, first.scores)
     with reading(study.desk.engine) as conn:
-        assert queries.table_counts(conn) == counts
+        assert table_counts(conn) == counts
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -196,7 +198,7 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
     assert found.row["test_last"] == date(2024, 6, 14)
     assert "prices end on 2024-06-14" in found.page.read_text(encoding="utf-8")
     with reading(whole.engine) as conn:
-        made = queries.prediction_history(conn, market="simulated", kind="paper")
+        made = predictions.prediction_history(conn, market="simulated", kind="paper")
     assert made["target"].max() == pd.Timestamp("2024-06-14")
     fetch_bars(whole, AS_OF)
     assert Study(whole, paper, seeds=(0,)).id != found.row["id"]  # more of the test span is another test
@@ -221,7 +223,7 @@ def test_a_night_is_not_disturbed_by_a_benchmark_of_its_market(study: Study) -> 
     run_benchmark(study)
     night = run_night(study.desk, AS_OF)
     with reading(study.desk.engine) as conn:
-        run = queries.run(conn, night.row["run_id"])
+        run = runs.run(conn, night.row["run_id"])
         latest = conn.exec_driver_sql("select distinct run_id from latest_prediction").scalars().all()
     assert run["kind"] == "nightly"
     assert run["config"]["model"]["hidden"] == SMALL["hidden"]
@@ -265,7 +267,7 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(orde
     with pytest.raises(UsageError, match="choose one"):
         benchmark(order, both=True)
     with reading(reader) as conn:
-        assert sum(queries.table_counts(conn).values()) == 0
+        assert sum(table_counts(conn).values()) == 0
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)

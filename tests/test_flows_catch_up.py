@@ -10,10 +10,13 @@ import pytest
 from made_nights import AS_OF, BARS, FrameSource, LimitedSource, small_market, without
 from typer.testing import CliRunner
 
+from db.admin.copying import table_counts
 from db.connection.locks import market_lock
+from db.connection.user_sql import select
 from db.engine import open_engine, reading
 from db.errors import StoreBusyError
-from db.rows import queries
+from db.rows import markets, predictions, prices, runs
+from db.rows import nights as stored_nights
 from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
 from flows.cli import app
 from flows.nightly.catch_up import LIMIT, catch_up, missed_nights
@@ -33,7 +36,7 @@ def source_of(desk: Desk) -> FrameSource:
 
 def statuses(desk: Desk) -> dict[date, str]:
     with reading(desk.engine) as conn:
-        nights = queries.nights(conn, desk.name)
+        nights = stored_nights.nights(conn, desk.name)
     return dict(zip(nights["as_of"].dt.date, nights["status"], strict=True))
 
 
@@ -70,13 +73,13 @@ def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(desk: Des
     assert len(source_of(desk).asked) == asked + 1
     assert statuses(desk) == dict.fromkeys([AS_OF, *FOLLOWING], "complete")
     with reading(desk.engine) as conn:
-        rows = queries.table_counts(conn)
-        nights = queries.nights(conn, desk.name)
+        rows = table_counts(conn)
+        nights = stored_nights.nights(conn, desk.name)
     assert nights["fetched"].iloc[1:-1].eq(0).all()
     assert nights["fetched"].iloc[-1] == 10 * (OVERLAP + len(FOLLOWING))
     assert catch_up(desk, FOLLOWING[-1]).nights == []
     with reading(desk.engine) as conn:
-        assert queries.table_counts(conn) == rows
+        assert table_counts(conn) == rows
 
 
 def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(desk: Desk) -> None:
@@ -84,7 +87,7 @@ def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(desk: Desk)
     run_night(desk, FOLLOWING[0])
     catch_up(desk, FOLLOWING[1])
     with reading(desk.engine) as conn:
-        caught = queries.predictions(conn, desk.name, target=FOLLOWING[2])
+        caught = predictions.predictions(conn, desk.name, target=FOLLOWING[2])
     made = forecast(desk, load_model(desk, AS_OF), FOLLOWING[1]).predictions
     assert (made["probability"].to_numpy() == caught["probability"].to_numpy()).all()
 
@@ -117,7 +120,7 @@ def test_refused_bars_are_counted_at_their_own_night(desk: Desk) -> None:
     broken.loc[(broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(FOLLOWING[0])), "close"] = -1.0
     catch_up(replace(desk, source=FrameSource(broken)), FOLLOWING[2])
     with reading(desk.engine) as conn:
-        nights = queries.nights(conn, desk.name)
+        nights = stored_nights.nights(conn, desk.name)
     assert nights["refused"].tolist()[:3] == [0, 1, 0]
     assert statuses(desk)[FOLLOWING[0]] == "complete_with_gaps"
 
@@ -132,8 +135,8 @@ def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_h
     later = replace(desk, source=FrameSource(restated(date(2024, 6, 26), FOLLOWING[0])))
     catch_up(later, FOLLOWING[1])
     with reading(desk.engine) as conn:
-        nights = queries.nights(conn, desk.name)
-        made = queries.predictions(conn, desk.name, target=FOLLOWING[1])
+        nights = stored_nights.nights(conn, desk.name)
+        made = predictions.predictions(conn, desk.name, target=FOLLOWING[1])
     assert nights["known_at"].iloc[1] == evenings[1]
     assert (made["probability"].to_numpy() == then.predictions["probability"].to_numpy()).all()
     assert nights["known_at"].iloc[2] > datetime(2026, 1, 1, tzinfo=UTC)  # its bars came with the catching up
@@ -145,7 +148,7 @@ def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(desk: D
     fetch_bars(replace(desk, source=FrameSource(restated(date(2024, 1, 2), AS_OF))), FOLLOWING[0])
     catch_up(desk, AS_OF)
     with reading(desk.engine) as conn:
-        (watermark,) = queries.runs(conn, desk.name)["data_watermark"]
+        (watermark,) = runs.runs(conn, desk.name)["data_watermark"]
     assert watermark == evening
 
 
@@ -166,7 +169,7 @@ def test_a_fetch_of_the_whole_history_finds_what_was_restated_beyond_the_overlap
     assert again.stored == 20  # the sessions of February
     (asked,) = source_of(old).asked
     with reading(desk.engine) as conn:
-        since = queries.instruments(conn, desk.name).set_index("symbol")["asked_from"]
+        since = markets.instruments(conn, desk.name).set_index("symbol")["asked_from"]
     assert asked == {symbol: day.date() for symbol, day in since.items()}
     assert fetch_bars(old, FOLLOWING[0], whole=True).stored == 0
 
@@ -177,7 +180,7 @@ def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(desk:
     moved = BARS.assign(adj_close=np.where(BARS["symbol"] == "L01", BARS["adj_close"] / 2, BARS["adj_close"]))
     fetch_bars(replace(desk, source=FrameSource(moved)), AS_OF, whole=True)
     with reading(desk.engine) as conn:
-        bars = queries.prices(conn, desk.name, AS_OF, FOLLOWING[-1], symbols=["L01"])
+        bars = prices.prices(conn, desk.name, AS_OF, FOLLOWING[-1], symbols=["L01"])
     expected = moved[(moved["symbol"] == "L01") & moved["session"].isin(bars["session"])]
     np.testing.assert_allclose(bars["adj_close"], expected["adj_close"], rtol=1e-12)
 
@@ -191,7 +194,7 @@ def test_the_command_asks_again_for_a_whole_history_that_is_stored(
     command = ["fetch", "--market-file", "small.toml", "--as-of", str(AS_OF)]
     assert [CliRunner().invoke(app, [*command, *more]).exit_code for more in ([], [], ["--again"])] == [0, 0, 0]
     asked = "select asked, stored from fetch_log where market = 'small' order by known_at"
-    fetches = queries.select(open_engine(read_only=True), asked)
+    fetches = select(open_engine(read_only=True), asked)
     assert fetches["asked"].tolist() == [31, 31]  # the second one had nothing to ask
     assert fetches["stored"].tolist()[1] == 0
 

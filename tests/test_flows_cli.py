@@ -16,9 +16,9 @@ from made_commands import Command
 from made_nights import small_market
 from made_revisions import become_next
 
+from db.admin.copying import table_counts
 from db.connection.locks import market_lock
 from db.engine import open_engine, reading
-from db.rows.queries import table_counts
 from dtml.sources.simulated import SimulatedSource
 
 DTML = Path(sys.executable).with_name("dtml")

@@ -180,7 +180,7 @@ def told(value: Any) -> str:
 def test_a_csv_of_many_batches_is_the_same(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"/market/{MARKET}/scores.csv"
     whole = site.get(address).body
-    monkeypatch.setattr("db.rows.browsing.BATCH", 7)
+    monkeypatch.setattr("db.connection.frames.BATCH", 7)
     assert site.get(address).body == whole
 
 

@@ -21,8 +21,9 @@ from made_nights import AS_OF
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 from sqlalchemy import Engine, text
 
+from db.connection.frames import head
 from db.engine import reading
-from db.rows import browsing as reads
+from db.rows import attention, predictions, prices
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
 from flows.dashboard import compare
@@ -43,7 +44,7 @@ def asked(site: Site, sql: str) -> pd.DataFrame:
 
 def calls_of(site: Site, symbol: str) -> pd.DataFrame:
     with reading(site.engine) as conn:
-        return reads.rows(conn, reads.stock_calls(MARKET, symbol, "nightly", None, None), 1000)
+        return head(conn, predictions.stock_calls(MARKET, symbol, "nightly", None, None), 1000)
 
 
 def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> None:
@@ -149,7 +150,7 @@ def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> 
 def test_every_call_with_an_outcome_is_marked_at_its_session(site: Site) -> None:
     calls = calls_of(site, "S01")
     with reading(site.engine) as conn:
-        bars = reads.rows(conn, reads.prices(MARKET, "S01", None, None), 1000)
+        bars = head(conn, prices.newest_prices(MARKET, "S01", None, None), 1000)
     found = marks(calls, bars)
     sessions = sorted(bars["session"])
     for name, (call, hit, begin, _) in MARKS.items():
@@ -173,8 +174,10 @@ def test_a_table_is_cut_and_says_so_while_its_csv_is_whole(site: Site, monkeypat
 
 def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:
     with reading(site.engine) as conn:
-        kept = reads.attended(conn, MARKET, 3)
-        looks, looked = (reads.attention(conn, MARKET, "S01", kept, looks=way, most=100) for way in (True, False))
+        kept = attention.attended(conn, MARKET, 3)
+        looks, looked = (
+            attention.mean_weights(conn, MARKET, "S01", kept, looks=way, most=100) for way in (True, False)
+        )
     every = asked(site, f"select * from attention where market = '{MARKET}'")
     every = every[every["target"].astype(str).isin([str(target) for _, target in kept])]
     assert len(kept) == 3

@@ -20,7 +20,7 @@ from sqlalchemy.pool import QueuePool
 from test_flows_dashboard_cli import ask, port_of, started
 
 from db.engine import transaction
-from db.rows import repositories
+from db.rows import prices
 from flows.dashboard.app import dashboard
 from flows.dashboard.limits import DOWNLOADS, WAITING
 
@@ -39,7 +39,7 @@ def store_of_a_long_table(engine: Engine) -> Engine:
     bars = pd.DataFrame({"symbol": STOCKS[0], "session": days, "open": close, "high": close, "low": close})
     bars = bars.assign(close=close, adj_close=close, volume=1e6, dividend=np.nan, split=np.nan)
     with transaction(engine) as conn:
-        repositories.append_prices(conn, MARKET, bars, source="files", known_at=moment(days[-1]))
+        prices.append_prices(conn, MARKET, bars, source="files", known_at=moment(days[-1]))
     return engine
 
 

@@ -8,8 +8,10 @@ from made_backtests import backtest_of, desk_of
 from made_nights import AS_OF, BARS, FrameSource
 from sqlalchemy import Engine
 
+from db.connection.user_sql import select
 from db.engine import open_engine, reading
-from db.rows import calls, evidence, queries
+from db.rows import calibration, predictions
+from db.rows import runs as stored_runs
 from dtml.baselines.naive_rules import NAIVE_RULES, naive_calls
 from dtml.markets.definition import LEVELS
 from dtml.pages.charts import figure
@@ -25,7 +27,7 @@ DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 4)]
 
 def ask(engine: Engine, sql: str) -> pd.DataFrame:
     reader = open_engine(engine.url.render_as_string(hide_password=False), read_only=True)
-    rows = queries.select(reader, sql)
+    rows = select(reader, sql)
     reader.dispose()
     for day in ("as_of", "target"):
         if day in rows:
@@ -36,14 +38,14 @@ def ask(engine: Engine, sql: str) -> pd.DataFrame:
 def night(desk: Desk, as_of: date = AS_OF) -> tuple[Night, pd.DataFrame]:
     done = run_night(desk, as_of)
     with reading(desk.engine) as conn:
-        return done, calls.night_calls(conn, desk.name, as_of)
+        return done, predictions.night_calls(conn, desk.name, as_of)
 
 
 def test_a_night_keeps_what_its_members_said_and_what_calibration_makes_of_it(desk: Desk) -> None:
     done, said = night(desk)
     with reading(desk.engine) as conn:
-        run = queries.run(conn, done.row["run_id"])
-        bands = evidence.bands(conn, run["id"])
+        run = stored_runs.run(conn, done.row["run_id"])
+        bands = calibration.bands(conn, run["id"])
     logit = run["slope"] * np.log(said["probability"] / (1 - said["probability"])) + run["intercept"]
     np.testing.assert_allclose(said["calibrated"], 1 / (1 + np.exp(-logit)), rtol=1e-9)
     assert (said["lowest"] <= said["probability"]).all()
@@ -61,7 +63,7 @@ def test_a_loaded_model_is_calibrated_as_it_was_trained(desk: Desk) -> None:
     assert model.calibration is not None
     np.testing.assert_array_equal(model.calibration.apply(said["probability"].to_numpy()), said["calibrated"])
     with reading(desk.engine) as conn:
-        pd.testing.assert_frame_equal(evidence.bands(conn, model.run_id), model.calibration.bands, check_dtype=False)
+        pd.testing.assert_frame_equal(calibration.bands(conn, model.run_id), model.calibration.bands, check_dtype=False)
 
 
 def test_a_night_keeps_what_each_rule_calls_from_what_it_had_seen(desk: Desk) -> None:
@@ -144,7 +146,7 @@ def test_a_restated_outcome_is_counted_anew(desk: Desk) -> None:
 def risen(desk: Desk, target: pd.Timestamp) -> int:
     """How many stocks rose that session, by the counts of its night."""
     with reading(desk.engine) as conn:
-        bins = evidence.calibration_bins(conn, desk.name, target.date())
+        bins = calibration.calibration_bins(conn, desk.name, target.date())
     return int(bins.loc[bins["target"] == target, "rises"].sum())
 
 

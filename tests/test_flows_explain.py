@@ -13,8 +13,9 @@ from made_commands import Command
 from made_nights import SMALL
 from sqlalchemy import Engine
 
+from db.admin.copying import table_counts
 from db.engine import reading
-from db.rows import evidence, queries
+from db.rows import attention
 from dtml.attention.significance import importance_by_day, over_days, share_found
 from dtml.attention.summary import words
 from dtml.errors import DtmlError, UsageError
@@ -193,7 +194,7 @@ def test_what_is_found_is_one_row_that_is_printed_and_found_again(
     assert row["told_apart"] == (row["distance_p"] <= 0.05)
     assert counted(engine) == before | {"explanation": 1}
     with reading(engine) as conn:
-        stored = evidence.explanation(conn, run_id)
+        stored = attention.explanation(conn, run_id)
     assert stored is not None
     assert {name: value for name, value in stored.items() if name not in ("as_of", "made_at")} == {
         name: value for name, value in row.items() if name not in ("as_of", "made_at")
@@ -215,7 +216,7 @@ def test_again_renews_the_row_of_the_run(order: Order, engine: Engine, dtml: Com
     assert (code, "nothing is trained" in noted) == (0, False)
     assert counted(engine)["explanation"] == 1
     with reading(engine) as conn:
-        stored = evidence.explanation(conn, run_id)
+        stored = attention.explanation(conn, run_id)
     assert stored is not None
     assert stored["shuffles"] == 7
 
@@ -252,4 +253,4 @@ def test_a_model_that_knows_its_stocks_is_tested_on_these_from_the_bars_that_it_
 
 def counted(engine: Engine) -> dict[str, int]:
     with reading(engine) as conn:
-        return queries.table_counts(conn)
+        return table_counts(conn)

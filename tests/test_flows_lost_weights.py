@@ -16,7 +16,7 @@ from sqlalchemy import Engine, text
 from test_flows_reproduce import receipt_of
 
 from db.engine import reading, transaction
-from db.rows import queries
+from db.rows import runs as stored_runs
 from flows.backtest.results import run_backtest
 from flows.nightly import train
 from flows.nightly.context import Desk, Order
@@ -34,7 +34,7 @@ ELSEWHERE = "0123456789abcdef" * 4  # the hash of what another processor trained
 
 def runs(desk: Desk) -> dict[str, dict[str, Any]]:
     with reading(desk.engine) as conn:
-        return {name: queries.run(conn, name) for name in queries.runs(conn)["id"]}
+        return {name: stored_runs.run(conn, name) for name in stored_runs.runs(conn)["id"]}
 
 
 def checkpoint_of(run: dict[str, Any]) -> Path:
@@ -138,6 +138,6 @@ def test_a_backtest_whose_weights_are_lost_in_the_middle_is_finished(
     result = run_backtest(backtest)
     assert (result.folds["first"].min().date(), result.folds["last"].max().date()) == (FIRST, LAST)
     with reading(engine) as conn:
-        assert len(queries.runs(conn)) == 3
+        assert len(stored_runs.runs(conn)) == 3
     monkeypatch.setattr(train, "fit_bars", lambda *_: pytest.fail("it was trained a third time"))
     assert run_backtest(backtest).row == result.row

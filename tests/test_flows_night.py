@@ -10,8 +10,10 @@ import pytest
 from made_nights import AS_OF, BARS, FrameSource, LimitedSource, without
 from sqlalchemy import text
 
+from db.admin.copying import table_counts
 from db.engine import reading
-from db.rows import queries
+from db.rows import nights, predictions
+from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly import night as night_module
@@ -25,12 +27,12 @@ from flows.nightly.train import load_model, train_model
 
 def counts(desk: Desk) -> dict[str, int]:
     with reading(desk.engine) as conn:
-        return queries.table_counts(conn)
+        return table_counts(conn)
 
 
 def stored_predictions(desk: Desk, as_of: date) -> pd.DataFrame:
     with reading(desk.engine) as conn:
-        return queries.predictions(conn, desk.name, target=next_session("XNYS", as_of))
+        return predictions.predictions(conn, desk.name, target=next_session("XNYS", as_of))
 
 
 def test_a_night_predicts_every_stock_and_a_rerun_adds_no_row(desk: Desk) -> None:
@@ -53,8 +55,8 @@ def test_the_nights_that_follow_score_the_ones_before_against_what_happened(desk
     for day in days:
         run_night(desk, day)
     with reading(desk.engine) as conn:
-        history = queries.prediction_history(conn, market=desk.name)
-        scores = queries.scores(conn, desk.name)
+        history = predictions.prediction_history(conn, market=desk.name)
+        scores = stored_scores.scores(conn, desk.name)
     known = history[history["move"].notna()]
     wide = BARS.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
     expected = [wide.loc[row.target, row.symbol] for row in known.itertuples()]
@@ -111,7 +113,7 @@ def test_a_night_without_its_index_is_refused_and_completes_when_the_bar_comes(d
     with pytest.raises(NightRefusedError, match=rf"no good bar of the index {index} on {AS_OF}"):
         run_night(poor, AS_OF)
     with reading(desk.engine) as conn:
-        row = queries.night(conn, desk.name, AS_OF)
+        row = nights.night(conn, desk.name, AS_OF)
     assert row is not None
     assert row["status"] == "refused"
     assert index in row["reason"]
@@ -223,7 +225,7 @@ def test_a_complete_night_stays_complete_when_what_follows_fails(desk: Desk, mon
         with pytest.raises(DtmlError, match="scores are out"):
             run_night(desk, AS_OF)
     with reading(desk.engine) as conn:
-        row = queries.night(conn, desk.name, AS_OF)
+        row = nights.night(conn, desk.name, AS_OF)
     assert row is not None
     assert (row["status"], row["predictions"]) == ("complete", 9)
 
@@ -239,7 +241,7 @@ def test_an_error_of_the_machine_ends_the_night_refused_with_its_reason(
     with pytest.raises((NightRefusedError, RuntimeError)):
         run_night(desk, AS_OF)
     with reading(desk.engine) as conn:
-        row = queries.night(conn, desk.name, AS_OF)
+        row = nights.night(conn, desk.name, AS_OF)
     assert row is not None
     assert row["status"] == "refused"
     assert str(error.args[-1]) in row["reason"]

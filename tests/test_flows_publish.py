@@ -10,8 +10,10 @@ import pytest
 from made_nights import AS_OF
 from sqlalchemy import text
 
+from db.admin.copying import table_counts
 from db.engine import reading, transaction
-from db.rows import calls, evidence, queries
+from db.rows import calibration, predictions, runs
+from db.rows import nights as stored_nights
 from dtml.errors import UsageError
 from dtml.evaluation.calibration import LEVELS
 from dtml.prices.sessions import sessions_up_to
@@ -39,10 +41,10 @@ def seen(page: Path) -> str:
 def called(desk: Desk, as_of: date, level: float) -> int:
     """The calls of a night at a level, from the store."""
     with reading(desk.engine) as conn:
-        night = queries.night(conn, desk.name, as_of)
+        night = stored_nights.night(conn, desk.name, as_of)
         assert night is not None
-        bands = evidence.bands(conn, night["run_id"]).set_index("level")["threshold"]
-        said = calls.night_calls(conn, desk.name, as_of)["calibrated"]
+        bands = calibration.bands(conn, night["run_id"]).set_index("level")["threshold"]
+        said = predictions.night_calls(conn, desk.name, as_of)["calibrated"]
     return int(((said > bands[level]) | (said < 1 - bands[level])).sum())
 
 
@@ -54,8 +56,8 @@ def require_page_of(desk: Desk, level: float) -> None:
     assert f"at the level of {100 * level:.0f} %" in words
     assert "Over 1 days and 9 stock-days of Simulated market" in words
     with reading(desk.engine) as conn:
-        night = queries.night(conn, desk.name, AS_OF)
-        run = queries.runs(conn, desk.name).iloc[0]
+        night = stored_nights.night(conn, desk.name, AS_OF)
+        run = runs.runs(conn, desk.name).iloc[0]
     assert night is not None
     for said in (run["id"], run["checkpoint_hash"], night["inputs_hash"], "validation days", str(night["known_at"])):
         assert said in words
@@ -72,7 +74,7 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
     first.unlink()
     monkeypatch.setenv("DTML_DATABASE_URL", nights.engine.url.render_as_string(hide_password=False))
     with reading(nights.engine) as conn:
-        before = queries.table_counts(conn)
+        before = table_counts(conn)
     write_report(Order("simulated"), DAYS[0], None)
     assert capsys.readouterr().out.strip() == str(first)
     assert first.read_text(encoding="utf-8") == past
@@ -80,7 +82,7 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
     assert "at the level of 90 %" in seen(first.with_name(f"{AS_OF}-level-0.9.html"))
     assert "at the level of 80 %" in seen(first.with_name(f"{AS_OF}.html"))
     with reading(nights.engine) as conn:
-        assert queries.table_counts(conn) == before
+        assert table_counts(conn) == before
     with pytest.raises(UsageError, match=r"--level is one of 0.5, 0.55, .*, 0.99; got 0.8123"):
         write_report(Order("simulated"), None, 0.8123)
     with pytest.raises(UsageError, match="was never run: 2 are complete"):

@@ -16,8 +16,9 @@ from made_commands import Command
 from made_nights import AS_OF, BARS, FrameSource, without
 from sqlalchemy import Engine, text
 
+from db.admin.copying import table_counts
 from db.engine import reading, transaction
-from db.rows import queries
+from db.rows import prices
 from dtml.errors import UsageError
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly.context import Desk
@@ -78,7 +79,7 @@ def test_a_night_under_a_clock_a_year_ahead_is_dated_anew_and_replays_equal(
     desk: Desk, archive: Archive, dtml: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as wrong:
-        wrong.setattr("db.rows.service.datetime", AYearAhead)
+        wrong.setattr("db.rows.fetches.datetime", AYearAhead)
         run_night(desk, AS_OF)
     with pytest.raises(NightRefusedError, match=r"the newest fetch of simulated is dated .*dtml db redate sim"):
         run_night(desk, FOLLOWING)
@@ -89,7 +90,7 @@ def test_a_night_under_a_clock_a_year_ahead_is_dated_anew_and_replays_equal(
     assert len(catch.restated) >= 9
     assert_equal(replayed(archive))
     with reading(desk.engine) as conn:
-        newest = queries.prices(conn, desk.name, date.min, date.max)["known_at"].max()
+        newest = prices.prices(conn, desk.name, date.min, date.max)["known_at"].max()
     assert newest < datetime.now(UTC) + timedelta(minutes=1)
 
 
@@ -229,10 +230,10 @@ def test_nothing_is_written_by_a_replay(desk: Desk, engine: Engine, dtml: Comman
     run_night(desk, AS_OF)
     files = {path: path.stat().st_mtime_ns for path in data_folder().rglob("*") if path.suffix == ".safetensors"}
     with reading(engine) as conn:
-        before = queries.table_counts(conn)
+        before = table_counts(conn)
     assert dtml("replay", "simulated", "--json")[0] == 0
     with reading(engine) as conn:
-        assert queries.table_counts(conn) == before
+        assert table_counts(conn) == before
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
-from db.rows import queries
+from db.rows import predictions
 from dtml.errors import UsageError
 from dtml.prices.sessions import next_session
 from flows.backtest.results import run_backtest
@@ -81,7 +81,7 @@ def test_a_backtest_s_predictions_and_models_are_made_again(order: Order, reader
     run_backtest(backtest)
     archive = Archive(reader, read_market(order.market, order.market_file), "cpu")
     with reading(reader) as conn:
-        made = queries.prediction_history(conn, market="past", kind="backtest")
+        made = predictions.prediction_history(conn, market="past", kind="backtest")
     one_a_session = made.groupby("target").tail(1)
     assert one_a_session["run_id"].nunique() == 3
     for row in one_a_session.itertuples():

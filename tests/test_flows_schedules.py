@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from db.connection.locks import market_lock
 from db.engine import reading
-from db.rows import queries
+from db.rows import nights
 from dtml.markets import load_market, market_names
 from dtml.prices.sessions import last_closed_session, session_close, sessions_between
 from dtml.sources import Fetched
@@ -160,7 +160,7 @@ def ended(desk: Desk, monkeypatch: pytest.MonkeyPatch, *waits: int, any_day: boo
 
 def status(engine: Engine, as_of: date) -> str | None:
     with reading(engine) as conn:
-        row = queries.night(conn, "simulated", as_of)
+        row = nights.night(conn, "simulated", as_of)
     return None if row is None else str(row["status"])
 
 

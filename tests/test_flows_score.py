@@ -9,7 +9,8 @@ import pytest
 from made_nights import AS_OF, BARS, FrameSource, without
 
 from db.engine import reading, transaction
-from db.rows import queries, repositories
+from db.rows import predictions, runs
+from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.evaluation.metrics import confusion_by_day
 from dtml.prices.sessions import next_session, sessions_up_to
@@ -24,7 +25,7 @@ DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
 
 def running(desk: Desk, predictor: str = "dtml") -> dict[date, int]:
     with reading(desk.engine) as conn:
-        scores = queries.scores(conn, desk.name, span="running")
+        scores = stored_scores.scores(conn, desk.name, span="running")
     mine = scores[(scores["protocol"] == "all") & (scores["predictor"] == predictor)]
     return {row.target.date(): int(row.n) for row in mine.itertuples()}
 
@@ -51,7 +52,7 @@ def test_the_models_calls_are_counted_as_its_history_shows_them(desk: Desk) -> N
         run_night(desk, day)
     with reading(desk.engine) as conn:
         counted = [each for each in day_counts(conn, desk, DAYS[-1]) if each.predictor == "dtml"]
-        history = queries.prediction_history(conn, market=desk.name, last=DAYS[-1]).dropna(subset=["move"])
+        history = predictions.prediction_history(conn, market=desk.name, last=DAYS[-1]).dropna(subset=["move"])
     for each in counted:
         mine = history if each.protocol == "all" else history[history["label"] != 0]
         calls = pd.DataFrame({"session": mine["target"], "called": mine["probability"] > 0.5, "rose": mine["move"] > 0})
@@ -63,7 +64,7 @@ def test_the_papers_label_of_an_outcome_follows_its_thresholds(desk: Desk) -> No
     for day in DAYS[:2]:
         run_night(desk, day)
     with reading(desk.engine) as conn:
-        known = queries.prediction_history(conn, market=desk.name).dropna(subset=["move"])
+        known = predictions.prediction_history(conn, market=desk.name).dropna(subset=["move"])
     assert known["label"].tolist() == [1 if move >= 0.0055 else -1 if move <= -0.005 else 0 for move in known["move"]]
     assert known["label"].nunique() == 3
 
@@ -77,7 +78,7 @@ def test_a_corrected_close_corrects_the_outcome_and_every_score_after_it(desk: D
     corrected.loc[row, ["close", "adj_close", "open", "high", "low"]] *= 0.9
     run_night(replace(desk, source=FrameSource(corrected)), DAYS[3])
     with reading(desk.engine) as conn:
-        history = queries.prediction_history(conn, market=desk.name, symbol="F02A").set_index("target")
+        history = predictions.prediction_history(conn, market=desk.name, symbol="F02A").set_index("target")
     wide = corrected[corrected["symbol"] == "F02A"].set_index("session")["adj_close"].pct_change(fill_method=None)
     assert before > 0
     for target in pd.to_datetime(DAYS[1:4]):
@@ -121,12 +122,12 @@ def test_a_kill_between_outcomes_and_scores_loses_neither(desk: Desk, monkeypatc
 def test_only_the_model_a_night_was_closed_with_is_scored(desk: Desk) -> None:
     run_night(desk, DAYS[0])
     with reading(desk.engine) as conn:
-        run = queries.run(conn, queries.latest_run(conn, desk.name)["id"])
-        made = queries.predictions(conn, desk.name)
+        run = runs.run(conn, runs.latest_run(conn, desk.name)["id"])
+        made = predictions.predictions(conn, desk.name)
     contrary = made.assign(run_id="other", probability=1 - made["probability"])
     with transaction(desk.engine) as conn:
-        repositories.save_run(conn, run | {"id": "other"})
-        repositories.save_predictions(conn, desk.name, contrary, known_at=run["created_at"], made_at=run["created_at"])
+        runs.save_run(conn, run | {"id": "other"})
+        predictions.save_predictions(conn, desk.name, contrary, known_at=run["created_at"], made_at=run["created_at"])
     run_night(desk, DAYS[1])
     assert running(desk)[DAYS[1]] == 9
 
@@ -145,7 +146,7 @@ def test_a_move_without_a_good_bar_is_counted_as_unresolved_and_never_as_a_hit(d
 
 def fetch_history(desk: Desk, symbol: str) -> pd.DataFrame:
     with reading(desk.engine) as conn:
-        return queries.prediction_history(conn, market=desk.name, symbol=symbol)
+        return predictions.prediction_history(conn, market=desk.name, symbol=symbol)
 
 
 def test_scoring_with_nothing_predicted_does_nothing(desk: Desk) -> None:

@@ -15,9 +15,11 @@ from made_commands import Command
 from made_nights import AS_OF, BARS, FrameSource, without
 from sqlalchemy import Engine
 
+from db.admin.copying import table_counts
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
-from db.rows import queries, repositories, service
+from db.rows import alerts, fetches, scores
+from db.rows import nights as stored_nights
 from dtml.errors import UsageError
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
@@ -55,7 +57,7 @@ def refuse(desk: Desk, day: date) -> None:
 def begin(engine: Engine) -> None:
     with transaction(engine) as conn:
         after = next_session("XNYS", AS_OF)
-        repositories.start_night(conn, "simulated", AS_OF, target=after, source="simulated", started_at=EVENING)
+        stored_nights.start_night(conn, "simulated", AS_OF, target=after, source="simulated", started_at=EVENING)
 
 
 def save_scores(engine: Engine, target: date, nights: int = 40) -> None:
@@ -66,7 +68,7 @@ def save_scores(engine: Engine, target: date, nights: int = 40) -> None:
     rows += [key | figures | best | {"predictor": "index_reversal"}]
     rows += [key | figures | {"predictor": "index_below_mean20", "nights": 3, "mcc": 0.9}]
     with transaction(engine) as conn:
-        repositories.save_scores(conn, "simulated", pd.DataFrame(rows), scored_at=EVENING)
+        scores.save_scores(conn, "simulated", pd.DataFrame(rows), scored_at=EVENING)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
     counts = {"fetched": 0, "stored": 0, "refused": 0, "asked": 0}
     fetch = {"market": "mine", "known_at": EVENING, "as_of": AS_OF, "source": "files", "restated": [], "failures": []}
     with transaction(engine) as conn:
-        service.save_fetch(conn, fetch | counts)
+        fetches.save_fetch(conn, fetch | counts)
     everything = named_markets(reader, [], [mine])
     assert {name: market and market.calendar for name, market in everything.items()} == {
         "mine": "XLON",
@@ -186,10 +188,10 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
 def test_telling_how_markets_stand_writes_nothing(desk: Desk, reader: Engine) -> None:
     refuse(desk, AS_OF)
     with reading(desk.engine) as conn:
-        before = queries.table_counts(conn)
+        before = table_counts(conn)
     stands(reader, NEXT_MIDNIGHT)
     with reading(desk.engine) as conn:
-        assert queries.table_counts(conn) == before
+        assert table_counts(conn) == before
 
 
 def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_asked(desk: Desk, dtml: Command) -> None:
@@ -204,7 +206,7 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
     assert code == 1
     assert complaint.startswith("simulated: night of 2024-07-01 refused")
     with reading(desk.engine) as conn:
-        assert set(service.alerts(conn)["kind"]) == {"refused", "late"}
+        assert set(alerts.alerts(conn)["kind"]) == {"refused", "late"}
     assert json.loads(dtml("--json")[1])[0]["alerts_not_sent"] == 2
 
 

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from made_nights import AS_OF, BARS, FrameSource
 
+from db.admin.copying import table_counts
 from db.engine import reading
-from db.rows import queries
+from db.rows import runs
 from dtml.backtest.folds import spans
 from dtml.errors import DtmlError
 from dtml.experiments import vary
@@ -21,7 +22,7 @@ from flows.settings import data_folder
 
 def counts(desk: Desk) -> dict[str, int]:
     with reading(desk.engine) as conn:
-        return queries.table_counts(conn)
+        return table_counts(conn)
 
 
 def test_the_policy_says_when_a_model_is_due(desk: Desk) -> None:
@@ -48,7 +49,7 @@ def test_a_training_from_the_same_store_is_the_same_run(desk: Desk) -> None:
     assert again.run_id == first.run_id
     assert counts(desk)["run"] == 1
     with reading(desk.engine) as conn:
-        run = queries.run(conn, first.run_id)
+        run = runs.run(conn, first.run_id)
     assert run["seeds"] == [0, 1]
     assert run["train_last"] == AS_OF
     assert run["config"]["model"]["hidden"] == 8

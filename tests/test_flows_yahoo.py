@@ -14,8 +14,8 @@ import pytest
 from fake_yahoo import FakeYahoo, Fault
 from made_history import INDEX, History, made_history, market_text, with_row_on, without_sessions
 
+from db.connection.user_sql import select
 from db.engine import open_engine, reading
-from db.rows.queries import select
 from dtml.prices.sessions import sessions_between
 
 DTML = str(Path(sys.executable).with_name("dtml"))

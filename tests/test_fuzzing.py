@@ -21,7 +21,7 @@ from price_files import FIRST, LAST, MARKET, long
 from safetensors.torch import save
 from sqlalchemy import Engine, text
 
-from db.connection.sandbox import guarded
+from db.connection.user_sql import guarded
 from db.engine import open_engine, reading
 from db.errors import StoreError
 from dtml.checkpoints import load_ensemble, sha256

@@ -93,11 +93,11 @@ def test_a_long_value_is_cut_in_a_table_and_whole_elsewhere(capsys: pytest.Captu
 def test_a_file_that_must_be_held_at_once_is_refused_beyond_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("db.rows.queries.HELD_ROWS", 5000)
+    monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 5000)
     with pytest.raises(StoreUsageError, match=r"more than 5,000 rows .* is not held at once: ask for less, or for CSV"):
         answer(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
-    monkeypatch.setattr("db.rows.queries.HELD_ROWS", 10**9)
-    monkeypatch.setattr("db.rows.queries.HELD_BYTES", 10**6)
+    monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 10**9)
+    monkeypatch.setattr("db.connection.user_sql.HELD_BYTES", 10**6)
     with pytest.raises(StoreUsageError, match=r"or 1,000,000 bytes is not held at once"):
         answer(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
     assert list(tmp_path.glob("*.parquet*")) == []
@@ -159,7 +159,7 @@ def test_an_answer_is_the_same_in_batches_of_any_size(
         for sql in asked:
             found = set()
             for rows in (1, 2, 2000):
-                monkeypatch.setattr("db.connection.sandbox.ROWS", rows)
+                monkeypatch.setattr("db.connection.user_sql.ROWS", rows)
                 answer(sql, **form)
                 found.add(capsys.readouterr().out)
             assert len(found) == 1

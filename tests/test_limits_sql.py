@@ -11,9 +11,11 @@ import pytest
 from conftest import KEEPER
 from sqlalchemy import Engine, make_url, text
 
+from db.admin.copying import table_counts
+from db.connection.user_sql import select
 from db.engine import open_engine, reading, transaction
 from db.errors import StoreUsageError
-from db.rows import queries, repositories, service
+from db.rows import alerts, markets
 
 FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n"
 
@@ -21,11 +23,11 @@ FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) selec
 def test_a_symbol_that_is_sql_is_a_value_to_the_store(engine: Engine, reader: Engine) -> None:
     named = pd.DataFrame({"symbol": ["A'; drop table price; --"], "kind": "stock", "source_symbol": "A"})
     with transaction(engine) as conn:
-        repositories.save_instruments(conn, "toy'; --", named.assign(name=None, sector="' or 1=1"))
+        markets.save_instruments(conn, "toy'; --", named.assign(name=None, sector="' or 1=1"))
     with reading(reader) as conn:
-        assert queries.instruments(conn, "toy'; --")["symbol"].tolist() == named["symbol"].tolist()
-        assert queries.instruments(conn, "toy").empty
-        assert queries.table_counts(conn)["price"] == 0
+        assert markets.instruments(conn, "toy'; --")["symbol"].tolist() == named["symbol"].tolist()
+        assert markets.instruments(conn, "toy").empty
+        assert table_counts(conn)["price"] == 0
 
 
 def test_sql_of_a_user_that_does_not_end_is_ended(reader: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,8 +39,8 @@ def test_sql_of_a_user_that_does_not_end_is_ended(reader: Engine, monkeypatch: p
         monkeypatch.setattr("db.engine.READ_LIMIT_S", 1)
         reader = open_engine(reader.url.render_as_string(hide_password=False), read_only=True)
     with pytest.raises(StoreUsageError, match=r"interrupted|statement timeout"):
-        queries.select(reader, sql)
-    assert len(queries.select(reader, "select * from night_log")) == 0
+        select(reader, sql)
+    assert len(select(reader, "select * from night_log")) == 0
 
 
 OUTSIDE_SQLITE = [
@@ -64,7 +66,7 @@ def test_sql_of_a_user_reaches_nothing_outside_a_file(engine: Engine, reader: En
     mark, secret = tmp_path / "reached", tmp_path / "secret"
     secret.write_text("a secret")
     with pytest.raises(StoreUsageError) as caught:
-        queries.select(reader, sql.format(mark=mark, secret=secret))
+        select(reader, sql.format(mark=mark, secret=secret))
     assert not mark.exists()
     assert "a secret" not in str(caught.value)
 
@@ -117,7 +119,7 @@ def test_sql_of_a_user_reaches_nothing_outside_a_server(engine: Engine, who: str
     answered = []
     for sql in OUTSIDE_POSTGRESQL:
         with suppress(StoreUsageError):
-            queries.select(reader, sql.format(mark=mark, secret=secret))
+            select(reader, sql.format(mark=mark, secret=secret))
             answered.append(sql)
     assert answered == []
     assert not mark.exists()
@@ -135,8 +137,8 @@ def test_a_role_that_could_reach_outside_a_server_types_no_sql(
     for name in ("postgres", role) if power == "postgres" else (role,):
         reader = as_role(engine, name)
         with pytest.raises(StoreUsageError, match=rf"as {power}, SQL could read .*grant-reader"):
-            queries.select(reader, "select 1 as one")
-        assert len(queries.select(reader, "select * from night_log", own=True)) == 0
+            select(reader, "select 1 as one")
+        assert len(select(reader, "select * from night_log", own=True)) == 0
         reader.dispose()
     with postgresql_admin.connect() as conn:
         conn.execute(text(f"drop role {role}"))
@@ -161,7 +163,7 @@ def as_role(engine: Engine, name: str) -> Engine:
     ],
 )
 def test_what_only_asks_is_answered(engine: Engine, reader: Engine, sql: str) -> None:
-    assert isinstance(queries.select(reader, sql), pd.DataFrame)
+    assert isinstance(select(reader, sql), pd.DataFrame)
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
@@ -172,8 +174,8 @@ def test_a_role_of_its_own_asks_as_itself(engine: Engine, postgresql_admin: Engi
     with engine.begin() as conn:
         conn.execute(text(f"grant select on all tables in schema public to {role}"))
     asker = as_role(engine, role)
-    assert queries.select(asker, "select current_user as name")["name"].tolist() == [role]
-    assert queries.select(asker, "select set_config('work_mem', '8MB', true) as kept")["kept"].tolist() == ["8MB"]
+    assert select(asker, "select current_user as name")["name"].tolist() == [role]
+    assert select(asker, "select set_config('work_mem', '8MB', true) as kept")["kept"].tolist() == ["8MB"]
     asker.dispose()
     with engine.begin() as conn:
         conn.execute(text(f"revoke select on all tables in schema public from {role}"))
@@ -184,11 +186,11 @@ def test_a_role_of_its_own_asks_as_itself(engine: Engine, postgresql_admin: Engi
 def test_moments_are_asked_and_answered_in_utc_wherever_the_server_stands(engine: Engine, store_url: str) -> None:
     alert = {"market": "toy", "as_of": date(2024, 1, 4), "kind": "late", "message": "it is late"}
     with transaction(engine) as conn:
-        assert service.raise_alert(conn, **alert, raised_at=datetime(2024, 1, 5, 23, 30, tzinfo=UTC))
+        assert alerts.raise_alert(conn, **alert, raised_at=datetime(2024, 1, 5, 23, 30, tzinfo=UTC))
     url = make_url(store_url)
     if engine.dialect.name == "postgresql":
         url = url.update_query_dict({"options": "-c timezone=Asia/Seoul"})
     elsewhere = open_engine(url.render_as_string(hide_password=False), read_only=True)
-    said = queries.select(elsewhere, "select cast(raised_at as varchar) as moment from alert_log")["moment"].iloc[0]
+    said = select(elsewhere, "select cast(raised_at as varchar) as moment from alert_log")["moment"].iloc[0]
     elsewhere.dispose()
     assert said.startswith("2024-01-05 23:30:00")

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 from db.connection.locks import market_lock
 from db.engine import reading, require_current
 from db.errors import StoreBusyError, StoreError
-from db.rows import service
+from db.rows import fetches
 from db.tables import schema
 
 SHOWN = 5  # offending rows that a finding names
@@ -151,7 +151,7 @@ def _dated_ahead(engine: Engine) -> Finding:
     check = "no fetch is dated ahead of this clock"
     try:
         with reading(engine) as conn:
-            found = service.dated_ahead(conn)
+            found = fetches.dated_ahead(conn)
     except StoreError as error:
         return finding_of(check, [{"error": str(error)}])
     rows = found.assign(**{"to do": "dtml db redate"}).to_dict("records")

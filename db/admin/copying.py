@@ -12,12 +12,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, Column, Connection, Date, Engine, String, Table, text
+from sqlalchemy import JSON, Boolean, Column, Connection, Date, Engine, String, Table, func, select, text
 
 from db.connection.bulk import insert_rows
 from db.engine import open_engine, prepare, reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.rows import queries
 from db.tables.columns import UtcTimestamp, metadata
 
 ROWS = 20_000
@@ -33,6 +32,13 @@ AS_SQLITE = {
     Date: "to_char({}, 'YYYY-MM-DD')",
     UtcTimestamp: "to_char({}, 'YYYY-MM-DD HH24:MI:SS.US')",
 }
+
+
+def table_counts(conn: Connection) -> dict[str, int]:
+    """The number of rows of each table, by its name."""
+    return {
+        each.name: conn.execute(select(func.count()).select_from(each)).scalar_one() for each in metadata.sorted_tables
+    }
 
 
 def no_progress(_done: str, _table: str, _rows: int) -> None:
@@ -69,7 +75,7 @@ def copy_store(source: Connection, target: Engine, progress: Progress = no_progr
 
 def require_empty(conn: Connection) -> None:
     """Raise StoreUsageError, naming a table, for a store that holds a row."""
-    for table, rows in queries.table_counts(conn).items():
+    for table, rows in table_counts(conn).items():
         if rows:
             raise StoreUsageError(
                 f"the store to be filled is not empty: its table {table} has {rows} rows; name an empty one"
@@ -85,7 +91,7 @@ def write_snapshot(engine: Engine, file: Path, progress: Progress = no_progress)
             conn.connection.cursor().execute("vacuum into ?", (str(file),))
         target = open_engine(copied, read_only=True)
         with reading(target) as conn:
-            rows = queries.table_counts(conn)
+            rows = table_counts(conn)
     else:
         target = open_engine(copied)
         with snapshot(engine) as source:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy import Column, ColumnElement, Connection
 
-from db.rows.service import AHEAD
+from db.rows.fetches import AHEAD
 from db.tables import schema
 
 # Every moment as known at which prices came, or which was the newest of those that something is made from.

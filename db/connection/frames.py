@@ -6,13 +6,13 @@ with missing values. The others as pandas infers them; JSON as Python values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from sqlalchemy import Boolean, Connection, CursorResult, Date, Float, Integer, Row, Select
+from sqlalchemy import Boolean, Connection, CursorResult, Date, Float, Integer, Row, Select, Table, select
 from sqlalchemy.types import TypeEngine
 
 from db.tables.columns import UtcTimestamp
@@ -20,6 +20,9 @@ from db.tables.columns import UtcTimestamp
 BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 
 FETCHED_ROWS = 100_000
+BATCH = 2000  # rows of a CSV in memory at once
+
+Statement = Select[Any]
 
 
 def frame(conn: Connection, statement: Select[Any]) -> pd.DataFrame:
@@ -34,6 +37,24 @@ def row(conn: Connection, statement: Select[Any]) -> dict[str, Any] | None:
     """The first row of a statement as Python values, by column; None when there is none."""
     found = conn.execute(statement).mappings().first()
     return None if found is None else dict(found)
+
+
+def head(conn: Connection, statement: Statement, most: int) -> pd.DataFrame:
+    """The first rows of a statement, `most` at most."""
+    return frame(conn, statement.limit(most))
+
+
+def stream(conn: Connection, statement: Statement) -> Iterator[Sequence[Sequence[Any]]]:
+    """All rows of a statement as Python values, in batches: neither a page nor this program ever holds them all."""
+    yield from conn.execution_options(yield_per=BATCH).execute(statement).partitions()
+
+
+def rows_of(conn: Connection, table: Table, owner: str, name: str, *, order: Sequence[str] = ()) -> pd.DataFrame:
+    """The rows whose column `owner` is `name`, without that column, by `order` or the rest of the primary key."""
+    sought = order or [each.name for each in table.primary_key if each.name != owner]
+    columns = (each for each in table.c if each.name != owner)
+    mine = select(*columns).where(table.c[owner] == name)
+    return frame(conn, mine.order_by(*(table.c[each] for each in sought)))
 
 
 def bars(result: CursorResult[Any], ids: pd.Series[int]) -> pd.DataFrame:

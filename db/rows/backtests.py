@@ -1,7 +1,4 @@
-"""Every write and read of backtests: writes as in db/rows/repositories.py, reads as in db/rows/queries.py.
-
-A backtest is begun, gets its folds one by one, and is finished with its figures, which then stand.
-"""
+"""Backtests: each begun, given its folds one by one, and finished with its figures, which are never changed."""
 
 from __future__ import annotations
 
@@ -16,10 +13,9 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from db.connection.bulk import insert_missing
-from db.connection.frames import frame, row
+from db.connection.differences import save_figures
+from db.connection.frames import frame, row, rows_of
 from db.errors import StoreError
-from db.rows.queries import rows_of
-from db.rows.stored import save_figures
 from db.tables import schema
 
 COUNTS = ("stocks", "member_days", "without_price", "tried")

@@ -1,7 +1,4 @@
-"""Every write and read of benchmarks: writes as in db/rows/repositories.py, reads as in db/rows/queries.py.
-
-A benchmark is stored with its figures once its test span was read; both stand.
-"""
+"""Benchmarks: each stored with its figures once its test span was read; they are never changed."""
 
 from __future__ import annotations
 
@@ -13,9 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db.connection.bulk import insert_missing
-from db.connection.frames import frame, row
-from db.rows.queries import rows_of
-from db.rows.stored import save_figures
+from db.connection.differences import save_figures
+from db.connection.frames import frame, row, rows_of
 from db.tables import schema
 
 

@@ -1,8 +1,4 @@
-"""Every write and read of translation models: themselves, how their training goes, their scores.
-
-Writes as in db/rows/repositories.py, reads as in db/rows/queries.py. The texts to translate are in
-db/rows/translation_queue.py.
-"""
+"""Translation models: themselves, how their training goes, their scores. Their texts are in translation_queue.py."""
 
 from __future__ import annotations
 

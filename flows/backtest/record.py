@@ -10,7 +10,7 @@ from numpy import ndarray
 from sqlalchemy import Connection
 
 from db.engine import reading
-from db.rows import backtests, repositories
+from db.rows import backtests, outcomes
 from dtml.baselines.naive_rules import MODEL, calls_on, rules_read_from
 from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import Calls
@@ -78,4 +78,4 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
     day, stock = np.nonzero(np.isfinite(record.probability) & np.isfinite(record.movement))
     rows = outcome_rows(pd.Index(record.symbols)[stock], record.target[day], record.movement[day, stock])
     now = datetime.now(UTC)
-    repositories.save_outcomes(conn, backtest.desk.name, rows, known_at=backtest.known_at, recorded_at=now)
+    outcomes.save_outcomes(conn, backtest.desk.name, rows, known_at=backtest.known_at, recorded_at=now)

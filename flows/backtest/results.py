@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from sqlalchemy import Engine
 
 from db.engine import reading, transaction
-from db.rows import backtests, calls, evidence, queries, repositories
+from db.rows import attention, backtests, calibration, outcomes, predictions, runs
 from dtml.backtest.performance import performance, session_sharpe
 from dtml.backtest.portfolio import YEAR, Quotes, equal_weight_track, follow, index_track, positions
 from dtml.errors import DtmlError, UsageError
@@ -101,11 +101,11 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
         if str(as_of) in row["refused"]:
             continue
         with reading(desk.engine) as conn:
-            model = load_run(desk, queries.run(conn, row["run_id"]))
+            model = load_run(desk, runs.run(conn, row["run_id"]))
         bars = read_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, backtest.known_at)
         seen = look(desk, model, as_of, bars)
         with transaction(desk.engine) as conn:
-            evidence.save_attention(conn, desk.name, seen.assign(run_id=model.run_id))
+            attention.save_attention(conn, desk.name, seen.assign(run_id=model.run_id))
 
 
 def _stored(backtest: Backtest) -> Result:
@@ -126,7 +126,7 @@ def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
         folds = backtests.backtest_folds(conn, backtest_id)
         return Result(
             row,
-            folds.assign(validation_acc=[_validation_acc(queries.run(conn, run_id)) for run_id in folds["run_id"]]),
+            folds.assign(validation_acc=[_validation_acc(runs.run(conn, run_id)) for run_id in folds["run_id"]]),
             backtests.backtest_scores(conn, backtest_id),
             backtests.backtest_portfolios(conn, backtest_id),
             page_of(row),
@@ -169,12 +169,12 @@ def _store_fold(backtest: Backtest, file: Path) -> None:
     said = {"predictions": len(made), "refused": card["refused"], "seconds": card["seconds"]}
     now = datetime.now(UTC)
     with transaction(backtest.desk.engine) as conn:
-        repositories.save_run(conn, run)
+        runs.save_run(conn, run)
         if card["bands"]:
-            evidence.save_bands(conn, run["id"], pd.DataFrame(card["bands"]))
+            calibration.save_bands(conn, run["id"], pd.DataFrame(card["bands"]))
         for known_at in made["known_at"].unique() if len(made) else ():
             rows = made[made["known_at"] == known_at].assign(run_id=run["id"])
-            repositories.save_predictions(conn, market, rows, known_at=known_at.to_pydatetime(), made_at=now)
+            predictions.save_predictions(conn, market, rows, known_at=known_at.to_pydatetime(), made_at=now)
         backtests.save_fold(conn, backtest.id, fold | {"run_id": run["id"]} | said)
 
 
@@ -196,9 +196,9 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
     predicted = np.isfinite(record.probability).any(axis=0)
     with transaction(desk.engine) as conn:
         save_outcomes(conn, backtest, record)
-        evidence.save_rule_calls(conn, desk.name, dated_calls(record.rules, record.target))
-        settled = calls.settled_folds(conn, backtest.id)
-        save_counts(conn, settled, evidence.bands_of(conn, settled["run_id"].unique().tolist()))
+        predictions.save_rule_calls(conn, desk.name, dated_calls(record.rules, record.target))
+        settled = outcomes.settled_folds(conn, backtest.id)
+        save_counts(conn, settled, calibration.bands_of(conn, settled["run_id"].unique().tolist()))
         backtests.finish_backtest(
             conn,
             backtest.id,
@@ -247,7 +247,7 @@ def _write_page(backtest: Backtest, result: Result) -> None:
     known = np.isfinite(record.movement)
     with reading(backtest.desk.engine) as conn:
         returns = backtests.backtest_returns(conn, backtest.id)
-        counts = evidence.fold_counts(conn, backtest.id)
+        counts = calibration.fold_counts(conn, backtest.id)
     page = backtest_page(
         backtest=result.row,
         folds=result.folds,

@@ -18,7 +18,8 @@ from numpy import ndarray
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
-from db.rows import benchmarks, queries, repositories
+from db.rows import benchmarks, outcomes, predictions
+from db.rows import runs as stored_runs
 from dtml.checkpoints import save_ensemble
 from dtml.evaluation.breakdowns import calibration_curve
 from dtml.evaluation.scoreboard import Predictor, common_stock_days, member_scores, scoreboard
@@ -100,7 +101,7 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
 def _curves(conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The calibration of each model's ensemble, on the stock-days that the scoreboard has under 'all'."""
     span = {"first": row["test_first"], "last": row["test_last"]}
-    history = queries.prediction_history(conn, market=row["market"], kind="paper", **span)
+    history = predictions.prediction_history(conn, market=row["market"], kind="paper", **span)
     models = scores[~scores["is_rule"]]
     runs = dict(zip(models["predictor"], models["run_id"], strict=True))
     said = history[history["run_id"].isin(runs.values()) & history["move"].notna()]
@@ -235,16 +236,16 @@ def _store_run(conn: Connection, study: Study, name: str, trial: Trial, test: Te
         "train_last": validation.target[-1].date(),
         "created_at": test.read_at,
     }
-    repositories.save_run(conn, run)
+    stored_runs.save_run(conn, run)
     windows, said = test.windows[trial.window], test.said[name][0]
     made = _long(windows, probability=said.mean(axis=0), spread=said.std(axis=0)).assign(run_id=run_id)
-    repositories.save_predictions(conn, study.paper.market, made, known_at=test.known_at, made_at=test.read_at)
+    predictions.save_predictions(conn, study.paper.market, made, known_at=test.known_at, made_at=test.read_at)
 
 
 def _store_outcomes(conn: Connection, study: Study, test: Test) -> None:
     known = _long(test.days, move=test.movement)
     rows = outcome_rows(known["symbol"], known["target"], known["move"].to_numpy())
-    repositories.save_outcomes(conn, study.paper.market, rows, known_at=test.known_at, recorded_at=test.read_at)
+    outcomes.save_outcomes(conn, study.paper.market, rows, known_at=test.known_at, recorded_at=test.read_at)
 
 
 def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from db.engine import reading
-from db.rows import queries
+from db.rows import prices
 from dtml.baselines.classifiers import Fitted, Kind, fit_classifier
 from dtml.baselines.naive_rules import calls_on, choose_rule
 from dtml.checkpoints import Ensemble
@@ -87,7 +87,7 @@ class Study:
     def last_session(self) -> date | None:
         """The last session of the prices that will be read: half of the stocks and the index reach it."""
         with reading(self.desk.engine) as conn:
-            stored = queries.last_sessions(conn, self.desk.name)
+            stored = prices.last_sessions(conn, self.desk.name)
         stocks, index = self.desk.market.symbols, self.desk.market.index.symbol
         reached = sorted(stored[stored.index.isin(stocks)], reverse=True)
         if index not in stored or 2 * len(reached) < len(stocks):

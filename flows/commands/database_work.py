@@ -28,7 +28,7 @@ from db.engine import (
     upgrade,
 )
 from db.errors import StoreError, StoreUsageError
-from db.rows import queries
+from db.rows import markets
 from dtml.errors import UsageError
 from flows.backups import Manifest, back_up, checkpoints, read_backup
 from flows.backups import restore as restore_backup
@@ -106,7 +106,7 @@ def redate(market: str) -> None:
     engine = _existing()
     require_current(engine)
     with reading(engine) as conn:
-        if queries.memberships(conn, market).empty:
+        if markets.memberships(conn, market).empty:
             raise UsageError(f"nothing of market {market} is stored in {location(engine)}")
     with market_lock(engine, market), transaction(engine) as conn:
         moved = redate_moments(conn, market)

@@ -8,7 +8,8 @@ import pandas as pd
 
 from db.connection.locks import market_lock
 from db.engine import location, reading
-from db.rows import calls, evidence, queries
+from db.rows import calibration, predictions, runs
+from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import called, coverage
 from dtml.prices.sessions import sessions_up_to
@@ -113,7 +114,7 @@ def train_market(order: Order, asked: date | None, *, as_json: bool) -> None:
 
     model = train(replace(order, attended=True), as_of)
     with reading(desk.engine) as conn:
-        run = queries.run(conn, model.run_id)
+        run = runs.run(conn, model.run_id)
     if as_json:
         return print_json(run)
     out.print(f"{run['id']}: trained on {run['train_first']} .. {run['train_last']}, SHA-256 {run['checkpoint_hash']}")
@@ -134,7 +135,7 @@ def score_predictions(order: Order, asked: date | None, *, as_json: bool) -> Non
     as_of = choose_as_of(desk, asked)
     scored = score_market(desk, as_of)
     with reading(desk.engine) as conn:
-        scores = queries.scores(conn, desk.name, last=as_of)
+        scores = stored_scores.scores(conn, desk.name, last=as_of)
     if as_json:
         return print_json(
             {
@@ -158,10 +159,10 @@ def score_predictions(order: Order, asked: date | None, *, as_json: bool) -> Non
 def _show_night(desk: Desk, night: Night, *, as_json: bool) -> None:
     row, level = night.row, desk.market.level
     with reading(desk.engine) as conn:
-        made = calls.night_calls(conn, desk.name, row["as_of"])
-        scores = queries.scores(conn, desk.name, last=row["as_of"], span="running")
-        bands = evidence.bands(conn, row["run_id"])
-        counts = evidence.band_counts(conn, desk.name, row["as_of"])
+        made = predictions.night_calls(conn, desk.name, row["as_of"])
+        scores = stored_scores.scores(conn, desk.name, last=row["as_of"], span="running")
+        bands = calibration.bands(conn, row["run_id"])
+        counts = calibration.band_counts(conn, desk.name, row["as_of"])
     latest = scores[scores["target"] == scores["target"].max()]
     said = made.assign(call=calls_at(made["calibrated"], bands, level))
     kept = coverage(counts[counts["level"] == level])

@@ -18,10 +18,12 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Engine
 
-from db.connection.frames import as_given
-from db.connection.sandbox import Answer, asked
+from db.connection.frames import as_given, head
+from db.connection.user_sql import Answer, asked, select
 from db.engine import open_reader, reading
-from db.rows import browsing, queries
+from db.rows import markets as stored_markets
+from db.rows import predictions, runs
+from db.rows import scores as stored_scores
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from flows.console import plain, print_frame, print_json
@@ -44,9 +46,9 @@ def show_history(symbol: str, market: str | None, limit: int, *, as_json: bool) 
     Nothing older than what is shown is read. Below it stand the stock's scores over all its nights.
     """
     with reading(open_reader()) as conn:
-        rows = queries.prediction_history(conn, market=market, symbol=symbol, newest=limit)
+        rows = predictions.prediction_history(conn, market=market, symbol=symbol, newest=limit)
         names = rows["market"].unique().tolist()
-        scores = {name: browsing.rows(conn, browsing.symbol_scores(name, symbol), PURPOSES) for name in names}
+        scores = {name: head(conn, stored_scores.symbol_scores(name, symbol), PURPOSES) for name in names}
     if as_json:
         return print_json(rows)
     for name, shown in rows.groupby("market"):
@@ -78,7 +80,7 @@ def show_runs(market: str | None, *, as_json: bool) -> None:
     if market is not None:
         require_market(engine, market)
     with reading(engine) as conn:
-        rows = queries.runs(conn, market)
+        rows = runs.runs(conn, market)
     if as_json:
         return print_json(rows)
     told = ["id", "kind", "model", "train_first", "train_last", "seeds"]
@@ -97,7 +99,7 @@ def require_market(engine: Engine, market: str, how: str = "") -> None:
     `how` says with what another is named, where that is an option.
     """
     with reading(engine) as conn:
-        markets = browsing.markets(conn)
+        markets = stored_markets.all_markets(conn)
     if market not in markets:
         there = f"name one of {', '.join(markets)}{how}" if markets else "run a night first"
         raise UsageError(f"the store knows nothing of a market {market!r}: {there}")
@@ -142,8 +144,8 @@ def answer(sql: str, *, as_json: bool, as_csv: bool, parquet: Path | None = None
         if as_csv or as_json:
             return _print_all(engine, sql, _csv_lines if as_csv else _json_lines)
         if parquet is None:
-            return _print_head(queries.select(engine, sql, SHOWN + 1))
-        rows = queries.select(engine, sql)
+            return _print_head(select(engine, sql, SHOWN + 1))
+        rows = select(engine, sql)
         _require_distinct(rows.columns)
         _write_parquet(rows, parquet)
     out.print(f"{len(rows)} rows written to {parquet}", soft_wrap=True)

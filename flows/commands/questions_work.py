@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Engine
 
+from db.connection.user_sql import select
 from db.engine import open_reader
 from db.questions.questions import QUESTIONS, Question
-from db.rows import queries
 from dtml.errors import UsageError
 from flows.commands.query import MOMENT, require_market, stored_moment
 from flows.console import plain, print_frame, print_json
@@ -68,7 +68,7 @@ def show_questions(number: int | None, market: str, *, as_json: bool, as_markdow
 
 def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
     """The answer of a store opened read only, the same values on either engine: whole numbers, numbers, ISO text."""
-    rows = queries.select(engine, question.about(market), own=True)
+    rows = select(engine, question.about(market), own=True)
     return pd.DataFrame({name: _alike(rows[name]) for name in rows}, columns=rows.columns)
 
 

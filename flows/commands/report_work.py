@@ -3,7 +3,7 @@
 from datetime import date
 
 from db.engine import reading
-from db.rows import calls
+from db.rows import predictions
 from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
 from flows.nightly.context import Order
@@ -19,6 +19,6 @@ def write_report(order: Order, as_of: date | None, level: float | None) -> None:
     archive = open_archive(order)
     night = archive.night(as_of)
     with reading(archive.engine) as conn:
-        predicted = calls.night_calls(conn, archive.market.name, night["as_of"])["symbol"]
+        predicted = predictions.night_calls(conn, archive.market.name, night["as_of"])["symbol"]
     desk = archive.desk(stocks_of(night, predicted))
     out.print(str(publish_night(desk, night["as_of"], level)), soft_wrap=True)

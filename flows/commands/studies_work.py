@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 
 from db.engine import reading
-from db.rows import queries
+from db.rows import markets
 from dtml.errors import DtmlError, UsageError
 from dtml.pages.backtest import readme_lines
 from dtml.pages.benchmark import readme_table
@@ -73,7 +73,7 @@ def _benchmark(order: Order, seeds: tuple[int, ...], epochs: int | None, *, with
 def _require_stored(order: Order, advice: str) -> None:
     market = read_market(order.market, order.market_file).name
     with reading(open_store()) as conn:
-        if queries.memberships(conn, market).empty:
+        if markets.memberships(conn, market).empty:
             raise UsageError(f"nothing of {market} is stored: {advice}")
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.rows import browsing as reads
+from db.connection.frames import head
+from db.rows import markets, predictions, runs
 from dtml.errors import UsageError
 from dtml.evaluation.bootstrap import Statistic, difference
 from dtml.evaluation.metrics import accuracy, day_interval, mcc
@@ -31,14 +32,17 @@ def compare_page(conn: Connection, market: str | None, a: str | None, b: str | N
     if one is not None and two is not None and one["market"] != two["market"]:
         raise UsageError(f"{a} is a run of {one['market']} and {b} of {two['market']}: compare runs of one market")
     chosen = market or next((run["market"] for run in (one, two) if run is not None), None)
-    stored = reads.markets(conn)
+    stored = markets.all_markets(conn)
     if chosen is not None and chosen not in stored:
         raise NotThereError(f"no market {chosen!r} in the store")
-    listed = [] if chosen is None else records(reads.rows(conn, reads.models(chosen), RUNS))
+    listed = [] if chosen is None else records(head(conn, runs.models(chosen), RUNS))
     common = {"market": chosen, "markets": stored, "runs": listed, "a": one, "b": two}
     if one is None or two is None:
         return common | {"pair": None}
-    pair = {"settings": records(settings(one, two)), "spans": [reads.span(conn, run["run_id"]) for run in (one, two)]}
+    pair = {
+        "settings": records(settings(one, two)),
+        "spans": [runs.predicted_span(conn, run["run_id"]) for run in (one, two)],
+    }
     shared = shared_span(conn, one["run_id"], two["run_id"])
     if shared is None:
         return common | {"pair": pair | {"shared": None}}
@@ -51,7 +55,7 @@ def compare_page(conn: Connection, market: str | None, a: str | None, b: str | N
 
 def run_of(conn: Connection, run_id: str) -> dict[str, Any]:
     """A trained model; raises NotThereError for a name that is not stored."""
-    found = reads.model(conn, run_id)
+    found = runs.model(conn, run_id)
     if found is None:
         raise NotThereError(f"no run {run_id!r} in the store: `dtml runs` lists them")
     return found
@@ -86,7 +90,7 @@ def said(value: Any) -> str:
 
 def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
     """The sessions that may hold common predictions: `DAYS` of the calendar at most; None where spans do not meet."""
-    spans = [reads.span(conn, run_id) for run_id in (a, b)]
+    spans = [runs.predicted_span(conn, run_id) for run_id in (a, b)]
     if spans[0] is None or spans[1] is None:
         return None
     first, last = max(spans[0][0], spans[1][0]), min(spans[0][1], spans[1][1])
@@ -94,15 +98,15 @@ def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
 
 
 def days(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
-    """Common stock-days counted by session: the columns of `db.rows.browsing.common_days`."""
-    return reads.rows(conn, reads.common_days(a, b, *shared), DAYS + 1)
+    """Common stock-days counted by session: the columns of `db.rows.predictions.common_days`."""
+    return head(conn, predictions.common_days(a, b, *shared), DAYS + 1)
 
 
 def last_calls(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
     """What both said of the last session in common, the largest difference first; no rows without one."""
-    newest = reads.rows(conn, reads.common_days(a, b, *shared), 1)
+    newest = head(conn, predictions.common_days(a, b, *shared), 1)
     target = shared[1] if newest.empty else newest["target"].iloc[0].date()
-    calls = reads.rows(conn, reads.common_calls(a, b, target), STOCKS)
+    calls = head(conn, predictions.common_calls(a, b, target), STOCKS)
     apart = (calls["a_probability"] - calls["b_probability"]).abs()
     return calls.assign(apart=apart).sort_values(["apart", "symbol"], ascending=[False, True])
 

@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.rows import browsing as reads
+from db.connection.frames import head
+from db.rows import calibration, markets, nights, predictions, prices, runs
+from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.metrics import told_apart
@@ -72,17 +74,17 @@ def markets_page(conn: Connection, today: date) -> dict[str, Any]:
 
 def market_rows(conn: Connection, today: date) -> pd.DataFrame:
     """A row a market: its last night, its newest calls counted, its model, and its running scores."""
-    counted = reads.newest_call_counts(conn)
+    counted = predictions.newest_call_counts(conn)
     rows = []
-    for market in reads.markets(conn):
-        night = reads.night(conn, market)
-        run = reads.latest_model(conn, market)
+    for market in markets.all_markets(conn):
+        night = nights.logged_night(conn, market)
+        run = runs.latest_model(conn, market)
         said = {name: None if night is None else night[name] for name in ("as_of", "target", "status")}
         said["days_since"] = None if night is None else (today - night["as_of"]).days
         said |= {call: counted.get((market, call), 0) for call in ("rise", "fall")}
         said |= {"run_id": None if run is None else run["run_id"]}
         said["trained"] = None if run is None else run["train_last"]
-        rows.append({"market": market} | said | _skill(reads.running(conn, market)))
+        rows.append({"market": market} | said | _skill(stored_scores.last_running_scores(conn, market)))
     return pd.DataFrame(rows)
 
 
@@ -127,25 +129,25 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
     night = night_of(conn, market, as_of)
     common = {"market": market, "night": night, "level": level, "levels": LEVELS, "sort": order}
     if night is None:
-        return common | {"models": records(reads.rows(conn, reads.models(market), NIGHTS))}
-    before, after = reads.neighbours(conn, market, night["as_of"])
+        return common | {"models": records(head(conn, runs.models(market), NIGHTS))}
+    before, after = nights.neighbours(conn, market, night["as_of"])
     calls = night_calls(conn, night, level)
-    scored = reads.rows(conn, reads.scores(market, night["target"]), SCORED * 2 * (1 + len(NAIVE_RULES)))
+    scored = head(conn, stored_scores.daily_scores(market, night["target"]), SCORED * 2 * (1 + len(NAIVE_RULES)))
     every = scored[scored["protocol"] == "all"]
     return common | {
         "before": before,
         "after": after,
-        "run": None if night["run_id"] is None else reads.model(conn, night["run_id"]),
+        "run": None if night["run_id"] is None else runs.model(conn, night["run_id"]),
         "calls": records(order.rows(calls)),
         "counts": {call: int((calls["call"] == call).sum()) for call in ("rise", "fall", "none")},
         "rule_calls": {} if calls.empty else {rule: calls[rule].iloc[0] for rule in NAIVE_RULES},
         "axis": probability_axis(calls[["probability", "lowest", "highest"]].to_numpy().ravel()),
-        "coverage": None if level is None else reads.coverage(conn, market, level, night["target"]),
+        "coverage": None if level is None else calibration.coverage(conn, market, level, night["target"]),
         "scores": records(_at_last(scored)),
         "skill": _skill(_at_last(every)),
         "charts": {figure: running_chart(every, figure) for figure in FIGURES},
         "gaps": records(gaps_of(night)),
-        "refused": records(reads.rows(conn, reads.refused(market, night["as_of"]), STOCKS)),
+        "refused": records(head(conn, prices.refused_on(market, night["as_of"]), STOCKS)),
         "nights": night_rows(conn, market, night["as_of"], every),
         "stocks": [row["symbol"] for row in records(calls)],
     }
@@ -153,7 +155,7 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
 
 def require_market(conn: Connection, market: str) -> None:
     """Raise NotThereError, which says which there are, for a market without a night, a fetch or a model."""
-    stored = reads.markets(conn)
+    stored = markets.all_markets(conn)
     if market not in stored:
         held = f"it has {', '.join(stored[:12])}" if stored else "it has none yet"
         raise NotThereError(f"no market {market!r} in the store: {held}")
@@ -170,9 +172,9 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
 
     Raises NotThereError, which names the nights around it, for a day that none saw last.
     """
-    night = reads.night(conn, market, as_of)
+    night = nights.logged_night(conn, market, as_of)
     if night is None and as_of is not None:
-        around = [str(day) for day in reads.neighbours(conn, market, as_of) if day is not None]
+        around = [str(day) for day in nights.neighbours(conn, market, as_of) if day is not None]
         near = f": the nearest are of {' and '.join(around)}" if around else ": it has none"
         raise NotThereError(f"no night of {market} saw {as_of} last{near}")
     return night
@@ -187,17 +189,17 @@ def night_calls(conn: Connection, night: Row, level: float | None) -> pd.DataFra
     """
     market, run_id, target = night["market"], night["run_id"], night["target"]
     if run_id is None:
-        return reads.rows(conn, reads.calls(market, "", target), 0).reindex(columns=[*_CALL_COLUMNS])
-    calls = reads.rows(conn, reads.calls(market, run_id, target), STOCKS)
-    named = reads.rows(conn, reads.newest_calls(market), STOCKS)[["symbol", "name", "sector"]]
-    agreed = reads.rows(conn, reads.members(market, run_id, target), STOCKS)
+        return head(conn, predictions.session_calls(market, "", target), 0).reindex(columns=[*_CALL_COLUMNS])
+    calls = head(conn, predictions.session_calls(market, run_id, target), STOCKS)
+    named = head(conn, predictions.newest_calls(market), STOCKS)[["symbol", "name", "sector"]]
+    agreed = head(conn, predictions.disagreement(market, run_id, target), STOCKS)
     calls = calls.merge(named, on="symbol", how="left")
     calls = calls.merge(agreed[["symbol", "lowest", "highest", "rising_share"]], on="symbol", how="left")
     calls = calls.assign(low=np.nan, high=np.nan)
     if level is None:
         return calls.reindex(columns=[*_CALL_COLUMNS])
     own = ["low", "high", "call"]
-    banded = reads.rows(conn, reads.band_calls(market, run_id, target, level), STOCKS)
+    banded = head(conn, predictions.band_calls(market, run_id, target, level), STOCKS)
     calls = calls.drop(columns=own).merge(banded[["symbol", *own]], on="symbol", how="left")
     right = (calls["call"] == "rise") == (calls["move"] > 0)
     is_called = calls["call"].isin(["rise", "fall"]) & calls["move"].notna()
@@ -217,7 +219,7 @@ def gaps_of(night: Row) -> pd.DataFrame:
 
 def night_rows(conn: Connection, market: str, last: date, scores: pd.DataFrame) -> list[dict[str, Any]]:
     """The newest nights up to one, the newest first, with the ACC of their own calls."""
-    shown = reads.rows(conn, reads.nights(market, last), NIGHTS)
+    shown = head(conn, nights.night_log(market, last), NIGHTS)
     own = scores.loc[scores["predictor"] == MODEL, ["target", "acc", "mcc"]]
     return records(shown.merge(own, on="target", how="left"))
 

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.rows import browsing as reads
+from db.connection.frames import head
+from db.rows import attention, markets, predictions, prices, runs, scores
 from dtml.attention.summary import words
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
@@ -36,11 +37,11 @@ def stock_page(
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
     most = SHOWN if first is None and last is None else LONGEST
-    calls = reads.rows(conn, reads.stock_calls(market, symbol, kind, first, last), most)
-    bars = reads.rows(conn, reads.prices(market, symbol, first, last), most)
-    listed = reads.rows(conn, reads.newest_calls(market), STOCKS)
+    calls = head(conn, predictions.stock_calls(market, symbol, kind, first, last), most)
+    bars = head(conn, prices.newest_prices(market, symbol, first, last), most)
+    listed = head(conn, predictions.newest_calls(market), STOCKS)
     own = listed[listed["symbol"] == symbol]
-    run = reads.latest_model(conn, market)
+    run = runs.latest_model(conn, market)
     days = [*calls["target"], *bars["session"]]
     return {
         "market": market,
@@ -55,19 +56,19 @@ def stock_page(
         "calls": records(calls.head(SHOWN)),
         "held": len(calls),
         "spans": records(span_scores(calls)),
-        "whole": records(reads.rows(conn, reads.symbol_scores(market, symbol), len(KINDS))),
+        "whole": records(head(conn, scores.symbol_scores(market, symbol), len(KINDS))),
         "prices": price_chart(bars),
         "marks": marks(calls, bars),
         "said": probability_chart(calls),
         **attention_tables(conn, market, symbol),
-        "explained": words(None if run is None else reads.explanation(conn, run["run_id"])),
+        "explained": words(None if run is None else attention.explanation_log(conn, run["run_id"])),
     }
 
 
 def require_stock(conn: Connection, market: str, symbol: str) -> None:
     """Raise NotThereError for a market that is not stored, and for a symbol without a prediction or a price."""
     require_market(conn, market)
-    if not reads.is_known(conn, market, symbol):
+    if not markets.is_known(conn, market, symbol):
         raise NotThereError(f"no prediction and no price of {symbol!r} in market {market}: check its spelling")
 
 
@@ -132,9 +133,9 @@ def probability_chart(calls: pd.DataFrame) -> Chart | None:
 
 def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, Any]:
     """Whom the stock looked at over the last nights, who looked at it, and how many nights that were."""
-    kept = reads.attended(conn, market, ATTENDED)
+    kept = attention.attended(conn, market, ATTENDED)
     tables = {
-        name: records(reads.attention(conn, market, symbol, kept, looks=name == "looks", most=SOURCES))
+        name: records(attention.mean_weights(conn, market, symbol, kept, looks=name == "looks", most=SOURCES))
         for name in ("looks", "looked")
     }
     return {"attention": tables, "nights": len(kept)}

@@ -19,7 +19,10 @@ from fastapi.responses import Response
 from sqlalchemy import Connection
 from starlette.types import Receive, Scope, Send
 
-from db.rows import browsing as reads
+from db.connection.frames import Statement, head, stream
+from db.rows import attention, nights, predictions, runs
+from db.rows import prices as stored_prices
+from db.rows import scores as stored_scores
 from dtml.errors import UsageError
 from flows.console import plain
 from flows.dashboard import compare
@@ -33,7 +36,7 @@ IN_MEMORY = 2**20  # bytes of a table that are not worth a file
 CHUNK = 2**16  # bytes sent at once
 READER_LIMIT_S = 30  # for a reader to take a chunk
 
-Table = reads.Statement | pd.DataFrame
+Table = Statement | pd.DataFrame
 Rows = Sequence[Sequence[Any]]
 File = SpooledTemporaryFile[bytes]
 
@@ -61,9 +64,9 @@ def _of_frame(table: pd.DataFrame) -> Iterator[Rows]:
     yield [tuple(table.columns), *table.itertuples(index=False, name=None)]
 
 
-def _of_statement(conn: Connection, statement: reads.Statement) -> Iterator[Rows]:
+def _of_statement(conn: Connection, statement: Statement) -> Iterator[Rows]:
     yield [tuple(column.name for column in statement.selected_columns)]
-    yield from reads.stream(conn, statement)
+    yield from stream(conn, statement)
 
 
 class Download(Response):
@@ -114,18 +117,18 @@ def market_table(conn: Connection, table: str, market: str, as_of: date | None, 
     require_level(level)
     require_market(conn, market)
     if table == "models":
-        return reads.models(market)
+        return runs.models(market)
     night = night_of(conn, market, as_of)
     if night is None:
         raise NotThereError(f"market {market} has no night yet: dtml nightly {market}")
     run_id, target = night["run_id"] or "", night["target"]
     if table == "calls" and level is not None:
-        return reads.band_calls(market, run_id, target, level)
+        return predictions.band_calls(market, run_id, target, level)
     tables: dict[str, Table] = {
-        "calls": reads.calls(market, run_id, target),
-        "nights": reads.nights(market, night["as_of"]),
-        "scores": reads.scores(market, target),
-        "refused": reads.refused(market, night["as_of"]),
+        "calls": predictions.session_calls(market, run_id, target),
+        "nights": nights.night_log(market, night["as_of"]),
+        "scores": stored_scores.daily_scores(market, target),
+        "refused": stored_prices.refused_on(market, night["as_of"]),
         "gaps": gaps_of(night),
     }
     return _named(tables, table)
@@ -138,12 +141,15 @@ def stock_table(
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
     if table in ("looks", "looked"):
-        kept = reads.attended(conn, market, ATTENDED)
-        return reads.attention(conn, market, symbol, kept, looks=table == "looks", most=SOURCES)
-    calls = reads.stock_calls(market, symbol, kind, first, last)
+        kept = attention.attended(conn, market, ATTENDED)
+        return attention.mean_weights(conn, market, symbol, kept, looks=table == "looks", most=SOURCES)
+    calls = predictions.stock_calls(market, symbol, kind, first, last)
     if table == "span":
-        return span_scores(reads.rows(conn, calls, LONGEST))
-    scores, prices = reads.symbol_scores(market, symbol), reads.prices(market, symbol, first, last)
+        return span_scores(head(conn, calls, LONGEST))
+    scores, prices = (
+        stored_scores.symbol_scores(market, symbol),
+        stored_prices.newest_prices(market, symbol, first, last),
+    )
     return _named({"calls": calls, "prices": prices, "scores": scores}, table)
 
 
@@ -161,7 +167,7 @@ def compare_table(conn: Connection, table: str, a: str | None, b: str | None) ->
         return compare.last_calls(conn, a, b, shared)
     if table == "scores":
         return pd.DataFrame(compare.scores(compare.days(conn, a, b, shared))["rows"])
-    return _named({"days": reads.common_days(a, b, *shared)}, table)
+    return _named({"days": predictions.common_days(a, b, *shared)}, table)
 
 
 def _named(tables: dict[str, Table], name: str) -> Table:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from sqlalchemy import Connection
 
-from db.rows import evidence, queries
+from db.rows import calibration, prices
 from dtml.baselines.naive_rules import calls_on, rules_read_from
 from dtml.checkpoints import Ensemble
 from dtml.evaluation.calibration import Calibration, calibrate, count_band, count_bins
@@ -48,7 +48,7 @@ def rules_on(conn: Connection, desk: Desk, days: pd.DatetimeIndex, known_at: dat
     A row a day, in their order; a column a rule.
     """
     first, index = rules_read_from(desk.market.calendar, days.min().date()), desk.market.index.symbol
-    bars = queries.prices(conn, desk.name, first, days.max().date(), known_at=known_at, symbols=[index])
+    bars = prices.prices(conn, desk.name, first, days.max().date(), known_at=known_at, symbols=[index])
     return calls_on(days, bars, index)
 
 
@@ -80,5 +80,5 @@ def save_counts(conn: Connection, settled: pd.DataFrame, bands: pd.DataFrame) ->
     `bands` has `run_id, level, threshold`; what has no calibrated probability is in no band.
     """
     for run_id, mine in settled.groupby("run_id"):
-        evidence.save_bins(conn, count_bins(mine).assign(run_id=run_id))
-        evidence.save_band_counts(conn, count_band(mine, bands).assign(run_id=run_id))
+        calibration.save_bins(conn, count_bins(mine).assign(run_id=run_id))
+        calibration.save_band_counts(conn, count_band(mine, bands).assign(run_id=run_id))

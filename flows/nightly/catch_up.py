@@ -10,8 +10,9 @@ import pandas as pd
 
 from db.engine import reading
 from db.errors import StoreError
-from db.rows import queries
-from db.rows.standing import COMPLETE
+from db.rows import nights as stored_nights
+from db.rows import prices
+from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session, session_open, sessions_between
 from flows.nightly.context import Desk
@@ -50,7 +51,7 @@ def missed_nights(desk: Desk, last: date) -> list[date]:
     In a market without a complete night, and before its first, that is `last` alone.
     """
     with reading(desk.engine) as conn:
-        nights = queries.nights(conn, desk.name)
+        nights = stored_nights.nights(conn, desk.name)
     complete = nights.loc[nights["status"].isin(COMPLETE), "as_of"]
     first = last if complete.empty else min(complete.min().date(), last)
     sessions = sessions_between(desk.market.calendar, first, last)[-LIMIT:]
@@ -61,7 +62,7 @@ def known_then(desk: Desk, day: date) -> datetime | None:
     """The open of the session that a night predicts, if its bars were known by then; else None: only now are they."""
     moment = session_open(desk.market.calendar, next_session(desk.market.calendar, day))
     with reading(desk.engine) as conn:
-        known = queries.prices(conn, desk.name, day, day, known_at=moment)
+        known = prices.prices(conn, desk.name, day, day, known_at=moment)
     return None if shortage(desk, day, set(known["symbol"])) else moment
 
 

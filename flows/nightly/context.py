@@ -12,7 +12,8 @@ from numpy import ndarray
 from sqlalchemy import Engine
 
 from db.engine import open_engine, prepare, reading
-from db.rows import queries
+from db.rows import markets
+from db.rows import prices as stored_prices
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.markets import Market, load_market, load_market_file
@@ -123,7 +124,7 @@ def read_bars(desk: Desk, first: date, last: date, known_at: datetime | None = N
     Raises DtmlError when there is none.
     """
     with reading(desk.engine) as conn:
-        bars = queries.prices(conn, desk.name, first, last, known_at=known_at)
+        bars = stored_prices.prices(conn, desk.name, first, last, known_at=known_at)
     if not bars.empty:
         return bars
     if known_at is not None:
@@ -156,7 +157,7 @@ class StoredSource:
     def symbols(self) -> list[str]:
         """The stocks of the market's last night or fetch."""
         with reading(self.engine) as conn:
-            stored = queries.memberships(conn, self.market.name)
+            stored = markets.memberships(conn, self.market.name)
         if stored.empty:
             raise UsageError(f"nothing of {self.market.name} is stored: run `dtml fetch {self.market.name}` first")
         return [str(symbol) for symbol in stored["symbol"].unique()]
@@ -164,7 +165,7 @@ class StoredSource:
     def last_session(self) -> date | None:
         """The last session with a bar of the index."""
         with reading(self.engine) as conn:
-            stored = queries.last_sessions(conn, self.market.name)
+            stored = stored_prices.last_sessions(conn, self.market.name)
         index = self.market.index.symbol
         if index not in stored.index:
             raise UsageError(f"no bar of the index {index} is stored: run `dtml fetch {self.market.name}` first")

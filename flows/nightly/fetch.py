@@ -8,7 +8,7 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.engine import reading, transaction
-from db.rows import queries, repositories, service
+from db.rows import fetches, markets, prices
 from dtml.prices.bars import Checked, check
 from dtml.prices.restatements import restated_symbols
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
@@ -64,23 +64,21 @@ def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None, *, who
         return nothing_fetched()
     if known_at is None:
         with reading(desk.engine) as conn:
-            service.require_clocks_agree(conn, desk.name)
+            fetches.require_clocks_agree(conn, desk.name)
     brought, restated = _with_restated_histories(desk, wanted, desk.source.fetch(wanted.first, wanted.last))
     checked = _check(desk, brought.bars, wanted.last)
     answered = set(brought.outcomes.loc[brought.outcomes["status"].isin(["ok", "no_data"]), "symbol"])
     with transaction(desk.engine) as conn:
-        known_at = known_at or service.next_known_at(conn, desk.name)
-        stored = repositories.append_prices(
-            conn, desk.name, checked.accepted, source=desk.source.name, known_at=known_at
-        )
-        repositories.record_refused(conn, desk.name, checked.refused, source=desk.source.name, known_at=known_at)
+        known_at = known_at or fetches.next_known_at(conn, desk.name)
+        stored = prices.append_prices(conn, desk.name, checked.accepted, source=desk.source.name, known_at=known_at)
+        prices.record_refused(conn, desk.name, checked.refused, source=desk.source.name, known_at=known_at)
         earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
-        repositories.note_asked(conn, desk.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
+        markets.note_asked(conn, desk.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
         unadjusted = _unadjusted(desk, checked.accepted)
         catch = Catch(
             len(wanted.first), len(brought.bars), stored, checked.refused, brought.outcomes, restated, unadjusted
         )
-        service.save_fetch(conn, {"known_at": known_at, "as_of": as_of} | _fetch_row(desk, catch))
+        fetches.save_fetch(conn, {"known_at": known_at, "as_of": as_of} | _fetch_row(desk, catch))
     log.info("%s: %d bars fetched, %d new, %d refused", desk.name, catch.fetched, stored, len(checked.refused))
     return catch
 
@@ -119,10 +117,10 @@ def save_universe(conn: Connection, desk: Desk) -> None:
     stocks = stays[columns[:4]].drop_duplicates("symbol").assign(kind="stock")
     index = pd.DataFrame([(market.index.symbol, market.index.source_symbol, market.index.name)], columns=columns[:3])
     named = pd.concat([stocks, index.assign(kind="index", sector=None)], ignore_index=True)
-    repositories.save_instruments(conn, market.name, named)
+    markets.save_instruments(conn, market.name, named)
     said_by = market.facts[0] if market.facts else f"the file of market {market.name}"
     stays = stays.assign(source=said_by).astype({"valid_from": "datetime64[ns]", "valid_to": "datetime64[ns]"})
-    repositories.save_memberships(conn, market.name, stays)
+    markets.save_memberships(conn, market.name, stays)
 
 
 @dataclass(frozen=True)
@@ -140,8 +138,8 @@ def _wanted(desk: Desk, as_of: date, *, whole: bool) -> _Wanted:
     The `whole` is that and all that it holds.
     """
     with reading(desk.engine) as conn:
-        stored = queries.last_sessions(conn, desk.name)
-        asked = queries.instruments(conn, desk.name).set_index("symbol")["asked_from"].dropna()
+        stored = prices.last_sessions(conn, desk.name)
+        asked = markets.instruments(conn, desk.name).set_index("symbol")["asked_from"].dropna()
     start = history_start(desk, as_of)
     since = {str(symbol): day.date() for symbol, day in asked.items()}
     symbols = (desk.market.index.symbol, *desk.market.symbols)
@@ -166,7 +164,7 @@ def _with_restated_histories(desk: Desk, wanted: _Wanted, brought: Fetched) -> t
     if brought.bars.empty:
         return brought, []
     with reading(desk.engine) as conn:
-        stored = queries.prices(conn, desk.name, brought.bars["session"].min().date(), wanted.last)
+        stored = prices.prices(conn, desk.name, brought.bars["session"].min().date(), wanted.last)
     restated = restated_symbols(stored, brought.bars)
     if not restated:
         return brought, []

@@ -12,8 +12,9 @@ import pandas as pd
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import evidence, queries, repositories
-from db.rows.standing import COMPLETE
+from db.rows import attention, nights, prices
+from db.rows import predictions as stored_predictions
+from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session
 from flows.nightly.calibration import rule_calls
@@ -63,7 +64,7 @@ def directly(_name: str, work: Callable[[], T]) -> T:
 def finished_night(desk: Desk, as_of: date) -> dict[str, Any] | None:
     """The row of a night that is complete, or None when there is something to do."""
     with reading(desk.engine) as conn:
-        row = queries.night(conn, desk.name, as_of)
+        row = nights.night(conn, desk.name, as_of)
     return row if _is_complete(row) else None
 
 
@@ -104,7 +105,7 @@ def _run(
     begun = datetime.now(UTC)
     target = next_session(desk.market.calendar, as_of)
     with transaction(desk.engine) as conn:
-        repositories.start_night(conn, desk.name, as_of, target=target, source=desk.source.name, started_at=begun)
+        nights.start_night(conn, desk.name, as_of, target=target, source=desk.source.name, started_at=begun)
     catch = None
     try:
         catch = fetch() if only_stored else stage("fetch", fetch)
@@ -135,7 +136,7 @@ def _source_failed(catch: Catch | None) -> bool:
 def _require_enough(desk: Desk, as_of: date, catch: Catch, known_at: datetime | None) -> None:
     """Refuse a night without its index, or with too many stocks missing."""
     with reading(desk.engine) as conn:
-        today = queries.prices(conn, desk.name, as_of, as_of, known_at=known_at)
+        today = prices.prices(conn, desk.name, as_of, as_of, known_at=known_at)
     short = shortage(desk, as_of, set(today["symbol"]))
     if short is not None:
         raise DtmlError(f"{short.what}: {_cause(catch, short.missing)}")
@@ -178,14 +179,14 @@ def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) 
     """
     now = datetime.now(UTC)
     with transaction(desk.engine) as conn:
-        if _is_complete(queries.night(conn, desk.name, as_of)):
+        if _is_complete(nights.night(conn, desk.name, as_of)):
             return
-        repositories.save_predictions(
+        stored_predictions.save_predictions(
             conn, desk.name, made.predictions.assign(run_id=model.run_id), known_at=made.known_at, made_at=now
         )
-        evidence.save_attention(conn, desk.name, made.looks.assign(run_id=model.run_id))
-        evidence.save_rule_calls(conn, desk.name, rule_calls(conn, desk, as_of, made.known_at))
-        repositories.finish_night(
+        attention.save_attention(conn, desk.name, made.looks.assign(run_id=model.run_id))
+        stored_predictions.save_rule_calls(conn, desk.name, rule_calls(conn, desk, as_of, made.known_at))
+        nights.finish_night(
             conn,
             desk.name,
             as_of,
@@ -213,9 +214,9 @@ def _counts(catch: Catch | None, predictions: int) -> dict[str, int]:
 
 def _refuse(desk: Desk, as_of: date, reason: str, catch: Catch | None) -> None:
     with transaction(desk.engine) as conn:
-        if _is_complete(queries.night(conn, desk.name, as_of)):
+        if _is_complete(nights.night(conn, desk.name, as_of)):
             return
-        repositories.finish_night(
+        nights.finish_night(
             conn,
             desk.name,
             as_of,

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from db.engine import reading
-from db.rows import queries
+from db.rows import prices
 from dtml.features import MAX_GAP
 from dtml.inference import attention, choose_device, predict
 from dtml.prices.sessions import next_session, sessions_up_to
@@ -132,7 +132,7 @@ def first_needed(desk: Desk, config: WindowConfig, as_of: date) -> date:
 
 def _gaps(desk: Desk, model: Model, made: pd.DataFrame, bars: pd.DataFrame, as_of: date) -> dict[str, str]:
     with reading(desk.engine) as conn:
-        refused = queries.refused_bars(conn, desk.name, as_of, as_of)
+        refused = prices.refused_bars(conn, desk.name, as_of, as_of)
     reasons = dict(zip(refused["symbol"], refused["reason"], strict=True))
     present = set(bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"])
     predicted = set(made["symbol"])

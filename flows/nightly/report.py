@@ -10,7 +10,9 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.engine import reading
-from db.rows import calls, evidence, queries
+from db.rows import attention, calibration, nights, predictions, prices
+from db.rows import runs as stored_runs
+from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import rolling_scores
 from dtml.evaluation.calibration import Calibration, coverage
@@ -49,20 +51,20 @@ def publish_night(desk: Desk, as_of: date, level: float | None = None) -> Path:
     since = sessions_up_to(desk.market.calendar, as_of, REFUSED_SESSIONS)[0].date()
     level = desk.market.level if level is None else level
     with reading(desk.engine) as conn:
-        night = queries.night(conn, desk.name, as_of)
+        night = nights.night(conn, desk.name, as_of)
         assert night is not None
-        run = queries.run(conn, night["run_id"])
-        bands = evidence.bands(conn, run["id"])
-        scores = queries.scores(conn, desk.name, last=as_of, span="running")
-        counts = evidence.band_counts(conn, desk.name, as_of)
+        run = stored_runs.run(conn, night["run_id"])
+        bands = calibration.bands(conn, run["id"])
+        scores = stored_scores.scores(conn, desk.name, last=as_of, span="running")
+        counts = calibration.band_counts(conn, desk.name, as_of)
         stored: dict[str, Any] = {
-            "calls": calls.night_calls(conn, desk.name, as_of),
+            "calls": predictions.night_calls(conn, desk.name, as_of),
             "scores": scores,
             "rolling": rolling(conn, desk, as_of, scores),
-            "bins": evidence.calibration_bins(conn, desk.name, as_of),
-            "explanation": evidence.explanation(conn, run["id"]),
-            "refused": _dated(queries.refused_bars(conn, desk.name, since, as_of)),
-            "calibrations": calibrations(queries.runs(conn, desk.name)),
+            "bins": calibration.calibration_bins(conn, desk.name, as_of),
+            "explanation": attention.explanation(conn, run["id"]),
+            "refused": _dated(prices.refused_bars(conn, desk.name, since, as_of)),
+            "calibrations": calibrations(stored_runs.runs(conn, desk.name)),
         }
     page = night_report(
         title=desk.market.title,
@@ -111,7 +113,7 @@ def seen(desk: Desk, night: Mapping[str, Any], run: Mapping[str, Any]) -> pd.Dat
     except (DtmlError, OSError) as error:
         log.warning("who looks at whom in the night of %s: only what is stored, %s", night["as_of"], error)
         with reading(desk.engine) as conn:
-            found = evidence.attention(conn, run["id"], night["target"])
+            found = attention.attention(conn, run["id"], night["target"])
     return found[["symbol", "source", "weight"]]
 
 

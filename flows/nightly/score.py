@@ -10,7 +10,9 @@ from numpy import ndarray
 from sqlalchemy import Connection
 
 from db.engine import transaction
-from db.rows import calls, evidence, queries, repositories
+from db.rows import calibration, prices
+from db.rows import outcomes as stored_outcomes
+from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import score_days
 from dtml.markets.definition import PROTOCOLS, Protocol
@@ -50,12 +52,12 @@ def score_market(desk: Desk, as_of: date) -> Scored:
     now = datetime.now(UTC)
     restatable = sessions_up_to(desk.market.calendar, as_of, OVERLAP)[0]
     with transaction(desk.engine) as conn:
-        made = calls.unsettled_calls(conn, desk.name, as_of, since=restatable.date())
+        made = stored_outcomes.unsettled_calls(conn, desk.name, as_of, since=restatable.date())
         outcomes, known_at = _changed_outcomes(conn, desk, made, as_of)
         if not outcomes.empty:
-            repositories.save_outcomes(conn, desk.name, outcomes, known_at=known_at, recorded_at=now)
+            stored_outcomes.save_outcomes(conn, desk.name, outcomes, known_at=known_at, recorded_at=now)
             scores = _scores(day_counts(conn, desk, as_of), set(outcomes["session"]))
-            repositories.save_scores(conn, desk.name, scores, scored_at=now)
+            stored_scores.save_scores(conn, desk.name, scores, scored_at=now)
         _count_calls(conn, desk, as_of, {day.date() for day in outcomes["session"]})
     nights = sorted(day.date() for day in outcomes["session"].unique())
     unresolved = int(made["move"].isna().sum()) - int(outcomes["is_new"].sum())
@@ -64,11 +66,11 @@ def score_market(desk: Desk, as_of: date) -> Scored:
 
 def _count_calls(conn: Connection, desk: Desk, as_of: date, changed: set[date]) -> None:
     """Count what came of the calls of nights that changed, and of those whose outcomes a study had stored before."""
-    days = sorted(changed.union(calls.uncounted(conn, desk.name, as_of)))
+    days = sorted(changed.union(stored_outcomes.uncounted(conn, desk.name, as_of)))
     if days:
-        settled = calls.settled_calls(conn, desk.name, days[0], days[-1])
+        settled = stored_outcomes.settled_calls(conn, desk.name, days[0], days[-1])
         settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
-        save_counts(conn, settled, evidence.bands_of(conn, settled["run_id"].unique().tolist()))
+        save_counts(conn, settled, calibration.bands_of(conn, settled["run_id"].unique().tolist()))
 
 
 def _changed_outcomes(conn: Connection, desk: Desk, made: pd.DataFrame, as_of: date) -> tuple[pd.DataFrame, datetime]:
@@ -80,7 +82,7 @@ def _changed_outcomes(conn: Connection, desk: Desk, made: pd.DataFrame, as_of: d
     made = made[made["move"].notna() | (made["target"] >= awaited)]
     first = as_of if made.empty else made["as_of"].min().date()
     stocks = made["symbol"].unique().tolist()
-    bars = queries.prices(conn, desk.name, first, as_of, symbols=stocks)
+    bars = prices.prices(conn, desk.name, first, as_of, symbols=stocks)
     closes = bars.assign(price=adjusted_price(bars, desk.market.returns)).set_index(["symbol", "session"])["price"]
     before, after = (
         closes.reindex(pd.MultiIndex.from_frame(made[["symbol", day]])).to_numpy() for day in ("as_of", "target")
@@ -108,7 +110,7 @@ def day_counts(conn: Connection, desk: Desk, last: date, first: date | None = No
 
     A rule makes no call while it lacks history of the index.
     """
-    counts_of_calls = calls.call_counts(conn, desk.name, last, first=first)
+    counts_of_calls = stored_outcomes.call_counts(conn, desk.name, last, first=first)
     counted = counts_of_calls.astype(dict.fromkeys(("called", "rise", "labelled"), bool))
     days = counted[["as_of", "target"]].drop_duplicates(ignore_index=True)
     rules = rules_on(conn, desk, pd.DatetimeIndex(days["as_of"]))

@@ -15,7 +15,8 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.engine import reading, transaction
-from db.rows import evidence, queries, repositories
+from db.rows import calibration as stored_calibration
+from db.rows import runs
 from dtml.backtest.folds import spans
 from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ensemble
 from dtml.errors import DtmlError
@@ -72,7 +73,7 @@ def why_due(desk: Desk, as_of: date) -> str | None:
     lost does not serve.
     """
     with reading(desk.engine) as conn:
-        latest = queries.latest_run(conn, desk.name, on_or_before=as_of)
+        latest = runs.latest_run(conn, desk.name, on_or_before=as_of)
     if desk.market.retrain == "never":
         return None
     return "there is no model yet" if latest is None else _why_another(desk, latest, as_of)
@@ -94,7 +95,7 @@ def _why_another(desk: Desk, latest: Mapping[str, Any], as_of: date) -> str | No
 def load_model(desk: Desk, as_of: date) -> Model:
     """The latest model trained on sessions up to `as_of`, its weights checked against its run."""
     with reading(desk.engine) as conn:
-        run = queries.latest_run(conn, desk.name, on_or_before=as_of)
+        run = runs.latest_run(conn, desk.name, on_or_before=as_of)
     if run is None:
         raise DtmlError(
             f"market {desk.name} has no model trained up to {as_of} and its policy is not to train: "
@@ -124,9 +125,9 @@ def train_with_progress(desk: Desk, as_of: date, known_at: datetime | None = Non
 
 def save_trained(conn: Connection, trained: Trained) -> None:
     """Store a run and the bands of its calibration; what is stored stays."""
-    repositories.save_run(conn, trained.row)
+    runs.save_run(conn, trained.row)
     if trained.model.calibration is not None:
-        evidence.save_bands(conn, trained.model.run_id, trained.model.calibration.bands)
+        stored_calibration.save_bands(conn, trained.model.run_id, trained.model.calibration.bands)
 
 
 def fit_model(
@@ -202,7 +203,7 @@ def _previous(desk: Desk, as_of: date) -> Model | None:
     if not desk.experiment.warm_start:
         return None
     with reading(desk.engine) as conn:
-        run = queries.latest_run(conn, desk.name, on_or_before=previous_session(desk.market.calendar, as_of))
+        run = runs.latest_run(conn, desk.name, on_or_before=previous_session(desk.market.calendar, as_of))
     return load_run(desk, run) if run is not None and run["config"] == _config(desk) else None
 
 
@@ -241,8 +242,8 @@ def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame, purpose: list[str | Non
 def _known(desk: Desk, run_id: str) -> Trained | None:
     """What is stored of a run, or of one beside it, with its weights; None when none has them."""
     with reading(desk.engine) as conn:
-        names = [name for name in queries.runs(conn, desk.name)["id"] if f"{name}-".startswith(f"{run_id}-")]
-        stored = [queries.run(conn, name) for name in names]
+        names = [name for name in runs.runs(conn, desk.name)["id"] if f"{name}-".startswith(f"{run_id}-")]
+        stored = [runs.run(conn, name) for name in names]
     for run in stored:
         with suppress(DtmlError):
             return Trained(load_run(desk, run), run)
@@ -254,7 +255,7 @@ def _known(desk: Desk, run_id: str) -> Trained | None:
 def _own_name(desk: Desk, run_id: str, sha: str) -> str:
     """The name of a run, or one beside it where it is stored with other weights: what its row says, stands."""
     with reading(desk.engine) as conn:
-        stored = queries.runs(conn, desk.name).set_index("id")["checkpoint_hash"]
+        stored = runs.runs(conn, desk.name).set_index("id")["checkpoint_hash"]
     if stored.get(run_id, sha) == sha:
         return run_id
     beside = f"{run_id}-{sha[:8]}"
@@ -272,7 +273,7 @@ def load_run(desk: Desk, run: Mapping[str, Any]) -> Model:
     file = data_folder() / run["checkpoint_path"]
     ensemble = load_ensemble(file, market=desk.name, sha=run["checkpoint_hash"])
     with reading(desk.engine) as conn:
-        bands = evidence.bands(conn, run["id"])
+        bands = stored_calibration.bands(conn, run["id"])
     return Model(run["id"], ensemble, calibration_of(run, bands))
 
 

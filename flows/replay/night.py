@@ -11,8 +11,10 @@ import pandas as pd
 from sqlalchemy import Engine
 
 from db.engine import open_reader, reading
-from db.rows import calls, queries
-from db.rows.standing import COMPLETE
+from db.rows import nights as stored_nights
+from db.rows import predictions as stored_predictions
+from db.rows import runs
+from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.markets import Market
@@ -140,7 +142,7 @@ class Archive:
         with reading(self.engine) as conn:
             if as_of is None:
                 return self.nights()[-1]
-            row = queries.night(conn, self.market.name, as_of)
+            row = stored_nights.night(conn, self.market.name, as_of)
         if row is not None and row["status"] in COMPLETE:
             return row
         days = [each["as_of"] for each in self.nights()]
@@ -153,9 +155,9 @@ class Archive:
         """The rows of all complete nights, oldest first; raises UsageError when there is none."""
         name = self.market.name
         with reading(self.engine) as conn:
-            stored = queries.nights(conn, name)
+            stored = stored_nights.nights(conn, name)
             days = stored.loc[stored["status"].isin(COMPLETE), "as_of"].dt.date
-            rows = [queries.night(conn, name, day) for day in days]
+            rows = [stored_nights.night(conn, name, day) for day in days]
         if not rows:
             raise UsageError(f"no night of {name} is complete: run `dtml nightly {name}` first")
         return [row for row in rows if row is not None]
@@ -187,8 +189,8 @@ class Archive:
         What keeps it from being run is in the replay's `failure`.
         """
         with reading(self.engine) as conn:
-            run = queries.run(conn, night["run_id"])
-            stored = calls.night_calls(conn, self.market.name, night["as_of"])
+            run = runs.run(conn, night["run_id"])
+            stored = stored_predictions.night_calls(conn, self.market.name, night["as_of"])
         desk = self.desk(stocks_of(night, stored["symbol"]))
         moment, failure = known_at or night["known_at"], None
         again = Again("", pd.DataFrame({"symbol": [], **{name: [] for name in FIGURES}}))

@@ -17,8 +17,8 @@ from sqlalchemy import Engine
 
 from db.engine import reading
 from db.errors import StoreUsageError
-from db.rows import queries
-from db.rows.standing import COMPLETE
+from db.rows import nights, predictions, runs
+from db.rows.nights import COMPLETE
 from dtml.checkpoints import Ensemble, checkpoint_hash, save_ensemble
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
@@ -125,7 +125,7 @@ class Retraining:
 def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
     """The row of a receipt's run; raises UsageError for one whose predictions are not made from single nights."""
     with reading(engine) as conn:
-        run = queries.run(conn, receipt.run_id)
+        run = runs.run(conn, receipt.run_id)
     if run["kind"] == "paper":
         raise UsageError(
             f"{run['id']} is a run of the published experiment: its predictions come from the windows of a whole set, "
@@ -148,13 +148,13 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
     """Predict what a receipt stands for again, from the bars that its row says it saw."""
     name = archive.market.name
     with reading(archive.engine) as conn:
-        made = queries.predictions(conn, name, run_id=run["id"])
+        made = predictions.predictions(conn, name, run_id=run["id"])
         mine = made[(made["symbol"] == receipt.symbol) & (made["target"] == pd.Timestamp(receipt.target))]
         if mine.empty:
             raise StoreUsageError(_missing(receipt, made))
         prediction = _plain(mine.iloc[0])
         as_of = prediction["as_of"].date()
-        night = queries.night(conn, name, as_of)
+        night = nights.night(conn, name, as_of)
     predicted = set(made.loc[made["target"] == mine["target"].iloc[0], "symbol"])
     is_night = run["kind"] == "nightly" and night is not None and night["status"] in COMPLETE
     if is_night and night is not None and night["run_id"] == run["id"]:

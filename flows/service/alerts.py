@@ -11,7 +11,9 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
-from db.rows import queries, service, standing
+from db.rows import alerts as stored_alerts
+from db.rows import nights
+from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules
 from dtml.markets import Market
 from flows.console import with_interval
@@ -90,7 +92,7 @@ def send_waiting(engine: Engine, now: datetime) -> None:
             log.warning("an alert of %s was not delivered: %s; it is kept and tried again", market, error)
         else:
             with transaction(engine) as conn:
-                service.mark_sent(conn, market, as_of, kind, sent_at=datetime.now(UTC))
+                stored_alerts.mark_sent(conn, market, as_of, kind, sent_at=datetime.now(UTC))
         if time.monotonic() > until:
             break
 
@@ -103,16 +105,16 @@ def _keep(engine: Engine, alerts: Sequence[Alert], now: datetime) -> list[Alert]
         return [
             each
             for each in alerts
-            if service.raise_alert(conn, each.market, each.as_of, each.kind, message=each.message, raised_at=now)
+            if stored_alerts.raise_alert(conn, each.market, each.as_of, each.kind, message=each.message, raised_at=now)
         ]
 
 
 def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
-    row = queries.night(conn, market, as_of)
+    row = nights.night(conn, market, as_of)
     if row is not None and row["status"] == "refused":
         yield Alert(market, as_of, "refused", f"night of {as_of} refused: {row['reason']}")
-    elif row is not None and row["status"] in standing.COMPLETE:
-        scores = standing.running_scores(conn, market, targets=2, last=as_of)
+    elif row is not None and row["status"] in nights.COMPLETE:
+        scores = stored_scores.running_scores(conn, market, targets=2, last=as_of)
         said = _fell_below(scores, pd.Timestamp(as_of))
         if said is not None:
             yield Alert(market, as_of, "below_rule", said)

@@ -9,7 +9,8 @@ import pandas as pd
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
 from db.engine import reading
-from db.rows import queries, standing
+from db.rows import predictions as stored_predictions
+from db.rows import scores as stored_scores
 from flows.console import with_interval
 from flows.nightly.context import Desk
 from flows.nightly.night import Night
@@ -24,8 +25,8 @@ def leave_artifacts(desk: Desk, night: Night) -> None:
     row = night.row
     try:
         with reading(desk.engine) as conn:
-            made = queries.predictions(conn, desk.name, target=row["target"], run_id=row["run_id"])
-            scores = standing.running_scores(conn, desk.name, last=row["as_of"])
+            made = stored_predictions.predictions(conn, desk.name, target=row["target"], run_id=row["run_id"])
+            scores = stored_scores.running_scores(conn, desk.name, last=row["as_of"])
         about = f"{desk.name}, night of {row['as_of']}: {row['target']} predicted"
         gaps = row["gaps"] or [{"symbol": "-", "reason": "every constituent was predicted"}]
         create_table_artifact(calls_table(made), key=_key(desk, "calls"), description=about)

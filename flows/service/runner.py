@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 from filelock import FileLock, Timeout
 
 from db.engine import reading
-from db.rows import queries
+from db.rows import nights
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, market_names
 from dtml.prices.sessions import last_closed_session
@@ -95,7 +95,7 @@ def service_of(
 
 def _stored_markets(*, anyhow: bool) -> list[str]:
     with reading(open_store()) as conn:
-        stored = sorted(queries.nights(conn)["market"].unique())
+        stored = sorted(nights.nights(conn)["market"].unique())
     if not stored and not anyhow:
         raise UsageError("the store has no night of any market yet: name one, as in `dtml serve simulated`")
     if own := [name for name in stored if name not in market_names()]:

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, Engine
 from db.connection.locks import market_lock
 from db.engine import reading
 from db.errors import StoreBusyError
-from db.rows import queries, service, standing
+from db.rows import alerts, markets, nights, prices, runs
+from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, load_market, load_market_file, market_names
@@ -108,7 +109,7 @@ def named_markets(engine: Engine, names: Sequence[str], files: Sequence[Path]) -
     """
     own = {market.name: market for market in map(load_market_file, files)}
     with reading(engine) as conn:
-        stored = standing.markets(conn)
+        stored = markets.markets(conn)
     wanted = [*names, *own] if names else stored
     for name in wanted:
         if name not in stored:
@@ -121,9 +122,9 @@ def named_markets(engine: Engine, names: Sequence[str], files: Sequence[Path]) -
 def standing_of(engine: Engine, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY) -> Standing:
     """How one market stands; `market` is None for one whose file was not named."""
     with reading(engine) as conn:
-        last, complete = (standing.last_night(conn, name, complete=whole) for whole in (False, True))
-        run = queries.latest_run(conn, name)
-        scores = standing.running_scores(conn, name)
+        last, complete = (nights.last_night(conn, name, complete=whole) for whole in (False, True))
+        run = runs.latest_run(conn, name)
+        scores = stored_scores.running_scores(conn, name)
         unsent = waiting_alerts(conn, now, name)
         clock = _clock(conn, market, now, delay)
     outcome = _outcome(engine, name, last)
@@ -152,7 +153,7 @@ def standing_of(engine: Engine, name: str, market: Market | None, now: datetime,
 
 def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -> pd.DataFrame:
     """Alerts of the last days that nobody took yet, oldest first: the columns of alert."""
-    unsent = service.alerts(conn, market, unsent=True)
+    unsent = alerts.alerts(conn, market, unsent=True)
     return unsent[unsent["raised_at"] >= pd.Timestamp(now) - timedelta(days=WAITING_DAYS)]
 
 
@@ -180,7 +181,7 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
         return _Clock(note="its exchange is not known here: name its file with --market-file")
     closed = last_closed_session(market.calendar, now)
     first = sessions_up_to(market.calendar, closed, REFUSED_SESSIONS)[0].date()
-    refused = queries.refused_bars(conn, market.name, first, now.date())
+    refused = prices.refused_bars(conn, market.name, first, now.date())
     bars = len(refused[["symbol", "session"]].drop_duplicates())
     try:
         return _Clock(closed, due_night(market, now, delay), next_night(market, now, delay), bars)

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 
 from db.engine import open_engine, reading, transaction, upgrade
-from db.rows import queries, repositories
+from db.rows import prices, runs
 from dtml.backtest.folds import Fold
 from dtml.lookahead.audit import LOOK_AHEAD, LOOK_BACK, SHORT, Finding, audit, audit_model, changes, hurried, prove
 from dtml.lookahead.pipeline import History, Pipeline
@@ -58,7 +58,7 @@ def audit_market(desk: Desk, as_of: date, tell: Callable[[str], object]) -> Audi
     tell("nights from a store")
     rows += [{"audited": "nights"} | asdict(stored_nights(desk, part, findings[0].at, SEED))]
     with reading(desk.engine) as conn:
-        trained = queries.latest_run(conn, desk.name, on_or_before=as_of) is not None
+        trained = runs.latest_run(conn, desk.name, on_or_before=as_of) is not None
     if trained:
         model = load_model(desk, as_of)
         tell(f"the model {model.run_id}")
@@ -100,7 +100,7 @@ def _nights(desk: Desk, history: History, at: pd.Timestamp) -> tuple[str, tuple[
         upgrade(engine)
         with transaction(engine) as conn:
             save_universe(conn, mine)
-            repositories.append_prices(conn, mine.name, history.bars, source="audit", known_at=FETCHED)
+            prices.append_prices(conn, mine.name, history.bars, source="audit", known_at=FETCHED)
         model = fit_model(mine, at.date()).model
         index = history.bars.loc[history.bars["symbol"] == mine.market.index.symbol, "session"]
         days = [day.date() for day in index[index <= at].sort_values().iloc[-1 - LOOK_BACK :]]

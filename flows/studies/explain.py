@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 
 from db.engine import reading, transaction
-from db.rows import evidence, queries
+from db.rows import attention, runs
 from dtml.attention.significance import (
     SIGNIFICANT,
     STOCK_DAYS,
@@ -74,7 +74,7 @@ class Trial:
 def latest_run(desk: Desk, as_of: date | None) -> dict[str, Any]:
     """The row of the market's model trained on the latest sessions, none after a day, if one is named."""
     with reading(desk.engine) as conn:
-        run = queries.latest_run(conn, desk.name, on_or_before=as_of)
+        run = runs.latest_run(conn, desk.name, on_or_before=as_of)
     if run is None:
         up_to = "" if as_of is None else f" up to {as_of}"
         raise UsageError(f"market {desk.name} has no model trained{up_to}: run `dtml train {desk.name}`")
@@ -84,7 +84,7 @@ def latest_run(desk: Desk, as_of: date | None) -> dict[str, Any]:
 def stored_explanation(desk: Desk, run: Mapping[str, Any]) -> dict[str, Any] | None:
     """What was found of a run before; None when it was never tested."""
     with reading(desk.engine) as conn:
-        return evidence.explanation(conn, run["id"])
+        return attention.explanation(conn, run["id"])
 
 
 def explain_run(desk: Desk, run: Mapping[str, Any], trial: Trial, tell: Tell = str) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def explain_run(desk: Desk, run: Mapping[str, Any], trial: Trial, tell: Tell = s
         "seconds": time.perf_counter() - begun,
     }
     with transaction(desk.engine) as conn:
-        evidence.save_explanation(conn, row)
+        attention.save_explanation(conn, row)
     return row
 
 

@@ -1,12 +1,9 @@
-"""Every write and read of what a service keeps beside predictions: fetches and alerts.
-
-Writes as in db/rows/repositories.py, reads as in db/rows/queries.py.
-"""
+"""Fetches: what each brought, and the moment at which its bars are known."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pandas as pd
 import sqlalchemy as sa
@@ -48,6 +45,11 @@ def dated_ahead(conn: Connection) -> pd.DataFrame:
     return frame(conn, ahead.order_by(table.c.market, table.c.known_at))
 
 
+def save_fetch(conn: Connection, fetch: Mapping[str, object]) -> int:
+    """Store what a fetch brought: every column of price_fetch by name. The first row of a market and moment stands."""
+    return insert_missing(conn, schema.price_fetch, [dict(fetch)])
+
+
 def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
     if conn.dialect.name == "postgresql":
         server = conn.execute(sa.text("select clock_timestamp()")).scalar_one()
@@ -64,33 +66,6 @@ def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
             f" this one; or, if it is right, keep a backup and run `dtml db redate {market}`"
         )
     return newest
-
-
-def save_fetch(conn: Connection, fetch: Mapping[str, object]) -> int:
-    """Store what a fetch brought: every column of price_fetch by name. The first row of a market and moment stands."""
-    return insert_missing(conn, schema.price_fetch, [dict(fetch)])
-
-
-def raise_alert(conn: Connection, market: str, as_of: date, kind: str, *, message: str, raised_at: datetime) -> bool:
-    """Note what somebody should know of a night, 'refused', 'late' or 'below_rule'; whether it is new."""
-    said = {"market": market, "as_of": as_of, "kind": kind, "message": message, "raised_at": raised_at}
-    return insert_missing(conn, schema.alert, [said]) == 1
-
-
-def mark_sent(conn: Connection, market: str, as_of: date, kind: str, *, sent_at: datetime) -> None:
-    """Note that an alert reached whom it was for."""
-    table = schema.alert
-    mine = (table.c.market == market, table.c.as_of == as_of, table.c.kind == kind)
-    conn.execute(sa.update(table).where(*mine).values(sent_at=sent_at))
-
-
-def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False) -> pd.DataFrame:
-    """Alerts by moment: the columns of alert; `unsent` keeps those that no webhook took."""
-    table = schema.alert
-    statement = sa.select(table).order_by(table.c.raised_at, table.c.market, table.c.as_of, table.c.kind)
-    if market is not None:
-        statement = statement.where(table.c.market == market)
-    return frame(conn, statement.where(table.c.sent_at.is_(None)) if unsent else statement)
 
 
 def _last_fetch(conn: Connection, market: str) -> datetime | None:

@@ -1,35 +1,34 @@
-"""The calls of a market's nights: what was said, which wait for an outcome, which have one, counts of them all.
+"""Outcomes: what came of predictions, and the calls that have one or wait for it.
 
 A night's calls are those of the model that it was closed with; a backtest's are those of its folds. What is counted
-here is not read: ten years of nights are a million rows.
-"""
+here is not read: ten years of nights are a million rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db.connection.bulk import upsert_frame
+from db.connection.differences import require_distinct
 from db.connection.frames import frame
+from db.rows.markets import identified
+from db.rows.predictions import of_night
 from db.tables import schema
 
 
-def night_calls(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
-    """What a night predicted with the model it was closed with, by symbol; NaN is missing.
-
-    Columns: run_id, as_of, target, symbol, name, sector, probability, spread, calibrated, lowest, highest,
-    rising_share.
-    """
-    made, named, night = schema.prediction, schema.instrument, schema.night
-    said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
-    columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, named.c.name, named.c.sector, *said)
-    joined = night.join(made, _of_night()).join(named, named.c.id == made.c.instrument_id)
-    statement = sa.select(*columns).select_from(joined).where(night.c.market == market, night.c.as_of == as_of)
-    return frame(conn, statement.order_by(named.c.symbol))
+def save_outcomes(
+    conn: Connection, market: str, outcomes: pd.DataFrame, *, known_at: datetime, recorded_at: datetime
+) -> int:
+    """Store symbol, session, move (a fraction), rise, label (-1, 0, 1); a changed outcome is updated."""
+    require_distinct(outcomes, ["symbol", "session"])
+    rows = identified(conn, market, outcomes)[["instrument_id", "session", "move", "rise", "label"]]
+    rows = rows.sort_values(["instrument_id", "session"]).assign(known_at=known_at, recorded_at=recorded_at)
+    return upsert_frame(conn, schema.outcome, rows, stamps=("known_at", "recorded_at"))
 
 
 def unsettled_calls(conn: Connection, market: str, last: date, *, since: date) -> pd.DataFrame:
@@ -52,7 +51,7 @@ def settled_calls(conn: Connection, market: str, first: date, last: date) -> pd.
     """
     made, night = schema.prediction, schema.night
     mine = (night.c.market == market, night.c.target.between(first, last), made.c.as_of == night.c.as_of)
-    return _settled(conn, night.join(made, _of_night()), mine)
+    return _settled(conn, night.join(made, of_night()), mine)
 
 
 def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
@@ -66,7 +65,7 @@ def uncounted(conn: Connection, market: str, last: date) -> list[date]:
     """Targets up to `last` of complete nights with an outcome whose calls were not counted: a study stored it first."""
     night, made, happened, counted = schema.night, schema.prediction, schema.outcome, schema.calibration_bin
     settled = made.join(happened, _has_outcome())
-    has_outcome = sa.exists(sa.select(sa.literal(1)).select_from(settled).where(_of_night()))
+    has_outcome = sa.exists(sa.select(sa.literal(1)).select_from(settled).where(of_night()))
     is_counted = sa.exists().where(counted.c.run_id == night.c.run_id, counted.c.target == night.c.target)
     mine = (night.c.market == market, night.c.target <= last, has_outcome, ~is_counted)
     return list(conn.execute(sa.select(night.c.target).where(*mine).order_by(night.c.target)).scalars())
@@ -91,7 +90,7 @@ def call_counts(conn: Connection, market: str, last: date, *, first: date | None
 def _closed(selected: sa.Select[Any], market: str, last: date) -> sa.Select[Any]:
     """The predictions that nights of a market were closed with."""
     made, night = schema.prediction, schema.night
-    chosen = selected.select_from(night).join(made, _of_night())
+    chosen = selected.select_from(night).join(made, of_night())
     return chosen.where(night.c.market == market, night.c.target <= last, made.c.as_of == night.c.as_of)
 
 
@@ -100,12 +99,6 @@ def _settled(conn: Connection, joined: sa.Join, mine: Iterable[sa.ColumnElement[
     columns = (made.c.run_id, made.c.target, made.c.probability, made.c.calibrated, happened.c.rise)
     statement = sa.select(*columns).select_from(joined.join(happened, _has_outcome())).where(*mine)
     return frame(conn, statement.order_by(made.c.target, made.c.instrument_id))
-
-
-def _of_night() -> sa.ColumnElement[bool]:
-    """Whether a prediction is of the model that a night was closed with, for that night's target."""
-    made, night = schema.prediction, schema.night
-    return sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
 
 
 def _has_outcome() -> sa.ColumnElement[bool]:

@@ -12,15 +12,19 @@ from itertools import chain
 from sys import getsizeof
 from typing import Any, cast
 
+import pandas as pd
 from sqlalchemy import Connection, Engine, text
 
 from db import engine as opened
+from db.connection.frames import typed
 from db.errors import StoreError, StoreUsageError
 
 READS = ("select", "with", "values", "table", "explain", "show")
 LONGEST = 16_000_000  # bytes of a value on SQLite
 ROWS, BYTES = 2000, 8_000_000  # of a batch, whichever comes first
 STEPS = 10_000  # of SQLite's machine between two looks at the clock: about a millisecond
+# What an answer may hold in memory at once.
+HELD_ROWS, HELD_BYTES = 1_000_000, 200_000_000
 
 # Line comments and brackets may come first; a block comment, which PostgreSQL nests, could hide what does.
 _FIRST_WORD = re.compile(r"(?:\s|\(|--[^\r\n]*(?:[\r\n]|$))*([a-z]*)", re.IGNORECASE)
@@ -65,6 +69,28 @@ def asked(engine: Engine, sql: str, *, own: bool = False) -> Iterator[Answer]:
         raise
     except StoreError as error:
         raise StoreUsageError(f"the SQL does not run: {error}") from error
+
+
+def select(engine: Engine, sql: str, most: int | None = None, *, own: bool = False) -> pd.DataFrame:
+    """The rows of SQL that a user typed, as the engine gives them: SQLite keeps dates and timestamps as text.
+
+    With `most`, the first rows, no more than that. A statement that is this program's `own` may be asked as a superuser
+    of PostgreSQL too. Raises StoreUsageError, in one line, for what `asked` refuses and for an answer of more than
+    HELD_ROWS or about HELD_BYTES.
+    """
+    rows, size = list[Sequence[Any]](), 0
+    with asked(engine, sql, own=own) as answer:
+        for batch in answer.batches:
+            rows += batch
+            if most is not None and len(rows) >= most:
+                break
+            size += sum(getsizeof(value) for row in batch for value in row)
+            if len(rows) > HELD_ROWS or size > HELD_BYTES:
+                raise StoreUsageError(
+                    f"an answer of more than {HELD_ROWS:,} rows or {HELD_BYTES:,} bytes is not held at once: ask for"
+                    " less, or for CSV or JSON, which are written as the rows come"
+                )
+    return typed(rows[:most], answer.names)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Given rows beside the stored ones: whose they are, which are new, which differ. Figures, once stored, stand."""
+"""Given rows beside the stored ones: which are new, which differ. A figure, once stored, is never changed."""
 
 from __future__ import annotations
 
@@ -12,26 +12,12 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from db.connection.bulk import insert_frame, insert_missing, records
-from db.errors import StoreError, StoreUsageError
-from db.rows import queries
+from db.connection.frames import rows_of
+from db.errors import StoreError
 
 # A figure computed again on another thread count agrees to this; one that is 0 agrees to the second.
 FIGURE_TOLERANCE = 1e-6
 FIGURE_ZERO = 1e-12
-
-
-def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) -> pd.DataFrame:
-    """The frame with the instrument_id of each symbol; `more` names another such column, and the symbols it is of.
-
-    Raises StoreUsageError, naming some, for symbols that are not stored.
-    """
-    known = queries.instrument_ids(conn, market)
-    columns = {"instrument_id": "symbol"} | more
-    ids = {name: frame[symbols].map(known) for name, symbols in columns.items()}
-    unknown = sorted({symbol for name, found in ids.items() for symbol in frame[columns[name]][found.isna()]})
-    if unknown:
-        raise StoreUsageError(f"symbols not stored for market {market}: {', '.join(unknown[:5])}")
-    return frame.assign(**{name: found.astype("int64") for name, found in ids.items()})
 
 
 def require_distinct(rows: pd.DataFrame, key: list[str]) -> None:
@@ -80,7 +66,7 @@ def save_figures(conn: Connection, table: sa.Table, owner: str, name: str, given
     require_distinct(given, key)
     rows = given[[each.name for each in columns]].reset_index(drop=True)
     rows = rows.astype(dict.fromkeys(figures, "float64"))
-    before = alongside(rows, queries.rows_of(conn, table, owner, name), key)
+    before = alongside(rows, rows_of(conn, table, owner, name), key)
     differing = rows[differ(rows, before, figures, FIGURE_TOLERANCE, zero=FIGURE_ZERO)]
     if len(differing):
         raise StoreError(f"{name} {named(differing, key)} is stored with another figure: {why}")

@@ -1,0 +1,103 @@
+"""Attention: which stocks a prediction looked at, and whether that explains anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db.connection.bulk import insert_frame, upsert
+from db.connection.differences import alongside, differ, is_stored, named, require_distinct
+from db.connection.frames import frame, head, row
+from db.errors import StoreError
+from db.rows.markets import identified
+from db.rows.nights import COMPLETE
+from db.tables import schema
+from db.views.typed_views import view
+
+LOOKING = 2000  # stocks that look at one another on a night, at most
+# The weights of a softmax in float32, summed over hundreds of stocks, agree to this on another thread count.
+WEIGHT_TOLERANCE = 1e-6
+
+
+def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> int:
+    """Store run_id, target, symbol (who looks), source (looked at), weight in [0, 1] of stored predictions.
+
+    What is stored stands: raises StoreError, naming it, when a stored weight differs.
+    """
+    if attention.empty:
+        return 0
+    require_distinct(attention, ["run_id", "target", "symbol", "source"])
+    key = ["run_id", "target", "instrument_id", "source_id"]
+    rows = identified(conn, market, attention, source_id="source").sort_values(key)
+    table = schema.attention_weight
+    days = rows[["run_id", "target"]].drop_duplicates().itertuples(index=False)
+    stored = [
+        frame(conn, sa.select(table).where(table.c.run_id == run_id, table.c.target == target))
+        for run_id, target in days
+    ]
+    before = alongside(rows, pd.concat(stored, ignore_index=True), key)
+    differing = rows[differ(rows, before, ["weight"], 0.0, zero=WEIGHT_TOLERANCE)]
+    if len(differing):
+        raise StoreError(
+            f"attention of {named(differing, ['run_id', 'target', 'symbol', 'source'])} is stored: it stands"
+        )
+    return insert_frame(conn, table, rows.loc[~is_stored(before), [*key, "weight"]])
+
+
+def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
+    """Attention of a model on the session it predicted, by symbol and source: symbol, source, weight."""
+    table, looking, seen = schema.attention_weight, schema.instrument, schema.instrument.alias("seen")
+    columns = (looking.c.symbol, seen.c.symbol.label("source"), table.c.weight)
+    joined = table.join(looking, looking.c.id == table.c.instrument_id).join(seen, seen.c.id == table.c.source_id)
+    mine = sa.select(*columns).select_from(joined).where(table.c.run_id == run_id, table.c.target == target)
+    return frame(conn, mine.order_by(looking.c.symbol, seen.c.symbol))
+
+
+def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:
+    """Store or renew what is known of a run's attention, every column of explanation by name; 1 when it is new."""
+    return upsert(conn, schema.explanation, [dict(explained)], stamps=("made_at", "seconds"))
+
+
+def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
+    """What is known of a run's attention, every column of explanation; None when it was never measured."""
+    return row(conn, sa.select(schema.explanation).where(schema.explanation.c.run_id == run_id))
+
+
+def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date]]:
+    """The run and the session predicted of those of the last nights that kept what stocks looked at, newest first."""
+    ran, found = view("night_log").c, view("attention").c
+    ended = sa.select(ran.run_id, ran.target).where(ran.market == market, ran.status.in_(COMPLETE))
+    last = conn.execute(ended.order_by(ran.as_of.desc()).limit(nights)).all()
+    kept = (sa.select(found.run_id).where(found.run_id == run, found.target == target).limit(1) for run, target in last)
+    return [(run, target) for (run, target), any_ in zip(last, kept, strict=True) if conn.execute(any_).first()]
+
+
+def mean_weights(
+    conn: Connection, market: str, symbol: str, kept: Sequence[tuple[str, date]], *, looks: bool, most: int
+) -> pd.DataFrame:
+    """Whom a stock looked at on some nights, or who looked at it where `looks` is false: others, the heaviest first.
+
+    Columns: symbol (the other one), weight (mean over the nights), nights (on which it was kept). A night keeps the
+    heaviest sources of each stock alone: what it does not keep counts as 0.
+    """
+    found = view("attention").c
+    mine, other = (found.symbol, found.source) if looks else (found.source, found.symbol)
+    parts = [pd.DataFrame({"other": pd.Series(dtype=object), "weight": pd.Series(dtype=float)})]
+    for run_id, target in kept:
+        of_night = (found.run_id == run_id, found.target == target, found.market == market)
+        statement = sa.select(other.label("other"), found.weight).where(*of_night, mine == symbol, other != symbol)
+        parts.append(head(conn, statement, LOOKING))
+    sums = pd.concat(parts).groupby("other")["weight"].agg(["sum", "count"]).reset_index()
+    means = pd.DataFrame({"symbol": sums["other"], "weight": sums["sum"] / max(len(kept), 1), "nights": sums["count"]})
+    return means.sort_values(["weight", "symbol"], ascending=[False, True]).head(most).reset_index(drop=True)
+
+
+def explanation_log(conn: Connection, run_id: str) -> dict[str, Any] | None:
+    """Whether a model's attention was tested and what came of it; None when it was not."""
+    found = view("explanation_log")
+    return row(conn, sa.select(found).where(found.c.run_id == run_id))

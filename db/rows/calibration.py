@@ -1,0 +1,89 @@
+"""Calibration: the bands of each model, and nightly counts of what its probabilities came to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import date
+from typing import Any
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db.connection.bulk import insert_frame
+from db.connection.differences import save_figures
+from db.connection.frames import frame, row, rows_of
+from db.tables import schema
+from db.views.typed_views import view
+
+
+def save_bands(conn: Connection, run_id: str, bands: pd.DataFrame) -> int:
+    """Store the bands of a run: level, threshold, days, n. What is stored stands: raises StoreError when it differs."""
+    return save_figures(conn, schema.band, "run_id", run_id, bands, why="a model is calibrated once")
+
+
+def bands(conn: Connection, run_id: str) -> pd.DataFrame:
+    """The bands of a run by level: level, threshold, days, n; no rows for a run that was not calibrated."""
+    return rows_of(conn, schema.band, "run_id", run_id)
+
+
+def save_bins(conn: Connection, bins: pd.DataFrame) -> int:
+    """Store run_id, target, bin, n, probability_sum, rises in place of what is stored of these runs and targets."""
+    return _replace(conn, schema.calibration_bin, bins)
+
+
+def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
+    """Store run_id, target, level, n, covered, called, right_calls in place of what is stored of these nights."""
+    return _replace(conn, schema.band_count, counts)
+
+
+def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
+    """The columns of calibration_bin for nightly runs of a market, targets up to `last`, by target, run and bin."""
+    return _counts(conn, schema.calibration_bin, market, last)
+
+
+def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
+    """The columns of band_count for nightly runs of a market, targets up to `last`, by target, run and level."""
+    return _counts(conn, schema.band_count, market, last)
+
+
+def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
+    """The columns of band_count for every fold of a backtest that is done, by target and level."""
+    table, fold = schema.band_count, schema.backtest_fold
+    of_fold = sa.and_(table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last))
+    statement = sa.select(table).select_from(fold.join(table, of_fold)).where(fold.c.backtest_id == backtest_id)
+    return frame(conn, statement.order_by(table.c.target, table.c.level))
+
+
+def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
+    """The bands of several runs: run_id, level, threshold."""
+    table = schema.band
+    statement = sa.select(table.c.run_id, table.c.level, table.c.threshold).where(table.c.run_id.in_(run_ids))
+    return frame(conn, statement.order_by(table.c.run_id, table.c.level))
+
+
+def coverage(conn: Connection, market: str, level: float, last: date) -> dict[str, Any]:
+    """Nightly calls at a level with an outcome up to a session: n, covered, called, right_calls; each None if none."""
+    found = view("coverage")
+    sums = (sa.func.sum(found.c[name]).label(name) for name in ("n", "covered", "called", "right_calls"))
+    mine = (found.c.market == market, found.c.kind == "nightly", found.c.level == level, found.c.target <= last)
+    counted = row(conn, sa.select(*sums).where(*mine))
+    assert counted is not None
+    return counted
+
+
+def _replace(conn: Connection, table: sa.Table, rows: pd.DataFrame) -> int:
+    if rows.empty:
+        return 0
+    for run_id, targets in rows.groupby("run_id")["target"]:
+        days = [day.date() for day in pd.DatetimeIndex(targets.unique())]
+        conn.execute(sa.delete(table).where(table.c.run_id == run_id, table.c.target.in_(days)))
+    return insert_frame(conn, table, rows[[each.name for each in table.c]])
+
+
+def _counts(conn: Connection, table: sa.Table, market: str, last: date) -> pd.DataFrame:
+    joined = table.join(schema.run, schema.run.c.id == table.c.run_id)
+    mine = (schema.run.c.market == market, schema.run.c.kind == "nightly", table.c.target <= last)
+    keys = [each for each in table.primary_key if each.name not in ("run_id", "target")]
+    statement = sa.select(table).select_from(joined).where(*mine)
+    return frame(conn, statement.order_by(table.c.target, table.c.run_id, *keys))

@@ -1,0 +1,119 @@
+"""Markets: their stocks and index, who was a constituent when, and the number of each symbol in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import cast
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db.connection.bulk import records, upsert
+from db.connection.frames import frame, row
+from db.errors import StoreUsageError
+from db.tables import schema
+from db.views.typed_views import view
+
+
+def save_instruments(conn: Connection, market: str, instruments: pd.DataFrame) -> int:
+    """Store symbol, kind, source_symbol, name, sector (the last two may be missing); others are updated."""
+    columns = ["symbol", "kind", "source_symbol", "name", "sector"]
+    rows = records(schema.instrument, instruments[columns].assign(market=market))
+    return upsert(conn, schema.instrument, rows, key=("market", "symbol"))
+
+
+def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None:
+    """Remember, for each symbol that a source answered for, the earliest session it was ever asked from."""
+    table = schema.instrument
+    for symbol, day in first.items():
+        earlier = sa.or_(table.c.asked_from.is_(None), table.c.asked_from > day)
+        mine = sa.and_(table.c.market == market, table.c.symbol == symbol, earlier)
+        conn.execute(sa.update(table).where(mine).values(asked_from=day))
+
+
+def save_memberships(conn: Connection, market: str, memberships: pd.DataFrame) -> int:
+    """Store a market's whole list: symbol, valid_from, valid_to (NaT: unknown, lasting), source.
+
+    A stored stay that is no longer listed goes: the list is the market file's statement of the past.
+    """
+    stays = identified(conn, market, memberships).sort_values("valid_from", na_position="first")
+    stays["spell"] = stays.groupby("instrument_id").cumcount() + 1
+    rows = records(schema.membership, stays[["instrument_id", "spell", "valid_from", "valid_to", "source"]])
+    listed = {(each["instrument_id"], each["spell"]) for each in rows}
+    table, ids = schema.membership, instrument_ids(conn, market).tolist()
+    stored = conn.execute(sa.select(table.c.instrument_id, table.c.spell).where(table.c.instrument_id.in_(ids)))
+    for instrument_id, spell in {tuple(each) for each in stored} - listed:
+        gone = (table.c.instrument_id == instrument_id, table.c.spell == spell)
+        conn.execute(sa.delete(table).where(*gone))
+    return upsert(conn, table, rows)
+
+
+def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) -> pd.DataFrame:
+    """The frame with the instrument_id of each symbol; `more` names another such column, and the symbols it is of.
+
+    Raises StoreUsageError, naming some, for symbols that are not stored.
+    """
+    known = instrument_ids(conn, market)
+    columns = {"instrument_id": "symbol"} | more
+    ids = {name: frame[symbols].map(known) for name, symbols in columns.items()}
+    unknown = sorted({symbol for name, found in ids.items() for symbol in frame[columns[name]][found.isna()]})
+    if unknown:
+        raise StoreUsageError(f"symbols not stored for market {market}: {', '.join(unknown[:5])}")
+    return frame.assign(**{name: found.astype("int64") for name, found in ids.items()})
+
+
+def instruments(conn: Connection, market: str) -> pd.DataFrame:
+    """A market's stocks and its index: symbol, kind, source_symbol, name, sector, asked_from (NaT: never)."""
+    named = schema.instrument
+    columns = (each for each in named.c if each.name not in ("id", "market"))
+    return frame(conn, sa.select(*columns).where(named.c.market == market).order_by(named.c.symbol))
+
+
+def memberships(conn: Connection, market: str) -> pd.DataFrame:
+    """Stays in a market: symbol, spell, valid_from (NaT: unknown), valid_to (NaT: it lasts), source."""
+    stay, named = schema.membership, schema.instrument
+    columns = (named.c.symbol, stay.c.spell, stay.c.valid_from, stay.c.valid_to, stay.c.source)
+    statement = sa.select(*columns).join_from(stay, named).where(named.c.market == market)
+    return frame(conn, statement.order_by(named.c.symbol, stay.c.spell))
+
+
+def instrument_ids(conn: Connection, market: str) -> pd.Series[int]:
+    """The store's number of each symbol of a market, index included, by symbol."""
+    named = schema.instrument
+    statement = sa.select(named.c.symbol, named.c.id).where(named.c.market == market).order_by(named.c.symbol)
+    return cast("pd.Series[int]", frame(conn, statement).set_index("symbol")["id"])
+
+
+def markets(conn: Connection) -> list[str]:
+    """The markets with a night or a fetch, sorted."""
+    named = sa.union(sa.select(schema.night.c.market), sa.select(schema.price_fetch.c.market))
+    return sorted(conn.execute(named).scalars())
+
+
+def all_markets(conn: Connection) -> list[str]:
+    """The markets with a night, a fetch or a model, sorted."""
+    named = (sa.select(view(name).c.market) for name in ("night_log", "fetch_log", "model"))
+    return sorted(conn.execute(sa.union(*named)).scalars())
+
+
+def is_known(conn: Connection, market: str, symbol: str) -> bool:
+    """Whether the store has a prediction or a bar of a symbol, a refused one too."""
+    for name in ("prediction_history", "price_latest", "refused"):
+        found = view(name)
+        mine = sa.select(found.c.symbol).where(found.c.market == market, found.c.symbol == symbol)
+        if conn.execute(mine.limit(1)).first() is not None:
+            return True
+    return False
+
+
+def require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
+    """Raise StoreUsageError for a symbol that is not stored, of a market or of any."""
+    named = schema.instrument
+    statement = sa.select(named.c.id).where(named.c.symbol == symbol)
+    if market is not None:
+        statement = statement.where(named.c.market == market)
+    if row(conn, statement) is None:
+        where = f" for market {market}" if market else ""
+        raise StoreUsageError(f"no symbol {symbol!r} in the store{where}: check its spelling, or fetch it first")

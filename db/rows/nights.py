@@ -1,0 +1,103 @@
+"""Nights: begun, finished, and how each ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime
+from typing import Any
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db.connection.bulk import insert_missing
+from db.connection.frames import Statement, frame, row
+from db.errors import StoreError
+from db.tables import schema
+from db.views.typed_views import view
+
+COMPLETE = ("complete", "complete_with_gaps")
+
+
+def last_night(conn: Connection, market: str, *, complete: bool = False) -> dict[str, Any] | None:
+    """The last night of a market, or the last one with predictions; None when there is none."""
+    table = schema.night
+    statement = sa.select(table).where(table.c.market == market)
+    if complete:
+        statement = statement.where(table.c.status.in_(COMPLETE))
+    return row(conn, statement.order_by(table.c.as_of.desc()).limit(1))
+
+
+def start_night(conn: Connection, market: str, as_of: date, *, target: date, source: str, started_at: datetime) -> int:
+    """Open a night: status running. One that is already complete, with gaps or without, stays as it is."""
+    begun = {"target": target, "source": source, "started_at": started_at, "status": "running"}
+    table = schema.night
+    new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **begun}])
+    again = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
+    again = again.where(table.c.status.in_(["running", "refused"]))
+    forgotten = {each.name: sa.null() for each in table.c if each.nullable}
+    conn.execute(again.values(**begun, **forgotten))
+    return new
+
+
+def finish_night(
+    conn: Connection,
+    market: str,
+    as_of: date,
+    *,
+    status: str,
+    finished_at: datetime,
+    counts: Mapping[str, int],
+    gaps: Sequence[Mapping[str, str]],
+    reason: str | None = None,
+    run_id: str | None = None,
+    known_at: datetime | None = None,
+    inputs_hash: str | None = None,
+) -> None:
+    """Close a night that was started: complete, complete_with_gaps, or refused with its reason.
+
+    `counts` holds fetched, stored, refused, predictions; `gaps` symbol and reason of each stock left out.
+    """
+    table = schema.night
+    statement = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
+    values: dict[str, Any] = {name: counts[name] for name in ("fetched", "stored", "refused", "predictions")}
+    values |= {"status": status, "finished_at": finished_at, "gaps": [dict(each) for each in gaps]}
+    values |= {"reason": reason, "run_id": run_id, "known_at": known_at, "inputs_hash": inputs_hash}
+    if conn.execute(statement.values(values)).rowcount != 1:
+        raise StoreError(f"night {market} {as_of} was never started")
+
+
+def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
+    """Nights by market and as_of: the columns of night."""
+    statement = sa.select(schema.night).order_by(schema.night.c.market, schema.night.c.as_of)
+    if market is not None:
+        statement = statement.where(schema.night.c.market == market)
+    return frame(conn, statement)
+
+
+def night(conn: Connection, market: str, as_of: date) -> dict[str, Any] | None:
+    """One night, every column of night; None when it was never begun."""
+    return row(conn, sa.select(schema.night).where(schema.night.c.market == market, schema.night.c.as_of == as_of))
+
+
+def logged_night(conn: Connection, market: str, as_of: date | None = None) -> dict[str, Any] | None:
+    """A night of a market, by default its last; None when there is none."""
+    found = view("night_log")
+    statement = sa.select(found).where(found.c.market == market).order_by(found.c.as_of.desc())
+    return row(conn, (statement if as_of is None else statement.where(found.c.as_of == as_of)).limit(1))
+
+
+def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None, date | None]:
+    """The nights before and after a day; None where there is none."""
+    seen = view("night_log").c
+    mine = sa.select(seen.as_of).where(seen.market == market)
+    before = mine.where(seen.as_of < as_of).order_by(seen.as_of.desc()).limit(1)
+    after = mine.where(seen.as_of > as_of).order_by(seen.as_of).limit(1)
+    return conn.execute(before).scalar(), conn.execute(after).scalar()
+
+
+def night_log(market: str, last: date | None = None) -> Statement:
+    """The nights of a market up to one, the newest first."""
+    found = view("night_log")
+    statement = sa.select(found).where(found.c.market == market).order_by(found.c.as_of.desc())
+    return statement if last is None else statement.where(found.c.as_of <= last)

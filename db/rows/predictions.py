@@ -1,0 +1,220 @@
+"""Predictions: what models and naive rules said of each stock for a session."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Any
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db.connection.bulk import insert_frame, insert_missing, records
+from db.connection.differences import alongside, differ, is_stored, named, require_distinct
+from db.connection.frames import Statement, frame
+from db.errors import StoreError
+from db.rows.markets import identified, require_symbol
+from db.tables import schema
+from db.views.typed_views import view
+
+# A model computes in float32: the same weights and inputs agree to this on another thread count.
+PROBABILITY_TOLERANCE = 1e-6
+
+
+def save_predictions(
+    conn: Connection, market: str, predictions: pd.DataFrame, *, known_at: datetime, made_at: datetime
+) -> int:
+    """Store run_id, as_of, target, symbol, probability in [0, 1], spread (NaN: one member).
+
+    What is known beyond it is kept too, where it is given: calibrated, lowest, highest, rising_share, all in [0, 1].
+    What was predicted once stands: raises StoreError, naming it, when a stored prediction differs.
+    """
+    if predictions.empty:
+        return 0
+    require_distinct(predictions, ["run_id", "target", "symbol"])
+    key = ["run_id", "target", "instrument_id"]
+    rows = identified(conn, market, predictions).sort_values(key)
+    before = alongside(rows, _stored_predictions(conn, rows), key)
+    differing = rows[differ(rows, before, ("probability", "spread"), PROBABILITY_TOLERANCE)]
+    if len(differing):
+        raise StoreError(
+            f"{named(differing, ['run_id', 'target', 'symbol'])} is stored with another probability or spread:"
+            " a past prediction is never rewritten"
+        )
+    more = [name for name in ("calibrated", "lowest", "highest", "rising_share") if name in rows]
+    columns = ["run_id", "target", "instrument_id", "as_of", "probability", "spread", *more]
+    made = rows.loc[~is_stored(before), columns]
+    return insert_frame(conn, schema.prediction, made.assign(known_at=known_at, made_at=made_at))
+
+
+def save_rule_calls(conn: Connection, market: str, calls: pd.DataFrame) -> int:
+    """Store target, as_of and a column a rule (true for a rise, missing without history). What is stored stands."""
+    names = [each.name for each in schema.rule_call.c if each.name != "market"]
+    return insert_missing(conn, schema.rule_call, records(schema.rule_call, calls[names].assign(market=market)))
+
+
+def predictions(
+    conn: Connection, market: str, *, target: date | None = None, run_id: str | None = None
+) -> pd.DataFrame:
+    """Predictions: run_id, as_of, target, symbol, known_at, made_at and what was said; NaN is missing.
+
+    Said are probability, spread, calibrated, lowest, highest, rising_share.
+    """
+    statement = _predictions(market)
+    if target is not None:
+        statement = statement.where(schema.prediction.c.target == target)
+    if run_id is not None:
+        statement = statement.where(schema.prediction.c.run_id == run_id)
+    return frame(conn, statement)
+
+
+def prediction_history(
+    conn: Connection,
+    *,
+    market: str | None = None,
+    symbol: str | None = None,
+    first: date | None = None,
+    last: date | None = None,
+    kind: str = "nightly",
+    newest: int | None = None,
+) -> pd.DataFrame:
+    """The view prediction_history, targets first..last: columns in db.views.views; `kind` is the model's purpose.
+
+    With `newest`, no more rows than that, those of the latest targets: older ones are not read. Raises StoreUsageError
+    for a symbol that is not stored.
+    """
+    told = view("prediction_history")
+    statement = sa.select(told).where(told.c.kind == kind)
+    if symbol is not None:
+        require_symbol(conn, symbol, market)
+        statement = statement.where(told.c.symbol == symbol)
+    if market is not None:
+        statement = statement.where(told.c.market == market)
+    if first is not None:
+        statement = statement.where(told.c.target >= first)
+    if last is not None:
+        statement = statement.where(told.c.target <= last)
+    order = ["market", "target", "symbol", "made_at"]
+    if newest is None:
+        return frame(conn, statement.order_by(*(told.c[name] for name in order)))
+    backwards = (told.c.target.desc(), told.c.made_at.desc(), told.c.market, told.c.symbol)
+    return frame(conn, statement.order_by(*backwards).limit(newest)).sort_values(order, ignore_index=True)
+
+
+def night_calls(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
+    """What a night predicted with the model it was closed with, by symbol; NaN is missing.
+
+    Columns: run_id, as_of, target, symbol, name, sector, probability, spread, calibrated, lowest, highest,
+    rising_share.
+    """
+    made, named, night = schema.prediction, schema.instrument, schema.night
+    said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
+    columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, named.c.name, named.c.sector, *said)
+    joined = night.join(made, of_night()).join(named, named.c.id == made.c.instrument_id)
+    statement = sa.select(*columns).select_from(joined).where(night.c.market == market, night.c.as_of == as_of)
+    return frame(conn, statement.order_by(named.c.symbol))
+
+
+def newest_call_counts(conn: Connection) -> dict[tuple[str, str], int]:
+    """How many of each market's newest calls are rises and falls, by market and call."""
+    found = view("latest_prediction").c
+    statement = sa.select(found.market, found.call, sa.func.count()).group_by(found.market, found.call)
+    return {(market, call): n for market, call, n in conn.execute(statement)}
+
+
+def session_calls(market: str, run_id: str, target: date) -> Statement:
+    """What a model said of each stock for a session, and what came of it."""
+    found = view("prediction_history")
+    mine = (found.c.run_id == run_id, found.c.target == target, found.c.market == market)
+    return sa.select(found).where(*mine).order_by(found.c.symbol)
+
+
+def band_calls(market: str, run_id: str, target: date, level: float) -> Statement:
+    """The same calls where a level has to be reached; no row for a model that was not calibrated."""
+    found = view("band_call")
+    mine = (found.c.run_id == run_id, found.c.target == target, found.c.level == level, found.c.market == market)
+    return sa.select(found).where(*mine).order_by(found.c.symbol)
+
+
+def disagreement(market: str, run_id: str, target: date) -> Statement:
+    """How far the members of an ensemble agreed on each stock; no row where that was not kept."""
+    found = view("disagreement")
+    mine = (found.c.run_id == run_id, found.c.target == target, found.c.market == market)
+    return sa.select(found).where(*mine).order_by(found.c.symbol)
+
+
+def newest_calls(market: str) -> Statement:
+    """The calls for the next session, with what each stock is called and its sector."""
+    found = view("latest_prediction")
+    return sa.select(found).where(found.c.market == market).order_by(found.c.symbol)
+
+
+def stock_calls(market: str, symbol: str, kind: str, first: date | None, last: date | None) -> Statement:
+    """What models of a kind said of a stock, targets first..last, the newest first."""
+    found = view("prediction_history")
+    mine = [found.c.market == market, found.c.symbol == symbol, found.c.kind == kind]
+    mine += [] if first is None else [found.c.target >= first]
+    mine += [] if last is None else [found.c.target <= last]
+    return sa.select(found).where(*mine).order_by(found.c.target.desc(), found.c.made_at.desc())
+
+
+def common_days(a: str, b: str, first: date, last: date) -> Statement:
+    """Stock-days that two models both predicted, counted by session, the newest first.
+
+    Columns: target, n, same (equal calls), scored (those with an outcome), and of each model, as in a_rises: its right
+    and wrong rises and falls with an outcome (rises, false_rises, false_falls, falls).
+    """
+    one, two = (view("prediction_history").alias(name) for name in "ab")
+    counted = [sa.func.count().label("n"), _count(one.c.call == two.c.call, "same")]
+    counted.append(_count(one.c.hit.is_not(None), "scored"))
+    kinds = (("rises", "rise", 1), ("false_rises", "rise", 0), ("false_falls", "fall", 0), ("falls", "fall", 1))
+    for made, name in ((one, "a"), (two, "b")):
+        for kind, call, hit in kinds:
+            counted.append(_count(sa.and_(made.c.call == call, made.c.hit == hit), f"{name}_{kind}"))
+    joined = sa.select(one.c.target, *counted).join_from(one, two, _together(one, two))
+    mine = (one.c.run_id == a, two.c.run_id == b, one.c.target.between(first, last), two.c.target.between(first, last))
+    return joined.where(*mine).group_by(one.c.target).order_by(one.c.target.desc())
+
+
+def common_calls(a: str, b: str, target: date) -> Statement:
+    """What two models said of a session: market, symbol, target, a_probability, b_probability, a_call, b_call, move."""
+    one, two = (view("prediction_history").alias(name) for name in "ab")
+    pairs = ((name, which, made) for name in ("probability", "call") for which, made in (("a", one), ("b", two)))
+    said = [made.c[name].label(f"{which}_{name}") for name, which, made in pairs]
+    columns = (one.c.market, one.c.symbol, one.c.target, *said, one.c.move)
+    joined = sa.select(*columns).join_from(one, two, _together(one, two))
+    mine = (one.c.run_id == a, two.c.run_id == b, one.c.target == target, two.c.target == target)
+    return joined.where(*mine).order_by(one.c.symbol)
+
+
+def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
+    """What is stored of each run from the first to the last target of its rows: few runs, many targets."""
+    made = schema.prediction
+    columns = (made.c.run_id, made.c.target, made.c.instrument_id, made.c.probability, made.c.spread)
+    parts = [
+        frame(conn, sa.select(*columns).where(made.c.run_id == run_id, made.c.target.between(first, last)))
+        for run_id, first, last in rows.groupby("run_id")["target"].agg(["min", "max"]).itertuples()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _predictions(market: str) -> sa.Select[Any]:
+    made, named = schema.prediction, schema.instrument
+    said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
+    columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, *said)
+    statement = sa.select(*columns, made.c.known_at, made.c.made_at).join_from(made, named)
+    return statement.where(named.c.market == market).order_by(made.c.target, named.c.symbol, made.c.made_at)
+
+
+def of_night() -> sa.ColumnElement[bool]:
+    """Whether a prediction is of the model that a night was closed with, for that night's target."""
+    made, night = schema.prediction, schema.night
+    return sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
+
+
+def _together(one: sa.FromClause, two: sa.FromClause) -> sa.ColumnElement[bool]:
+    return sa.and_(one.c.market == two.c.market, one.c.symbol == two.c.symbol, one.c.target == two.c.target)
+
+
+def _count(condition: sa.ColumnElement[bool], name: str) -> sa.Label[int]:
+    return sa.func.sum(sa.case((condition, 1), else_=0), type_=sa.Integer()).label(name)

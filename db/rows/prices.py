@@ -1,0 +1,138 @@
+"""Prices: every version of every bar, and the bars that were refused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import date, datetime
+from typing import cast
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db.connection.bulk import insert_frame, insert_missing, records
+from db.connection.differences import alongside, differ, is_stored, named, require_distinct
+from db.connection.frames import BAR_VALUES, Statement, bars, frame
+from db.errors import StoreError
+from db.rows.markets import identified, instrument_ids
+from db.tables import schema
+from db.views.typed_views import view
+
+# A source's rounding noise is not a restatement.
+PRICE_TOLERANCE = 1e-9
+
+
+def append_prices(conn: Connection, market: str, bars: pd.DataFrame, *, source: str, known_at: datetime) -> int:
+    """Store the bars that differ from the version in force at `known_at`, as versions known since then.
+
+    `bars` is the bars frame: one row per symbol and session; missing is NaN, close is not. Prices within 1e-9
+    of each other, relatively, are equal. Raises StoreError for a price that is missing or not above 0, naming
+    its symbol and session, and for two versions of one bar with the same `known_at`.
+    """
+    if bars.empty:
+        return 0
+    key = ["symbol", "session"]
+    require_distinct(bars, key)
+    _require_prices(bars)
+    rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])
+    before = alongside(rows, _versions_in_force(conn, market, bars, known_at), key)
+    restated = differ(rows, before, BAR_VALUES, PRICE_TOLERANCE)
+    clash = rows[restated & (before["known_at"] == known_at).to_numpy()]
+    if len(clash):
+        raise StoreError(f"{named(clash, key)}: two versions fetched at {known_at.isoformat()}: fetch again")
+    versions = rows.loc[~is_stored(before) | restated, ["instrument_id", "session", *BAR_VALUES]]
+    return insert_frame(conn, schema.price, versions.assign(known_at=known_at, source=source))
+
+
+def record_refused(conn: Connection, market: str, refused: pd.DataFrame, *, source: str, known_at: datetime) -> int:
+    """Store refused bars: symbol, session, reason, value in words. The first finding stands."""
+    rows = identified(conn, market, refused)[["instrument_id", "session", "reason", "value"]]
+    rows = rows.assign(source=source, first_known_at=known_at)
+    return insert_missing(conn, schema.refused_bar, records(schema.refused_bar, rows))
+
+
+def prices(
+    conn: Connection,
+    market: str,
+    first: date,
+    last: date,
+    *,
+    known_at: datetime | None = None,
+    symbols: Collection[str] | None = None,
+) -> pd.DataFrame:
+    """The bars of first..last, both included, in the newest version known at `known_at` (default: newest).
+
+    Columns: symbol, session, open, high, low, close, adj_close, volume, dividend, split, known_at; missing is
+    NaN. Sorted by symbol and session. `symbols` leaves out the others.
+    """
+    ids = instrument_ids(conn, market)
+    if symbols is not None:
+        ids = ids[ids.index.isin(list(symbols))]
+    price = schema.price
+    columns = [price.c.instrument_id, price.c.session, price.c.known_at, *(price.c[n] for n in BAR_VALUES)]
+    statement = sa.select(*(sa.type_coerce(each, sa.types.NullType()) for each in columns)).where(
+        price.c.instrument_id.in_(ids.tolist()), price.c.session.between(first, last), ~_restated(known_at)
+    )
+    if known_at is not None:
+        statement = statement.where(price.c.known_at <= known_at)
+    return bars(conn.execute(statement), ids)
+
+
+def last_sessions(conn: Connection, market: str) -> pd.Series[pd.Timestamp]:
+    """The last stored session of each symbol, by symbol; symbols without a bar are left out."""
+    price, named = schema.price, schema.instrument
+    last = sa.select(sa.func.max(price.c.session)).where(price.c.instrument_id == named.c.id).scalar_subquery()
+    statement = sa.select(named.c.symbol, last.label("last")).where(named.c.market == market)
+    found = frame(conn, statement.order_by(named.c.symbol)).dropna()
+    return cast("pd.Series[pd.Timestamp]", found.set_index("symbol")["last"])
+
+
+def refused_bars(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
+    """The view refused of a market, sessions first..last."""
+    found = view("refused")
+    statement = sa.select(found).where(found.c.market == market, found.c.session.between(first, last))
+    return frame(conn, statement.order_by(found.c.session, found.c.symbol, found.c.reason))
+
+
+def refused_on(market: str, session: date) -> Statement:
+    """Bars of a session that failed a check."""
+    found = view("refused")
+    mine = (found.c.market == market, found.c.session == session)
+    return sa.select(found).where(*mine).order_by(found.c.symbol, found.c.reason)
+
+
+def newest_prices(market: str, symbol: str, first: date | None, last: date | None) -> Statement:
+    """The newest version of a stock's bars, sessions first..last, the newest first."""
+    found = view("price_latest")
+    mine = [found.c.market == market, found.c.symbol == symbol]
+    mine += [] if first is None else [found.c.session >= first]
+    mine += [] if last is None else [found.c.session <= last]
+    return sa.select(found).where(*mine).order_by(found.c.session.desc())
+
+
+def _require_prices(bars: pd.DataFrame) -> None:
+    prices = ["open", "high", "low", "close", "adj_close"]
+    unsound = bars[bars["close"].isna() | (bars[prices] <= 0).any(axis=1)]
+    if len(unsound):
+        raise StoreError(f"{named(unsound, ['symbol', 'session'])}: a price is missing or not above 0")
+
+
+def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_at: datetime) -> pd.DataFrame:
+    """The stored bars of each symbol from its first to its last new one; few spans differ."""
+    spans = bars.groupby("symbol")["session"].agg(["min", "max"])
+    parts = [
+        prices(conn, market, same["min"].iloc[0], same["max"].iloc[0], known_at=known_at, symbols=same.index)
+        for _, same in spans.groupby(["min", "max"])
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _restated(known_at: datetime | None) -> sa.Exists:
+    """Whether a later version of the bar was known."""
+    price, later = schema.price, schema.price.alias("later")
+    restated = sa.exists().where(
+        later.c.instrument_id == price.c.instrument_id,
+        later.c.session == price.c.session,
+        later.c.known_at > price.c.known_at,
+    )
+    return restated if known_at is None else restated.where(later.c.known_at <= known_at)

@@ -1,0 +1,86 @@
+"""Trained models: a row of run each, which the view model shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db.connection.bulk import insert_missing
+from db.connection.frames import Statement, frame, row
+from db.errors import StoreError, StoreUsageError
+from db.tables import schema
+from db.views.typed_views import view
+
+
+def save_run(conn: Connection, run: Mapping[str, object]) -> int:
+    """Store a trained model, every column of run by name. The first row of a name stands.
+
+    A model that keeps no weights has None for its checkpoint's path and hash. Raises StoreError when that name
+    is stored with another checkpoint.
+    """
+    stored = row(conn, sa.select(schema.run.c.checkpoint_hash).where(schema.run.c.id == run["id"]))
+    if stored is not None and stored["checkpoint_hash"] != run["checkpoint_hash"]:
+        raise StoreError(f"run {run['id']} is stored with another checkpoint: give the new one another name")
+    return insert_missing(conn, schema.run, [dict(run)])
+
+
+def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
+    """Trained models, oldest first: the columns of run but its losses."""
+    columns = [each for each in schema.run.c if each.name != "losses"]
+    statement = sa.select(*columns).order_by(schema.run.c.created_at, schema.run.c.id)
+    if market is not None:
+        statement = statement.where(schema.run.c.market == market)
+    return frame(conn, statement)
+
+
+def run(conn: Connection, run_id: str) -> dict[str, Any]:
+    """One trained model: every column of run. Raises StoreUsageError when there is none of that name."""
+    found = row(conn, sa.select(schema.run).where(schema.run.c.id == run_id))
+    if found is None:
+        raise StoreUsageError(f"no run {run_id!r} in the store: dtml runs lists them")
+    return found
+
+
+def latest_run(conn: Connection, market: str, *, on_or_before: date | None = None) -> dict[str, Any] | None:
+    """The nightly model trained on the latest sessions, none after `on_or_before`; None when there is none."""
+    model = schema.run
+    statement = sa.select(model).where(model.c.market == market, model.c.kind == "nightly")
+    if on_or_before is not None:
+        statement = statement.where(model.c.train_last <= on_or_before)
+    newest = (model.c.train_last.desc(), model.c.created_at.desc(), model.c.id.desc())
+    return row(conn, statement.order_by(*newest).limit(1))
+
+
+def models(market: str | None = None) -> Statement:
+    """Trained models, of one market or of all, the newest first."""
+    found = view("model")
+    statement = sa.select(found).order_by(found.c.created_at.desc(), found.c.run_id)
+    return statement if market is None else statement.where(found.c.market == market)
+
+
+def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
+    """One trained model; None when there is none of that name."""
+    found = view("model")
+    return row(conn, sa.select(found).where(found.c.run_id == run_id))
+
+
+def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
+    """The model that predicts a market's nights: the nightly one trained on the latest sessions; None without one."""
+    found = view("model")
+    mine = sa.select(found).where(found.c.market == market, found.c.kind == "nightly")
+    newest = (found.c.train_last.desc(), found.c.created_at.desc(), found.c.run_id.desc())
+    return row(conn, mine.order_by(*newest).limit(1))
+
+
+def predicted_span(conn: Connection, run_id: str) -> tuple[date, date] | None:
+    """The first and the last session that a model predicted; None when it predicted none."""
+    made = view("prediction_history").c
+    mine = sa.select(made.target).where(made.run_id == run_id)
+    first = conn.execute(mine.order_by(made.target).limit(1)).scalar()
+    last = conn.execute(mine.order_by(made.target.desc()).limit(1)).scalar()
+    return None if first is None or last is None else (first, last)

@@ -1,0 +1,67 @@
+"""Scores of nights and of stocks."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db.connection.bulk import records, upsert
+from db.connection.frames import Statement, frame
+from db.tables import schema
+from db.views.typed_views import view
+
+
+def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime) -> int:
+    """Store or update scores: the columns of score but market and scored_at; what has no value is NaN."""
+    columns = [each.name for each in schema.score.c if each.name not in ("market", "scored_at")]
+    rows = records(schema.score, scores[columns].assign(market=market, scored_at=scored_at))
+    return upsert(conn, schema.score, rows, stamps=("scored_at",))
+
+
+def scores(conn: Connection, market: str, *, last: date | None = None, span: str | None = None) -> pd.DataFrame:
+    """Scores of a market up to target `last`: the columns of score; `span` keeps 'night' or 'running' alone."""
+    table = schema.score
+    statement = sa.select(table).where(table.c.market == market)
+    if last is not None:
+        statement = statement.where(table.c.target <= last)
+    if span is not None:
+        statement = statement.where(table.c.span == span)
+    return frame(conn, statement.order_by(table.c.target, table.c.span, table.c.protocol, table.c.predictor))
+
+
+def running_scores(conn: Connection, market: str, *, targets: int = 1, last: date | None = None) -> pd.DataFrame:
+    """Running scores over every stock-day at the last `targets` targets up to a session: the columns of score."""
+    table = schema.score
+    mine = [table.c.market == market, table.c.span == "running", table.c.protocol == "all"]
+    if last is not None:
+        mine.append(table.c.target <= last)
+    newest = sa.select(table.c.target).where(*mine).distinct().order_by(table.c.target.desc()).limit(targets)
+    found = conn.execute(newest).scalars().all()
+    return frame(conn, sa.select(table).where(*mine, table.c.target.in_(found)).order_by(table.c.target))
+
+
+def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
+    """Scores of every stock-day at the last session scored: the columns of daily_score, a row a predictor."""
+    found = view("daily_score")
+    mine = sa.select(found).where(found.c.market == market, found.c.protocol == "all")
+    last = conn.execute(mine.with_only_columns(found.c.target).order_by(found.c.target.desc()).limit(1)).scalar()
+    return frame(conn, mine.where(found.c.target == last).order_by(found.c.predictor))
+
+
+def daily_scores(market: str, last: date | None = None) -> Statement:
+    """Scores of each night up to an as_of, and running ones, the newest first."""
+    found = view("daily_score")
+    statement = sa.select(found).where(found.c.market == market)
+    if last is not None:
+        statement = statement.where(found.c.target <= last)
+    return statement.order_by(found.c.target.desc(), found.c.protocol, found.c.predictor)
+
+
+def symbol_scores(market: str, symbol: str) -> Statement:
+    """The scores of a stock over all its predictions, a row for each purpose of the models."""
+    found = view("symbol_score")
+    mine = (found.c.market == market, found.c.symbol == symbol)
+    return sa.select(found).where(*mine).order_by(found.c.kind)
