@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dtml.errors import DtmlError, UsageError
 from dtml.features import HISTORY, Panel, features, moves
-from dtml.markets.definition import Protocol, Returns, ZClose
+from dtml.markets.definition import LabelProtocol, Returns, ZClose
 
 RISE, FALL = 0.0055, -0.005  # the paper's labels: a move from +0.55 % is a rise, one to -0.5 % a fall
 QUORUM = 0.5  # a session with a bar for fewer of the stocks is no session of this market's data
@@ -107,7 +107,7 @@ class Windows:
         """The same days, with no other stock observed than a day's `members`."""
         return replace(self, observed=self.observed & torch.from_numpy(members))
 
-    def labelled(self, protocol: Protocol) -> Bool[Tensor, "days stocks"]:
+    def labelled(self, protocol: LabelProtocol) -> Bool[Tensor, "days stocks"]:
         """Which stock-days count: observed, with a known movement that counts under a protocol."""
         return self.observed & torch.from_numpy(labelled(self.movement.numpy(), protocol))
 
@@ -159,7 +159,7 @@ def paper_labels(move: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
     return np.select([move >= RISE, move <= FALL], [1, -1], default=0)
 
 
-def labelled(move: Float[ndarray, "*shape"], protocol: Protocol) -> Bool[ndarray, "*shape"]:
+def labelled(move: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[ndarray, "*shape"]:
     """Which moves count: those that are known and, under the paper's protocol, large enough for a label."""
     known = np.isfinite(move)
     return np.asarray(known if protocol == "all" else known & (paper_labels(move) != 0))

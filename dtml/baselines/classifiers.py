@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dtml.errors import DtmlError
-from dtml.markets.definition import Protocol
+from dtml.markets.definition import LabelProtocol
 from dtml.windows import Windows
 
 Kind = Literal["logistic_regression", "gradient_boosting"]
@@ -67,7 +67,7 @@ def design(
     return both.reshape(len(day), 2 * windows.index.shape[1:].numel()), day, stock
 
 
-def fit_classifier(kind: Kind, train: Windows, validation: Windows, protocol: Protocol, seed: int) -> Fitted:
+def fit_classifier(kind: Kind, train: Windows, validation: Windows, protocol: LabelProtocol, seed: int) -> Fitted:
     """Fit every configuration on `train` and keep the most accurate on `validation`; of equals, the first.
 
     `protocol` says which stock-days count. The seed draws the columns that each split of a boosting may use; the
@@ -79,7 +79,7 @@ def fit_classifier(kind: Kind, train: Windows, validation: Windows, protocol: Pr
     return _logistic_regression(seen, heard) if kind == "logistic_regression" else _boosting(seen, heard, seed)
 
 
-def _labelled(windows: Windows, protocol: Protocol, span: str) -> Labelled:
+def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
     """Rows and labels of the stock-days that count."""
     x, day, stock = design(windows, windows.labelled(protocol).numpy())
     if not len(x):

@@ -13,7 +13,7 @@ from numpy import ndarray
 
 from dtml.evaluation.calibration import BINS, OF_BINS, Calibration
 from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, mcc, ratio
-from dtml.markets.definition import PROTOCOLS, Protocol
+from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
 from dtml.windows import labelled
 
 ROLLING_SESSIONS = 63  # a quarter of a year
@@ -39,7 +39,7 @@ def slice_scores(
     acc_high, mcc, mcc_low, mcc_high`; ends of intervals are NaN below `MINIMUM_DAYS`.
     """
     frames = []
-    for protocol in PROTOCOLS:
+    for protocol in LABEL_PROTOCOLS:
         counts = confusion_by_stock(calls, movement, protocol)
         whole = counts.sum(axis=2)
         for name, value, days in _spans(target, fold):
@@ -163,7 +163,7 @@ def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) ->
     return pd.concat(frames, ignore_index=True) if frames else bins.iloc[:0]
 
 
-def confusion_by_stock(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: Protocol) -> Counts:
+def confusion_by_stock(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: LabelProtocol) -> Counts:
     """True rises, false rises, false falls and true falls, of the stock-days on which every predictor has a call."""
     counted = labelled(movement, protocol)
     for called in calls.values():

@@ -15,7 +15,7 @@ from numpy import ndarray
 from dtml.evaluation.bootstrap import RESAMPLES, Statistic, Sums, difference
 from dtml.evaluation.calibration import logit
 from dtml.evaluation.metrics import accuracy, confusion, day_interval, mcc, ratio
-from dtml.markets.definition import PROTOCOLS
+from dtml.markets.definition import LABEL_PROTOCOLS
 from dtml.windows import labelled
 
 COLUMNS = [
@@ -85,7 +85,7 @@ def scoreboard(
     _check(predictors, movement, target, best_rule)
     known = common_stock_days(predictors, movement, target)
     frames = []
-    for protocol in PROTOCOLS:
+    for protocol in LABEL_PROTOCOLS:
         counted = known & labelled(movement, protocol)
         if not counted.any():
             raise ValueError(f"none of {known.sum()} stock-days that every model predicted counts under {protocol!r}")

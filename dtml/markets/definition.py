@@ -18,10 +18,10 @@ SourceName = Literal["yahoo", "files", "simulated"]
 Universe = Literal["list", "source"]  # where the stocks are named: by the market, or by its source
 Returns = Literal["adj_close", "close"]
 ZClose = Literal["raw", "adjusted"]
-Protocol = Literal["paper", "all"]  # which stock-days count: those with one of the paper's labels, or every one
+LabelProtocol = Literal["paper", "all"]  # which stock-days count: those with one of the paper's labels, or every one
 Retrain = Literal["never", "missing"] | int
 
-PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
+LABEL_PROTOCOLS: tuple[LabelProtocol, ...] = get_args(LabelProtocol)
 
 # The codes of exchange_calendars 4.13; listed here because importing that library takes a second.
 CALENDARS = frozenset(

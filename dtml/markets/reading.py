@@ -14,9 +14,9 @@ from typing import TypeVar, cast, get_args
 from dtml.errors import UsageError
 from dtml.markets.definition import (
     CALENDARS,
+    LABEL_PROTOCOLS,
     LEVELS,
     MODEL_KEYS,
-    PROTOCOLS,
     Checks,
     Constituent,
     Index,
@@ -269,7 +269,7 @@ def _model(table: _Table) -> dict[str, object]:
     if "normalisation" in table.values:
         table.choice("normalisation", ("per_stock", "shared"))
     if "protocol" in table.values:
-        table.choice("protocol", PROTOCOLS)
+        table.choice("protocol", LABEL_PROTOCOLS)
     return {key: table.typed(key, MODEL_KEYS[key]) for key in table.values}
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dtml.checkpoints import Weights
-from dtml.markets.definition import Protocol
+from dtml.markets.definition import LabelProtocol
 from dtml.training.members import Epoch, Fit, Member, optimiser_of, restore_state, save_state, start, state_file
 from dtml.training.stacked import Captured, Program, Span
 from dtml.windows import Windows
@@ -56,7 +56,7 @@ def fit_members(
     fits = {i: start(member, len(train.symbols), device) for i, member in enumerate(members)}
     for fit, weights in zip(fits.values(), begin or (), strict=begin is not None):
         fit.start_from(weights)
-    spans: dict[Protocol, tuple[Span, Span]] = {}
+    spans: dict[LabelProtocol, tuple[Span, Span]] = {}
     for member in members:
         protocol = member.training.protocol
         if protocol not in spans:

@@ -14,7 +14,7 @@ from torch import nn
 from dtml.checkpoints import Weights, read_tensors, write_tensors
 from dtml.errors import DtmlError, UsageError
 from dtml.layers.network import Network, NetworkConfig
-from dtml.markets.definition import Protocol
+from dtml.markets.definition import LabelProtocol
 from dtml.model import ContextNormalisation
 
 
@@ -22,7 +22,7 @@ from dtml.model import ContextNormalisation
 class TrainingConfig:
     """The recipe; the defaults are the paper's."""
 
-    protocol: Protocol = "paper"  # the stock-days that the loss and the validation count
+    protocol: LabelProtocol = "paper"  # the stock-days that the loss and the validation count
     epochs: int = 200
     batch_days: int = 64
     learning_rate: float = 1e-3

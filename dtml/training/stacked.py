@@ -15,7 +15,7 @@ from torch.func import functional_call, vmap
 
 from dtml.layers.network import Batch, Network, cross_entropy
 from dtml.layers.random import use_generators
-from dtml.markets.definition import Protocol
+from dtml.markets.definition import LabelProtocol
 from dtml.windows import Windows
 
 VALIDATED_DAYS = 64  # that all members see at once; how many they train on at once, their recipe says
@@ -33,7 +33,7 @@ class Span:
     window: int
 
     @classmethod
-    def of(cls, windows: Windows, protocol: Protocol, device: torch.device) -> "Span":
+    def of(cls, windows: Windows, protocol: LabelProtocol, device: torch.device) -> "Span":
         """The span of these windows; `protocol` says which stock-days count."""
         counted = windows.labelled(protocol)
         return cls(

@@ -15,7 +15,7 @@ from db.rows import outcomes as stored_outcomes
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import score_days
-from dtml.markets.definition import PROTOCOLS, Protocol
+from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
 from dtml.prices.sessions import sessions_up_to
 from dtml.windows import adjusted_price
 from flows.nightly.calibration import outcome_rows, rules_on, save_counts
@@ -39,7 +39,7 @@ class DayCounts:
     """Calls of one predictor with an outcome: true rises, false rises, false falls and true falls of each target."""
 
     predictor: str
-    protocol: Protocol
+    protocol: LabelProtocol
     target: pd.DatetimeIndex
     counts: Int[ndarray, "days 4"]
 
@@ -115,7 +115,7 @@ def day_counts(conn: Connection, desk: Desk, last: date, first: date | None = No
     days = counted[["as_of", "target"]].drop_duplicates(ignore_index=True)
     rules = rules_on(conn, desk, pd.DatetimeIndex(days["as_of"]))
     found = []
-    for protocol in PROTOCOLS:
+    for protocol in LABEL_PROTOCOLS:
         mine = counted if protocol == "all" else counted[counted["labelled"]]
         cell = 2 * (~mine["called"]) + (~mine["rise"])
         cells = mine.assign(cell=cell).pivot_table("n", "target", "cell", "sum", fill_value=0)
