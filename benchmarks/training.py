@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from dtml.inference import choose_device
 from dtml.published import ACL18
-from dtml.training.fit import _fit_program, fit_members, no_report
-from dtml.training.members import Member, start
-from dtml.training.stacked import Span
+from dtml.training.fit import Span, _fit_program, fit_members, no_report
+from dtml.training.recipe import Member
+from dtml.training.state import start
 from dtml.windows import Windows
 
 DAYS, STOCKS, FEATURES, SEEDS, REPEATS, EPOCHS = 398, 87, 11, 10, 3, 4

@@ -1,10 +1,8 @@
 """Weights on disk: safetensors and JSON, which hold numbers and words and can run no code."""
 
-import fcntl
 import hashlib
 import json
-import os
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,9 @@ from dtml.model import ModelConfig
 from dtml.windows import WindowConfig
 
 Weights = dict[str, Tensor]
+# Lets a function fill a file, which is then there whole or not at all: `translation.atomic_files.write_whole`, handed in by
+# flows, as this floor sees of translation the Transformer alone.
+WriteWhole = Callable[[Path, Callable[[Path], object]], None]
 
 FORMAT = 1
 CONFIGS: dict[str, Any] = {config.__name__: config for config in (ModelConfig, RecurrentConfig, StockNetConfig)}
@@ -50,13 +51,13 @@ class Ensemble:
         return {name: value[position] for name, value in self.weights.items()}
 
 
-def save_ensemble(ensemble: Ensemble, file: Path) -> str:
+def save_ensemble(ensemble: Ensemble, file: Path, write: WriteWhole) -> str:
     """Write the checkpoint and return its SHA-256, by which it is known from then on.
 
     Raises DtmlError, naming the parameter, for a weight that is NaN or infinite.
     """
     _require_finite(ensemble.weights, f"the model of {ensemble.market} is not saved")
-    write_tensors(file, ensemble.weights, _card(ensemble))
+    write_tensors(file, ensemble.weights, _card(ensemble), write)
     return sha256(file)
 
 
@@ -127,39 +128,10 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def write_tensors(file: Path, tensors: Weights, card: dict[str, Any]) -> None:
+def write_tensors(file: Path, tensors: Weights, card: dict[str, Any], write: WriteWhole) -> None:
     """Write tensors and a JSON card into one safetensors file, whole or not at all."""
     data = _as_bytes(tensors, card)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f"{file.name}.partial")
-    held = _locked(partial)
-    try:
-        partial.write_bytes(data)
-        os.fsync(held)  # a run's row must never outlive its file
-        partial.replace(file)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(held)
-
-
-def _locked(partial: Path) -> int:
-    """A descriptor of the file, made if it is not there, that no other process holds: one that died holds none.
-
-    As in translation.atomic_files, of which this floor sees nothing.
-    """
-    while True:
-        held = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX)
-        except BaseException:
-            os.close(held)
-            raise
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(held), partial.stat()):
-                return held
-        os.close(held)  # who held it has put it into its place
+    write(file, lambda partial: partial.write_bytes(data))
 
 
 def _as_bytes(tensors: Weights, card: dict[str, Any]) -> bytes:

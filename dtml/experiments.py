@@ -10,7 +10,7 @@ from typing import Any
 from dtml.errors import UsageError
 from dtml.markets.definition import Returns, ZClose
 from dtml.model import ModelConfig
-from dtml.training.members import Member, TrainingConfig
+from dtml.training.recipe import Member, TrainingConfig
 from dtml.windows import WindowConfig
 
 

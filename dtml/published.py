@@ -17,7 +17,7 @@ from dtml.errors import UsageError
 from dtml.layers.network import NetworkConfig
 from dtml.markets import Market, load_market
 from dtml.model import ModelConfig
-from dtml.training.members import TrainingConfig
+from dtml.training.recipe import TrainingConfig
 
 
 @dataclass(frozen=True)

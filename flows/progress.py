@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from dtml.published import name_of
 from dtml.training.fit import EpochReport
-from dtml.training.members import Epoch, Member
+from dtml.training.recipe import Epoch, Member
 from flows.settings import err
 
 log = logging.getLogger(__name__)

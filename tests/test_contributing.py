@@ -20,7 +20,7 @@ from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.sessions import sessions_between
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Source
 from dtml.training.fit import fit_members
-from dtml.training.members import Member, TrainingConfig
+from dtml.training.recipe import Member, TrainingConfig
 from flows.nightly.context import Desk
 from flows.nightly.fetch import fetch_bars
 

@@ -27,7 +27,7 @@ from dtml.checkpoints import Ensemble
 from dtml.inference import attention
 from dtml.layers.network import Batch, Network
 from dtml.model import DTML, ModelConfig
-from dtml.training.members import initialise
+from dtml.training.state import initialise
 from dtml.windows import WindowConfig, Windows
 
 DAYS, STOCKS, WINDOW, FEATURES = 23, 7, 3, 11

@@ -9,9 +9,9 @@ from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
 from dtml.layers.network import Batch, NetworkConfig
 from dtml.model import ModelConfig
-from dtml.training.fit import fit_members
-from dtml.training.members import Fit, Member, TrainingConfig, start
-from dtml.training.stacked import Span
+from dtml.training.fit import Span, fit_members
+from dtml.training.recipe import Member, TrainingConfig
+from dtml.training.state import Fit, start
 from tests.test_dtml_training import CPU, STOCKS, WINDOW, random_windows
 
 TRAIN, VALIDATION = random_windows(71), random_windows(29, seed=1)

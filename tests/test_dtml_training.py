@@ -20,10 +20,11 @@ from dtml.experiments import Experiment, nightly_of, vary
 from dtml.inference import attention, choose_device, member_probabilities, predict
 from dtml.layers.network import cross_entropy
 from dtml.model import DTML, ModelConfig
-from dtml.training.fit import EpochReport, _advance, fit_members, no_report, stack_members
-from dtml.training.members import Epoch, Fit, Member, TrainingConfig, state_file
-from dtml.training.stacked import Span
+from dtml.training.fit import EpochReport, Span, _advance, fit_members, no_report, stack_members
+from dtml.training.recipe import Epoch, Member, TrainingConfig
+from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows
+from translation.atomic_files import write_whole
 
 DAYS, STOCKS, WINDOW, FEATURES = 41, 5, 3, 11
 MODEL = ModelConfig(hidden=14, heads=2)
@@ -56,7 +57,7 @@ def fit(
     seed: int = 0,
     config: TrainingConfig = RECIPE,
     device: torch.device = CPU,
-    state_folder: Path | None = None,
+    state_folder: StateFolder | None = None,
     on_epoch: EpochReport = no_report,
 ) -> Fit:
     members = [Member(seed, MODEL, config)]
@@ -95,11 +96,12 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(tm
         if epoch.number == 3:
             raise KeyboardInterrupt
 
+    kept = StateFolder(tmp_path, write_whole)
     with pytest.raises(KeyboardInterrupt):
-        fit(state_folder=tmp_path, on_epoch=interrupt)
-    assert state_file(tmp_path, [Member(0, MODEL, RECIPE)]).exists()
+        fit(state_folder=kept, on_epoch=interrupt)
+    assert kept.file([Member(0, MODEL, RECIPE)]).exists()
     seen: list[int] = []
-    resumed = fit(state_folder=tmp_path, on_epoch=lambda _, epoch: seen.append(epoch.number))
+    resumed = fit(state_folder=kept, on_epoch=lambda _, epoch: seen.append(epoch.number))
     undisturbed = fit()
     assert seen == [3, 4, 5]  # the last one done is told once more, so that progress can count it
     assert_same_weights(resumed.best, undisturbed.best)
@@ -196,17 +198,17 @@ def ensemble() -> Ensemble:
 
 def test_a_checkpoint_comes_back_as_it_was_and_predicts_the_same_bytes(ensemble: Ensemble, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
-    sha = save_ensemble(ensemble, file)
+    sha = save_ensemble(ensemble, file, write_whole)
     again = load_ensemble(file, market="made", sha=sha)
     assert replace(again, weights={}) == replace(ensemble, weights={})
     assert_same_weights(again.weights, ensemble.weights)
     pd.testing.assert_frame_equal(predict(again, VALIDATION, CPU), predict(ensemble, VALIDATION, CPU), check_exact=True)
-    assert save_ensemble(again, tmp_path / "copy.safetensors") == sha
+    assert save_ensemble(again, tmp_path / "copy.safetensors", write_whole) == sha
 
 
 def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(ensemble: Ensemble, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
-    sha = save_ensemble(ensemble, file)
+    sha = save_ensemble(ensemble, file, write_whole)
     with pytest.raises(DtmlError, match="trained for market made, not other"):
         load_ensemble(file, market="other", sha=sha)
     damaged = bytearray(file.read_bytes())

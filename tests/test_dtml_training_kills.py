@@ -11,8 +11,10 @@ from test_dtml_training import MODEL, RECIPE, TRAIN, VALIDATION, WINDOW
 from dtml.checkpoints import Ensemble, read_tensors, save_ensemble, write_tensors
 from dtml.errors import DtmlError
 from dtml.training.fit import fit_members, stack_members
-from dtml.training.members import Member, TrainingConfig, state_file
+from dtml.training.recipe import Member, TrainingConfig
+from dtml.training.state import StateFolder
 from dtml.windows import WindowConfig
+from translation.atomic_files import write_whole
 
 SEEDS = (0, 1, 2, 3)
 LAST = replace(RECIPE, epochs=3)  # all members end together
@@ -27,9 +29,10 @@ class KilledError(BaseException):
 def train(recipe: TrainingConfig, stack: int, folder: Path, seeds: Sequence[int] = SEEDS) -> str:
     """Train the members, keep their state in `folder`, and return the SHA-256 of their checkpoint beside it."""
     members = [Member(seed, MODEL, recipe) for seed in seeds]
-    fits = fit_members(TRAIN, VALIDATION, members, device=CPU, state_folder=folder, stack=stack)
+    kept = StateFolder(folder, write_whole)
+    fits = fit_members(TRAIN, VALIDATION, members, device=CPU, state_folder=kept, stack=stack)
     ensemble = Ensemble("made", TRAIN.symbols, tuple(seeds), MODEL, WindowConfig(window=WINDOW), stack_members(fits))
-    return save_ensemble(ensemble, folder.with_suffix(".checkpoint"))
+    return save_ensemble(ensemble, folder.with_suffix(".checkpoint"), write_whole)
 
 
 def was_killed_at(number: int, monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> bool:
@@ -73,12 +76,12 @@ def test_what_a_smaller_training_left_changes_no_bit_of_a_larger_one(tmp_path: P
 
 def test_a_damaged_state_is_named_with_what_to_do(tmp_path: Path) -> None:
     train(LAST, 1, tmp_path, seeds=(0,))
-    file = state_file(tmp_path, [Member(0, MODEL, LAST)])
+    file = StateFolder(tmp_path, write_whole).file([Member(0, MODEL, LAST)])
     tensors, card = read_tensors(file)
     for damage in (
-        lambda: write_tensors(file, tensors, {}),
-        lambda: write_tensors(file, tensors | {"0.order": torch.ones(3)}, card),
-        lambda: write_tensors(file, {"0.order": tensors["0.order"]}, card),
+        lambda: write_tensors(file, tensors, {}, write_whole),
+        lambda: write_tensors(file, tensors | {"0.order": torch.ones(3)}, card, write_whole),
+        lambda: write_tensors(file, {"0.order": tensors["0.order"]}, card, write_whole),
         lambda: file.write_bytes(file.read_bytes()[:100]),
     ):
         damage()

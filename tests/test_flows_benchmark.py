@@ -20,7 +20,7 @@ from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import DtmlError, UsageError
 from dtml.model import ModelConfig
 from dtml.published import SETS, Figure, PaperSet, Recipe, grid, name_of, shortened
-from dtml.training.members import Epoch, Member, TrainingConfig
+from dtml.training.recipe import Epoch, Member, TrainingConfig
 from flows.benchmark.results import run_benchmark
 from flows.benchmark.train import Study, members_of, train_models
 from flows.commands.studies_work import run_paper

@@ -21,6 +21,7 @@ from dtml.markets import is_symbol, load_market_file
 from dtml.model import ModelConfig
 from dtml.sources.files import FileSource
 from dtml.windows import WindowConfig
+from translation.atomic_files import write_whole
 
 CARD: dict[str, Any] = {
     "format": 1, "market": "made", "symbols": ["A"], "seeds": [0], "network": "ModelConfig", "model": {}, "windows": {},
@@ -84,13 +85,13 @@ def test_a_checkpoint_that_is_wrong_is_one_line_even_with_its_own_hash(name: str
 def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(wrong: float, tmp_path: Path) -> None:
     file, weights = tmp_path / "model.safetensors", {"w": torch.ones(1, 6), "predict.bias": torch.ones(1, 3)}
     ensemble = Ensemble("made", ("A",), (0,), ModelConfig(), WindowConfig(), weights)
-    save_ensemble(ensemble, file)
+    save_ensemble(ensemble, file, write_whole)
     weights["predict.bias"][0, 1] = wrong
     said = r"1 of 3 weights of predict.bias are NaN or infinite: train it anew with a lower learning rate"
     with pytest.raises(DtmlError, match=f"^the model of made is not saved: {said}"):
-        save_ensemble(ensemble, tmp_path / "new.safetensors")
+        save_ensemble(ensemble, tmp_path / "new.safetensors", write_whole)
     assert not (tmp_path / "new.safetensors").exists()
-    write_tensors(file, weights, read_tensors(file)[1])
+    write_tensors(file, weights, read_tensors(file)[1], write_whole)
     with pytest.raises(DtmlError, match=f"model.safetensors can predict nothing: {said}") as caught:
         load_ensemble(file, market="made", sha=sha256(file))
     assert "\n" not in str(caught.value)

@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
 
 class Network(nn.Module, ABC):
-    """A network that can be one member of a stacked training (`dtml.training.stacked`).
+    """A network that can be one member of a stacked training (`dtml.training.fit`).
 
     It is called under `torch.vmap`: no flow of control that depends on data, no randomness but
     `dtml.layers.random`'s, which takes the place of torch's own dropout. Scalars that differ between members are

@@ -1,32 +1,220 @@
-"""Fit networks, many at once; an interrupted fit continues where it stopped.
+"""Fit networks, many at once; an interrupted fit resumes where it stopped.
 
 A member is one seed of one configuration: its initial weights, the order of its batches and its noise come from
 generators of its own, so its weights are the same whoever trains beside it.
+
+Members of one shape are stacked into a program: parameters, hyper-parameters and batches carry a leading axis of
+members. The sessions of a span lie on the device once; a batch is a list of days a member, its windows are positions.
+There is one code path: a single model is a program of one member.
 """
 
 import sys
+import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from threading import Event
 
 import torch
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from dtml.checkpoints import Weights
+from dtml.layers.network import Batch, Network, cross_entropy
+from dtml.layers.random import use_generators
 from dtml.markets.definition import LabelProtocol
-from dtml.training.members import Epoch, Fit, Member, optimiser_of, restore_state, save_state, start, state_file
-from dtml.training.stacked import Captured, Program, Span
+from dtml.training.recipe import Epoch, Member
+from dtml.training.state import Fit, StateFolder, optimiser_of, start
 from dtml.windows import Windows
 
 STACK_BYTES = 32 * 2**20  # of gates: what the members of a program may hold at once on CPU
 SWITCH_SECONDS = 0.0002  # for which a thread may keep the interpreter from the others, between two operations
 MOST_STACKED = 3  # on CPU: 10 seeds then fill 4 threads
+VALIDATED_DAYS = 64  # that all members see at once; how many they train on at once, their recipe says
 
 EpochReport = Callable[[Member, Epoch], None]
+
+
+@dataclass(frozen=True)
+class Span:
+    """The days of one span of time, whole, on one device; `days` are those on which a stock counts, on CPU."""
+
+    rows: Float[Tensor, "sessions symbols features"]
+    observed: Bool[Tensor, "all_days stocks"]
+    rises: Bool[Tensor, "all_days stocks"]
+    counted: Bool[Tensor, "all_days stocks"]
+    days: Int[Tensor, " days"]
+    window: int
+
+    @classmethod
+    def of(cls, windows: Windows, protocol: LabelProtocol, device: torch.device) -> "Span":
+        """The span of these windows; `protocol` says which stock-days count."""
+        counted = windows.labelled(protocol)
+        return cls(
+            rows=windows.rows().to(device),
+            observed=windows.observed.to(device),
+            rises=windows.rises().to(device),
+            counted=counted.to(device),
+            days=counted.any(dim=1).nonzero().squeeze(1),
+            window=windows.window,
+        )
+
+    def batch(self, days: Int[Tensor, "members days"], steps: Sequence[int], *, width: int | None = None) -> Batch:
+        """The batch of each member's days, as a `Batch` whose tensors have the leading axis of members.
+
+        A day is a row of the span. With a `width`, every member gets that many days, and distinct sessions for as
+        many: those added count nowhere, and shapes stay the same from step to step, as a captured graph needs.
+        """
+        real = days.shape[1]
+        if width is not None and width > real:
+            days = torch.cat([days, days[:, :1].expand(-1, width - real)], dim=1)
+        sessions, windows = zip(*(self._sessions(each) for each in days), strict=True)
+        most = max(map(len, sessions)) if width is None else min(days[0].numel() * self.window, len(self.rows))
+        needed = torch.stack([nn.functional.pad(each, (0, most - len(each))) for each in sessions])
+        device = self.rows.device
+        there = days.to(device)
+        counted = self.counted[there]
+        counted[:, real:] = False
+        return Batch(
+            rows=self.rows[needed.to(device)],
+            windows=torch.stack(windows).to(device),
+            observed=self.observed[there],
+            rises=self.rises[there],
+            counted=counted,
+            step=torch.tensor(steps, dtype=torch.float32, device=device),
+        )
+
+    def _sessions(self, days: Int[Tensor, " days"]) -> tuple[Tensor, Tensor]:
+        """The distinct sessions that the windows of these days hold, and each window as positions in them."""
+        held = days.unsqueeze(1) + torch.arange(self.window)
+        sessions, position = held.unique(return_inverse=True)
+        return sessions, position
+
+    def in_order(self) -> Iterator[Batch]:
+        """All counted days in order, a few at a time, for a program of any number of members: no leading axis."""
+        for days in self.days.split(VALIDATED_DAYS):
+            yield Batch(*(value[0] for value in self.batch(days.unsqueeze(0), [0])))
+
+
+class _Calling(nn.Module):
+    """A network whose call is one of its methods: what `functional_call` needs."""
+
+    def __init__(self, network: Network, method: str) -> None:
+        super().__init__()
+        self.network = network
+        self.method = method
+
+    def forward(self, *inputs: object) -> Tensor:
+        """Call the method for one member."""
+        found: Tensor = getattr(self.network, self.method)(*inputs)
+        return found
+
+
+class Program:
+    """Networks of one shape, stacked: losses and validation of all members at once.
+
+    `parameters` maps each name to a leaf tensor `[members, ...]`; each member's own parameters, which its optimiser
+    steps, are its rows.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[Network],
+        generators: Sequence[torch.Generator],
+        penalty: Sequence[float],
+        device: torch.device,
+    ) -> None:
+        # torch maps attention on CPU one member at a time and warns of it: there, programs have one
+        warnings.filterwarnings("ignore", message=".*_scaled_dot_product_flash_attention_for_cpu")
+        self.network = networks[0].to(device)
+        use_generators(self.network, *generators)
+        self.parameters = {
+            name: torch.stack([dict(network.named_parameters())[name].detach().to(device) for network in networks])
+            for name, _ in self.network.named_parameters()
+        }
+        self.buffers = {
+            name: torch.stack([dict(network.named_buffers())[name].to(device) for network in networks])
+            for name, _ in self.network.named_buffers()
+        }
+        for stacked in self.parameters.values():
+            stacked.requires_grad_()
+        self.penalty = torch.tensor(penalty, device=device)
+
+    def member(self, position: int) -> dict[str, Tensor]:
+        """One member's parameters: rows of the stacks, in the same memory."""
+        return {name: stacked.detach()[position] for name, stacked in self.parameters.items()}
+
+    def losses(self, batch: Batch) -> Float[Tensor, " members"]:
+        """The objective of each member on its own batch, in training."""
+        self.network.train()
+        objective = _Calling(self.network, "objective")
+        losses: Tensor = vmap(lambda own, each, weight: functional_call(objective, own, (each, weight)))(
+            self._state(), batch, self.penalty
+        )
+        return losses
+
+    def gradients(self, losses: Float[Tensor, " members"]) -> list[dict[str, Tensor]]:
+        """Each member's gradients, by the names of its parameters, laid out as these: a fused optimiser takes it so."""
+        parameters = tuple(self.parameters.values())
+        found = torch.autograd.grad(losses.sum(), parameters, materialize_grads=True)  # zeros for a part left out
+        named = dict(zip(self.parameters, found, strict=True))
+        return [{name: stacked[i].contiguous() for name, stacked in named.items()} for i in range(len(losses))]
+
+    @torch.no_grad()
+    def validate(self, span: Span) -> tuple[Float[Tensor, " members"], Float[Tensor, " members"]]:
+        """Cross-entropy and accuracy of each member over the counted stock-days of a span, counted on the device."""
+        self.network.eval()
+        state, network = self._state(), _Calling(self.network, "logits")
+        loss, right, counted = (torch.zeros_like(self.penalty) for _ in range(3))
+        for batch in span.in_order():
+            inputs = (batch.rows, batch.windows, batch.observed)
+            logits = vmap(lambda own, days: functional_call(network, own, days), in_dims=(0, None))(state, inputs)
+            size = batch.counted.sum()
+            loss += size * vmap(cross_entropy, in_dims=(0, None, None))(logits, batch.rises, batch.counted)
+            right += (((logits > 0) == batch.rises) & batch.counted).sum(dim=(1, 2))
+            counted += size
+        return loss / counted, right / counted
+
+    def _state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return parameters and buffers by the names that they have in `_Calling`."""
+        named = ({f"network.{name}": value for name, value in each.items()} for each in (self.parameters, self.buffers))
+        return next(named), next(named)
+
+
+class Captured:
+    """A program's step on CUDA, recorded once as a graph and replayed: losses and gradients of one batch.
+
+    Every batch has the shapes of the first. Masks keep coming from the members' own generators.
+    """
+
+    def __init__(self, program: Program, batch: Batch, generators: Sequence[torch.Generator]) -> None:
+        self.batch = Batch(*(value.clone() for value in batch))
+        states = [generator.get_state() for generator in generators]
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # libraries choose their kernels and workspaces before a recording
+            for _ in range(3):
+                program.gradients(program.losses(self.batch))
+        torch.cuda.current_stream().wait_stream(aside)
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        self.graph = torch.cuda.CUDAGraph()
+        for generator in generators:
+            self.graph.register_generator_state(generator)
+        with torch.cuda.graph(self.graph):
+            self.losses = program.losses(self.batch)
+            self.gradients = program.gradients(self.losses)
+
+    def __call__(self, batch: Batch) -> tuple[Float[Tensor, " members"], list[dict[str, Tensor]]]:
+        """Losses and gradients, in memory that the next call overwrites."""
+        for mine, new in zip(self.batch, batch, strict=True):
+            mine.copy_(new)
+        self.graph.replay()
+        return self.losses, self.gradients
 
 
 def no_report(_member: Member, _epoch: Epoch) -> None:
@@ -39,7 +227,7 @@ def fit_members(
     members: Sequence[Member],
     *,
     device: torch.device,
-    state_folder: Path | None = None,
+    state_folder: StateFolder | None = None,
     on_epoch: EpochReport = no_report,
     stack: int | None = None,
     begin: Sequence[Weights] | None = None,
@@ -126,10 +314,9 @@ def _stack_size(alike: Sequence[Member], train: Windows, device: torch.device) -
     return max(1, min(MOST_STACKED, STACK_BYTES // gates))
 
 
-def state_files(folder: Path, members: Sequence[Member], train: Windows, device: torch.device) -> list[Path]:
-    """Where `fit_members` keeps the state of these members in this folder, a file a program."""
-    groups = _programs(members, train, device, None)
-    return [state_file(folder, [members[position] for position in group]) for group in groups]
+def state_files(folder: StateFolder, members: Sequence[Member], train: Windows, device: torch.device) -> list[Path]:
+    """Return the files in which `fit_members` keeps the state of these members in this folder, one a program."""
+    return [folder.file([members[i] for i in group]) for group in _programs(members, train, device, None)]
 
 
 def _programs(members: Sequence[Member], train: Windows, device: torch.device, stack: int | None) -> list[list[int]]:
@@ -149,13 +336,11 @@ def _programs(members: Sequence[Member], train: Windows, device: torch.device, s
 
 
 def _fit_program(
-    fits: list[Fit], train: Span, validation: Span, state_folder: Path | None, on_epoch: EpochReport
+    fits: list[Fit], train: Span, validation: Span, state_folder: StateFolder | None, on_epoch: EpochReport
 ) -> Iterator[int]:
     """Train these members together; yields after each epoch. One that has finished leaves the stack."""
     stocks, device = train.observed.shape[1], train.rows.device
-    file = None if state_folder is None else state_file(state_folder, [fit.member for fit in fits])
-    if file is not None and file.exists():
-        restore_state(fits, file)
+    if state_folder is not None and state_folder.restore(fits):
         for fit in fits:
             on_epoch(fit.member, fit.epochs[-1])
     while active := [fit for fit in fits if not fit.finished]:
@@ -163,8 +348,8 @@ def _fit_program(
         step = _Step(program, [fit.noise for fit in active])
         while not any(fit.finished for fit in active):
             _epoch(active, program, step, train, validation)
-            if file is not None:
-                save_state(fits, file)
+            if state_folder is not None:
+                state_folder.save(fits)
             for fit in active:
                 on_epoch(fit.member, fit.epochs[-1])
             yield len(active[0].epochs)

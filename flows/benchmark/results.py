@@ -30,6 +30,7 @@ from dtml.windows import Windows, moves_between
 from flows.benchmark.train import Study, Trial, train_models, was_begun
 from flows.nightly.calibration import outcome_rows
 from flows.settings import data_folder, reports_folder, write_page
+from translation.atomic_files import write_whole
 
 Stage = Callable[[str, Callable[[], Any]], Any]
 
@@ -214,7 +215,7 @@ def _store_run(conn: Connection, study: Study, name: str, trial: Trial, test: Te
     """The model as a run with its predictions of the test span; weights lie in a checkpoint."""
     run_id = f"{study.id}-{name}"
     path = Path("models") / f"{run_id}.safetensors"
-    sha = None if trial.ensemble is None else save_ensemble(trial.ensemble, data_folder() / path)
+    sha = None if trial.ensemble is None else save_ensemble(trial.ensemble, data_folder() / path, write_whole)
     train, validation = study.spans(trial.window)
     losses = [
         {"seed": member.seed, "best_epoch": member.best_epoch, "epochs": list(member.epochs)}

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
 from functools import cached_property
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -29,11 +28,13 @@ from dtml.errors import DtmlError
 from dtml.inference import choose_device, member_probabilities
 from dtml.published import PaperSet, Recipe, grid
 from dtml.training.fit import EpochReport, fit_members, no_report, stack_members, state_files
-from dtml.training.members import Fit, Member
+from dtml.training.recipe import Member
+from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows
 from flows.nightly.context import Desk, stored_bars
 from flows.nightly.train import windows_of
 from flows.settings import data_folder
+from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -274,10 +275,11 @@ def _train_classifier(study: Study, kind: Kind) -> Trial:
     )
 
 
-def _state_folder(market: str, train: Windows, validation: Windows) -> Path:
+def _state_folder(market: str, train: Windows, validation: Windows) -> StateFolder:
     """Where trainings on exactly these days keep their state: one that is there is not done again."""
     digest = hashlib.sha256(f"{version('dtml-nightshift')} {version('torch')}".encode())
     for windows in (train, validation):
         for values in (windows.rows(), windows.observed, windows.movement):
             digest.update(values.contiguous().numpy().tobytes())
-    return data_folder() / "training" / f"paper-{market}-{train.window}-{digest.hexdigest()[:8]}"
+    folder = data_folder() / "training" / f"paper-{market}-{train.window}-{digest.hexdigest()[:8]}"
+    return StateFolder(folder, write_whole)

@@ -23,7 +23,7 @@ from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.sessions import last_closed_session, require_session
 from dtml.sources import Fetched, Source, open_source
 from dtml.sources.simulated import SimulatedSource
-from dtml.training.members import TrainingConfig
+from dtml.training.recipe import TrainingConfig
 from dtml.windows import WindowConfig
 
 

@@ -24,7 +24,7 @@ from dtml.evaluation.calibration import Calibration
 from dtml.inference import choose_device
 from dtml.prices.sessions import next_session, previous_session, sessions_between
 from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
-from dtml.training.members import Fit
+from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows, build_windows
 from flows.nightly.calibration import calibrate_on, calibration_of
 from flows.nightly.context import Desk, stored_bars
@@ -32,6 +32,7 @@ from flows.nightly.fetch import history_start
 from flows.nightly.training_states import drop_states, states_folder
 from flows.progress import training_progress
 from flows.settings import data_folder
+from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +183,7 @@ def fit_bars(
         validation,
         desk.experiment.members_of(),
         device=choose_device(desk.device),
-        state_folder=folder,
+        state_folder=StateFolder(folder, write_whole),
         on_epoch=on_epoch,
         begin=None if previous is None else [previous.ensemble.member(i) for i in range(desk.experiment.members)],
     )
@@ -280,7 +281,7 @@ def load_run(desk: Desk, run: Mapping[str, Any]) -> Model:
 def _row(desk: Desk, run_id: str, fitted: Fitted) -> dict[str, Any]:
     """Keep the weights in a checkpoint; what of the run's row does not depend on the bars."""
     path = Path("models") / f"{run_id}.safetensors"
-    sha = save_ensemble(fitted.ensemble, data_folder() / path)
+    sha = save_ensemble(fitted.ensemble, data_folder() / path, write_whole)
     losses = [
         {"seed": fit.member.seed, "best_epoch": fit.best_epoch, "epochs": [asdict(epoch) for epoch in fit.epochs]}
         for fit in fitted.fits

@@ -29,6 +29,7 @@ from flows.nightly.fetch import history_start
 from flows.nightly.train import fit_bars
 from flows.replay.night import FIGURES, Archive, made_by, stocks_of
 from flows.settings import data_folder
+from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +225,7 @@ def _put_back(archive: Archive, run: Mapping[str, Any], ensemble: Ensemble, sha:
             f"({computed}): restore its checkpoint from a backup, train it again on the machine that did, or go on "
             f"with new ones: `dtml train {run['market']}`"
         )
-    save_ensemble(ensemble, data_folder() / run["checkpoint_path"])
+    save_ensemble(ensemble, data_folder() / run["checkpoint_path"], write_whole)
 
 
 def _listed(archive: Archive, known: set[str], as_of: date) -> set[str]:

@@ -38,7 +38,7 @@ from dtml.model import DTML, ModelConfig
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources.simulated import SimulatedMarket
 from dtml.training.fit import fit_members
-from dtml.training.members import Fit
+from dtml.training.state import Fit
 from dtml.windows import Windows
 from flows.nightly.context import Desk, experiment_of, stored_bars
 

@@ -1,7 +1,6 @@
-"""One member of a training: its recipe, its state from epoch to epoch, and that state on disk."""
+"""The state of one member in training, from its first weights to its last epoch, and that state on disk."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,63 +10,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from dtml.checkpoints import Weights, read_tensors, write_tensors
-from dtml.errors import DtmlError, UsageError
-from dtml.layers.network import Network, NetworkConfig
-from dtml.markets.definition import LabelProtocol
+from dtml.checkpoints import Weights, WriteWhole, read_tensors, write_tensors
+from dtml.errors import DtmlError
+from dtml.layers.network import Network
 from dtml.model import ContextNormalisation
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """The recipe; the defaults are the paper's."""
-
-    protocol: LabelProtocol = "paper"  # the stock-days that the loss and the validation count
-    epochs: int = 200
-    batch_days: int = 64
-    learning_rate: float = 1e-3
-    penalty: float = 1.0  # weight of the network's own regularisation: lambda, for DTML
-    first_kept_epoch: int = 10  # earlier ones are never kept
-    patience: int | None = None  # epochs without a better validation accuracy before the fit stops
-    clip: float | None = None  # largest norm of a step's gradient
-
-    def __post_init__(self) -> None:
-        counts = (self.epochs, self.batch_days, self.first_kept_epoch, 1 if self.patience is None else self.patience)
-        if min(counts) < 1:
-            raise UsageError(f"epochs, batch_days, first_kept_epoch and patience are 1 or more; got {counts}")
-        if self.learning_rate <= 0 or self.penalty < 0 or (self.clip is not None and self.clip <= 0):
-            raise UsageError(
-                "learning_rate and clip are above 0, penalty 0 or more; "
-                f"got {self.learning_rate}, {self.clip}, {self.penalty}"
-            )
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one pass over the training days left behind.
-
-    `loss` is the objective, `validation_loss` the cross-entropy: means over batches and over counted stock-days.
-    """
-
-    number: int
-    loss: float
-    validation_loss: float
-    validation_acc: float
-
-
-@dataclass(frozen=True)
-class Member:
-    """One column of a stacked training."""
-
-    seed: int
-    model: NetworkConfig
-    training: TrainingConfig
-
-    @property
-    def name(self) -> str:
-        """Seed and a digest of the configuration: the same member has the same name in every run."""
-        config = [type(self.model).__name__, asdict(self.model), asdict(self.training)]
-        return f"{self.seed}-{hashlib.sha256(json.dumps(config).encode()).hexdigest()[:12]}"
+from dtml.training.recipe import Epoch, Member
 
 
 @dataclass
@@ -157,46 +104,59 @@ def optimiser_of(member: Member, weights: Weights) -> torch.optim.Adam:
     return torch.optim.Adam(weights.values(), lr=member.training.learning_rate, fused=True)
 
 
-def state_file(folder: Path, members: Sequence[Member]) -> Path:
-    """Where the state of the members of one program lies.
+@dataclass(frozen=True)
+class StateFolder:
+    """A folder that keeps the state of trainings after each epoch, so that an interrupted one resumes.
 
-    One file for all: members of different epochs could not go on in the stack that they began in, and in another one
-    their sums are grouped otherwise, which changes last bits.
+    The members trained in one stack share a file: members of different epochs could not resume in the stack that they
+    began in, and in another one their sums are grouped otherwise, which changes last bits.
     """
-    names = " ".join(member.name for member in members)
-    return folder / f"program-{hashlib.sha256(names.encode()).hexdigest()[:12]}.safetensors"
+
+    path: Path
+    write: WriteWhole
+
+    def file(self, members: Sequence[Member]) -> Path:
+        """Return the file that holds the state of these members, trained together."""
+        names = " ".join(member.name for member in members)
+        return self.path / f"program-{hashlib.sha256(names.encode()).hexdigest()[:12]}.safetensors"
+
+    def save(self, fits: Sequence[Fit]) -> None:
+        """Write all that the next epoch of these fits needs, whole or not at all."""
+        tensors: Weights = {}
+        for position, fit in enumerate(fits):
+            tensors |= {f"{position}.{name}": value for name, value in _tensors(fit).items()}
+        cards = [
+            {"best_epoch": fit.best_epoch, "steps": fit.steps, "epochs": list(map(asdict, fit.epochs))} for fit in fits
+        ]
+        write_tensors(self.file([fit.member for fit in fits]), tensors, {"members": cards}, self.write)
+
+    def restore(self, fits: Sequence[Fit]) -> bool:
+        """Put these fits where `save` left them, and say whether it left anything.
+
+        They end with the weights of a training that nothing interrupted. Raises DtmlError for a file that is damaged.
+        """
+        file = self.file([fit.member for fit in fits])
+        if not file.exists():
+            return False
+        try:
+            tensors, card = read_tensors(file)
+            for position, (fit, told) in enumerate(zip(fits, card["members"], strict=True)):
+                _put_back(fit, _under(f"{position}.", tensors), told)
+        except (DtmlError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise DtmlError(f"the state of a training is damaged ({error}): delete {file} to begin anew") from error
+        return True
 
 
-def save_state(fits: Sequence[Fit], file: Path) -> None:
-    """Write all that the next epoch of a program needs, whole or not at all."""
-    tensors: Weights = {}
-    for position, fit in enumerate(fits):
-        moments = {
-            f"adam.{i}.{name}": value
-            for i, state in fit.optimiser.state_dict()["state"].items()
-            for name, value in state.items()
-        }
-        generators = {"order": fit.order.get_state(), "noise": fit.noise.get_state()}
-        weights = {f"weights.{name}": value for name, value in fit.weights.items()}
-        best = {f"best.{name}": value for name, value in fit.best.items()}
-        tensors |= {f"{position}.{name}": value for name, value in (weights | best | moments | generators).items()}
-    cards = [
-        {"best_epoch": fit.best_epoch, "steps": fit.steps, "epochs": list(map(asdict, fit.epochs))} for fit in fits
-    ]
-    write_tensors(file, tensors, {"members": cards})
-
-
-def restore_state(fits: Sequence[Fit], file: Path) -> None:
-    """Go on from what `save_state` wrote; fits end with the weights that undisturbed ones would have.
-
-    Raises DtmlError for a file that is damaged.
-    """
-    try:
-        tensors, card = read_tensors(file)
-        for position, (fit, told) in enumerate(zip(fits, card["members"], strict=True)):
-            _put_back(fit, _under(f"{position}.", tensors), told)
-    except (DtmlError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise DtmlError(f"the state of a training is damaged ({error}): delete {file} to begin anew") from error
+def _tensors(fit: Fit) -> Weights:
+    moments = {
+        f"adam.{i}.{name}": value
+        for i, state in fit.optimiser.state_dict()["state"].items()
+        for name, value in state.items()
+    }
+    generators = {"order": fit.order.get_state(), "noise": fit.noise.get_state()}
+    weights = {f"weights.{name}": value for name, value in fit.weights.items()}
+    best = {f"best.{name}": value for name, value in fit.best.items()}
+    return weights | best | moments | generators
 
 
 def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:

@@ -1,0 +1,61 @@
+"""What is trained: the recipe of a training, one seed of one configuration, and the figures of an epoch."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+from dtml.errors import UsageError
+from dtml.layers.network import NetworkConfig
+from dtml.markets.definition import LabelProtocol
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The recipe; the defaults are the paper's."""
+
+    protocol: LabelProtocol = "paper"  # the stock-days that the loss and the validation count
+    epochs: int = 200
+    batch_days: int = 64
+    learning_rate: float = 1e-3
+    penalty: float = 1.0  # weight of the network's own regularisation: lambda, for DTML
+    first_kept_epoch: int = 10  # earlier ones are never kept
+    patience: int | None = None  # epochs without a better validation accuracy before the fit stops
+    clip: float | None = None  # largest norm of a step's gradient
+
+    def __post_init__(self) -> None:
+        counts = (self.epochs, self.batch_days, self.first_kept_epoch, 1 if self.patience is None else self.patience)
+        if min(counts) < 1:
+            raise UsageError(f"epochs, batch_days, first_kept_epoch and patience are 1 or more; got {counts}")
+        if self.learning_rate <= 0 or self.penalty < 0 or (self.clip is not None and self.clip <= 0):
+            raise UsageError(
+                "learning_rate and clip are above 0, penalty 0 or more; "
+                f"got {self.learning_rate}, {self.clip}, {self.penalty}"
+            )
+
+
+@dataclass(frozen=True)
+class Member:
+    """One seed of one configuration, trained on its own or stacked with others."""
+
+    seed: int
+    model: NetworkConfig
+    training: TrainingConfig
+
+    @property
+    def name(self) -> str:
+        """Return the seed and a digest of the configuration: the same member has the same name in every run."""
+        config = [type(self.model).__name__, asdict(self.model), asdict(self.training)]
+        return f"{self.seed}-{hashlib.sha256(json.dumps(config).encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The figures of one pass over the training days.
+
+    `loss` is the objective, `validation_loss` the cross-entropy: means over batches and over counted stock-days.
+    """
+
+    number: int
+    loss: float
+    validation_loss: float
+    validation_acc: float
