@@ -19,8 +19,8 @@ from dtml.model import ModelConfig
 from dtml.windows import WindowConfig
 
 Weights = dict[str, Tensor]
-# Lets a function fill a file, which is then there whole or not at all: `translation.atomic_files.write_whole`, handed in by
-# flows, as this floor sees of translation the Transformer alone.
+# Lets a function fill a file, which is then there whole or not at all: `translation.atomic_files.write_whole`. flows
+# hands it in, as this floor sees of translation the Transformer alone.
 WriteWhole = Callable[[Path, Callable[[Path], object]], None]
 
 FORMAT = 1
