@@ -29,8 +29,8 @@ from translation.decoding.beam_search import Search, search
 from translation.errors import UsageError
 from translation.models import Model, load_model
 from translation.scoring import tokenizer_of
-from translation.training.distributed import ALONE
-from translation.training.from_recipe import Watch, train_model
+from translation.training.distributed import SINGLE_PROCESS
+from translation.training.from_recipe import TrainingCallbacks, train_model
 
 Rows = list[tuple[int, ...]]  # translations
 Engine = Callable[[int], Rows]  # by a number of beams
@@ -44,7 +44,12 @@ def trained(folder: Path | None, temporary: Path) -> tuple[Model, list[Pair]]:
         recipe, _ = demo_recipe(temporary)
         cpu = torch.device("cpu")
         done = train_model(
-            recipe, temporary / "models", work=temporary / "work", device=cpu, group=ALONE, watch=Watch()
+            recipe,
+            temporary / "models",
+            work=temporary / "work",
+            device=cpu,
+            process_group=SINGLE_PROCESS,
+            callbacks=TrainingCallbacks(),
         )
         assert done is not None
         return done.model, list(recipe.tests["test"].pairs())
@@ -56,7 +61,7 @@ def trained(folder: Path | None, temporary: Path) -> tuple[Model, list[Pair]]:
 
 def ours(model: Model, sources: Sequence[Sequence[int]]) -> Engine:
     """Our search."""
-    return lambda beams: [found[0].tokens for found in search(model.stepper, sources, Search(beams=beams, alpha=0.0))]
+    return lambda beams: [found[0].tokens for found in search(model.decoder, sources, Search(beams=beams, alpha=0.0))]
 
 
 def ctranslate2(model: Model, sources: Sequence[Sequence[int]], folder: Path, threads: int, kind: str) -> Engine:
@@ -100,7 +105,7 @@ def show(model: Model, pairs: list[Pair], beams: int, seconds: dict[str, float],
 def show_stops(model: Model, sources: Sequence[Sequence[int]]) -> None:
     """What it costs that a search stops no sooner than nothing better can come, without and with a length penalty."""
     for how in (Search(alpha=0.0), Search()):
-        stops = stops_of(model.stepper, sources, how)
+        stops = stops_of(model.decoder, sources, how)
         print(
             f"beam {how.beams}, alpha {how.alpha}: {stops.exact:.1f} steps a sentence until none can be better, "
             f"{stops.hasty:.1f} until {how.beams} have ended, which says the same of {stops.same:.1%}",

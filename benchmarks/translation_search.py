@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from translation.data.tokenizer import END
 from translation.decoding import beam_search as decoding
 from translation.decoding.beam_search import Hypothesis, Search, search
-from translation.decoding.incremental import Stepper, TransformerStepper
+from translation.decoding.incremental import IncrementalDecoder, IncrementalTransformer
 from translation.transformer import Transformer, TransformerConfig, Weights
 
 SIZE = TransformerConfig(10_000, 10_000, d_model=128, heads=4, d_ff=256, encoder_layers=4, decoder_layers=4)
@@ -38,11 +38,11 @@ class Prefixes:
     tokens: Tensor  # [sentences, beams, positions]
 
     def reorder(self, origin: Tensor) -> None:
-        """See `State`."""
+        """See `DecoderState`."""
         self.tokens = self.tokens[torch.arange(len(origin)).unsqueeze(-1), origin]
 
     def keep(self, sentences: Tensor) -> None:
-        """See `State`."""
+        """See `DecoderState`."""
         self.memory, self.memory_mask = self.memory[sentences], self.memory_mask[sentences]
         self.tokens = self.tokens[sentences]
 
@@ -54,11 +54,11 @@ class Anew:
         self.network = network
 
     def start(self, source: Tensor, beams: int, limit: int) -> Prefixes:  # noqa: ARG002
-        """See `Stepper`."""
+        """See `IncrementalDecoder`."""
         return Prefixes(*self.network.encode(source), source.new_zeros(len(source), beams, 0))
 
     def step(self, state: Prefixes, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """See `Stepper`; only the last position is asked what comes next."""
+        """See `IncrementalDecoder`; only the last position is asked what comes next."""
         state.tokens = torch.cat([state.tokens, tokens.unsqueeze(-1)], dim=-1)
         beams, positions = state.tokens.shape[1:]
         memory, memory_mask = (each.repeat_interleave(beams, 0) for each in (state.memory, state.memory_mask))
@@ -74,11 +74,11 @@ class Passes(Anew):
     """The Transformer as it is trained, a whole pass at each step: source, prefix, and scores of every position."""
 
     def start(self, source: Tensor, beams: int, limit: int) -> Prefixes:  # noqa: ARG002
-        """See `Stepper`."""
+        """See `IncrementalDecoder`."""
         return Prefixes(source, source, source.new_zeros(len(source), beams, 0))
 
     def step(self, state: Prefixes, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """See `Stepper`."""
+        """See `IncrementalDecoder`."""
         state.tokens = torch.cat([state.tokens, tokens.unsqueeze(-1)], dim=-1)
         beams = tokens.shape[-1]
         source, prefix = state.memory.repeat_interleave(beams, 0), state.tokens.flatten(0, 1)
@@ -89,17 +89,17 @@ class Passes(Anew):
 class Ending:
     """A network that ends after so many steps, and not before."""
 
-    def __init__(self, stepper: Stepper, steps: int) -> None:
-        self.stepper, self.left, self.steps = stepper, steps, steps
+    def __init__(self, decoder: IncrementalDecoder, steps: int) -> None:
+        self.decoder, self.left, self.steps = decoder, steps, steps
 
     def start(self, source: Tensor, beams: int, limit: int) -> Any:
-        """See `Stepper`."""
+        """See `IncrementalDecoder`."""
         self.left = self.steps
-        return self.stepper.start(source, beams, limit)
+        return self.decoder.start(source, beams, limit)
 
     def step(self, state: Any, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """See `Stepper`."""
-        scores, weights = self.stepper.step(state, tokens, need_weights=need_weights)
+        """See `IncrementalDecoder`."""
+        scores, weights = self.decoder.step(state, tokens, need_weights=need_weights)
         self.left -= 1
         scores[..., END] = -CERTAIN if self.left else CERTAIN
         return scores, weights
@@ -129,7 +129,7 @@ class _Watched(decoding._Sentence):
         return done
 
 
-def stops_of(stepper: Stepper, sources: Sequence[Sequence[int]], how: Search) -> Stops:
+def stops_of(decoder: IncrementalDecoder, sources: Sequence[Sequence[int]], how: Search) -> Stops:
     """Both stops, of one search; no machine's pace is in it."""
     watched: dict[int, _Watched] = {}
 
@@ -137,7 +137,7 @@ def stops_of(stepper: Stepper, sources: Sequence[Sequence[int]], how: Search) ->
         return watched.setdefault(number, _Watched(number, source, how))
 
     with patch.object(decoding, "_Sentence", watch):
-        found = search(stepper, sources, how)
+        found = search(decoder, sources, how)
     hasty = [each.hasty for each in watched.values() if each.hasty is not None]
     same = [each.hasty is not None and each.hasty[1] == found[number][0].tokens for number, each in watched.items()]
     exact = sum(each.steps for each in watched.values()) / len(watched)
@@ -182,13 +182,13 @@ def _sources(count: int) -> list[list[int]]:
 
 def _rates(network: Transformer, sources: list[list[int]], how: Search, steps: int, rounds: int) -> list[float]:
     """Sentences a second by whole passes, anew and with what was kept; all must say the same."""
-    steppers: tuple[Stepper, ...] = (Passes(network), Anew(network), TransformerStepper(network))
-    seconds: list[list[float]] = [[] for _ in steppers]
+    decoders: tuple[IncrementalDecoder, ...] = (Passes(network), Anew(network), IncrementalTransformer(network))
+    seconds: list[list[float]] = [[] for _ in decoders]
     for _ in range(rounds):
         said = []
-        for took, stepper in zip(seconds, steppers, strict=True):
+        for took, decoder in zip(seconds, decoders, strict=True):
             begun = time.perf_counter()
-            found = search(Ending(stepper, steps), sources, how)
+            found = search(Ending(decoder, steps), sources, how)
             took.append(time.perf_counter() - begun)
             said.append([_tokens(each) for each in found])
         if any(each != said[0] for each in said):

@@ -25,14 +25,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.panel import SHARED
-from translation.data.batches import Batch, batch_of, order
+from translation.data.batches import Batch, batch_indices, batch_of
 from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.synthetic import made_pairs
 from translation.data.tokenizer import PAD, Tokenizer
-from translation.training.distributed import ALONE
+from translation.training.distributed import SINGLE_PROCESS
 from translation.training.loop import TrainingConfig
 from translation.training.loss import smoothed_loss
-from translation.training.step import Update, batch_loss, quicken_dropout
+from translation.training.step import TrainingStep, batch_loss, use_fast_dropout
 from translation.transformer import MultiHeadAttention, Transformer, TransformerConfig, sinusoids
 
 VOCABULARY, MADE_VOCABULARY, MADE = 10_000, 600, 29_000
@@ -110,9 +110,9 @@ def ways() -> list[Way]:
     """From the plain loop to ours, one difference at a time."""
     config = replace(SIZE, dropout=0.3)
     network = config.build().train()
-    quicken_dropout(network)
+    use_fast_dropout(network)
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-    update = Update(network, optimiser, CONFIG.label_smoothing, CONFIG.clip, torch.device("cpu"), ALONE)
+    update = TrainingStep(network, optimiser, CONFIG.label_smoothing, CONFIG.clip, torch.device("cpu"), SINGLE_PROCESS)
 
     def ours(batch: Batch) -> None:
         update([batch], RATE)
@@ -209,7 +209,7 @@ def examples_to_learn(tokenizer: Path | None) -> Examples:
 def orders(examples: Examples) -> dict[bool, Iterator[Batch]]:
     """Endless batches by length (`True`) and shuffled ones, which have as many sentences on average."""
     generator = torch.Generator().manual_seed(0)
-    bucketed = order(examples, CONFIG.batch_tokens, generator)
+    bucketed = batch_indices(examples, CONFIG.batch_tokens, generator)
     sentences = round(len(examples) / len(bucketed))
     shuffled = [each.numpy() for each in torch.randperm(len(examples), generator=generator).split(sentences)]
     found = {}
@@ -248,7 +248,7 @@ def main() -> None:
     asked.add_argument("--tokenizer", type=Path, help="one that a training has kept")
     options = asked.parse_args()
     examples = examples_to_learn(options.tokenizer)
-    check_losses(batch_of(examples, order(examples, CONFIG.batch_tokens // 4, None)[20]))
+    check_losses(batch_of(examples, batch_indices(examples, CONFIG.batch_tokens // 4, None)[20]))
     before = torch.get_num_threads()
     for threads in options.threads:
         torch.set_num_threads(threads)

@@ -10,7 +10,7 @@ from functools import cache
 from types import FrameType
 
 from flows.service.prefect_server import stop_temporary_servers
-from translation.exit_with_parent import end_with
+from translation.exit_with_parent import exit_with_parent
 
 SERVICE = "DTML_SERVICE"  # the process of `dtml serve` that a run was started by
 GO_ON = "interrupted: run the same command again to go on"
@@ -44,7 +44,7 @@ def signals_of(attended: bool) -> Iterator[None]:
 def end_with_service() -> None:
     """End a run that `dtml serve` started when the service ends, however that was."""
     if service := os.environ.get(SERVICE):
-        end_with(int(service))
+        exit_with_parent(int(service))
 
 
 @cache
@@ -55,4 +55,4 @@ def end_with_parent() -> None:
         return
 
     assert parent.pid is not None
-    end_with(parent.pid)
+    exit_with_parent(parent.pid)

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from translation.data.corpus import Corpus, Examples, Rules, clean
-from translation.data.language_id import Direction, piece_counts
+from translation.data.language_id import LanguageIdentifier, piece_counts
 from translation.data.synthetic import LANGUAGES, made_pairs
 from translation.data.tokenizer import Tokenizer
-from translation.models import Card, Model, network_of
+from translation.models import Card, Model, build_network
 from translation.recipes import Recipe
 from translation.training.checkpoints import Progress
-from translation.training.loop import Check, Sitting, TrainingConfig, train_network
+from translation.training.loop import Check, TrainingConfig, TrainingContext, train_network
 
 VOCABULARY, WIDTH, PAIRS = 350, 16, 96
 CPU = torch.device("cpu")
@@ -25,6 +25,8 @@ NETWORK = {"d_model": WIDTH, "heads": 2, "d_ff": 32, "encoder_layers": 1, "decod
 CONFIG = TrainingConfig(
     batch_tokens=512, updates=12, warmup=6, peak=0.01, check_every=3, average=3, patience=100, seed=1
 )
+# The first process has the mean of the kept weights, the others the last ones: of one check, these are the same.
+LAST_WEIGHTS = replace(CONFIG, average=1)
 
 
 @cache
@@ -42,7 +44,7 @@ def drawn(seed: int = 0, kind: str = "transformer", **told: Any) -> nn.Module:
     torch.manual_seed(seed)
     values = {"d_model": WIDTH, "dropout": 0.1} if kind == "rnn" else NETWORK
     size = tokenizer().size
-    return network_of(kind, {"source_vocabulary": size, "target_vocabulary": size} | values | told)
+    return build_network(kind, {"source_vocabulary": size, "target_vocabulary": size} | values | told)
 
 
 def trained(
@@ -55,8 +57,8 @@ def trained(
 ) -> tuple[nn.Module, Progress]:
     """A new network after a training in a folder; `told` is of the network."""
     network = drawn(**told)
-    sitting = Sitting(folder=folder, key="made", on_check=on_check)
-    return network, train_network(network, WIDTH, examples(seed), examples(2, 24), config, sitting)
+    context = TrainingContext(folder=folder, key="made", on_check=on_check)
+    return network, train_network(network, WIDTH, examples(seed), examples(2, 24), config, context)
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
@@ -70,7 +72,7 @@ def model_of(network: nn.Module, kind: str, values: dict[str, Any], *, target: T
     source, other = tokenizer(), tokenizer() if target is None else target
     found = clean(made_pairs(PAIRS, 1), source, other, Rules())
     card = Card("made", kind, "tiny", *LANGUAGES, values, (source.digest, other.digest), "", {"pairs": PAIRS})
-    return Model(card, network.eval(), source, other, Direction.fit(*piece_counts(found, source, other)))
+    return Model(card, network.eval(), source, other, LanguageIdentifier.fit(*piece_counts(found, source, other)))
 
 
 def written(file: Path, count: int, seed: int) -> Corpus:

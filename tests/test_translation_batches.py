@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from translation.data.batches import batch_of, order
+from translation.data.batches import batch_indices, batch_of
 from translation.data.corpus import Corpus, Examples, Rules, Sentences, clean
 from translation.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from translation.errors import UsageError
@@ -37,7 +37,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 @pytest.mark.parametrize("seed", [None, 0, 1])
 def test_every_example_comes_once_an_epoch(examples: Examples, seed: int | None) -> None:
-    cut = order(examples, TOKENS, None if seed is None else seeded(seed))
+    cut = batch_indices(examples, TOKENS, None if seed is None else seeded(seed))
     assert sorted(np.concatenate(cut)) == list(range(COUNT))
     widths = [1 + max(examples.source_lengths[each].max(), examples.target_lengths[each].max()) for each in cut]
     assert all(len(each) * width <= TOKENS for each, width in zip(cut, widths, strict=True))
@@ -49,7 +49,7 @@ def test_rows_hold_the_sentences_with_begin_and_end(examples: Examples) -> None:
         source, target = (tuple(side.tolist()) for side in examples[index])
         expected[(*source, END), (BEGIN, *target), (*target, END)] += 1
     found: Counter[tuple[tuple[int, ...], ...]] = Counter()
-    for indices in order(examples, TOKENS, seeded()):
+    for indices in batch_indices(examples, TOKENS, seeded()):
         batch = batch_of(examples, indices)
         parts = batch.source, batch.target_input, batch.target_output
         assert {part.dtype for part in parts} == {torch.int64}
@@ -66,7 +66,7 @@ def test_rows_hold_the_sentences_with_begin_and_end(examples: Examples) -> None:
 
 def test_a_batch_of_nothing_is_refused(examples: Examples) -> None:
     with pytest.raises(UsageError, match="a batch has 1 token or more"):
-        order(examples, 0, None)
+        batch_indices(examples, 0, None)
 
 
 @pytest.mark.skipif(not TRAIN.is_dir(), reason="shared data is not beside this clone")
@@ -75,6 +75,6 @@ def test_nearly_all_target_positions_of_real_captions_are_real() -> None:
     pairs = list(corpus.pairs())
     tokenizer = Tokenizer.train((text for pair in pairs for text in pair), 10_000)
     examples = clean(pairs, tokenizer, tokenizer, Rules())
-    epoch = [batch_of(examples, indices) for indices in order(examples, 4096, seeded())]
+    epoch = [batch_of(examples, indices) for indices in batch_indices(examples, 4096, seeded())]
     assert sum(batch.tokens for batch in epoch) == examples.target_lengths.sum() + len(examples)
     assert sum(batch.tokens for batch in epoch) / sum(batch.target_output.numel() for batch in epoch) > 0.97

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from translation.data.tokenizer import BEGIN, END
 from translation.decoding.beam_search import Hypothesis, Search, best_tokens, search
-from translation.decoding.incremental import KeysValues, TransformerStepper
+from translation.decoding.incremental import IncrementalTransformer, KeyValueCache
 from translation.errors import TranslationError
-from translation.seq2seq import RecurrentConfig, RecurrentStepper
+from translation.seq2seq import IncrementalRnn, RecurrentConfig
 from translation.transformer import Transformer, TransformerConfig, Weights
 
 VOCABULARY = 23
@@ -25,7 +25,7 @@ A, B = 4, 5
 Probabilities = dict[int, float]
 
 
-def network_of(seed: int) -> Transformer:
+def build_network(seed: int) -> Transformer:
     """Random, with attention so sharp that what is said depends on the source."""
     torch.manual_seed(seed)
     network = SMALL.build().double().eval()
@@ -40,11 +40,11 @@ class Willing:
     """A random Transformer made loath to repeat a token, which they like to, and readier to end the later it is."""
 
     def __init__(self, network: Transformer) -> None:
-        self.network, self.stepper = network, TransformerStepper(network)
-        self.start = self.stepper.start
+        self.network, self.decoder = network, IncrementalTransformer(network)
+        self.start = self.decoder.start
 
-    def step(self, state: KeysValues, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        scores, weights = self.stepper.step(state, tokens, need_weights=need_weights)
+    def step(self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+        scores, weights = self.decoder.step(state, tokens, need_weights=need_weights)
         return self._biased(scores, tokens, torch.tensor(state.length - 1)), weights
 
     def whole(self, source: Sequence[int], said: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -135,7 +135,7 @@ def said_by(found: list[list[Hypothesis]]) -> list[list[tuple[int, ...]]]:
 
 @pytest.fixture(scope="module")
 def willing() -> Willing:
-    return Willing(network_of(0))
+    return Willing(build_network(0))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
@@ -207,7 +207,7 @@ def test_each_says_its_true_probability_and_attention(willing: Willing, beams: i
 def test_a_network_without_attention_shows_none() -> None:
     network = RecurrentConfig(VOCABULARY, VOCABULARY, d_model=8, attention="none").build().eval()
     how = Search(beams=2, extra=3, with_attention=True)
-    found = search(RecurrentStepper(network), [source for source in SOURCES if source], how)
+    found = search(IncrementalRnn(network), [source for source in SOURCES if source], how)
     assert all(each.attention is None for sentence in found for each in sentence)
 
 
@@ -275,13 +275,13 @@ def test_a_network_without_numbers_is_refused() -> None:
 class Short:
     """A machine whose memory suffices for so many sentences at once."""
 
-    def __init__(self, stepper: Willing, most: int) -> None:
-        self.stepper, self.most, self.step = stepper, most, stepper.step
+    def __init__(self, decoder: Willing, most: int) -> None:
+        self.decoder, self.most, self.step = decoder, most, decoder.step
 
-    def start(self, source: Tensor, beams: int, limit: int) -> KeysValues:
+    def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
         if len(source) > self.most:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return self.stepper.start(source, beams, limit)
+        return self.decoder.start(source, beams, limit)
 
 
 def test_what_finds_no_memory_is_searched_by_halves(willing: Willing) -> None:

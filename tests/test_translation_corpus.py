@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from translation.data.corpus import CHUNK, Corpus, Pair, Rules, check_direction, clean, shards
+from translation.data.corpus import CHUNK, Corpus, Pair, Rules, check_languages, clean, shards
 from translation.data.tokenizer import Tokenizer
 from translation.errors import TranslationError, UsageError
 
@@ -206,7 +206,7 @@ def test_no_example_is_a_mistake(tokenizer: Tokenizer, pairs: list[Pair]) -> Non
 def test_files_named_for_the_other_language_are_refused(source: str, target: str | None, message: str | None) -> None:
     corpus = Corpus(Path(source), None if target is None else Path(target), name="made")
     if message is None:
-        check_direction(corpus, "en", "de")
+        check_languages(corpus, "en", "de")
     else:
         with pytest.raises(UsageError, match=message):
-            check_direction(corpus, "en", "de")
+            check_languages(corpus, "en", "de")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.made_translations import PAIRS, recipe_of
 from translation.data.corpus import Corpus, Examples, clean
-from translation.data.corpus_cache import NOTES, Prepared, prepare
+from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
 from translation.data.synthetic import made_pairs
 from translation.data.tokenizer import Tokenizer
 from translation.errors import UsageError
@@ -28,19 +28,19 @@ def equal(one: Examples, other: Examples) -> bool:
     return same and one.dropped == other.dropped
 
 
-def again(recipe: Recipe, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Prepared:
-    """What `prepare` gives without learning a vocabulary."""
+def again(recipe: Recipe, folder: Path, monkeypatch: pytest.MonkeyPatch) -> CachedCorpus:
+    """What `cache_corpus` gives without learning a vocabulary."""
 
     def learned(*_: object) -> None:
         pytest.fail("the corpus was encoded twice")
 
     with monkeypatch.context() as lazy:
         lazy.setattr(Tokenizer, "train", learned)
-        return prepare(recipe, folder)
+        return cache_corpus(recipe, folder)
 
 
 def test_the_same_files_are_encoded_once(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = prepare(recipe, tmp_path / "work")
+    first = cache_corpus(recipe, tmp_path / "work")
     second = again(recipe, tmp_path / "work", monkeypatch)
     assert equal(first.training, second.training)
     assert equal(first.validation, second.validation)
@@ -50,18 +50,18 @@ def test_the_same_files_are_encoded_once(recipe: Recipe, tmp_path: Path, monkeyp
 
 
 def test_a_changed_file_is_encoded_anew(recipe: Recipe, tmp_path: Path) -> None:
-    first = prepare(recipe, tmp_path / "work")
+    first = cache_corpus(recipe, tmp_path / "work")
     with recipe.train.source.open("a") as file:
         file.write("la nova\tdo niew\n")
-    second = prepare(recipe, tmp_path / "work")
+    second = cache_corpus(recipe, tmp_path / "work")
     assert len(second.training) == len(first.training) + 1
     assert second.corpus_hash != first.corpus_hash
-    third = prepare(replace(recipe, vocabulary=330), tmp_path / "work")
+    third = cache_corpus(replace(recipe, vocabulary=330), tmp_path / "work")
     assert third.source.size <= 330 < second.source.size
 
 
 def test_the_examples_are_those_of_a_corpus_in_memory(recipe: Recipe, tmp_path: Path) -> None:
-    found = prepare(recipe, tmp_path / "work")
+    found = cache_corpus(recipe, tmp_path / "work")
     assert equal(found.training, clean(recipe.train.pairs(), found.source, found.target, recipe.rules))
     assert found.target is found.source
     assert isinstance(found.training.source.tokens, np.memmap)
@@ -70,9 +70,9 @@ def test_the_examples_are_those_of_a_corpus_in_memory(recipe: Recipe, tmp_path: 
 def test_shards_smaller_than_the_corpus_give_the_same(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = prepare(recipe, tmp_path / "whole")
+    whole = cache_corpus(recipe, tmp_path / "whole")
     monkeypatch.setattr("translation.data.corpus_cache.SHARD", 7)
-    parts = prepare(recipe, tmp_path / "parts")
+    parts = cache_corpus(recipe, tmp_path / "parts")
     assert equal(parts.training, whole.training)
     assert equal(parts.validation, whole.validation)
 
@@ -84,15 +84,15 @@ def test_two_files_and_a_table_are_the_same_corpus(recipe: Recipe, tmp_path: Pat
     for place, file in enumerate(files):
         data = "".join(f"{pair[place]}\n" for pair in pairs).encode()
         file.write_bytes(gzip.compress(data) if ending else data)
-    found = prepare(replace(recipe, train=Corpus(*files, name="train")), tmp_path / "work")
-    assert equal(found.training, prepare(recipe, tmp_path / "table").training)
+    found = cache_corpus(replace(recipe, train=Corpus(*files, name="train")), tmp_path / "work")
+    assert equal(found.training, cache_corpus(recipe, tmp_path / "table").training)
     swapped = replace(recipe, train=Corpus(files[1], files[0], name="train"))
     with pytest.raises(UsageError, match="swap them"):
-        prepare(swapped, tmp_path / "work")
+        cache_corpus(swapped, tmp_path / "work")
 
 
 def test_two_vocabularies_are_each_of_their_side(recipe: Recipe, tmp_path: Path) -> None:
-    found = prepare(replace(recipe, joint=False), tmp_path / "work")
+    found = cache_corpus(replace(recipe, joint=False), tmp_path / "work")
     assert found.source.digest != found.target.digest
     source, target = zip(*recipe.train.pairs(), strict=True)
     assert [found.source.decode(found.training[i][0].tolist()) for i in range(3)] == list(source[:3])
@@ -105,7 +105,7 @@ def test_what_is_dropped_is_counted_and_a_validation_is_judged_whole(recipe: Rec
     for corpus in (recipe.train, recipe.validation):
         with corpus.source.open("a") as file:
             file.write(odd + f"{source}\t{target}\n")
-    found = prepare(recipe, tmp_path / "work")
+    found = cache_corpus(recipe, tmp_path / "work")
     assert sum(found.training.dropped.values()) == 4
     assert (found.training.dropped["empty"], found.training.dropped["repeated"]) == (1, 2)
     assert found.validation.dropped == {"empty": 1}
@@ -114,7 +114,7 @@ def test_what_is_dropped_is_counted_and_a_validation_is_judged_whole(recipe: Rec
 
 @pytest.mark.parametrize("notes", ["", "{", "{}", "[]"])
 def test_notes_that_were_cut_short_are_written_anew(recipe: Recipe, tmp_path: Path, notes: str) -> None:
-    first = prepare(recipe, tmp_path)
+    first = cache_corpus(recipe, tmp_path)
     (tmp_path / NOTES).write_text(notes)
-    assert equal(prepare(recipe, tmp_path).training, first.training)
+    assert equal(cache_corpus(recipe, tmp_path).training, first.training)
     assert json.loads((tmp_path / NOTES).read_text())["size"] == "tiny"

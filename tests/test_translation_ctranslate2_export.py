@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from translation.ctranslate2_export import export_ctranslate2
 from translation.decoding.beam_search import Search, search
-from translation.decoding.incremental import TransformerStepper
+from translation.decoding.incremental import IncrementalTransformer
 from translation.errors import TranslationError, UsageError
 from translation.transformer import Transformer, TransformerConfig
 
@@ -51,7 +51,7 @@ Pieces = list[list[str]]
 
 
 @cache
-def network_of(config: TransformerConfig) -> Transformer:
+def build_network(config: TransformerConfig) -> Transformer:
     """A network that has half learned to say a sentence backwards: it ends where it likes, and is in doubt."""
     torch.manual_seed(0)
     network, words = config.build(), config.target_vocabulary - 4
@@ -117,7 +117,7 @@ def pieces_of(sentences: list[list[int]], pieces: Sequence[str] = PIECES) -> lis
 
 
 def ours(network: Transformer, beams: int) -> list[list[int]]:
-    found = search(TransformerStepper(network), sources(), Search(beams=beams, alpha=0.0, extra=EXTRA))
+    found = search(IncrementalTransformer(network), sources(), Search(beams=beams, alpha=0.0, extra=EXTRA))
     return [list(hypotheses[0].tokens) for hypotheses in found]
 
 
@@ -132,7 +132,7 @@ def log_probabilities(network: Transformer, source: list[int], target: list[int]
 def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
     config = KINDS[kind]
-    network = network_of(config)
+    network = build_network(config)
     pieces = exported(network, config, tmp_path / "model", int8=False)
     targets = [[4 + token % (len(pieces) - 4) for token in source * 3] for source in sources()]
     found = translator_of(tmp_path / "model").score_batch(pieces_of(sources()), pieces_of(targets, pieces))
@@ -146,7 +146,7 @@ def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(kind: str
 def test_ctranslate2_says_what_our_search_says(kind: str, beams: int, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
     config = KINDS[kind]
-    network = network_of(config)
+    network = build_network(config)
     pieces = exported(network, config, tmp_path / "model", int8=False)
     expected, found = ours(network, beams), translated(translator_of(tmp_path / "model"), beams)
     assert len({len(tokens) for tokens in expected}) > 3  # they end at places of their own
@@ -166,7 +166,7 @@ def test_with_weights_of_8_bits_every_token_is_about_as_probable_and_the_file_is
 ) -> None:
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
     config = KINDS[kind]
-    network = network_of(config)
+    network = build_network(config)
     pieces = exported(network, config, tmp_path / "int8", int8=True)
     exported(network, config, tmp_path / "float32", int8=False)
     sizes = {name: (tmp_path / name / "model.bin").stat().st_size for name in ("int8", "float32")}
@@ -186,7 +186,7 @@ def test_with_weights_of_8_bits_every_token_is_about_as_probable_and_the_file_is
 
 def test_the_network_is_left_as_it_was(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")
-    network = network_of(SMALL)
+    network = build_network(SMALL)
     before = {name: weight.clone() for name, weight in network.state_dict().items()}
     exported(network, SMALL, tmp_path / "model", int8=True)
     for name, weight in network.state_dict().items():

@@ -1,4 +1,4 @@
-"""Laws of a group: its processes end with the same weights, and learn what one process with all batches learns."""
+"""Laws of distributed training: all processes end with the same weights, those that one process would learn."""
 
 import os
 import socket
@@ -10,29 +10,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.made_translations import CONFIG, trained
+from tests.made_translations import LAST_WEIGHTS, trained
 from translation.errors import UsageError
 from translation.training.checkpoints import read_tensors
-from translation.training.distributed import ALONE, join_group
+from translation.training.distributed import SINGLE_PROCESS, join_process_group
 from translation.training.loop import Check
 
-TOGETHER = replace(CONFIG, average=1)  # the first process has the mean of the last weights, the second the last
 MEMBER = """
 import sys
 from pathlib import Path
-from tests.made_translations import WIDTH, drawn, examples
-from tests.test_translation_group import TOGETHER
+from tests.made_translations import LAST_WEIGHTS, WIDTH, drawn, examples
 from translation.training.checkpoints import save_weights
-from translation.training.distributed import join_group
-from translation.training.loop import Sitting, train_network
+from translation.training.distributed import join_process_group
+from translation.training.loop import TrainingContext, train_network
 folder = Path(sys.argv[1])
-group, device = join_group("cpu")
+process_group, device = join_process_group("cpu")
 network, losses = drawn(dropout=0.0), []
 tell = lambda check: losses.append((check.train_loss, check.validation_loss))
-sitting = Sitting(folder=folder, key="made", device=device, group=group, on_check=tell)
-train_network(network, WIDTH, examples(), examples(2, 24), TOGETHER, sitting)
-save_weights(folder / f"rank{group.rank}.safetensors", network.state_dict())
-if group.rank == 0:
+context = TrainingContext(folder=folder, key="made", device=device, process_group=process_group, on_check=tell)
+train_network(network, WIDTH, examples(), examples(2, 24), LAST_WEIGHTS, context)
+save_weights(folder / f"rank{process_group.rank}.safetensors", network.state_dict())
+if process_group.rank == 0:
     (folder / "losses.txt").write_text("\\n".join(f"{one} {other}" for one, other in losses))
 """
 
@@ -66,7 +64,7 @@ def test_two_processes_learn_what_one_learns_of_both_their_batches(tmp_path: Pat
     one, other = (read_tensors(tmp_path / f"rank{rank}.safetensors")[0] for rank in (0, 1))
     assert all(torch.equal(one[name], other[name]) for name in one)
     alone: list[Check] = []
-    trained(tmp_path / "alone", replace(TOGETHER, accumulate=2), on_check=alone.append, dropout=0.0)
+    trained(tmp_path / "alone", replace(LAST_WEIGHTS, accumulate=2), on_check=alone.append, dropout=0.0)
     told = [float(each) for each in (tmp_path / "losses.txt").read_text().split()]
     assert told == pytest.approx(
         [each for check in alone for each in (check.train_loss, check.validation_loss)], rel=1e-3
@@ -75,15 +73,15 @@ def test_two_processes_learn_what_one_learns_of_both_their_batches(tmp_path: Pat
 
 def test_a_process_without_torchrun_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert join_group("cpu") == (ALONE, torch.device("cpu"))
-    assert ALONE.sum_up(torch.nn.Linear(1, 1), (2.5, 3, True)) == (2.5, 3, True)
-    assert ALONE.agree(0.1) == 0.1
+    assert join_process_group("cpu") == (SINGLE_PROCESS, torch.device("cpu"))
+    assert SINGLE_PROCESS.reduce_gradients(torch.nn.Linear(1, 1), (2.5, 3, True)) == (2.5, 3, True)
+    assert SINGLE_PROCESS.broadcast(0.1) == 0.1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_gpu_that_is_not_there_is_the_users_mistake() -> None:
     with pytest.raises(UsageError, match="no CUDA device"):
-        join_group("cuda")
+        join_process_group("cuda")
 
 
 def test_more_processes_than_gpus_are_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,4 +90,4 @@ def test_more_processes_than_gpus_are_refused_in_a_line(monkeypatch: pytest.Monk
     for name, told in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, told)
     with pytest.raises(UsageError, match="process 2 finds 1 CUDA devices"):
-        join_group("cuda")
+        join_process_group("cuda")

@@ -11,8 +11,8 @@ from translation.decoding.beam_search import GREEDY
 from translation.errors import TranslationError, UsageError
 from translation.models import load_model
 from translation.recipes import Recipe
-from translation.training.distributed import ALONE, Group
-from translation.training.from_recipe import Trained, Watch, train_model
+from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
+from translation.training.from_recipe import TrainedModel, TrainingCallbacks, train_model
 from translation.training.loop import Check
 from translation.translate import translate
 
@@ -20,19 +20,21 @@ PAIRS = made_pairs(6, 9)
 TEXTS = [source for source, _ in PAIRS]
 
 
-def fit(recipe: Recipe, folder: Path, watch: Watch | None = None) -> Trained:
-    watch = watch or Watch()
-    return train_model(recipe, folder / "models", work=folder / "work", device=CPU, group=ALONE, watch=watch)
+def fit(recipe: Recipe, folder: Path, callbacks: TrainingCallbacks | None = None) -> TrainedModel:
+    callbacks = callbacks or TrainingCallbacks()
+    return train_model(
+        recipe, folder / "models", work=folder / "work", device=CPU, process_group=SINGLE_PROCESS, callbacks=callbacks
+    )
 
 
 def test_a_training_leaves_a_model_and_called_again_the_same(tmp_path: Path) -> None:
     checks: list[Check] = []
     words: list[str] = []
     recipe = recipe_of(tmp_path)
-    first = fit(recipe, tmp_path, Watch(checks.append, words.append))
+    first = fit(recipe, tmp_path, TrainingCallbacks(checks.append, words.append))
     assert [each.step for each in checks] == [3, 6]
     assert "96 of 96 pairs kept" in words[0]
-    again = fit(recipe, tmp_path, Watch(checks.append))
+    again = fit(recipe, tmp_path, TrainingCallbacks(checks.append))
     assert len(checks) == 2
     assert again.model.card == first.model.card
     read = load_model(tmp_path / "models" / "made", CPU)
@@ -59,11 +61,16 @@ def test_positions_that_cannot_be_learned_are_refused_before_the_training(tmp_pa
 
 
 def test_machines_that_do_not_share_the_folder_are_refused(tmp_path: Path) -> None:
-    class Elsewhere(Group):
-        def agree(self, figure: float) -> float:
+    class Elsewhere(ProcessGroup):
+        def broadcast(self, figure: float) -> float:
             return figure  # the first has prepared its corpus, on its own disk
 
     with pytest.raises(UsageError, match=r"do not share .* DTML_DATA"):
         train_model(
-            recipe_of(tmp_path), tmp_path, work=tmp_path / "work", device=CPU, group=Elsewhere(1, 2), watch=Watch()
+            recipe_of(tmp_path),
+            tmp_path,
+            work=tmp_path / "work",
+            device=CPU,
+            process_group=Elsewhere(1, 2),
+            callbacks=TrainingCallbacks(),
         )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from translation.data.corpus import Corpus, Pair, Rules, clean
-from translation.data.language_id import FEWEST, Direction, piece_counts
+from translation.data.language_id import MIN_PIECES, LanguageIdentifier, piece_counts
 from translation.data.tokenizer import BEGIN, END, PAD, Tokenizer
 from translation.errors import TranslationError
 
@@ -30,14 +30,14 @@ def tokenizers(pairs: list[Pair], size: int, *, joint: bool) -> tuple[Tokenizer,
     return Tokenizer.train((pair[0] for pair in pairs), size), Tokenizer.train((pair[1] for pair in pairs), size)
 
 
-def fitted(pairs: list[Pair], size: int, *, joint: bool) -> tuple[Direction, Tokenizer]:
+def fitted(pairs: list[Pair], size: int, *, joint: bool) -> tuple[LanguageIdentifier, Tokenizer]:
     source, target = tokenizers(pairs, size, joint=joint)
-    return Direction.fit(*piece_counts(clean(pairs, source, target, Rules()), source, target)), source
+    return LanguageIdentifier.fit(*piece_counts(clean(pairs, source, target, Rules()), source, target)), source
 
 
-def share(direction: Direction, tokenizer: Tokenizer, texts: list[str], *, whole: bool) -> float:
+def share(direction: LanguageIdentifier, tokenizer: Tokenizer, texts: list[str], *, whole: bool) -> float:
     """The share that reads like the target language; of `whole` sentences those with enough pieces alone."""
-    rows = [row for row in tokenizer.encode_all(texts) if len(row) >= FEWEST or not whole]
+    rows = [row for row in tokenizer.encode_all(texts) if len(row) >= MIN_PIECES or not whole]
     return sum(direction.reads_like_target(row) for row in rows) / len(rows)
 
 
@@ -53,8 +53,8 @@ def test_few_pieces_are_no_evidence() -> None:
     direction, tokenizer = fitted(made_pairs(300, 0), 400, joint=True)
     tokens = tokenizer.encode("the dog runs under the big table on that house")
     assert direction.reads_like_target(tokens)
-    assert not direction.reads_like_target(tokens[: FEWEST - 1])
-    assert not direction.reads_like_target([BEGIN, *tokens[: FEWEST - 1], END, PAD])
+    assert not direction.reads_like_target(tokens[: MIN_PIECES - 1])
+    assert not direction.reads_like_target([BEGIN, *tokens[: MIN_PIECES - 1], END, PAD])
     assert direction.reads_like_target([BEGIN, *tokens, END, PAD])
     assert not direction.reads_like_target([])
 
@@ -67,7 +67,7 @@ def test_half_a_sentence_of_each_language_is_no_mistake() -> None:
 
 def test_one_language_on_both_sides_accuses_nobody() -> None:
     counts = np.arange(50)
-    direction = Direction.fit(counts, counts)
+    direction = LanguageIdentifier.fit(counts, counts)
     assert not direction.reads_like_target(list(range(4, 50)))
 
 
@@ -82,7 +82,7 @@ def test_counts_are_those_of_the_texts() -> None:
 
 def test_it_goes_through_json_unchanged() -> None:
     direction, _ = fitted(made_pairs(100, 0), 320, joint=False)
-    again = Direction.from_json(json.loads(json.dumps(direction.to_json())))
+    again = LanguageIdentifier.from_json(json.loads(json.dumps(direction.to_json())))
     np.testing.assert_array_equal(again.evidence, direction.evidence)
 
 
@@ -93,7 +93,7 @@ def test_it_goes_through_json_unchanged() -> None:
 )  # fmt: skip
 def test_damaged_counts_are_one_line(card: dict[str, object]) -> None:
     with pytest.raises(TranslationError, match="counts of pieces are damaged"):
-        Direction.from_json(card)
+        LanguageIdentifier.from_json(card)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="shared data is not beside this clone")

@@ -12,7 +12,7 @@ from translation import models
 from translation.data.synthetic import made_pairs
 from translation.decoding.beam_search import GREEDY
 from translation.errors import TranslationError, UsageError
-from translation.models import CONFIG, DIRECTION, SOURCE, TARGET, WEIGHTS, Model, load_model, save_model
+from translation.models import CONFIG, LANGUAGE_ID, SOURCE, TARGET, WEIGHTS, Model, load_model, save_model
 from translation.training.checkpoints import read_tensors
 from translation.translate import translate
 
@@ -97,7 +97,7 @@ def test_another_tokenizer_is_noticed(folder: Path) -> None:
     assert "not the one" in refused(folder)
 
 
-@pytest.mark.parametrize("name", [WEIGHTS, SOURCE, DIRECTION])
+@pytest.mark.parametrize("name", [WEIGHTS, SOURCE, LANGUAGE_ID])
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     assert name in refused(folder)
@@ -110,7 +110,7 @@ def test_a_folder_without_a_card_is_no_model(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"name": "x"}', "\udcff"])
-@pytest.mark.parametrize("name", [CONFIG, DIRECTION])
+@pytest.mark.parametrize("name", [CONFIG, LANGUAGE_ID])
 def test_a_damaged_card_is_told_in_a_line(folder: Path, name: str, text: str) -> None:
     (folder / name).write_bytes(text.encode(errors="surrogateescape"))
     assert "damaged" in refused(folder)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from translation.decoding import incremental as stepping
-from translation.decoding.incremental import TransformerStepper
+from translation.decoding import incremental
+from translation.decoding.incremental import IncrementalTransformer
 from translation.transformer import Transformer, TransformerConfig, sinusoids
 
 SENTENCES, SOURCE, TARGET, VOCABULARY = 3, 7, 5, 23
@@ -22,7 +22,7 @@ KINDS = {
 }
 
 
-def network_of(kind: str) -> Transformer:
+def build_network(kind: str) -> Transformer:
     torch.manual_seed(0)
     network = KINDS[kind].build().double().eval()
     for parameter in network.parameters():  # no bias is zero
@@ -36,7 +36,7 @@ def tokens(length: int, seed: int) -> Tensor:
 
 @pytest.fixture(params=KINDS)
 def network(request: pytest.FixtureRequest) -> Transformer:
-    return network_of(request.param)
+    return build_network(request.param)
 
 
 def copied(ours: nn.Module, theirs: nn.Module, *names: tuple[str, str]) -> None:
@@ -48,7 +48,7 @@ def copied(ours: nn.Module, theirs: nn.Module, *names: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("kind", ["as published", "pre-norm"])
 def test_it_equals_torch_transformer_with_copied_weights(kind: str) -> None:
-    ours, config = network_of(kind), KINDS[kind]
+    ours, config = build_network(kind), KINDS[kind]
     theirs = nn.Transformer(
         config.d_model, config.heads, config.encoder_layers, config.decoder_layers, config.d_ff, dropout=0.0,
         batch_first=True, norm_first=kind == "pre-norm",
@@ -104,10 +104,10 @@ def test_a_step_gives_the_row_of_a_whole_pass(network: Transformer) -> None:
     source, target = tokens(SOURCE, 1), tokens(TARGET, 2)
     source[1, :2] = 0
     decoded, attention = network(source, target, need_weights=True)
-    expected, stepper = network.logits(decoded), TransformerStepper(network)
-    state = stepper.start(source, beams=2, limit=TARGET)
+    expected, decoder = network.logits(decoded), IncrementalTransformer(network)
+    state = decoder.start(source, beams=2, limit=TARGET)
     for position in range(TARGET):
-        scores, weights = stepper.step(state, target[:, [position, position]], need_weights=True)
+        scores, weights = decoder.step(state, target[:, [position, position]], need_weights=True)
         for beam in range(2):
             torch.testing.assert_close(scores[:, beam], expected[:, position])
             torch.testing.assert_close(weights[:, beam], attention[:, position])
@@ -117,31 +117,31 @@ def test_a_step_gives_the_row_of_a_whole_pass(network: Transformer) -> None:
 def test_steps_find_room_for_a_long_translation(
     network: Transformer, onednn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stepping, "ONEDNN", onednn and stepping.ONEDNN)
-    monkeypatch.setattr(stepping, "FIRST_ROOM", 2)
+    monkeypatch.setattr(incremental, "ONEDNN", onednn and incremental.ONEDNN)
+    monkeypatch.setattr(incremental, "FIRST_ROOM", 2)
     network, source, target = network.float(), tokens(SOURCE, 1), tokens(9, 2)
-    expected, stepper = network.logits(network(source, target)[0]), TransformerStepper(network)
-    state = stepper.start(source, beams=1, limit=target.shape[1])
+    expected, decoder = network.logits(network(source, target)[0]), IncrementalTransformer(network)
+    state = decoder.start(source, beams=1, limit=target.shape[1])
     for position, row in enumerate(expected.unbind(dim=1)):
-        torch.testing.assert_close(stepper.step(state, target[:, [position]])[0].squeeze(1), row, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(decoder.step(state, target[:, [position]])[0].squeeze(1), row, rtol=1e-4, atol=1e-4)
 
 
 def test_stepping_takes_no_second_copy_of_the_weights_and_leaves_the_network_as_it_was(network: Transformer) -> None:
-    kinds, twin = [type(module) for module in network.modules()], TransformerStepper(network).network
+    kinds, twin = [type(module) for module in network.modules()], IncrementalTransformer(network).network
     assert all(one is other for one, other in zip(network.parameters(), twin.parameters(), strict=True))
     assert [type(module) for module in network.modules()] == kinds
 
 
 def test_beams_go_on_from_the_beam_they_are_told_and_sentences_leave(network: Transformer) -> None:
     source, target = tokens(SOURCE, 1), tokens(TARGET, 2)
-    other, stepper = tokens(TARGET, 3), TransformerStepper(network)
-    state = stepper.start(source, beams=2, limit=TARGET)
+    other, decoder = tokens(TARGET, 3), IncrementalTransformer(network)
+    state = decoder.start(source, beams=2, limit=TARGET)
     for position in range(2):
-        stepper.step(state, torch.stack([target[:, position], other[:, position]], dim=-1))
+        decoder.step(state, torch.stack([target[:, position], other[:, position]], dim=-1))
     state.reorder(torch.tensor([[1, 0]] * SENTENCES))
     kept = torch.tensor([2, 0])
     state.keep(kept)
-    scores, _ = stepper.step(state, torch.stack([other[:, 2], target[:, 2]], dim=-1)[kept])
+    scores, _ = decoder.step(state, torch.stack([other[:, 2], target[:, 2]], dim=-1)[kept])
     for beam, row in enumerate((other, target)):
         expected = network.logits(network(source, row[:, :3])[0])[:, -1]
         torch.testing.assert_close(scores[:, beam], expected[kept])

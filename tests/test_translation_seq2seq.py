@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from translation.errors import UsageError
-from translation.seq2seq import Attention, RecurrentConfig, RecurrentStepper, RecurrentTranslator, Remembered
+from translation.seq2seq import Attention, EncodedSource, IncrementalRnn, RecurrentConfig, RecurrentTranslator
 from translation.structured_attention import chain_marginals
 
 SENTENCES, SOURCE, TARGET, VOCABULARY = 3, 7, 5, 23
@@ -27,7 +27,7 @@ DEEP = {
 KINDS = SCORES | DEEP
 
 
-def network_of(kind: str) -> RecurrentTranslator:
+def build_network(kind: str) -> RecurrentTranslator:
     torch.manual_seed(0)
     network = KINDS[kind].build().double().eval()
     for parameter in network.parameters():  # no bias and no potential is zero
@@ -41,7 +41,7 @@ def tokens(length: int, seed: int, sentences: int = SENTENCES) -> Tensor:
 
 @pytest.fixture(params=KINDS)
 def network(request: pytest.FixtureRequest) -> RecurrentTranslator:
-    return network_of(request.param)
+    return build_network(request.param)
 
 
 def close(found: Tensor, expected: Tensor) -> None:
@@ -96,10 +96,10 @@ def test_a_step_gives_the_row_of_a_whole_pass(network: RecurrentTranslator) -> N
     source, target = tokens(SOURCE, 1), tokens(TARGET, 2)
     source[1, :2] = 0
     decoded, attention = network(source, target, need_weights=True)
-    expected, stepper = network.logits(decoded), RecurrentStepper(network)
-    state = stepper.start(source, beams=2, limit=TARGET)
+    expected, decoder = network.logits(decoded), IncrementalRnn(network)
+    state = decoder.start(source, beams=2, limit=TARGET)
     for position in range(TARGET):
-        scores, weights = stepper.step(state, target[:, [position, position]], need_weights=True)
+        scores, weights = decoder.step(state, target[:, [position, position]], need_weights=True)
         for beam in range(2):
             close(scores[:, beam], expected[:, position])
             if attention is None:
@@ -111,14 +111,14 @@ def test_a_step_gives_the_row_of_a_whole_pass(network: RecurrentTranslator) -> N
 
 def test_beams_go_on_from_the_beam_they_are_told_and_sentences_leave(network: RecurrentTranslator) -> None:
     source, target = tokens(SOURCE, 1), tokens(TARGET, 2)
-    other, stepper = tokens(TARGET, 3), RecurrentStepper(network)
-    state = stepper.start(source, beams=2, limit=TARGET)
+    other, decoder = tokens(TARGET, 3), IncrementalRnn(network)
+    state = decoder.start(source, beams=2, limit=TARGET)
     for position in range(2):
-        stepper.step(state, torch.stack([target[:, position], other[:, position]], dim=-1))
+        decoder.step(state, torch.stack([target[:, position], other[:, position]], dim=-1))
     state.reorder(torch.tensor([[1, 0], [1, 1], [0, 0]]))
     kept = torch.tensor([2, 0])
     state.keep(kept)
-    scores, _ = stepper.step(state, torch.stack([other[:, 2], target[:, 2]], dim=-1)[kept])
+    scores, _ = decoder.step(state, torch.stack([other[:, 2], target[:, 2]], dim=-1)[kept])
     for sentence, beam, past in ((0, 0, target), (0, 1, target), (1, 0, other), (1, 1, target)):
         row = torch.cat([past[:, :2], (other, target)[beam][:, 2:3]], dim=-1)
         expected = network.logits(network(source, row)[0])[kept[sentence], -1]
@@ -129,7 +129,7 @@ def test_beams_go_on_from_the_beam_they_are_told_and_sentences_leave(network: Re
 def test_weights_are_on_what_is_there_and_those_of_softmax_sum_to_one(kind: str) -> None:
     source = tokens(SOURCE, 1)
     source[0, 4:] = 0
-    weights = network_of(kind)(source, tokens(TARGET, 2), need_weights=True)[1]
+    weights = build_network(kind)(source, tokens(TARGET, 2), need_weights=True)[1]
     assert (weights[0, :, 4:] == 0).all()
     assert ((weights >= 0) & (weights <= 1)).all()
     if not KINDS[kind].structured:
@@ -144,7 +144,7 @@ def test_scores_and_contexts_are_those_of_the_papers(score: Any, structured: boo
     for part in parts.values():
         nn.init.normal_(part)
     memory, query = torch.randn(2, 4, 6, dtype=torch.float64), torch.randn(2, 3, 6, dtype=torch.float64)
-    source = Remembered(memory, attention.keys(memory), torch.ones(2, 1, 4, dtype=torch.bool))
+    source = EncodedSource(memory, attention.keys(memory), torch.ones(2, 1, 4, dtype=torch.bool))
     contexts, _ = attention(query, source)
     for sentence in range(2):
         for s, context in zip(query[sentence], contexts[sentence], strict=True):
@@ -158,13 +158,13 @@ def test_scores_and_contexts_are_those_of_the_papers(score: Any, structured: boo
 
 
 def test_bahdanau_attends_from_the_state_before_the_token() -> None:
-    network, source = network_of("additive"), tokens(SOURCE, 1)
+    network, source = build_network("additive"), tokens(SOURCE, 1)
     first, other = (network(source, tokens(1, seed), need_weights=True)[1] for seed in (2, 3))
     close(first, other)
 
 
 def test_luong_attends_from_the_state_after_the_token() -> None:
-    network, source = network_of("dot"), tokens(SOURCE, 1)
+    network, source = build_network("dot"), tokens(SOURCE, 1)
     first, other = (network(source, tokens(1, seed), need_weights=True)[1] for seed in (2, 3))
     assert (first - other).abs().max() > 1e-3
 
@@ -172,11 +172,11 @@ def test_luong_attends_from_the_state_after_the_token() -> None:
 def test_without_attention_or_unasked_there_are_no_weights() -> None:
     source = tokens(SOURCE, 1)
     for kind in KINDS:
-        network = network_of(kind)
-        stepper = RecurrentStepper(network)
+        network = build_network(kind)
+        decoder = IncrementalRnn(network)
         assert network(source, tokens(TARGET, 2))[1] is None
-        assert stepper.step(stepper.start(source, 2, TARGET), source[:, :2])[1] is None
-    assert network_of("none")(tokens(SOURCE, 1), tokens(TARGET, 2), need_weights=True)[1] is None
+        assert decoder.step(decoder.start(source, 2, TARGET), source[:, :2])[1] is None
+    assert build_network("none")(tokens(SOURCE, 1), tokens(TARGET, 2), need_weights=True)[1] is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

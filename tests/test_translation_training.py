@@ -12,11 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from tests.made_translations import CONFIG, CPU, WIDTH, drawn, examples, same, trained
-from translation.data.batches import batch_of, order
+from translation.data.batches import batch_indices, batch_of
 from translation.errors import TranslationError, UsageError
 from translation.training import loop
 from translation.training.checkpoints import Progress, average_weights, read_tensors
-from translation.training.loop import Check, Sitting, TrainingConfig, learning_rate, train_network, validation_loss
+from translation.training.loop import (
+    Check,
+    TrainingConfig,
+    TrainingContext,
+    learning_rate,
+    train_network,
+    validation_loss,
+)
 from translation.training.loss import POSITIONS_AT_ONCE, smoothed_loss
 
 CHECKS = ["step", "epoch", "tokens", "train_loss", "validation_loss", "learning_rate"]  # what no clock decides
@@ -92,7 +99,7 @@ WHOLE = replace(CONFIG, updates=1, check_every=1, batch_tokens=100_000, clip=0.0
 
 
 def test_an_update_of_many_batches_is_that_of_their_pairs_together(tmp_path: Path, gradients: list[Tensor]) -> None:
-    count = len(order(examples(), 512, None))
+    count = len(batch_indices(examples(), 512, None))
     assert count > 1
     trained(tmp_path / "whole", WHOLE, dropout=0.0)
     trained(tmp_path / "parts", replace(WHOLE, batch_tokens=512, accumulate=count), dropout=0.0)
@@ -103,7 +110,7 @@ def test_gradients_are_per_real_target_token_and_clipped(tmp_path: Path, gradien
     for clip in (0.0, 0.01):
         trained(tmp_path / str(clip), replace(WHOLE, clip=clip), dropout=0.0)
     network = drawn(dropout=0.0)
-    batch = batch_of(examples(), order(examples(), 100_000, None)[0])
+    batch = batch_of(examples(), batch_indices(examples(), 100_000, None)[0])
     decoded, _ = network(batch.source, batch.target_input)
     scores = network.logits(decoded).flatten(0, 1)  # type: ignore[operator]
     nn.functional.cross_entropy(scores, batch.target_output.flatten(), ignore_index=0).backward()
@@ -121,7 +128,7 @@ def test_an_interrupted_training_ends_as_if_it_had_not_been(tmp_path: Path, accu
 
     def interrupted(check: Check) -> None:
         told.append(check)
-        if len(told) % 2 == 0:  # told and not yet kept: the next sitting tells it again
+        if len(told) % 2 == 0:  # told and not yet kept: the next context tells it again
             raise KeyboardInterrupt
 
     for _ in range(2):
@@ -267,7 +274,7 @@ def test_a_loss_that_is_no_number_is_told_in_a_line(tmp_path: Path) -> None:
     network = drawn()
     next(network.parameters()).data.fill_(math.nan)
     with pytest.raises(TranslationError, match=r"^the loss is nan: .* lower peak of the learning rate$"):
-        train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, Sitting(folder=tmp_path, key="made"))
+        train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, TrainingContext(folder=tmp_path, key="made"))
 
 
 @pytest.mark.parametrize("name", ["updates", "batch_tokens", "warmup", "check_every", "minutes", "peak"])
@@ -279,7 +286,7 @@ def test_a_training_of_nothing_is_refused(name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_it_trains_on_a_gpu(tmp_path: Path) -> None:
     network, told = drawn(), list[Check]()
-    sitting = Sitting(folder=tmp_path, key="made", device=torch.device("cuda"), on_check=told.append)
-    progress: Progress = train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, sitting)
+    context = TrainingContext(folder=tmp_path, key="made", device=torch.device("cuda"), on_check=told.append)
+    progress: Progress = train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, context)
     assert progress.step == CONFIG.updates
     assert told[-1].validation_loss < told[0].validation_loss

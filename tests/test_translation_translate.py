@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from tests.made_translations import NETWORK, drawn, model_of, tokenizer
-from translation.data.language_id import Direction
+from translation.data.language_id import LanguageIdentifier
 from translation.data.synthetic import made_pairs
 from translation.decoding.beam_search import GREEDY, Search
 from translation.models import Model
-from translation.translate import LONGEST, translate
+from translation.translate import MAX_PIECES, translate
 
 PAIRS = made_pairs(6, 9)
 TEXTS = [source for source, _ in PAIRS]
@@ -41,11 +41,11 @@ def test_long_texts_are_translated_in_parts(model: Model) -> None:
     how = Search(beams=1, alpha=0.0, with_attention=True)
     for text in (sentences, endless):
         count = len(tokenizer().encode(text))
-        assert count > 5 * LONGEST
+        assert count > 5 * MAX_PIECES
         (found,) = translate(model, [text], how)
         assert len(found.attention) > 5
         lengths = [len(source) - 1 for source, _, _ in found.attention]
-        assert max(lengths) <= LONGEST
+        assert max(lengths) <= MAX_PIECES
         assert abs(sum(lengths) - count) <= len(sentences.split(". "))  # of spaces at the cuts
     first = ". ".join(sentences.split(". ")[:2])
     assert len(translate(model, [first], how)[0].attention) == 1
@@ -56,7 +56,7 @@ def test_sentences_without_spaces_are_cut_at_their_ends_and_joined_as_their_lang
     model: Model, monkeypatch: pytest.MonkeyPatch, language: str, space: str
 ) -> None:
     sentence = "bano lume\u3002"
-    monkeypatch.setattr("translation.translate.LONGEST", len(model.source.encode(sentence)))
+    monkeypatch.setattr("translation.translate.MAX_PIECES", len(model.source.encode(sentence)))
     other = replace(model, card=replace(model.card, target_language=language))
     (alone,), (whole,) = (translate(other, [text], GREEDY) for text in (sentence, sentence * 5))
     assert alone.text
@@ -73,7 +73,7 @@ def test_any_text_has_a_translation(model: Model, text: str) -> None:
 def test_a_text_in_the_target_language_is_warned_of(model: Model) -> None:
     korean = "안녕하세요 세계"  # which is all bytes to this vocabulary
     counts = [np.bincount(tokenizer().encode(text), minlength=tokenizer().size) for text in (" ".join(TEXTS), korean)]
-    told = replace(model, direction=Direction.fit(*counts))
+    told = replace(model, language_id=LanguageIdentifier.fit(*counts))
     right, wrong = translate(told, TEXTS, GREEDY), translate(told, [korean], GREEDY)
     assert all(each.warning is None for each in right)
     assert wrong[0].warning == "it reads like xb, but the model translates xa-xb"

@@ -18,7 +18,7 @@ from translation.atomic_files import write_folder_whole
 from translation.data.tokenizer import BEGIN, END, PAD, UNKNOWN
 from translation.decoding.beam_search import GREEDY, Search, search
 from translation.errors import TranslationError, UsageError
-from translation.models import SOURCE, TARGET, Model, config_of
+from translation.models import SOURCE, TARGET, Model, network_config
 from translation.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -85,7 +85,7 @@ def export_model(model: Model, folder: Path, *, int8: bool) -> None:
 
     Raises what `export_ctranslate2` does, and a UsageError for a network that is no Transformer.
     """
-    network, config = model.network, config_of(model.card.kind, model.card.network)
+    network, config = model.network, network_config(model.card.kind, model.card.network)
     if not (isinstance(network, Transformer) and isinstance(config, TransformerConfig)):
         raise UsageError(f"{model.card.name} is a {model.card.kind}: CTranslate2 runs Transformers alone")
     pieces, target = (each.pieces(range(each.size)) for each in (model.source, model.target))
@@ -132,7 +132,7 @@ def agreement(model: Model, folder: Path, rows: Sequence[Sequence[int]]) -> int:
     What has no end is cut by our search at its limit, by CTranslate2 at its own.
     """
     theirs = translate_exported(open_exported(folder), model, rows, GREEDY)
-    ours = search(model.stepper, rows, GREEDY, device=model.device)
+    ours = search(model.decoder, rows, GREEDY, device=model.device)
     limits = [len(row) + GREEDY.extra for row in rows]
     cut = (other[:limit] for other, limit in zip(theirs, limits, strict=True))
     return sum(list(one[0].tokens) == other for one, other in zip(ours, cut, strict=True))

@@ -7,7 +7,7 @@ from threading import Thread
 LOOK_S = 0.5
 
 
-def end_with(parent: int) -> None:
+def exit_with_parent(parent: int) -> None:
     """End this process, at once, when its parent is no longer the process of this number."""
 
     def watch() -> None:

@@ -12,18 +12,18 @@ import torch
 from torch import nn
 
 from translation.atomic_files import write_folder_whole
-from translation.data.language_id import Direction
+from translation.data.language_id import LanguageIdentifier
 from translation.data.tokenizer import Tokenizer
-from translation.decoding.incremental import Stepper, TransformerStepper
+from translation.decoding.incremental import IncrementalDecoder, IncrementalTransformer
 from translation.errors import TranslationError, UsageError
-from translation.seq2seq import RecurrentConfig, RecurrentStepper, RecurrentTranslator
+from translation.seq2seq import IncrementalRnn, RecurrentConfig, RecurrentTranslator
 from translation.training.checkpoints import load_weights, read_tensors, require_finite, save_weights
 from translation.transformer import Transformer, TransformerConfig
 
 NetworkConfig = TransformerConfig | RecurrentConfig
 KINDS: Mapping[str, type[NetworkConfig]] = {"transformer": TransformerConfig, "rnn": RecurrentConfig}
 CONFIG, WEIGHTS = "model.json", "weights.safetensors"
-SOURCE, TARGET, DIRECTION = "source.model", "target.model", "direction.json"
+SOURCE, TARGET, LANGUAGE_ID = "source.model", "target.model", "language_id.json"
 
 # Named sizes: tiny is that of Wu et al. (ACL 2021) for Multi30k, base and big are those of Vaswani et al.
 SIZES: Mapping[str, Mapping[str, Any]] = {
@@ -69,12 +69,12 @@ class Model:
     network: nn.Module
     source: Tokenizer
     target: Tokenizer
-    direction: Direction
+    language_id: LanguageIdentifier
 
     @cached_property
-    def stepper(self) -> Stepper:
+    def decoder(self) -> IncrementalDecoder:
         """The network, position by position."""
-        return stepper_of(self.network)
+        return incremental_decoder(self.network)
 
     @property
     def device(self) -> torch.device:
@@ -82,15 +82,15 @@ class Model:
         return next(self.network.parameters()).device
 
 
-def stepper_of(network: nn.Module) -> Stepper:
+def incremental_decoder(network: nn.Module) -> IncrementalDecoder:
     """A network of either kind, position by position."""
     if isinstance(network, RecurrentTranslator):
-        return RecurrentStepper(network)
+        return IncrementalRnn(network)
     assert isinstance(network, Transformer)
-    return TransformerStepper(network)
+    return IncrementalTransformer(network)
 
 
-def config_of(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
+def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
     """The configuration of a network; raises UsageError for a kind or a value that there is not."""
     if kind not in KINDS:
         raise UsageError(f"unknown kind of network {kind!r}: choose {' or '.join(KINDS)}")
@@ -100,9 +100,9 @@ def config_of(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
         raise UsageError(f"the network's configuration does not fit a {kind}: {error}") from error
 
 
-def network_of(kind: str, values: Mapping[str, Any]) -> nn.Module:
+def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
     """A network with new weights; raises UsageError for a kind or a configuration that none can have."""
-    config = config_of(kind, values)
+    config = network_config(kind, values)
     try:
         return config.build()
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
@@ -124,7 +124,7 @@ def _fill(made: Path, model: Model) -> None:
     model.source.save(made / SOURCE)
     if model.target is not model.source:
         model.target.save(made / TARGET)
-    (made / DIRECTION).write_text(json.dumps(model.direction.to_json()))
+    (made / LANGUAGE_ID).write_text(json.dumps(model.language_id.to_json()))
     card = Card(**asdict(model.card) | {"weights_hash": _digest(made / WEIGHTS)})
     (made / CONFIG).write_text(json.dumps(asdict(card), indent=2))
 
@@ -152,12 +152,12 @@ def load_model(folder: Path, device: torch.device) -> Model:
     target = Tokenizer.load(folder / TARGET) if (folder / TARGET).exists() else source
     if (source.digest, target.digest) != card.tokenizer_hashes:
         raise TranslationError(f"the tokenizer in {folder} is not the one that {card.name} was trained with")
-    network = network_of(card.kind, card.network)
+    network = build_network(card.kind, card.network)
     weights = read_tensors(folder / WEIGHTS)[0]
     require_finite(weights, f"{card.name} can translate nothing, {folder / WEIGHTS}")
     load_weights(network, weights)
-    direction = Direction.from_json(_read_json(folder / DIRECTION))
-    return Model(card, network.to(device).eval(), source, target, direction)
+    language_id = LanguageIdentifier.from_json(_read_json(folder / LANGUAGE_ID))
+    return Model(card, network.to(device).eval(), source, target, language_id)
 
 
 def _read_json(file: Path) -> Any:

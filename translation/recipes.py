@@ -15,7 +15,7 @@ import torch
 from translation.data.corpus import Corpus, Rules
 from translation.data.tokenizer import SMALLEST
 from translation.errors import UsageError
-from translation.models import KINDS, SIZES, network_of
+from translation.models import KINDS, SIZES, build_network
 from translation.training.loop import TrainingConfig
 
 Decider = Literal["bleu", "loss"]
@@ -176,7 +176,7 @@ def _refuse_impossible(file: Path, recipe: Recipe) -> None:
         raise UsageError(f"{file}: network.d_model is {network['d_model']}, but must be even")
     try:
         with torch.device("meta"):
-            network_of(recipe.kind, network)
+            build_network(recipe.kind, network)
     except UsageError as error:
         raise UsageError(f"{file}: [network] {error}") from error
     try:

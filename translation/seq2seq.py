@@ -55,16 +55,16 @@ class RecurrentConfig:
 
 
 @dataclass
-class Remembered:
+class EncodedSource:
     """What a decoder knows of the source; the mask is True where there is a token."""
 
     memory: Tensor  # [sentences, source positions, d_model]
     keys: Tensor  # of the same shape, what scores are computed with
     mask: Tensor  # [sentences, 1, source positions]
 
-    def keep(self, sentences: Tensor) -> "Remembered":
+    def keep(self, sentences: Tensor) -> "EncodedSource":
         """Of these sentences `[kept]` alone."""
-        return Remembered(self.memory[sentences], self.keys[sentences], self.mask[sentences])
+        return EncodedSource(self.memory[sentences], self.keys[sentences], self.mask[sentences])
 
 
 class Attention(nn.Module):
@@ -88,7 +88,7 @@ class Attention(nn.Module):
         keys: Tensor = self.project_memory(memory) if self.additive else memory
         return keys
 
-    def forward(self, query: Tensor, source: Remembered) -> tuple[Tensor, Tensor]:
+    def forward(self, query: Tensor, source: EncodedSource) -> tuple[Tensor, Tensor]:
         """Contexts of queries `[rows, positions, d_model]`, and the weights `[rows, positions, source positions]`.
 
         Rows are sentences, or so many beams of each sentence one after the other.
@@ -120,7 +120,7 @@ class Decoder(nn.Module):
             self.attention = Attention(config.attention, width, structured=config.structured)
             self.combine = nn.Linear(2 * width, width, bias=False)
 
-    def forward(self, x: Tensor, state: LstmState, source: Remembered) -> tuple[Tensor, Weights, LstmState]:
+    def forward(self, x: Tensor, state: LstmState, source: EncodedSource) -> tuple[Tensor, Weights, LstmState]:
         """Map embedded tokens `[rows, positions, d_model]` to their shape; weights, and the state after the last."""
         hidden, state = self.recurrence(x, state)
         if self.attention is None:
@@ -146,7 +146,7 @@ class BahdanauDecoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.combine = nn.Linear(2 * width, width, bias=False)
 
-    def forward(self, x: Tensor, state: LstmState, source: Remembered) -> tuple[Tensor, Weights, LstmState]:
+    def forward(self, x: Tensor, state: LstmState, source: EncodedSource) -> tuple[Tensor, Weights, LstmState]:
         """As `Decoder`'s."""
         hidden, cell = state[0][0], state[1][0]
         steps: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -180,7 +180,7 @@ class RecurrentTranslator(nn.Module):
         self.decoder = BahdanauDecoder(config) if config.attention == "additive" else Decoder(config)
         _initialise(self)
 
-    def encode(self, source: Tensor) -> tuple[Remembered, LstmState]:
+    def encode(self, source: Tensor) -> tuple[EncodedSource, LstmState]:
         """Read `[sentences, source positions]` tokens: what the decoder remembers, and its first state."""
         real = source != PADDING
         order = in_front(real)
@@ -192,9 +192,9 @@ class RecurrentTranslator(nn.Module):
         attention = self.decoder.attention
         keys = memory if attention is None else attention.keys(memory)
         hidden, cell = (each.unflatten(0, (-1, 2)).transpose(1, 2).flatten(-2) for each in last)
-        return Remembered(memory, keys, real.unsqueeze(1)), (hidden, cell)
+        return EncodedSource(memory, keys, real.unsqueeze(1)), (hidden, cell)
 
-    def decode(self, target: Tensor, state: LstmState, source: Remembered) -> tuple[Tensor, Weights, LstmState]:
+    def decode(self, target: Tensor, state: LstmState, source: EncodedSource) -> tuple[Tensor, Weights, LstmState]:
         """Go on from `state` with `[rows, positions]` tokens, padded behind; rows as in `Attention`."""
         decoded, weights, state = self.decoder(self.dropout(self.embed_target(target)), state, source)
         return self.dropout(decoded), weights, state
@@ -224,22 +224,22 @@ class RecurrentTranslator(nn.Module):
 class RecurrentState:
     """What is kept of translations under way: the decoder's state, each part `[layers, sentences, beams, d_model]`."""
 
-    source: Remembered
+    source: EncodedSource
     hidden: Tensor
     cell: Tensor
 
     def reorder(self, origin: Tensor) -> None:
-        """See `translation.decoding.incremental.State`."""
+        """See `translation.decoding.incremental.DecoderState`."""
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
         self.hidden, self.cell = self.hidden[:, rows, origin], self.cell[:, rows, origin]
 
     def keep(self, sentences: Tensor) -> None:
-        """See `translation.decoding.incremental.State`."""
+        """See `translation.decoding.incremental.DecoderState`."""
         self.source = self.source.keep(sentences)
         self.hidden, self.cell = self.hidden[:, sentences], self.cell[:, sentences]
 
 
-class RecurrentStepper:
+class IncrementalRnn:
     """An RNN encoder-decoder, position by position: each step gives the row that a whole pass would."""
 
     def __init__(self, network: RecurrentTranslator) -> None:
@@ -247,14 +247,14 @@ class RecurrentStepper:
 
     @torch.no_grad()
     def start(self, source: Tensor, beams: int, limit: int) -> RecurrentState:  # noqa: ARG002 - its memory does not grow
-        """See `translation.decoding.incremental.Stepper`."""
+        """See `translation.decoding.incremental.IncrementalDecoder`."""
         remembered, state = self.network.encode(source)
         hidden, cell = (each.unsqueeze(2).repeat(1, 1, beams, 1) for each in state)
         return RecurrentState(remembered, hidden, cell)
 
     @torch.no_grad()
     def step(self, state: RecurrentState, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """See `translation.decoding.incremental.Stepper`."""
+        """See `translation.decoding.incremental.IncrementalDecoder`."""
         before = state.hidden.flatten(1, 2), state.cell.flatten(1, 2)
         decoded, weights, after = self.network.decode(tokens.reshape(-1, 1), before, state.source)
         state.hidden, state.cell = (each.view_as(state.hidden) for each in after)

@@ -10,7 +10,7 @@ from translation.decoding.beam_search import Hypothesis, Search, search
 from translation.models import Model
 from translation.scoring import is_unspaced
 
-LONGEST = 150  # pieces that are translated at once: longer texts are cut at the ends of sentences
+MAX_PIECES = 150  # pieces that are translated at once: longer texts are cut at the ends of sentences
 SENTENCE_END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
 
 
@@ -36,28 +36,28 @@ def translate(
     *,
     report: Callable[[int], object] | None = None,
 ) -> list[Translation]:
-    """Translate texts of any length, in their order; longer ones than `LONGEST` pieces part by part.
+    """Translate texts of any length, in their order; longer ones than `MAX_PIECES` pieces part by part.
 
     An empty text is translated by an empty one. The n best of a text of several parts are those of its parts, paired
     by rank.
     """
     parts = [_parts(model, text) for text in texts]
     rows = [row for each in parts for row in each]
-    found = iter(search(model.stepper, rows, how, report=report, device=model.device))
+    found = iter(search(model.decoder, rows, how, report=report, device=model.device))
     return [_joined(model, each, [next(found) for _ in each]) for each in parts]
 
 
 def _parts(model: Model, text: str) -> list[list[int]]:
     """The pieces of a text, cut at the ends of sentences, or anywhere, where they are too many."""
     whole = model.source.encode(text)
-    if len(whole) <= LONGEST:
+    if len(whole) <= MAX_PIECES:
         return [whole]
     rows: list[list[int]] = [[]]
     for row in model.source.encode_all(SENTENCE_END.split(text)):
-        if rows[-1] and len(rows[-1]) + len(row) > LONGEST:
+        if rows[-1] and len(rows[-1]) + len(row) > MAX_PIECES:
             rows.append([])
         rows[-1] += row
-    return [row[start : start + LONGEST] for row in rows for start in range(0, len(row), LONGEST)]
+    return [row[start : start + MAX_PIECES] for row in rows for start in range(0, len(row), MAX_PIECES)]
 
 
 def _joined(model: Model, rows: list[list[int]], found: list[list[Hypothesis]]) -> Translation:
@@ -74,7 +74,7 @@ def _joined(model: Model, rows: list[list[int]], found: list[list[Hypothesis]]) 
         for row, part in zip(rows, found, strict=True)
         if part[0].attention is not None
     )
-    wrong = any(model.direction.reads_like_target(row) for row in rows)
+    wrong = any(model.language_id.reads_like_target(row) for row in rows)
     card = model.card
     warning = f"it reads like {card.target_language}, but the model translates {card.languages}" if wrong else None
     return Translation(best[0][0], best[0][1], tuple(best), attention, warning)

@@ -24,7 +24,7 @@ from translation.decoding.beam_search import Search
 from translation.errors import UsageError
 from translation.models import Model
 from translation.recipes import Recipe, read_recipe
-from translation.training.distributed import run_group
+from translation.training.distributed import launch_processes
 from translation.translate import Translation, translate
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def train_recipe(config: Path, device: str, processes: int, *, as_json: bool) ->
         _train(recipe, device, as_json=as_json)
         return
     told = ["translate", "train", str(config), "--device", device, *(["--json"] if as_json else [])]
-    sys.exit(run_group([sys.executable, "-c", "from flows.cli import main; main()", *told], processes))
+    sys.exit(launch_processes([sys.executable, "-c", "from flows.cli import main; main()", *told], processes))
 
 
 def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | None:

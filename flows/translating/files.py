@@ -111,7 +111,7 @@ def _append(file: Path, lines: list[str]) -> None:
 
 def _require_direction(model: Model, source: Path) -> None:
     first = [line for line in islice(lines_of(source), LINES_AT_ONCE) if line.strip()]
-    wrong = sum(model.direction.reads_like_target(row) for row in model.source.encode_all(first))
+    wrong = sum(model.language_id.reads_like_target(row) for row in model.source.encode_all(first))
     if first and wrong > WRONG_SHARE * len(first):
         card = model.card
         raise UsageError(

@@ -36,7 +36,7 @@ from translation.errors import TranslationError
 from translation.models import Model
 from translation.recipes import Recipe
 from translation.scoring import Score
-from translation.training.from_recipe import Trained
+from translation.training.from_recipe import TrainedModel
 from translation.training.loop import Check
 from translation.translate import Translation, translate
 
@@ -47,7 +47,7 @@ LEASE_S = translation_queue.LEASE_S
 
 
 @flow(name="translate-train", flow_run_name="{recipe.name}", persist_result=False, validate_parameters=False)
-def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tuple[Trained, Mapping[str, Score]]:
+def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tuple[TrainedModel, Mapping[str, Score]]:
     """Train a recipe's model, store it, and score it on the recipe's test sets with the usual search."""
     prepare_torch()
     engine, place = open_store(), choose_device(device)

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from db.engine import transaction
 from db.rows import translations
 from flows.settings import data_folder
-from translation.data.corpus import Corpus, check_direction
+from translation.data.corpus import Corpus, check_languages
 from translation.data.corpus_cache import hash_of
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError, UsageError
@@ -23,8 +23,8 @@ from translation.models import CONFIG, Card, Model, load_model, read_card
 from translation.recipes import Recipe
 from translation.scoring import Comparison, Score, compare, score
 from translation.training.checkpoints import STATE
-from translation.training.distributed import join_group
-from translation.training.from_recipe import Trained, Watch, train_model
+from translation.training.distributed import join_process_group
+from translation.training.from_recipe import TrainedModel, TrainingCallbacks, train_model
 from translation.training.loop import Check
 from translation.translate import translate
 
@@ -72,14 +72,14 @@ def receipt(card: Card) -> str:
 
 def train_and_store(
     recipe: Recipe, device: str, engine: Engine, say: Say, on_check: Callable[[Check], object]
-) -> Trained:
+) -> TrainedModel:
     """Train a recipe's model in the data folder and store it, its progress and its scores.
 
     Raises TranslationError while another process trains a model of its name.
     """
     work = work_folder(recipe.name)
     work.mkdir(parents=True, exist_ok=True)
-    group, place = join_group(device)
+    process_group, place = join_process_group(device)
     try:
         with FileLock(work / "train.lock", timeout=0):
             if not (work / STATE).exists():
@@ -91,8 +91,10 @@ def train_and_store(
                     translations.save_progress(conn, [_progress_row(recipe.name, check)])
                 on_check(check)
 
-            watch = Watch(keep, say)
-            trained = train_model(recipe, models_folder(), work=work, device=place, group=group, watch=watch)
+            callbacks = TrainingCallbacks(keep, say)
+            trained = train_model(
+                recipe, models_folder(), work=work, device=place, process_group=process_group, callbacks=callbacks
+            )
     except Timeout:
         raise TranslationError(
             f"another process trains {recipe.name}: let it end, or name this one otherwise"
@@ -105,9 +107,11 @@ def train_and_store(
 
 def assist(recipe: Recipe, device: str) -> None:
     """Take part in a training whose books another process of the group keeps."""
-    group, place = join_group(device)
+    process_group, place = join_process_group(device)
     work = work_folder(recipe.name)
-    train_model(recipe, models_folder(), work=work, device=place, group=group, watch=Watch())
+    train_model(
+        recipe, models_folder(), work=work, device=place, process_group=process_group, callbacks=TrainingCallbacks()
+    )
 
 
 def _progress_row(name: str, check: Check) -> dict[str, Any]:
@@ -116,7 +120,7 @@ def _progress_row(name: str, check: Check) -> dict[str, Any]:
     return {"model": name, "at": datetime.now(UTC)} | told
 
 
-def _model_row(trained: Trained) -> dict[str, Any]:
+def _model_row(trained: TrainedModel) -> dict[str, Any]:
     card, progress = trained.model.card, trained.progress
     return {
         "name": card.name,
@@ -157,7 +161,7 @@ def named_test(card: Card, test: str, references: Path | None = None, columns: t
         known = f"its tests are {', '.join(named)}" if named else "it has no test"
         raise UsageError(f"{test!r} is no test set of {card.name} ({known}) and no file")
     corpus = Corpus(Path(test), references, columns, name=Path(test).name)
-    check_direction(corpus, card.source_language, card.target_language)
+    check_languages(corpus, card.source_language, card.target_language)
     return corpus
 
 

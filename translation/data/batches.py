@@ -31,7 +31,9 @@ class Batch:
         return int((self.target_output != PAD).sum())
 
 
-def order(examples: Examples, tokens: int, generator: torch.Generator | None) -> list[Int[ndarray, " sentences"]]:
+def batch_indices(
+    examples: Examples, tokens: int, generator: torch.Generator | None
+) -> list[Int[ndarray, " sentences"]]:
     """The examples of each batch of an epoch, as their numbers.
 
     Sentences x longest side, BEGIN or END counted, is at most `tokens`; a longer example is a batch of its own.

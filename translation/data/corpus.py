@@ -114,7 +114,7 @@ def _decoded(line: bytes, file: Path, number: int) -> str:
         ) from error
 
 
-def check_direction(corpus: Corpus, source_language: str, target_language: str) -> None:
+def check_languages(corpus: Corpus, source_language: str, target_language: str) -> None:
     """Raise UsageError when a file is named as the other side's language, as train.de.txt.gz for English.
 
     A language in a name is a part between dots that is its code; names without one are believed. One table holds

@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 
 from translation.atomic_files import sync, write_whole
-from translation.data.corpus import Corpus, Examples, Rules, Sentences, check_direction, shards
+from translation.data.corpus import Corpus, Examples, Rules, Sentences, check_languages, shards
 from translation.data.tokenizer import Tokenizer
 from translation.models import SOURCE, TARGET, size_for
 from translation.recipes import Recipe
 
-NOTES, SIDES = "prepared.json", ("source", "target")
+NOTES, SIDES = "corpus.json", ("source", "target")
 SHARD = 500_000  # pairs in memory at a time
 EVERYTHING = Rules(longest=100_000, ratio=100_000.0, drop_repeated=False)  # of a validation set, which is judged whole
 READ_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class CachedCorpus:
     """What a training reads."""
 
     size: str
@@ -35,27 +35,27 @@ class Prepared:
     corpus_hash: str
 
 
-def prepare(recipe: Recipe, folder: Path) -> Prepared:
+def cache_corpus(recipe: Recipe, folder: Path) -> CachedCorpus:
     """Train the tokenizers and encode the corpora into `folder`, unless it holds those of the same files and words.
 
     Raises UsageError for corpora that cannot be meant; see `translation.data.corpus`.
     """
     for corpus in (recipe.train, recipe.validation, *recipe.tests.values()):
-        check_direction(corpus, recipe.source_language, recipe.target_language)
+        check_languages(corpus, recipe.source_language, recipe.target_language)
     for corpus in (recipe.validation, *recipe.tests.values()):  # what is wrong with them is known before the training
         deque(corpus.pairs(), maxlen=0)
     corpus_hash = hash_of(recipe.train, recipe.validation)
     key = json.dumps([corpus_hash, recipe.size, recipe.vocabulary, recipe.joint, asdict(recipe.rules)])
     notes = _notes(folder)
     if notes.get("key") != key:
-        notes = _prepared(recipe, folder) | {"key": key}
+        notes = _write_cache(recipe, folder) | {"key": key}
         said = json.dumps(notes)
         sync(folder)  # before the notes say that it is there
         write_whole(folder / NOTES, lambda partial: partial.write_text(said))
     source = Tokenizer.load(folder / SOURCE)
     target = source if recipe.joint else Tokenizer.load(folder / TARGET)
     training, validation = (_examples(folder, name, notes[name]) for name in ("train", "validation"))
-    return Prepared(notes["size"], source, target, training, validation, corpus_hash)
+    return CachedCorpus(notes["size"], source, target, training, validation, corpus_hash)
 
 
 def _notes(folder: Path) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _notes(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _prepared(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def _write_cache(recipe: Recipe, folder: Path) -> dict[str, Any]:
     """Write everything; the size and what was dropped of each corpus."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / NOTES).unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from translation.data.corpus import Examples
 from translation.data.tokenizer import SPECIAL, Tokenizer
 from translation.errors import TranslationError
 
-FEWEST = 8  # pieces: a name or two are no evidence
+MIN_PIECES = 8  # pieces: a name or two are no evidence
 SMOOTHING = 0.5  # added to each count
 BOUND = 1.5  # of the mean log-likelihood ratio of a piece, in nats
 MOST_AGAINST = 1 / 8  # of the pieces may speak as clearly for the source: foreign names are long when spelled
@@ -27,14 +27,14 @@ READ = 20_000  # pairs that are read again with the source's vocabulary, evenly 
 
 
 @dataclass(frozen=True, eq=False)
-class Direction:
+class LanguageIdentifier:
     """How often each piece of the source vocabulary occurs in the two languages."""
 
     source: Int[ndarray, " vocabulary"]
     target: Int[ndarray, " vocabulary"]
 
     @classmethod
-    def fit(cls, source: Int[ndarray, " vocabulary"], target: Int[ndarray, " vocabulary"]) -> "Direction":
+    def fit(cls, source: Int[ndarray, " vocabulary"], target: Int[ndarray, " vocabulary"]) -> "LanguageIdentifier":
         """From counts of each piece of the source vocabulary in both languages; see `piece_counts`."""
         if source.shape != target.shape or source.ndim != 1 or not source.size:
             raise ValueError(f"both counts are of one vocabulary, not of {source.shape} and {target.shape} pieces")
@@ -52,14 +52,14 @@ class Direction:
     def reads_like_target(self, tokens: Sequence[int]) -> bool:
         """Whether a text, encoded by the source's tokenizer, is surely in the target language.
 
-        Surely: it has `FEWEST` pieces or more; their mean evidence is over `BOUND`, so that a text of 8 pieces is
+        Surely: it has `MIN_PIECES` pieces or more; their mean evidence is over `BOUND`, so that a text of 8 pieces is
         at least e^12 times as likely in the target language; and no more than `MOST_AGAINST` of them are below
         -`BOUND`, so that a source sentence with names of the other script is not accused. Special tokens count for
         nothing. Raises IndexError for a number that is not of the vocabulary.
         """
         pieces = np.asarray(tokens, dtype=np.int64)
         evidence = self.evidence[pieces[pieces >= SPECIAL]]
-        if len(evidence) < FEWEST:
+        if len(evidence) < MIN_PIECES:
             return False
         return bool(evidence.mean() > BOUND and (evidence < -BOUND).mean() <= MOST_AGAINST)
 
@@ -68,7 +68,7 @@ class Direction:
         return {"source": self.source.tolist(), "target": self.target.tolist()}
 
     @classmethod
-    def from_json(cls, card: Mapping[str, Any]) -> "Direction":
+    def from_json(cls, card: Mapping[str, Any]) -> "LanguageIdentifier":
         """What `to_json` gave; raises TranslationError for anything else."""
         try:
             return cls.fit(*(np.array(card[side], dtype=np.int64) for side in ("source", "target")))

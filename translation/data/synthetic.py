@@ -53,7 +53,7 @@ class Phrase:
     many: bool
 
 
-class Speaker:
+class SentenceGenerator:
     """Draws meanings by a seed and says each in both languages."""
 
     def __init__(self, seed: int) -> None:
@@ -115,7 +115,7 @@ def made_pairs(count: int, seed: int) -> list[Pair]:
     """So many sentences of xa with their translations into xb; no sentence comes twice, a seed gives the same ones."""
     if count < 0:
         raise UsageError(f"{count} sentences cannot be made: ask for 0 or more")
-    speaker, pairs = Speaker(seed), dict[str, str]()
+    speaker, pairs = SentenceGenerator(seed), dict[str, str]()
     while len(pairs) < count:
         source, target = speaker.sentence()
         pairs[source] = target

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from translation.data.tokenizer import BEGIN, END, PAD
-from translation.decoding.incremental import Stepper
+from translation.decoding.incremental import IncrementalDecoder
 from translation.errors import TranslationError
 from translation.out_of_memory import is_out_of_memory
 
@@ -72,7 +72,7 @@ class Hypothesis:
 
 @torch.no_grad()
 def search(
-    stepper: Stepper,
+    decoder: IncrementalDecoder,
     sources: Sequence[Sequence[int]],
     how: Search,
     *,
@@ -96,7 +96,7 @@ def search(
         batch = waiting.popleft()
         begun = [_Sentence(number, sources[number], how) for number in batch]
         try:
-            for sentence in _done(stepper, begun, how, device):
+            for sentence in _done(decoder, begun, how, device):
                 found[sentence.number] = sentence.answer()
                 if report:
                     report(1)
@@ -113,12 +113,12 @@ def search(
 
 
 def _done(
-    stepper: Stepper, sentences: list["_Sentence"], how: Search, device: torch.device | str
+    decoder: IncrementalDecoder, sentences: list["_Sentence"], how: Search, device: torch.device | str
 ) -> Iterator["_Sentence"]:
     """The sentences of a batch, as they are done."""
-    beams = _begin(stepper, sentences, how, device)
+    beams = _begin(decoder, sentences, how, device)
     while beams.sentences:
-        yield from beams.advance(stepper)
+        yield from beams.advance(decoder)
 
 
 def _by_length(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:
@@ -183,12 +183,14 @@ class _Sentence:
         return self.finished[: self.how.best]
 
 
-def _begin(stepper: Stepper, sentences: list[_Sentence], how: Search, device: torch.device | str) -> "_Beams":
+def _begin(
+    decoder: IncrementalDecoder, sentences: list[_Sentence], how: Search, device: torch.device | str
+) -> "_Beams":
     """All beams of a sentence are equal at first, so only one of them counts."""
     shape, longest = (len(sentences), how.beams), max(len(each.source) for each in sentences)
     rows = [[*each.source, END, *[PAD] * (longest - len(each.source))] for each in sentences]
     limit = longest + how.extra
-    state = stepper.start(torch.tensor(rows, device=device), how.beams, limit + 1)
+    state = decoder.start(torch.tensor(rows, device=device), how.beams, limit + 1)
     tokens = torch.full((*shape, limit + 2), PAD, device=device)
     tokens[..., 0] = BEGIN
     so_far = torch.full(shape, -math.inf, device=device)
@@ -210,10 +212,10 @@ class _Beams:
     length: int = 0  # tokens after BEGIN
     room: Tensor | None = None  # for scores; to take it anew at each step can cost more than to fill it
 
-    def advance(self, stepper: Stepper) -> list[_Sentence]:
+    def advance(self, decoder: IncrementalDecoder) -> list[_Sentence]:
         """Go one position on; the sentences that are done with it, which leave."""
         shown = self.attention is not None
-        logits, weights = stepper.step(self.state, self.tokens[..., self.length], need_weights=shown)
+        logits, weights = decoder.step(self.state, self.tokens[..., self.length], need_weights=shown)
         if weights is None:
             self.attention = None  # not asked for, or the network has none
         elif self.attention is not None:

@@ -20,7 +20,7 @@ ONEDNN = torch.backends.mkldnn.is_available() and all(
 FIRST_ROOM = 16  # positions; it doubles when it is full: to take memory for all at once is slow
 
 
-class State(Protocol):
+class DecoderState(Protocol):
     """What a network keeps of `[sentences, beams]` translations under way."""
 
     def reorder(self, origin: Tensor) -> None:
@@ -30,13 +30,13 @@ class State(Protocol):
         """Go on with these sentences `[kept]` alone."""
 
 
-class Stepper(Protocol):
+class IncrementalDecoder(Protocol):
     """A network that translates position by position."""
 
     def start(self, source: Tensor, beams: int, limit: int) -> Any:
-        """Read `[sentences, source positions]` tokens, padded with 0 on either side; a `State` of up to `limit` steps.
+        """Encode `[sentences, source positions]` tokens, padded with 0 on either side, and return a `DecoderState`.
 
-        In it each sentence has so many beams, none of which has a token yet.
+        It has room for `limit` steps of `beams` beams a sentence, none of which has a token yet.
         """
 
     def step(self, state: Any, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
@@ -47,7 +47,7 @@ class Stepper(Protocol):
 
 
 @dataclass
-class KeysValues:
+class KeyValueCache:
     """The Transformer's state; `length` positions are written.
 
     Keys and values stay where they were written: each beam attends to all that its sentence's beams have written, under
@@ -61,12 +61,12 @@ class KeysValues:
     length: int = 0
 
     def reorder(self, origin: Tensor) -> None:
-        """See `State`."""
+        """See `DecoderState`."""
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
         self.past[:, :, : self.length] = self.past[rows, origin, : self.length]
 
     def keep(self, sentences: Tensor) -> None:
-        """See `State`."""
+        """See `DecoderState`."""
         # Quicker than [:, sentences].
         self.memory = [layer.index_select(1, sentences) for layer in self.memory]
         self.own = [layer.index_select(1, sentences) for layer in self.own]
@@ -79,7 +79,7 @@ class KeysValues:
         self.length += 1
 
 
-class TransformerStepper:
+class IncrementalTransformer:
     """The Transformer, position by position: each step gives the row that a whole pass would.
 
     The output layer is a copy: after an update of the weights, make a new one.
@@ -91,18 +91,18 @@ class TransformerStepper:
         self.output_weight = _packed(self.network.output_weight.detach())
 
     @torch.no_grad()
-    def start(self, source: Tensor, beams: int, limit: int) -> KeysValues:
-        """See `Stepper`."""
+    def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
+        """See `IncrementalDecoder`."""
         memory, mask = self.network.encode(source)
         remembered = [layer.remember(memory) for layer in self.layers]
         two, sentences, heads, _, width = remembered[0].shape
         own = [memory.new_empty(two, sentences, heads, FIRST_ROOM, beams, width) for _ in self.layers]
         itself = torch.eye(beams, dtype=torch.bool, device=source.device).unsqueeze(1)
-        return KeysValues(remembered, mask, own, itself.repeat(sentences, 1, limit, 1))
+        return KeyValueCache(remembered, mask, own, itself.repeat(sentences, 1, limit, 1))
 
     @torch.no_grad()
-    def step(self, state: KeysValues, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """See `Stepper`."""
+    def step(self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
+        """See `IncrementalDecoder`."""
         x, weights = self.network.embed_target(tokens, torch.full_like(tokens, state.length)), None
         state.next_position()
         past = None if tokens.shape[-1] == 1 else state.past[:, :, : state.length].flatten(-2)

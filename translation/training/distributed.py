@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from translation.errors import TranslationError, UsageError
-from translation.exit_with_parent import end_with
+from translation.exit_with_parent import exit_with_parent
 
 PATIENCE = timedelta(hours=12)  # of a process for the others: the first prepares the corpus while they wait
 LOOK, FAREWELL = 0.2, 10  # seconds between looks at the processes, and for the first to end by itself
@@ -27,15 +27,15 @@ LOST = "another process of the training ended: the same command goes on from the
 
 
 @dataclass(frozen=True)
-class Group:
+class ProcessGroup:
     """`rank` of `size` processes, each with its own share of every update's batches."""
 
     rank: int = 0
-    size: int = 1
+    world_size: int = 1
 
-    def sum_up(self, network: nn.Module, figures: tuple[float, int, bool]) -> tuple[float, int, bool]:
+    def reduce_gradients(self, network: nn.Module, figures: tuple[float, int, bool]) -> tuple[float, int, bool]:
         """Sum the gradients, in place, with an update's loss, its tokens, and whether any calls it the last."""
-        if self.size == 1:
+        if self.world_size == 1:
             return figures
         gradients = [each.grad for each in network.parameters() if each.grad is not None]
         told = torch.tensor(figures, dtype=torch.float32, device=gradients[0].device)
@@ -48,18 +48,18 @@ class Group:
             start += gradient.numel()
         return flat[0].item(), int(flat[1].item()), flat[2].item() > 0
 
-    def total(self, figures: Tensor) -> Tensor:
+    def all_reduce(self, figures: Tensor) -> Tensor:
         """The sum of every process's figures, of the same shape and type, on the processor."""
-        if self.size == 1:
+        if self.world_size == 1:
             return figures
         told = _where_told(figures)
         with _others_there():
             dist.all_reduce(told)
         return told.cpu()
 
-    def agree(self, figure: float) -> float:
+    def broadcast(self, figure: float) -> float:
         """The first process's figure, for all: clocks differ, and a training must end everywhere at once."""
-        if self.size == 1:
+        if self.world_size == 1:
             return figure
         told = _where_told(torch.tensor([figure], dtype=torch.float64))
         with _others_there():
@@ -79,20 +79,20 @@ def _others_there() -> Iterator[None]:
         raise TranslationError(LOST) from error
 
 
-ALONE = Group()
+SINGLE_PROCESS = ProcessGroup()
 
 
-def join_group(device: str) -> tuple[Group, torch.device]:
-    """Take the place that torchrun or `run_group` gives by the environment; alone where there is none.
+def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
+    """Take the place that torchrun or `launch_processes` gives by the environment; alone where there is none.
 
     Raises UsageError for a CUDA device that is not there, and for more processes of a machine than it has of them.
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("no CUDA device is to be had: choose the device cpu")
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return ALONE, torch.device(device)
+        return SINGLE_PROCESS, torch.device(device)
     if started_by := os.environ.get(STARTED_BY):
-        end_with(int(started_by))
+        exit_with_parent(int(started_by))
     local = int(os.environ["LOCAL_RANK"])
     if device == "cuda" and local >= (count := torch.cuda.device_count()):
         raise UsageError(f"process {local + 1} finds {count} CUDA devices here: start one a device, or choose cpu")
@@ -101,25 +101,25 @@ def join_group(device: str) -> tuple[Group, torch.device]:
         size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
         meeting = {"init_method": f"file://{place}", "world_size": size, "rank": rank}
     dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE, **meeting)
-    group = Group(dist.get_rank(), dist.get_world_size())
+    process_group = ProcessGroup(dist.get_rank(), dist.get_world_size())
     if device != "cuda":
-        return group, torch.device(device)
+        return process_group, torch.device(device)
     own = torch.device("cuda", local)
     torch.cuda.set_device(own)
-    return group, own
+    return process_group, own
 
 
-def run_group(command: Sequence[str], size: int) -> int:
+def launch_processes(command: Sequence[str], size: int) -> int:
     """Run a command in `size` processes of this machine, a group; the exit code of the first that fails, or 0.
 
     They share the threads of this process, by default its cores. The first is told of the signals that this process
     gets; when it ends or one fails, all end.
     """
     with tempfile.TemporaryDirectory() as folder:
-        return _run_group(command, size, Path(folder) / "meeting")
+        return _launch_processes(command, size, Path(folder) / "meeting")
 
 
-def _run_group(command: Sequence[str], size: int, meeting: Path) -> int:
+def _launch_processes(command: Sequence[str], size: int, meeting: Path) -> int:
     threads = max(1, torch.get_num_threads() // size)
     place = {MEETING: str(meeting), STARTED_BY: str(os.getpid()), "WORLD_SIZE": str(size)}
     members: list[subprocess.Popen[bytes]] = []

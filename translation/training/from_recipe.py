@@ -9,22 +9,22 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
-from translation.data.corpus_cache import NOTES, Prepared, prepare
-from translation.data.language_id import Direction, piece_counts
+from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
+from translation.data.language_id import LanguageIdentifier, piece_counts
 from translation.data.tokenizer import PAD
 from translation.decoding.beam_search import GREEDY, search
 from translation.errors import UsageError
-from translation.models import Card, Model, network_of, save_model, stepper_of
+from translation.models import Card, Model, build_network, incremental_decoder, save_model
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
 from translation.training.checkpoints import Progress
-from translation.training.distributed import ALONE, Group
-from translation.training.loop import SEEDS, Check, Sitting, train_network, validation_loss
-from translation.translate import LONGEST
+from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
+from translation.training.loop import SEEDS, Check, TrainingContext, train_network, validation_loss
+from translation.translate import MAX_PIECES
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """A model, and how far its training came."""
 
     model: Model
@@ -32,76 +32,82 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Watch:
+class TrainingCallbacks:
     """What a training tells: each check, and words about what is done."""
 
     on_check: Callable[[Check], object] = lambda _: None
-    say: Callable[[str], object] = lambda _: None
+    on_message: Callable[[str], object] = lambda _: None
 
 
 def train_model(
-    recipe: Recipe, models: Path, *, work: Path, device: torch.device, group: Group, watch: Watch
-) -> Trained | None:
+    recipe: Recipe,
+    models: Path,
+    *,
+    work: Path,
+    device: torch.device,
+    process_group: ProcessGroup,
+    callbacks: TrainingCallbacks,
+) -> TrainedModel | None:
     """Prepare the corpus, train, and write the model to the folder of its name in `models`.
 
     What the training goes on from after an interruption lies in `work`. None to all of a group but the first, which
     has the model. Raises TranslationError and UsageError.
     """
-    prepared = _prepared_once(recipe, work, group)
-    watch.say(f"{prepared.training.summary()}; {prepared.source.size:,} subwords, size {prepared.size}")
-    values, config = _network_values(recipe, prepared), recipe.training_for(prepared.size)
+    cached = _cache_once(recipe, work, process_group)
+    callbacks.on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
+    values, config = _network_values(recipe, cached), recipe.training_for(cached.size)
     torch.manual_seed(config.seed % SEEDS)
-    network = network_of(recipe.kind, values)
-    sitting = Sitting(
+    network = build_network(recipe.kind, values)
+    context = TrainingContext(
         folder=work,
-        key=recipe.key(prepared.size, prepared.corpus_hash),
+        key=recipe.key(cached.size, cached.corpus_hash),
         device=device,
-        group=group,
-        on_check=watch.on_check,
-        bleu=_judge(prepared, recipe.target_language, device, group) if recipe.decide_by == "bleu" else None,
+        process_group=process_group,
+        on_check=callbacks.on_check,
+        bleu=_judge(cached, recipe.target_language, device, process_group) if recipe.decide_by == "bleu" else None,
     )
-    progress = train_network(network, values["d_model"], prepared.training, prepared.validation, config, sitting)
-    if group.rank > 0:
+    progress = train_network(network, values["d_model"], cached.training, cached.validation, config, context)
+    if process_group.rank > 0:
         return None
     figures = {
-        "validation_loss": validation_loss(network, prepared.validation, config.batch_tokens, device),
-        "validation_bleu": _judge(prepared, recipe.target_language, device, ALONE)(network),
+        "validation_loss": validation_loss(network, cached.validation, config.batch_tokens, device),
+        "validation_bleu": _judge(cached, recipe.target_language, device, SINGLE_PROCESS)(network),
     }
-    card = _card(recipe, prepared, values, figures | {"training": asdict(config), "progress": asdict(progress)})
-    direction = Direction.fit(*piece_counts(prepared.training, prepared.source, prepared.target))
-    model = Model(card, network, prepared.source, prepared.target, direction)
-    return Trained(replace(model, card=save_model(models / recipe.name, model)), progress)
+    card = _card(recipe, cached, values, figures | {"training": asdict(config), "progress": asdict(progress)})
+    language_id = LanguageIdentifier.fit(*piece_counts(cached.training, cached.source, cached.target))
+    model = Model(card, network, cached.source, cached.target, language_id)
+    return TrainedModel(replace(model, card=save_model(models / recipe.name, model)), progress)
 
 
-def _prepared_once(recipe: Recipe, work: Path, group: Group) -> Prepared:
+def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup) -> CachedCorpus:
     """The corpus made ready; the first of a group writes what the others read."""
-    if group.rank > 0:
-        group.agree(0.0)
+    if process_group.rank > 0:
+        process_group.broadcast(0.0)
         if not (work / NOTES).exists():
             raise UsageError(f"the machines of this training do not share {work}: give all the same DTML_DATA")
-    prepared = prepare(recipe, work)
-    if group.rank == 0:
-        group.agree(0.0)
-    return prepared
+    cached = cache_corpus(recipe, work)
+    if process_group.rank == 0:
+        process_group.broadcast(0.0)
+    return cached
 
 
-def _network_values(recipe: Recipe, prepared: Prepared) -> dict[str, Any]:
+def _network_values(recipe: Recipe, cached: CachedCorpus) -> dict[str, Any]:
     """The network's configuration, whole."""
-    sizes = {"source_vocabulary": prepared.source.size, "target_vocabulary": prepared.target.size}
-    values = recipe.network_for(prepared.size) | sizes
-    _refuse_positions(recipe.name, prepared, values.get("learned_positions", 0))
+    sizes = {"source_vocabulary": cached.source.size, "target_vocabulary": cached.target.size}
+    values = recipe.network_for(cached.size) | sizes
+    _refuse_positions(recipe.name, cached, values.get("learned_positions", 0))
     return values
 
 
-def _card(recipe: Recipe, prepared: Prepared, values: Mapping[str, Any], made: Mapping[str, Any]) -> Card:
+def _card(recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], made: Mapping[str, Any]) -> Card:
     tests = {
         name: {"source": str(each.source), "target": each.target and str(each.target), "columns": list(each.columns)}
         for name, each in recipe.tests.items()
     }
     learned = {
-        "pairs": len(prepared.training),
-        "dropped": prepared.training.dropped,
-        "corpus_hash": prepared.corpus_hash,
+        "pairs": len(cached.training),
+        "dropped": cached.training.dropped,
+        "corpus_hash": cached.corpus_hash,
         "tests": tests,
         "rules": asdict(recipe.rules),
         "decide_by": recipe.decide_by,
@@ -109,22 +115,22 @@ def _card(recipe: Recipe, prepared: Prepared, values: Mapping[str, Any], made: M
     return Card(
         name=recipe.name,
         kind=recipe.kind,
-        size=prepared.size,
+        size=cached.size,
         source_language=recipe.source_language,
         target_language=recipe.target_language,
         network=values,
-        tokenizer_hashes=(prepared.source.digest, prepared.target.digest),
+        tokenizer_hashes=(cached.source.digest, cached.target.digest),
         weights_hash="",
         made=learned | dict(made),
     )
 
 
-def _refuse_positions(name: str, prepared: Prepared, learned: int) -> None:
+def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
     """A learned position that there is not has no embedding, in the training or in a search."""
     lengths = [
-        x.max() for each in (prepared.training, prepared.validation) for x in (each.source_lengths, each.target_lengths)
+        x.max() for each in (cached.training, cached.validation) for x in (each.source_lengths, each.target_lengths)
     ]
-    needed = max(LONGEST, *map(int, lengths)) + GREEDY.extra + 1
+    needed = max(MAX_PIECES, *map(int, lengths)) + GREEDY.extra + 1
     if 0 < learned < needed:
         raise UsageError(
             f"{name}: network.learned_positions is {learned}, but the longest sentence and its translation may need "
@@ -132,24 +138,26 @@ def _refuse_positions(name: str, prepared: Prepared, learned: int) -> None:
         )
 
 
-def _judge(prepared: Prepared, language: str, device: torch.device, group: Group) -> Callable[[nn.Module], float]:
+def _judge(
+    cached: CachedCorpus, language: str, device: torch.device, process_group: ProcessGroup
+) -> Callable[[nn.Module], float]:
     """BLEU of greedy translations of the validation set, of which each of a group translates its share."""
     metric = BLEU(tokenize=tokenizer_of(language))
-    pairs = [prepared.validation[place] for place in range(len(prepared.validation))]
+    pairs = [cached.validation[place] for place in range(len(cached.validation))]
     sources = [source.tolist() for source, _ in pairs]
     widest = max(map(len, sources)) + GREEDY.extra
-    expected = [prepared.target.decode(target.tolist()) for _, target in pairs]
+    expected = [cached.target.decode(target.tolist()) for _, target in pairs]
 
     def judged(network: nn.Module) -> float:
         was = network.training
         tokens = torch.zeros(len(sources), widest, dtype=torch.int64)
-        mine = range(group.rank, len(sources), group.size)
-        found = search(stepper_of(network.eval()), [sources[each] for each in mine], GREEDY, device=device)
+        mine = range(process_group.rank, len(sources), process_group.world_size)
+        found = search(incremental_decoder(network.eval()), [sources[each] for each in mine], GREEDY, device=device)
         network.train(was)
         for each, best in zip(mine, found, strict=True):
             tokens[each, : len(best[0].tokens)] = torch.tensor(best[0].tokens)
-        rows = group.total(tokens).tolist()
-        said = [prepared.target.decode([token for token in row if token != PAD]) for row in rows]
+        rows = process_group.all_reduce(tokens).tolist()
+        said = [cached.target.decode([token for token in row if token != PAD]) for row in rows]
         return float(metric.corpus_score(said, [expected]).score)
 
     return judged

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from translation.data.batches import Batch, batch_of, order
+from translation.data.batches import Batch, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.errors import UsageError
 from translation.training.checkpoints import (
@@ -22,8 +22,8 @@ from translation.training.checkpoints import (
     restore_state,
     save_state,
 )
-from translation.training.distributed import ALONE, Group
-from translation.training.step import Update, batch_loss, quicken_dropout
+from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
+from translation.training.step import TrainingStep, batch_loss, use_fast_dropout
 
 SEEDS = 2**63  # that torch knows
 Precision = Literal["float32", "bfloat16"]
@@ -77,13 +77,13 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Sitting:
+class TrainingContext:
     """Who watches a training, and where it runs."""
 
     folder: Path
     key: str  # of the corpus and the configuration
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    group: Group = ALONE
+    process_group: ProcessGroup = SINGLE_PROCESS
     on_check: Callable[[Check], object] = lambda _: None
     bleu: Callable[[nn.Module], float] | None = None  # of the validation set, asked by all of a group; decides
 
@@ -95,26 +95,33 @@ def learning_rate(step: int, width: int, config: TrainingConfig) -> float:
 
 
 def train_network(
-    network: nn.Module, width: int, training: Examples, validation: Examples, config: TrainingConfig, sitting: Sitting
+    network: nn.Module,
+    width: int,
+    training: Examples,
+    validation: Examples,
+    config: TrainingConfig,
+    context: TrainingContext,
 ) -> Progress:
     """Train to the end of the time, the updates or the patience; the network has the mean of the last weights then.
 
     Without patience, these are the last ones up to the best. An interrupted training goes on from its last check, to
     the same losses. Raises TranslationError when the memory does not suffice and when the loss is no number.
     """
-    quicken_dropout(network)
-    network.to(sitting.device).train()
+    use_fast_dropout(network)
+    network.to(context.device).train()
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-    progress = restore_state(sitting.folder, network, optimiser, sitting.key)
+    progress = restore_state(context.folder, network, optimiser, context.key)
     products: torch.dtype = getattr(torch, config.precision)
-    update = Update(network, optimiser, config.label_smoothing, config.clip, sitting.device, sitting.group, products)
+    update = TrainingStep(
+        network, optimiser, config.label_smoothing, config.clip, context.device, context.process_group, products
+    )
     since, losses, tokens = time.monotonic(), 0.0, 0
-    batches_of = _updates(training, config, progress, sitting.group)
+    batches_of = _updates(training, config, progress, context.process_group)
     while not _is_over(progress, config):
         batches = next(batches_of)
         progress.step += 1
         # Drawn anew at each step, so that a training that goes on draws what it would have drawn.
-        torch.manual_seed(((config.seed * 1_000_003 + progress.step) * 1_009 + sitting.group.rank) % SEEDS)
+        torch.manual_seed(((config.seed * 1_000_003 + progress.step) * 1_009 + context.process_group.rank) % SEEDS)
         rate = learning_rate(progress.step, width, config)
         over_time = _is_over_time(progress.seconds + time.monotonic() - since, config)
         done = update(batches, rate, last=over_time)
@@ -123,13 +130,13 @@ def train_network(
         losses, tokens = losses + done.loss, tokens + done.tokens
         progress.tokens += done.tokens
         if progress.step % config.check_every == 0 or progress.step == config.updates or done.last:
-            seconds, since = sitting.group.agree(time.monotonic() - since), time.monotonic()
+            seconds, since = context.process_group.broadcast(time.monotonic() - since), time.monotonic()
             progress.seconds += seconds
-            check = _check(network, validation, progress, config, sitting, (losses / tokens, tokens / seconds, rate))
-            _keep(network, optimiser, progress, check, config, sitting)
+            check = _check(network, validation, progress, config, context, (losses / tokens, tokens / seconds, rate))
+            _keep(network, optimiser, progress, check, config, context)
             losses, tokens = 0.0, 0
-    if sitting.group.rank == 0:
-        load_weights(network, average_weights(sitting.folder, _averaged(progress, config)))
+    if context.process_group.rank == 0:
+        load_weights(network, average_weights(context.folder, _averaged(progress, config)))
         network.eval()
     return progress
 
@@ -150,24 +157,30 @@ def _averaged(progress: Progress, config: TrainingConfig) -> list[int]:
     return up_to[-config.average :]
 
 
-def _updates(examples: Examples, config: TrainingConfig, progress: Progress, group: Group) -> Iterator[list[Batch]]:
-    """The batches of each update from where a training stands, epoch after epoch; of a group, this member's share."""
-    each = config.accumulate * group.size
+def _updates(
+    examples: Examples, config: TrainingConfig, progress: Progress, process_group: ProcessGroup
+) -> Iterator[list[Batch]]:
+    """Yield this process's batches of each step, from where the training stands, epoch after epoch without end."""
+    each = config.accumulate * process_group.world_size
     while True:
         generator = torch.Generator().manual_seed((config.seed * 1_000_003 + progress.epoch) % SEEDS)
-        batches = order(examples, config.batch_tokens, generator)
+        batches = batch_indices(examples, config.batch_tokens, generator)
         progress.batches = len(batches)
         while progress.place + each <= len(batches) or (progress.place == 0 and batches):
             chosen = batches[progress.place : progress.place + each]
             progress.place += each
-            mine = chosen[group.rank :: group.size] or chosen[:1]
+            mine = chosen[process_group.rank :: process_group.world_size] or chosen[:1]
             yield [batch_of(examples, indices) for indices in mine]
         progress.epoch, progress.place = progress.epoch + 1, 0
 
 
 @torch.no_grad()
 def validation_loss(
-    network: nn.Module, examples: Examples, tokens: int, device: torch.device, group: Group = ALONE
+    network: nn.Module,
+    examples: Examples,
+    tokens: int,
+    device: torch.device,
+    process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> float:
     """Cross-entropy in nats a target token, without smoothing; the network is left in training mode as it was.
 
@@ -175,11 +188,11 @@ def validation_loss(
     """
     was, loss, count = network.training, 0.0, 0
     network.eval()
-    for indices in order(examples, tokens, None)[group.rank :: group.size]:
+    for indices in batch_indices(examples, tokens, None)[process_group.rank :: process_group.world_size]:
         batch = batch_of(examples, indices)
         loss, count = loss + batch_loss(network, batch, 0.0, device).item(), count + batch.tokens
     network.train(was)
-    total = group.total(torch.tensor([loss, count], dtype=torch.float64))
+    total = process_group.all_reduce(torch.tensor([loss, count], dtype=torch.float64))
     return float(total[0] / total[1])
 
 
@@ -188,12 +201,12 @@ def _check(
     validation: Examples,
     progress: Progress,
     config: TrainingConfig,
-    sitting: Sitting,
+    context: TrainingContext,
     since: tuple[float, float, float],
 ) -> Check:
     """Validate; `since` holds the loss, the tokens a second and the learning rate since the last check."""
-    loss = validation_loss(network, validation, config.batch_tokens, sitting.device, sitting.group)
-    bleu = None if sitting.bleu is None else sitting.bleu(network)
+    loss = validation_loss(network, validation, config.batch_tokens, context.device, context.process_group)
+    bleu = None if context.bleu is None else context.bleu(network)
     per_step = progress.seconds / progress.step
     left = (config.updates - progress.step) * per_step
     if config.minutes is not None:
@@ -208,20 +221,22 @@ def _keep(
     progress: Progress,
     check: Check,
     config: TrainingConfig,
-    sitting: Sitting,
+    context: TrainingContext,
 ) -> None:
     """Note whether it became better, tell, and keep the weights and the state.
 
     Told first: a training that is killed in between tells its check again when it goes on, and loses none.
     """
     figure = -check.validation_loss if check.validation_bleu is None else check.validation_bleu
-    figure = sitting.group.agree(figure)  # or some of a group might end for want of patience, and others wait for them
+    figure = context.process_group.broadcast(
+        figure
+    )  # or some of a group might end for want of patience, and others wait for them
     if progress.best is None or figure > progress.best:
         progress.best, progress.best_step, progress.checks_since = figure, progress.step, 0
     else:
         progress.checks_since += 1
-    if sitting.group.rank == 0:
-        sitting.on_check(check)
-        keep_weights(sitting.folder, network, progress, config.average + progress.checks_since)
-        save_state(sitting.folder, network, optimiser, progress, sitting.key)
-        drop_older_weights(sitting.folder, progress.kept)
+    if context.process_group.rank == 0:
+        context.on_check(check)
+        keep_weights(context.folder, network, progress, config.average + progress.checks_since)
+        save_state(context.folder, network, optimiser, progress, context.key)
+        drop_older_weights(context.folder, progress.kept)

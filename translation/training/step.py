@@ -1,4 +1,4 @@
-"""One update of a training: the loss of its batches, gradients over the group, a step; what fits without memory."""
+"""Make one training step: the loss of some batches, gradients summed over all processes, and an Adam update."""
 
 import math
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from jaxtyping import Int
 from numpy import ndarray
 from torch import Tensor, nn
 
-from translation.data.batches import Batch, batch_of, order
+from translation.data.batches import Batch, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.errors import TranslationError
 from translation.out_of_memory import is_out_of_memory, out_of_memory
-from translation.training.distributed import Group
+from translation.training.distributed import ProcessGroup
 from translation.training.loss import smoothed_loss
 from translation.transformer import PADDING
 
@@ -27,8 +27,8 @@ class Translator(Protocol):
         """`[sentences, target positions, d_model]`."""
 
 
-class Updated(NamedTuple):
-    """Of the whole group: the summed loss in nats, its target tokens, and whether any wanted this to be the last."""
+class StepResult(NamedTuple):
+    """Totals over all processes: summed loss in nats, target tokens, and whether any process asked to stop here."""
 
     loss: float
     tokens: int
@@ -36,7 +36,7 @@ class Updated(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Update:
+class TrainingStep:
     """What every update of a training has in common."""
 
     network: nn.Module
@@ -44,10 +44,10 @@ class Update:
     label_smoothing: float
     clip: float  # the norm that a gradient may have; 0 for any
     device: torch.device
-    group: Group
+    process_group: ProcessGroup
     products: torch.dtype | None = None  # that the output layer multiplies, on a processor; None for the network's
 
-    def __call__(self, batches: list[Batch], rate: float, *, last: bool = False) -> Updated | None:
+    def __call__(self, batches: list[Batch], rate: float, *, last: bool = False) -> StepResult | None:
         """Make a step of this learning rate; None without the memory for it."""
         try:
             return self._step(batches, rate, last)
@@ -56,14 +56,14 @@ class Update:
                 raise
         return None  # from here, where the error no longer holds what the step had in memory
 
-    def _step(self, batches: list[Batch], rate: float, last: bool) -> Updated:
+    def _step(self, batches: list[Batch], rate: float, last: bool) -> StepResult:
         self.optimiser.zero_grad()
         loss, count = 0.0, 0
         for batch in batches:
             summed = self._loss(batch)
             summed.backward()
             loss, count = loss + summed.item(), count + batch.tokens
-        done = Updated(*self.group.sum_up(self.network, (loss, count, last)))
+        done = StepResult(*self.process_group.reduce_gradients(self.network, (loss, count, last)))
         if not math.isfinite(done.loss):
             raise TranslationError(f"the loss is {done.loss}: train anew with a lower peak of the learning rate")
         for parameter in self.network.parameters():
@@ -71,8 +71,8 @@ class Update:
                 parameter.grad.div_(done.tokens)
         if self.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.clip)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
+        for settings in self.optimiser.param_groups:
+            settings["lr"] = rate
         self.optimiser.step()
         return done
 
@@ -86,7 +86,7 @@ class Update:
             self.optimiser.zero_grad()
             parameters = [] if self.optimiser.state else [*self.network.parameters()] * 2
             moments = [torch.empty_like(each) for each in parameters]
-            batches = order(examples, tokens + tokens // 8, None)  # more than is said: memory falls into pieces
+            batches = batch_indices(examples, tokens + tokens // 8, None)  # more than is said: memory falls into pieces
             for indices in (max(batches, key=lambda each: _positions(examples, each)), batches[-1]):
                 self._loss(batch_of(examples, indices)).backward()
             moments.clear()
@@ -114,7 +114,7 @@ def _positions(examples: Examples, indices: Int[ndarray, " sentences"]) -> int:
     return int(len(indices) * widths)
 
 
-class QuickDropout(nn.Dropout):
+class FastDropout(nn.Dropout):
     """As `nn.Dropout`, from uniform numbers: on a processor torch draws these many at a time, others one by one."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch names it
@@ -125,9 +125,9 @@ class QuickDropout(nn.Dropout):
         return input * kept.to(input.dtype).mul_(1 / (1 - self.p) if self.p < 1 else 0.0)
 
 
-def quicken_dropout(network: nn.Module) -> None:
+def use_fast_dropout(network: nn.Module) -> None:
     """Let every dropout of a network be a quick one."""
     for module in list(network.modules()):
         for name, inner in module.named_children():
             if type(inner) is nn.Dropout:
-                setattr(module, name, QuickDropout(inner.p))
+                setattr(module, name, FastDropout(inner.p))
