@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.pages.figures import records, with_interval
 from flows.settings import err, out
 
 if TYPE_CHECKING:  # what only reads prints without waiting for torch
@@ -115,23 +116,11 @@ def print_scores(scores: pd.DataFrame) -> None:
     titles = {"all": "all stock-days", "paper": "the paper's labels: moves from +0.55 % and to -0.5 %"}
     for protocol, title in titles.items():
         rows = scores[scores["protocol"] == protocol]
-        table = rows[["predictor", "nights", "n", "acc", "mcc"]].assign(
-            acc=[
-                with_interval(value, low, high, ".3f")
-                for value, low, high in rows[["acc", "acc_low", "acc_high"]].to_numpy()
-            ],
-            mcc=[
-                with_interval(value, low, high, "+.3f")
-                for value, low, high in rows[["mcc", "mcc_low", "mcc_high"]].to_numpy()
-            ],
+        table = rows[["predictor", "nights", "n"]].assign(
+            **{name: [with_interval(row, name) for row in records(rows)] for name in ("acc", "mcc")}
         )
         names = {"n": "calls", "acc": "ACC", "mcc": "MCC"}
         print_frame(table.rename(columns=names), title)
-
-
-def with_interval(value: float, low: float, high: float, spec: str) -> str:
-    """A value and its interval, such as 0.512 [0.490, 0.534]; a few nights have none, as `low` says."""
-    return f"{value:{spec}}" if math.isnan(low) else f"{value:{spec}} [{low:{spec}}, {high:{spec}}]"
 
 
 def print_coverage(coverage: pd.DataFrame) -> None:

@@ -15,7 +15,8 @@ from test_dtml_benchmark_report import Reader, curve
 from dtml.backtest.performance import Performance, drawdown, equity
 from dtml.backtest.portfolio import FREE, Costs, Fill, Form, Strategy
 from dtml.pages.backtest import PAPERS, backtest_page, readme_lines, survivorship, track_kinds, verdict
-from dtml.pages.charts import POINTS, date_ticks, figure, percent, session_chart, thin
+from dtml.pages.charts import POINTS, date_ticks, session_chart, thin
+from dtml.pages.figures import figure, percent
 
 NAN = float("nan")
 RULES = ("always_up", "index_reversal", "index_below_mean20")

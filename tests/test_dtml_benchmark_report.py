@@ -11,7 +11,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from dtml.pages.benchmark import Axis, benchmark_page, duration, figure, readme_table, verdict
+from dtml.pages.benchmark import benchmark_page, readme_table, verdict
+from dtml.pages.charts import Axis
+from dtml.pages.figures import duration, figure
 
 NAN = float("nan")
 RULES = ("always_up", "index_reversal")

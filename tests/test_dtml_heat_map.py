@@ -7,7 +7,7 @@ from test_dtml_benchmark_report import Reader
 from test_dtml_report import looks, page, region, stocks
 
 from dtml.pages.attention_map import KEPT, SHADES, Attention, heat_map, sector_map
-from dtml.pages.charts import figure
+from dtml.pages.figures import figure
 
 
 def test_a_cell_of_the_map_is_how_much_its_row_looks_at_its_column() -> None:

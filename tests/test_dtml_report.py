@@ -16,7 +16,8 @@ from dtml.evaluation.breakdowns import ROLLING_SESSIONS, curve_with_intervals, r
 from dtml.evaluation.calibration import LEVELS, Calibration, count_band, count_bins, coverage
 from dtml.evaluation.metrics import accuracy, mcc
 from dtml.pages.attention_map import Attention
-from dtml.pages.charts import COLUMNS, NARROWEST, figure, probability_axis, stack
+from dtml.pages.charts import COLUMNS, NARROWEST, probability_axis, stack
+from dtml.pages.figures import figure
 from dtml.pages.night import call_rows, calls_words, night_report
 
 NAN = float("nan")

@@ -194,8 +194,7 @@ def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(
         save_night(engine, day, mcc)
     assert [said["as_of"] for said in hook.taken] == ["2024-07-03", "2024-07-09"]
     assert hook.taken[0]["message"] == (
-        "running MCC -0.020 [-0.050, +0.010] over 30 nights lies below that of the rule index_reversal, "
-        "+0.060 [+0.020, +0.100]"
+        "running MCC -.0200 [-.050, .010] over 30 nights lies below that of the rule index_reversal, .0600 [.020, .100]"
     )
 
 

@@ -14,7 +14,7 @@ from db.rows import calibration, predictions
 from db.rows import runs as stored_runs
 from dtml.baselines.naive_rules import NAIVE_RULES, naive_calls
 from dtml.markets.definition import LEVELS
-from dtml.pages.charts import figure
+from dtml.pages.figures import figure
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.backtest.results import run_backtest
 from flows.nightly.context import Desk, Order, stored_bars

@@ -22,22 +22,8 @@ from dtml.backtest.portfolio import YEAR
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import told_apart
 from dtml.pages.benchmark import PROTOCOL_WORDS, sample
-from dtml.pages.charts import (
-    PALETTE,
-    Chart,
-    Row,
-    basis_points,
-    calibration_axes,
-    count,
-    day,
-    environment,
-    figure,
-    markdown,
-    percent,
-    records,
-    session_chart,
-    with_interval,
-)
+from dtml.pages.charts import PALETTE, Chart, calibration_axes, environment, session_chart
+from dtml.pages.figures import Row, basis_points, count, day, figure, markdown, percent, records, with_interval
 
 INDEX, EQUAL_WEIGHT = YARDSTICKS = ("index", "equal weight")  # the portfolios that follow no prediction
 PAPERS = "(the paper's)"  # ends the name of a portfolio that nobody can trade: filled at the close it was made after

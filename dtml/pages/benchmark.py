@@ -13,23 +13,8 @@ import jinja2
 import pandas as pd
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
-from dtml.pages.charts import (
-    Axis,
-    Row,
-    calibration_axes,
-    count,
-    day,
-    duration,
-    environment,
-    figure,
-    interval,
-    markdown,
-    moment,
-    percent,
-    records,
-    with_interval,
-    with_spread,
-)
+from dtml.pages.charts import Axis, calibration_axes, environment
+from dtml.pages.figures import Row, day, figure, interval, markdown, percent, records, with_interval, with_spread
 
 PROTOCOL_WORDS = {"paper": "the paper's labels", "all": "all stock-days"}
 LABELS = {
@@ -199,6 +184,6 @@ def benchmark_page(
 
 @cache
 def _template() -> jinja2.Template:
-    found = environment(count, day, duration, figure, interval, moment, percent, sample, with_interval, with_spread)
+    found = environment(sample)
     found.globals.update(words=PROTOCOL_WORDS, labels=LABELS, rules=NAIVE_RULES, model=MODEL, strip_height=STRIP_HEIGHT)
     return found.get_template("benchmark.html")

@@ -1,8 +1,6 @@
-"""What the pages share: figures in words, scales, lines over sessions, and the templates' surroundings.
+"""What the pages share: scales, lines over sessions, and the templates' surroundings.
 
 The macros that draw are in parts.html: `{% import "parts.html" as parts with context %}` in a template.
-
-What is missing, NaN or None, is printed as "-".
 """
 
 import math
@@ -17,7 +15,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-Row = Mapping[str, Any]  # a row of scores
+from dtml.pages.figures import WORDS, figure
 
 SIDE = 180  # of a calibration curve's square, in pixels
 WIDTH, HEIGHT = 1000, 260  # of a chart over sessions: units across, stretched to the page, and pixels upwards
@@ -26,91 +24,6 @@ LETTERS = 36  # that fit below such a chart on a phone
 PALETTE = 6  # colours of lines
 COLUMNS = 72  # of a chart of stacked marks
 NARROWEST = 0.02  # of a probability from one half, that a scale of probabilities holds in any case
-
-
-def figure(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
-    """A number as .5744, -.0121 or, signed, +.0210; of what rounds to 0, only signed numbers keep their sign."""
-    if value is None or pd.isna(value):
-        return "-"
-    size = f"{abs(value):.{digits}f}"
-    shows = signed or float(size) != 0
-    sign = "-" if value < 0 and shows else "+" if value > 0 and signed else ""
-    return sign + (size[1:] if size.startswith("0.") else size)
-
-
-def interval(row: Row, name: str, digits: int = 3, *, signed: bool = False) -> str:
-    """The 95 % interval of a figure, [.512, .561]; nothing where there is none."""
-    ends = row[f"{name}_low"], row[f"{name}_high"]
-    return (
-        ""
-        if any(pd.isna(end) for end in ends)
-        else f"[{', '.join(figure(end, digits, signed=signed) for end in ends)}]"
-    )
-
-
-def with_interval(row: Row, name: str, digits: int = 4, *, signed: bool = False) -> str:
-    """A figure and its interval, which has three digits at most: .5353 [.512, .561]."""
-    return f"{figure(row[name], digits, signed=signed)} {interval(row, name, min(digits, 3), signed=signed)}".strip()
-
-
-def with_spread(row: Row, mean: str, spread: str) -> str:
-    """A mean and its standard deviation: .5744 ± .0194; a single seed has none."""
-    return figure(row[mean]) if pd.isna(row[spread]) else f"{figure(row[mean])} ± {figure(row[spread])}"
-
-
-def percent(value: float | None) -> str:
-    """A share as 97.3 %; what rounds to 0 has no sign."""
-    return "-" if value is None or pd.isna(value) else f"{100 * value:.1f} %".replace("-0.0 ", "0.0 ")
-
-
-def whole_percent(value: float | None) -> str:
-    """A share as 80 %."""
-    return "-" if value is None or pd.isna(value) else f"{100 * value:.0f} %"
-
-
-def basis_points(value: float | None) -> str:
-    """A cost as 12.3 bp."""
-    return "-" if pd.isna(value) else f"{value:.1f} bp"
-
-
-def count(value: float | None) -> str:
-    """A whole number as 7,398."""
-    return "-" if value is None or pd.isna(value) else f"{value:,.0f}"
-
-
-def day(value: Any) -> str:
-    """A date as 2016-12-30, whether it came as a date, a timestamp or words."""
-    return f"{value:%Y-%m-%d}" if hasattr(value, "strftime") else str(value)
-
-
-def moment(value: Any) -> str:
-    """A time as 2026-01-20 08:12+00:00, whether it came as a time or as words."""
-    return value.isoformat(sep=" ", timespec="minutes") if hasattr(value, "hour") else str(value)
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as 2 h 05 min, 3 min 20 s or 41 s."""
-    if seconds is None or pd.isna(seconds):
-        return "-"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
-WORDS: tuple[Callable[..., str], ...] = (
-    *(figure, interval, with_interval, with_spread, percent, whole_percent, basis_points, count, day, moment, duration),
-)
-
-
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame, values as they are."""
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-def markdown(cells: Iterable[str]) -> str:
-    """A row of a Markdown table."""
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 @dataclass(frozen=True)
@@ -283,7 +196,7 @@ def date_ticks(sessions: pd.DatetimeIndex) -> list[tuple[str, str]]:
 def environment(*filters: Callable[..., str], folder: Path | None = None) -> jinja2.Environment:
     """Return the templates of this folder, and of `folder` before it.
 
-    They may call this module's words and `filters` by their names; all is escaped.
+    They may call the words of `figures` and `filters` by their names; all is escaped.
     """
     shared = Path(__file__).parent / "templates"
     found = jinja2.Environment(

@@ -20,20 +20,8 @@ from dtml.evaluation.calibration import Calibration, called
 from dtml.pages.attention_map import SHADES, Attention, heat_map, sector_map
 from dtml.pages.backtest import BASELINES, calls_verdict, predictor_chart
 from dtml.pages.benchmark import PROTOCOL_WORDS
-from dtml.pages.charts import (
-    Axis,
-    Row,
-    calibration_axes,
-    count,
-    day,
-    environment,
-    figure,
-    probability_axis,
-    records,
-    square_axes,
-    stack,
-    whole_percent,
-)
+from dtml.pages.charts import Axis, calibration_axes, environment, probability_axis, square_axes, stack
+from dtml.pages.figures import Row, count, day, figure, records, whole_percent
 
 NAMES = ("symbol", "name", "sector")
 FIGURES = ("probability", "spread", "calibrated", "lowest", "highest", "rising_share")

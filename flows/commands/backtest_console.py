@@ -3,7 +3,7 @@
 import pandas as pd
 
 from dtml.pages.backtest import PORTFOLIO_COLUMNS, portfolio_cells, survivorship, verdict
-from dtml.pages.charts import records
+from dtml.pages.figures import records
 from flows.backtest.results import Result
 from flows.console import print_frame, print_scores
 from flows.settings import out

@@ -26,6 +26,7 @@ from db.rows import predictions, runs
 from db.rows import scores as stored_scores
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
+from dtml.pages.figures import figure, records
 from flows.console import plain, print_frame, print_json
 from flows.settings import err, out
 from translation.atomic_files import write_whole
@@ -54,10 +55,10 @@ def show_history(symbol: str, market: str | None, limit: int, *, as_json: bool) 
     for name, shown in rows.groupby("market"):
         _print_history(f"{symbol}, {name}", shown)
         nightly = scores[name][scores[name]["kind"] == "nightly"]
-        for score in nightly.itertuples():
+        for score in records(nightly):
             out.print(
-                f"all {score.n} calls with an outcome: ACC {score.acc:.3f}, MCC {score.mcc:+.3f};"
-                f" always up: ACC {score.up_acc:.3f}, MCC +0.000"
+                f"all {score['n']} calls with an outcome: ACC {figure(score['acc'])}, MCC {figure(score['mcc'])};"
+                f" always up: ACC {figure(score['up_acc'])}, MCC {figure(0)}"
             )
     if rows.empty:
         out.print(f"No night has predicted {symbol} yet.")

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from db.engine import open_engine, open_reader
-from flows.console import print_frame, print_json, with_interval
+from dtml.pages.figures import between, figure
+from flows.console import print_frame, print_json
 from flows.service.alerts import watch_markets
 from flows.service.prefect_server import warning_of_open_server
 from flows.service.status import REFUSED_SESSIONS, ModelAge, Skill, Standing, moment, named_markets, standing_of
@@ -73,10 +74,10 @@ def _model(each: Standing) -> dict[str, Any]:
         "age": each.model.age if each.model else None,
         "next model": _next_model(each.model),
         "nights scored": each.scored_nights,
-        "ACC": _skill(each.acc, ".3f"),
-        "best rule": _rule(each.acc, ".3f"),
-        "MCC": _skill(each.mcc, "+.3f"),
-        "best rule ": _rule(each.mcc, "+.3f"),
+        "ACC": _skill(each.acc),
+        "best rule": _rule(each.acc),
+        "MCC": _skill(each.mcc),
+        "best rule ": _rule(each.mcc),
     }
 
 
@@ -88,9 +89,9 @@ def _next_model(model: ModelAge | None) -> str | None:
     return f"in {model.due_in} sessions" if model.due_in else "next night"
 
 
-def _skill(skill: Skill | None, spec: str) -> str | None:
-    return None if skill is None else with_interval(skill.value, skill.low, skill.high, spec)
+def _skill(skill: Skill | None) -> str | None:
+    return None if skill is None else f"{figure(skill.value)} {between(skill.low, skill.high)}".strip()
 
 
-def _rule(skill: Skill | None, spec: str) -> str | None:
-    return None if skill is None or skill.rule is None else f"{skill.rule} {skill.rule_value:{spec}}"
+def _rule(skill: Skill | None) -> str | None:
+    return None if skill is None or skill.rule is None else f"{skill.rule} {figure(skill.rule_value)}"

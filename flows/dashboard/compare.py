@@ -14,7 +14,8 @@ from db.rows import markets, predictions, runs
 from dtml.errors import UsageError
 from dtml.evaluation.bootstrap import Statistic, difference
 from dtml.evaluation.metrics import accuracy, day_interval, mcc
-from dtml.pages.charts import probability_axis, records
+from dtml.pages.charts import probability_axis
+from dtml.pages.figures import records
 from flows.dashboard.market import STOCKS, NotThereError
 
 RUNS = 500  # of a list to choose from

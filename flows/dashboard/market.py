@@ -19,7 +19,8 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.metrics import told_apart
 from dtml.markets.definition import LEVELS
-from dtml.pages.charts import Axis, Chart, probability_axis, records, session_chart
+from dtml.pages.charts import Axis, Chart, probability_axis, session_chart
+from dtml.pages.figures import records
 
 STOCKS = 2000  # of a market, on one page
 NIGHTS = 30  # in the table of a market

@@ -13,7 +13,8 @@ from dtml.attention.summary import words
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
 from dtml.evaluation.metrics import accuracy, confusion, mcc
-from dtml.pages.charts import Chart, records, session_chart
+from dtml.pages.charts import Chart, session_chart
+from dtml.pages.figures import records
 from flows.dashboard.market import STOCKS, NotThereError, require_market
 
 SHOWN = 250  # rows of a stock's table, and sessions of its charts unless a span is asked for

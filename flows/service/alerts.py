@@ -16,7 +16,7 @@ from db.rows import nights
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules
 from dtml.markets import Market
-from flows.console import with_interval
+from dtml.pages.figures import with_interval
 from flows.service.schedules import DELAY
 from flows.service.status import Standing, late_message, standing_of, waiting_alerts
 from flows.service.webhook import UndeliveredError, find_webhook, in_flow
@@ -151,7 +151,7 @@ def _beaten(scores: pd.DataFrame) -> str | None:
     if better.empty:
         return None
     best = better.iloc[-1]
-    mine, rule = (with_interval(each["mcc"], each["mcc_low"], each["mcc_high"], "+.3f") for each in (model, best))
+    mine, rule = (with_interval(dict(each), "mcc") for each in (model, best))
     return f"running MCC {mine} over {model['nights']} nights lies below that of the rule {best['predictor']}, {rule}"
 
 

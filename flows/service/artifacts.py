@@ -11,7 +11,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from db.engine import reading
 from db.rows import predictions as stored_predictions
 from db.rows import scores as stored_scores
-from flows.console import with_interval
+from dtml.pages.figures import records, with_interval
 from flows.nightly.context import Desk
 from flows.nightly.night import Night
 
@@ -62,9 +62,8 @@ def scores_page(title: str, scores: pd.DataFrame, night: Night) -> str:
         lines += ["| predictor | nights | calls | ACC | MCC |", "| --- | ---: | ---: | --- | --- |"]
         lines += [
             f"| {each['predictor']} | {each['nights']} | {each['n']} "
-            f"| {with_interval(each['acc'], each['acc_low'], each['acc_high'], '.3f')} "
-            f"| {with_interval(each['mcc'], each['mcc_low'], each['mcc_high'], '+.3f')} |"
-            for each in scores.to_dict("records")
+            f"| {with_interval(each, 'acc')} | {with_interval(each, 'mcc')} |"
+            for each in records(scores)
         ]
     return "\n".join([*lines, "", f"Report: `{night.report}`", ""])
 

@@ -1,0 +1,94 @@
+"""Put figures into words, in one form for the console and the pages; what is missing, NaN or None, is "-"."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+Row = Mapping[str, Any]  # a row of scores
+
+
+def figure(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
+    """Return a number as .5744, -.0121 or, signed, +.0210; what rounds to 0 has a sign only when signed."""
+    if value is None or pd.isna(value):
+        return "-"
+    size = f"{abs(value):.{digits}f}"
+    shows = signed or float(size) != 0
+    sign = "-" if value < 0 and shows else "+" if value > 0 and signed else ""
+    return sign + (size[1:] if size.startswith("0.") else size)
+
+
+def interval(row: Row, name: str, digits: int = 3, *, signed: bool = False) -> str:
+    """Return the 95 % interval of a figure, such as [.512, .561]; nothing where there is none."""
+    return between(row[f"{name}_low"], row[f"{name}_high"], digits, signed=signed)
+
+
+def between(low: float, high: float, digits: int = 3, *, signed: bool = False) -> str:
+    """Return an interval, such as [.512, .561]; nothing where an end is missing."""
+    ends = () if pd.isna(low) or pd.isna(high) else (low, high)
+    return f"[{', '.join(figure(end, digits, signed=signed) for end in ends)}]" if ends else ""
+
+
+def with_interval(row: Row, name: str, digits: int = 4, *, signed: bool = False) -> str:
+    """Return a figure and its interval, which has three digits at most: .5353 [.512, .561]."""
+    return f"{figure(row[name], digits, signed=signed)} {interval(row, name, min(digits, 3), signed=signed)}".strip()
+
+
+def with_spread(row: Row, mean: str, spread: str) -> str:
+    """Return a mean and its standard deviation, .5744 ± .0194; a single seed has none."""
+    return figure(row[mean]) if pd.isna(row[spread]) else f"{figure(row[mean])} ± {figure(row[spread])}"
+
+
+def percent(value: float | None) -> str:
+    """Return a share as 97.3 %; what rounds to 0 has no sign."""
+    return "-" if value is None or pd.isna(value) else f"{100 * value:.1f} %".replace("-0.0 ", "0.0 ")
+
+
+def whole_percent(value: float | None) -> str:
+    """Return a share as 80 %."""
+    return "-" if value is None or pd.isna(value) else f"{100 * value:.0f} %"
+
+
+def basis_points(value: float | None) -> str:
+    """Return a cost as 12.3 bp."""
+    return "-" if pd.isna(value) else f"{value:.1f} bp"
+
+
+def count(value: float | None) -> str:
+    """Return a whole number as 7,398."""
+    return "-" if value is None or pd.isna(value) else f"{value:,.0f}"
+
+
+def day(value: Any) -> str:
+    """Return a date as 2016-12-30, whether it came as a date, a timestamp or words."""
+    return f"{value:%Y-%m-%d}" if hasattr(value, "strftime") else str(value)
+
+
+def moment(value: Any) -> str:
+    """Return a time as 2026-01-20 08:12+00:00, whether it came as a time or as words."""
+    return value.isoformat(sep=" ", timespec="minutes") if hasattr(value, "hour") else str(value)
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as 2 h 05 min, 3 min 20 s or 41 s."""
+    if seconds is None or pd.isna(seconds):
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+WORDS: tuple[Callable[..., str], ...] = (
+    *(figure, interval, with_interval, with_spread, percent, whole_percent, basis_points, count, day, moment, duration),
+)
+
+
+def markdown(cells: Iterable[str]) -> str:
+    """Return a row of a Markdown table."""
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame, values as they are."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
