@@ -151,5 +151,5 @@ def test_contributing_has_40_lines_and_names_what_is_there() -> None:
         assert name == "home.toml" or (ROOT / name).exists(), name
     own = Path(__file__).read_text(encoding="utf-8")
     for name in ("MARKET", "Ladder", "LastMove", "VIEW"):
-        assert f"`{name}` there" in "\n".join(lines)
+        assert f"`{name}` there" in " ".join(lines)
         assert name in own

@@ -1,7 +1,6 @@
 """Laws of the command line as a whole: examples that parse, one name for one thing, completion."""
 
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -19,8 +18,6 @@ from dtml.errors import UsageError
 from flows.cli import app
 from flows.commands.options import order_of
 from flows.signals import GO_ON
-
-ROOT = Path(__file__).parents[1]
 
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -44,19 +41,6 @@ def test_every_command_has_an_example_that_parses(path: tuple[str, ...], command
         words = rest[1:] if "=" in variable else rest
         assert tuple(words[: len(path)]) == path
         command.make_context(" ".join(path), words[len(path) :], resilient_parsing=False)
-
-
-@pytest.mark.parametrize("page", ["README.md", "benchmarks/README.md", "db/README.md"])
-def test_every_command_in_a_block_of_a_page_parses(page: str) -> None:
-    known = dict(commands())
-    blocks = re.findall(r"^```\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    shown = [line for block in blocks for line in block.splitlines() if re.match(r"(\w+=\S+ )?dtml ", line)]
-    assert shown
-    for line in shown:
-        words = shlex.split(line.split(" > ")[0], comments=True)
-        words = words[words.index("dtml") + 1 :]
-        path = next(tuple(words[:size]) for size in (2, 1) if tuple(words[:size]) in known)
-        known[path].make_context(" ".join(path), words[len(path) :], resilient_parsing=False)
 
 
 def test_a_market_s_file_may_be_given_with_its_name_and_with_no_other() -> None:

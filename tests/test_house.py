@@ -1,4 +1,4 @@
-"""Laws of the house itself: floors, sizes, and documents that say what is there."""
+"""Laws of the house itself: floors, sizes, and figures that can be made again."""
 
 import ast
 import re
@@ -9,18 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from db.tables import schema
-from db.views.dictionary import data_dictionary
-from db.views.views import VIEW_COLUMNS
-from dtml.markets import market_names
-
 ROOT = Path(__file__).parents[1]
 ROOMS = ("flows", "dtml", "translation", "db", "tests", "benchmarks")
 FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-DICTIONARY = (ROOT / "db" / "README.md").read_text(encoding="utf-8")
 OPENS = re.compile(r"^(reading|transaction)\(|\.(connect|begin)\(")
-PAGES = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "db/README.md", "db/QUESTIONS.md")
 
 
 def test_imports_keep_to_the_floors() -> None:
@@ -55,28 +47,6 @@ def test_every_package_is_shipped() -> None:
         ".".join(file.parent.relative_to(ROOT).parts) for room in ROOMS[:4] for file in (ROOT / room).rglob("*.py")
     }
     assert set(listed) == found
-
-
-def test_the_readmes_name_every_market_and_view() -> None:
-    for name in market_names():
-        assert f"`{name}`" in README, name
-    for name in (*VIEW_COLUMNS, *(table.name for table in schema.metadata.sorted_tables)):
-        assert f"`{name}`" in DICTIONARY, name
-
-
-def test_the_stores_readme_holds_the_data_dictionary_as_it_is() -> None:
-    assert data_dictionary() in DICTIONARY, "run `dtml db dictionary` and put what it prints into db/README.md"
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_of_a_page_leads_to_a_file_and_a_heading_that_are_there(page: str) -> None:
-    for link in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
-        path, _, anchor = link.partition("#")
-        to = (ROOT / page).parent / path if path else ROOT / page
-        assert to.exists(), link
-        if anchor:
-            headings = re.findall(r"^#+ (.+)$", to.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}, link
 
 
 def test_what_makes_the_figures_again_is_there() -> None:
