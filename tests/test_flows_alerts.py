@@ -19,7 +19,7 @@ from dtml.markets import load_market
 from dtml.prices.sessions import next_session
 from flows.nightly.context import Desk
 from flows.nightly.night import NightRefusedError, run_night
-from flows.service import webhook as sending
+from flows.service import alerts as sending
 from flows.service.alerts import Alert, after_night, send_waiting, tell, watch_markets
 
 MARKETS = {"simulated": load_market("simulated")}

@@ -85,7 +85,9 @@ def test_a_server_that_starts_too_slowly_is_waited_for_with_a_word_and_then_name
 @needs_proc
 def test_an_interrupted_start_leaves_no_server(tmp_path: Path) -> None:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
-    code = "from flows import server; server._wait = lambda *_: exit(7); server.require_server()"
+    code = (
+        "from flows.service import prefect_server as server; server._wait = lambda *_: exit(7); server.require_server()"
+    )
     environment = plain | {"DTML_DATA": str(tmp_path / "data"), "PREFECT_HOME": str(tmp_path / "data" / "prefect")}
     ended = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=550)
     assert ended.returncode == 7

@@ -19,7 +19,7 @@ from dtml.prices.sessions import last_closed_session, session_close, sessions_be
 from dtml.sources import Fetched
 from flows.nightly.context import Desk, Order
 from flows.nightly.night import directly, run_night
-from flows.service import scheduled
+from flows.service import flows as scheduled
 from flows.service.flows import MINUTE
 from flows.service.runner import Service
 from flows.service.schedules import DELAY, next_night, night_cron, schedules_of, skip_reason

@@ -48,7 +48,7 @@ def catch_up_market(order: Order, asked: date | None, *, as_json: bool) -> None:
         return _show_night(desk, run_night(desk, last), as_json=as_json)
     err.print(f"{len(days)} night{'s'[: len(days) > 1]} missed: {', '.join(map(str, days))}")
     require_server()
-    from flows.service.scheduled import missed
+    from flows.service.flows import missed
 
     done = missed(replace(order, attended=True), last)
     if done.nights:

@@ -1,11 +1,23 @@
-"""What somebody should know of a night: kept once in the store, told to Prefect, sent to a webhook."""
+"""Raise alerts of nights: kept once in the store, told to Prefect, sent to a webhook.
 
+The webhook is the one that the environment names, or the one that Prefect keeps as a block.
+"""
+
+import asyncio
+import json
 import logging
+import os
+import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Literal
+from http.client import HTTPException
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import pandas as pd
 from sqlalchemy import Connection, Engine
@@ -19,18 +31,22 @@ from dtml.markets import Market
 from dtml.pages.figures import with_interval
 from flows.service.schedules import DELAY
 from flows.service.status import Standing, late_message, standing_of, waiting_alerts
-from flows.service.webhook import UndeliveredError, find_webhook, in_flow
 
 log = logging.getLogger(__name__)
 
 Kind = Literal["refused", "late", "below_rule"]
 
+VARIABLE = "DTML_ALERT_WEBHOOK"
+BLOCK = "dtml-alerts"
+ANSWER_S = 5  # a webhook answers within this, or gets the alert again the next time
 SENDING_S = 10  # after this, no further alert is sent: the rest waits for the next time
+
+Post = Callable[[Mapping[str, str]], None]
 
 
 @dataclass(frozen=True)
 class Alert:
-    """Something to know of one night of a market."""
+    """Say what to know of one night of a market."""
 
     market: str
     as_of: date
@@ -39,7 +55,7 @@ class Alert:
 
 
 def after_night(engine: Engine, market: str, as_of: date) -> None:
-    """Raise and send what a night that has ended calls for; whatever fails here is a warning, never the night's end."""
+    """Raise and send the alerts of a night that has ended; a failure here is a warning, never the night's."""
     try:
         with reading(engine) as conn:
             found = list(_of_night(conn, market, as_of))
@@ -51,7 +67,7 @@ def after_night(engine: Engine, market: str, as_of: date) -> None:
 def watch_markets(
     engine: Engine, markets: Mapping[str, Market | None], now: datetime | None = None, delay: timedelta = DELAY
 ) -> list[Standing]:
-    """Look at how each market stands, raise what is late or was refused, and send what waits; gives how they stand.
+    """Return how each market stands, after raising what is late or refused and sending what waits.
 
     `markets` maps each name to its definition, None for one that is not known: it cannot be told to be late.
     """
@@ -62,7 +78,7 @@ def watch_markets(
 
 
 def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
-    """Keep each alert once, emit those that are new as events of Prefect, and send all that wait; gives the new ones.
+    """Keep each alert once, emit new ones as events of Prefect, and send all that wait; return the new ones.
 
     Raises StoreError when they cannot be kept.
     """
@@ -98,7 +114,7 @@ def send_waiting(engine: Engine, now: datetime) -> None:
 
 
 def _keep(engine: Engine, alerts: Sequence[Alert], now: datetime) -> list[Alert]:
-    """Store these alerts; gives those that were not there."""
+    """Store these alerts; return those that were new."""
     if not alerts:
         return []
     with transaction(engine) as conn:
@@ -129,7 +145,7 @@ def _of_standing(found: Standing) -> Iterable[Alert]:
 
 
 def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
-    """Say by which rule the model came to be beaten with the scores of a target; None when it was so before, or is not.
+    """Say by which rule the model came to be beaten with a target's scores; None if not, or if so before.
 
     Beaten is a model whose whole interval of the running MCC lies below a rule's whole interval. The rule's figure
     alone would not do: the best of three is lucky, and it is looked at every night. Of made markets in which nothing
@@ -171,3 +187,79 @@ def _emit(alert: Alert) -> None:
             "message": alert.message,
         },
     )
+
+
+class UndeliveredError(Exception):
+    """Say that a webhook did not take an alert, without its URL, which may hold a token."""
+
+
+def in_flow() -> bool:
+    """Return whether a Prefect flow is running this, without importing Prefect."""
+    if "prefect" not in sys.modules:
+        return False
+    from prefect.context import FlowRunContext
+
+    return FlowRunContext.get() is not None
+
+
+def find_webhook() -> Post | None:
+    """Return what sends an alert as JSON: to DTML_ALERT_WEBHOOK, else, in a flow, by Prefect's block; or None.
+
+    It raises UndeliveredError unless the webhook answers that it took the alert.
+    """
+    if url := os.environ.get(VARIABLE):
+        return lambda said: _post(url, said)
+    return _call_block if in_flow() and _load_block() is not None else None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Refuse redirects: a redirected POST would arrive as a GET without its body, and look delivered."""
+
+    def redirect_request(self, *_of_the_answer: Any) -> None:
+        """Follow none."""
+
+
+def _post(url: str, said: Mapping[str, str]) -> None:
+    try:
+        if urlsplit(url).scheme not in ("http", "https"):  # a file is no webhook
+            raise UndeliveredError(f"{VARIABLE} is no http or https URL")
+        body, headers = json.dumps(said).encode(), {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - the scheme is known
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=ANSWER_S):
+            return
+    except urllib.error.HTTPError as error:
+        raise UndeliveredError(f"the webhook answered {error.code}") from None
+    except (OSError, HTTPException, ValueError) as error:  # their words may quote the URL
+        cause = type(getattr(error, "reason", error)).__name__
+        raise UndeliveredError(f"the webhook cannot be reached or gave no answer in time ({cause})") from None
+
+
+def _load_block() -> Any:
+    """Load Prefect's block, or return None when there is none that can be read."""
+    from prefect.blocks.webhook import Webhook
+
+    try:
+        return Webhook.load(BLOCK)
+    except ValueError:  # there is none of that name
+        return None
+    except Exception as error:  # noqa: BLE001 - a server in trouble is not the night's
+        log.warning("Prefect's block %s cannot be read (%s)", BLOCK, type(error).__name__)
+        return None
+
+
+def _call_block(said: Mapping[str, str]) -> None:
+    """Send by the block, which is good for one call, in a loop of its own; its client waits 5 s."""
+    block = _load_block()
+    if block is None:
+        raise UndeliveredError(f"Prefect's block {BLOCK} is gone")
+
+    def call() -> int:
+        return int(asyncio.run(block.call(dict(said))).status_code)
+
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            answered = thread.submit(call).result()
+    except Exception as error:  # noqa: BLE001 - whatever its client raises may quote the URL
+        raise UndeliveredError(f"the webhook of the block cannot be reached ({type(error).__name__})") from None
+    if not 200 <= answered < 300:
+        raise UndeliveredError(f"the webhook of the block answered {answered}")

@@ -1,4 +1,4 @@
-"""What a night leaves in Prefect's pages: its calls, its gaps, its scores beside the naive rules."""
+"""Show a night in Prefect's pages: its calls, its gaps, its scores beside the naive rules."""
 
 import logging
 import math
@@ -37,7 +37,7 @@ def leave_artifacts(desk: Desk, night: Night) -> None:
 
 
 def calls_table(predictions: pd.DataFrame) -> list[dict[str, Any]]:
-    """The most and the least probable risers, from the most probable on."""
+    """Return the most and the least probable risers, from the most probable on."""
     ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
     shown = ordered if len(ordered) <= 2 * SHOWN else pd.concat([ordered.head(SHOWN), ordered.tail(SHOWN)])
     return [
@@ -52,7 +52,7 @@ def calls_table(predictions: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def scores_page(title: str, scores: pd.DataFrame, night: Night) -> str:
-    """The latest running scores over every stock-day beside the naive rules, and where the report lies, as Markdown."""
+    """Return the latest running scores beside the naive rules, and where the report lies, as Markdown."""
     lines = [f"## {title}", ""]
     if scores.empty:
         lines += ["No prediction of this market has an outcome yet."]
@@ -69,5 +69,5 @@ def scores_page(title: str, scores: pd.DataFrame, night: Night) -> str:
 
 
 def _key(desk: Desk, what: str) -> str:
-    """An artifact's key: small letters, digits and dashes."""
+    """Return an artifact's key: small letters, digits and dashes."""
     return f"night-{desk.name.replace('_', '-')}-{what}"

@@ -1,4 +1,4 @@
-"""The schedules of markets as deployments on a Prefect server: made, cleared of what is past, and watched."""
+"""Keep the schedules of markets as deployments on a Prefect server: make, clear and watch them."""
 
 import hashlib
 import logging
@@ -25,8 +25,8 @@ from prefect.types.entrypoint import EntrypointType
 
 from db.engine import location, open_engine
 from dtml.errors import UsageError
+from flows.service.flows import scheduled_night, scheduled_refetch, scheduled_training
 from flows.service.flows import watch as watch_all
-from flows.service.scheduled import scheduled_night, scheduled_refetch, scheduled_training
 from flows.service.schedules import Schedule, Work
 from flows.settings import data_folder, out
 from flows.translating.flow import translate_queue
@@ -48,20 +48,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Job:
-    """A schedule and the parameters of its runs."""
+    """Hold a schedule and the parameters of its runs."""
 
     schedule: Schedule
     parameters: Mapping[str, Any]
 
 
 def service_tag() -> str:
-    """What marks the deployments of a service, on a server that others may use too: its machine, folder and store."""
+    """Return what marks the deployments of a service on a shared server: its machine, folder and store, digested."""
     whose = f"{platform.node()} {data_folder()} {location(open_engine())}"  # nothing is connected
     return f"dtml-{hashlib.sha256(whose.encode()).hexdigest()[:8]}"
 
 
 def deployment_of(job: Job) -> RunnerDeployment:
-    """The deployment of a job: one run of it at a time; a second one is cancelled, or waits if it is a night.
+    """Return the deployment of a job, one run of it at a time; a second one is cancelled, or waits if a night.
 
     Its name says whose it is: deployments of one name are one to a server. A night due while missed ones are caught up
     must not be lost; nights due every minute must not queue up.
@@ -88,14 +88,14 @@ def require_cron(cron: str) -> None:
 
 
 def next_run(schedule: Schedule, now: datetime) -> datetime:
-    """When the server starts the next run of a schedule, in the schedule's time zone."""
+    """Return when the server starts the next run of a schedule, in the schedule's time zone."""
     zone = ZoneInfo(schedule.timezone)
     local: datetime = CRONITER(schedule.cron, now.astimezone(zone).replace(tzinfo=None)).get_next(datetime)
     return local.replace(tzinfo=zone)
 
 
 def clear(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
-    """Forget earlier deployments of this folder that are not among these, and runs of these whose time is past.
+    """Delete earlier deployments of this folder that are not among these, and cancel runs whose time is past.
 
     On a server that has just been started no run of an earlier one can be alive: they are crashed, their places free.
     Returns how many runs were past.
@@ -121,7 +121,7 @@ def clear(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
 
 
 def start_catching_up(deployment: UUID, as_of: date) -> None:
-    """Let the nights that were missed up to a session begin, as a run of the nights' deployment."""
+    """Start running the nights that were missed up to a session, as a run of the nights' deployment."""
     with get_client(sync_client=True) as client:
         client.create_flow_run_from_deployment(deployment, name="catch-up", parameters={"as_of": str(as_of)})
 
@@ -164,7 +164,7 @@ def _runs(
     due: filters.FlowRunFilterNextScheduledStartTime | None = None,
     ended: filters.FlowRunFilterEndTime | None = None,
 ) -> list[FlowRun]:
-    """The newest runs of deployments in these states, oldest first."""
+    """Return the newest runs of deployments in these states, oldest first."""
     wanted = filters.FlowRunFilter(
         deployment_id=filters.FlowRunFilterDeploymentId(any_=deployments),
         state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types)),

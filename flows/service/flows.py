@@ -1,24 +1,44 @@
-"""The flows of a night, a training and a watch: thin tasks around plain functions, for Prefect to run and log."""
+"""Every Prefect flow of a market: nights, catching up, training, refetching and watching.
 
+`nightly`, `missed` and `train` are run by commands and return what they made; the `scheduled_` flows are run by
+schedules and say in their last state what they did, or why they did nothing.
+"""
+
+import logging
+import time
 from collections.abc import Callable, Sequence
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
 
 from db.connection.locks import market_lock
-from flows.nightly.context import Order, open_desk, open_store, open_stored_desk
+from db.errors import StoreBusyError, StoreError
+from dtml.errors import DtmlError
+from flows.nightly.catch_up import CaughtUp, catch_up, missed_nights
+from flows.nightly.context import Desk, Order, choose_as_of, open_desk, open_store, open_stored_desk
+from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import Night, run_night
 from flows.nightly.train import Model, train_with_progress
 from flows.service.alerts import after_night, watch_markets
 from flows.service.artifacts import leave_artifacts
-from flows.service.schedules import DELAY
+from flows.service.schedules import DELAY, skip_reason
 from flows.service.status import named_markets
+from flows.settings import prepare_torch
 from flows.signals import end_with_service, signals_of
 
+log = logging.getLogger(__name__)
+
 MINUTE = timedelta(minutes=1)
+WAITS = (300, 900, 2700)  # seconds: a rate limit of Yahoo's passes within the hour
+
+Outcome = State[None]
 
 
 def as_task(name: str, work: Callable[[], Any]) -> Any:
@@ -28,7 +48,7 @@ def as_task(name: str, work: Callable[[], Any]) -> Any:
 
 @flow(name="nightly", flow_run_name="{order.market} {as_of}", persist_result=False)
 def nightly(order: Order, as_of: date) -> Night:
-    """One night of one market, and what it has to tell; see `flows.nightly.night.run_night`."""
+    """Run one night of one market, and raise its alerts; see `flows.nightly.night.run_night`."""
     with signals_of(order.attended):
         desk = open_desk(order)
         try:
@@ -39,20 +59,53 @@ def nightly(order: Order, as_of: date) -> Night:
         return night
 
 
+@flow(name="catch-up", flow_run_name="{order.market} {last}", persist_result=False)
+def missed(order: Order, last: date) -> CaughtUp:
+    """Run every missed night of a market up to a session; see `flows.nightly.catch_up.catch_up`."""
+    with signals_of(order.attended):
+        return _caught_up(open_desk(order), last, ())
+
+
 @flow(name="train", flow_run_name="{order.market} {as_of}", persist_result=False)
 def train(order: Order, as_of: date) -> Model:
-    """One training of one market's model on what is stored; see `flows.nightly.train.train_model`."""
+    """Train one market's model on what is stored; see `flows.nightly.train.train_model`."""
     desk = open_stored_desk(order)
     with signals_of(order.attended), market_lock(desk.engine, desk.name):
         model: Model = as_task("train", lambda: train_with_progress(desk, as_of))
     return model
 
 
+@flow(name="night", flow_run_name="{order.market}", persist_result=False)
+def scheduled_night(
+    order: Order, as_of: date | None = None, waits: Sequence[int] = WAITS, any_day: bool = False
+) -> Outcome:
+    """Run the night of the last session that had closed when the run was due, and those missed before it.
+
+    On a day without a session it is skipped, unless it is told `any_day` or `as_of`. Refused because the source
+    failed, it is tried again after each of `waits`, in seconds.
+    """
+    prepare_torch()
+    return _outcome(partial(_night, order, as_of, waits, any_day=any_day))
+
+
+@flow(name="training", flow_run_name="{order.market}", persist_result=False)
+def scheduled_training(order: Order) -> Outcome:
+    """Train on what was stored of the sessions that had closed when the run was due."""
+    prepare_torch()
+    return _outcome(partial(_training, order))
+
+
+@flow(name="refetch", flow_run_name="{order.market}", persist_result=False)
+def scheduled_refetch(order: Order) -> Outcome:
+    """Fetch the whole stored history again, up to the last session that had closed when the run was due."""
+    return _outcome(partial(_refetch, order))
+
+
 @flow(name="watch", persist_result=False)
 def watch(
     markets: Sequence[str] = (), market_files: Sequence[Path] = (), delay_minutes: int = DELAY // MINUTE
 ) -> list[str]:
-    """Raise what is late or refused of these markets, or of all in the store; see `flows.service.alerts.watch_markets`.
+    """Raise what is late or refused of these markets, or of all in the store, and return it.
 
     A market that has had no night yet is passed over.
     """
@@ -62,3 +115,87 @@ def watch(
     asked = {name: market for name, market in known.items() if not markets or name in markets}
     found = watch_markets(engine, asked, delay=delay_minutes * MINUTE)
     return [each.problem for each in found if each.problem]
+
+
+def _outcome(work: Callable[[], Outcome]) -> Outcome:
+    """Return the state that the work ends in; a failure of ours is one line, without its traceback."""
+    end_with_service()
+    try:
+        return work()
+    except StoreBusyError as error:
+        return _skipped(str(error))
+    except (DtmlError, StoreError, OSError) as error:
+        return Failed(message=str(error))
+
+
+def _skipped(reason: str) -> Outcome:
+    return Completed(name="Skipped", message=reason)
+
+
+def _due() -> datetime:
+    """Return when the run was to start, however late it is; now where it was started by hand."""
+    return datetime.fromtimestamp(flow_run.scheduled_start_time.timestamp(), UTC)  # plain: not all take Prefect's own
+
+
+def _night(order: Order, asked: date | None, waits: Sequence[int], *, any_day: bool) -> Outcome:
+    due = _due()
+    desk = open_desk(order)
+    if asked is None and not any_day and (reason := skip_reason(desk.market, due)) is not None:
+        return _skipped(reason)
+    as_of = choose_as_of(desk, asked, due)
+    if (known := desk.source.last_session()) is not None:
+        as_of = min(as_of, known)  # files that end early have no later night
+    if not missed_nights(desk, as_of):
+        return _skipped(f"the night of {as_of} is complete already")
+    done = _caught_up(desk, as_of, waits)
+    if as_of in done.refused:
+        return Failed(message=str(done.refused[as_of]))
+    if not done.nights:  # another run completed it meanwhile, or only older ones were missed
+        older = f"; refused: {done.reason}" if done.refused else ""
+        return _skipped(f"the night of {as_of} is complete already{older}")
+    return Completed(message=_summary(done))
+
+
+def _caught_up(desk: Desk, as_of: date, waits: Sequence[int]) -> CaughtUp:
+    """Run the missed nights, again after each of `waits` while the source fails for `as_of`; return how they ended."""
+    done = CaughtUp()
+    for wait in (*waits, None):
+        tried = catch_up(desk, as_of, partial(run_night, stage=as_task))
+        done = CaughtUp([*done.nights, *tried.nights], tried.refused)
+        for night in tried.nights:
+            leave_artifacts(desk, night)
+            after_night(desk.engine, desk.name, night.row["as_of"])
+        last = tried.refused.get(as_of)
+        if wait is None or last is None or not last.may_pass:
+            break
+        log.warning("%s; the next try is in %d s", last, wait)
+        time.sleep(wait)
+    for day in sorted(done.refused):
+        after_night(desk.engine, desk.name, day)
+    return done
+
+
+def _summary(done: CaughtUp) -> str:
+    nights = ", ".join(str(night.row["as_of"]) for night in done.nights)
+    last = done.nights[-1].row
+    said = f"{nights}: {last['predictions']} stocks predicted for {last['target']}, {len(last['gaps'])} left out"
+    return f"{said}; refused: {done.reason}" if done.refused else said
+
+
+def _training(order: Order) -> Outcome:
+    desk = open_stored_desk(order)
+    as_of = choose_as_of(desk, None, _due())
+    with market_lock(desk.engine, desk.name):
+        return Completed(message=as_task("train", lambda: train_with_progress(desk, as_of)).run_id)
+
+
+def _refetch(order: Order) -> Outcome:
+    desk = open_desk(order)
+    as_of = choose_as_of(desk, None, _due())
+    with market_lock(desk.engine, desk.name):
+        catch = as_task("fetch", lambda: fetch_bars(desk, as_of, whole=True))
+    said = f"{catch.fetched} bars up to {as_of}, {catch.stored} new or restated, {len(catch.refused)} refused"
+    if catch.failures.empty:
+        return Completed(message=said)
+    first = catch.failures.iloc[0]
+    return Failed(message=f"{said}; {len(catch.failures)} not answered, such as {first['symbol']}: {first['detail']}")

@@ -1,4 +1,4 @@
-"""What a Prefect server of ours is: Prefect's own application, for nobody but this machine's holders of its login."""
+"""Run Prefect's own server for nobody but this machine's holders of its login."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def guarded(app: ASGIApp, origin: str) -> ASGIApp:
-    """An application for requests to 127.0.0.1 by that name, of no page but its own."""
+    """Return an application that answers requests to 127.0.0.1 by that name, of no page but its own."""
     return OwnPagesOnly(TrustedHostMiddleware(app, allowed_hosts=[HOST], www_redirect=False), origin)
 
 
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
-    """End when the other end of standard input is closed, which only the death of the parent does."""
+    """End when the parent dies: nothing else closes the other end of standard input."""
     os.read(sys.stdin.fileno(), 1)  # not by the buffer of sys.stdin, which an end of Python at a fault trips over
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(END_LIMIT_S)

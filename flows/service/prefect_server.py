@@ -1,4 +1,4 @@
-"""Prefect servers of our own: child processes on loopback, behind a login, that end with whoever started them."""
+"""Start Prefect servers of our own: child processes on loopback, behind a login, that end with their parent."""
 
 import atexit
 import base64
@@ -38,7 +38,7 @@ _temporary: list["Server"] = []
 
 @dataclass(frozen=True)
 class Server:
-    """A server that this process started, its login, and its socket.
+    """Hold a server that this process started, its login, and its socket.
 
     The socket is kept until nobody asks the server any more: were it to die, another could listen and be shown the
     login.
@@ -89,7 +89,7 @@ def stop_temporary_servers() -> None:
 
 
 def _end_with(server: Server) -> None:
-    """End this process with its temporary server: whoever asks that one again would wait in vain."""
+    """End this process with its temporary server: asking that one again would wait in vain."""
     code = server.process.wait()
     if server in _temporary:
         err.print(f"error: Prefect's server ended with {code}: run the same command again", soft_wrap=True)
@@ -146,7 +146,7 @@ def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_sch
 
 
 def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment without our variables and PostgreSQL's: a server needs neither the store nor the webhook."""
+    """Return an environment without our variables and PostgreSQL's: a server needs none of them."""
     kept = ("DTML_DATA", "DTML_DEBUG")
     return {name: value for name, value in environment.items() if not name.startswith(("DTML_", "PG")) or name in kept}
 
@@ -163,7 +163,7 @@ def _usual_socket() -> socket.socket:
 
 
 def _listen(port: int) -> socket.socket:
-    """A socket that listens on a port of loopback, 0 for any free one; raises DtmlError when it is taken."""
+    """Listen on a port of loopback, 0 for any free one; raise DtmlError when it is taken."""
     try:
         return socket.create_server((HOST, port))
     except OSError as error:
@@ -174,14 +174,14 @@ def _listen(port: int) -> socket.socket:
 
 
 def _write_private(file: Path, text: str) -> None:
-    """Write what this user alone may read."""
+    """Write a file that this user alone may read."""
     file.unlink(missing_ok=True)
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
         opened.write(f"{text}\n")
 
 
 def _wait(server: Server, words: Callable[[], str]) -> None:
-    """Return when the server answers who knows its login, and nobody else; raises DtmlError when it does not."""
+    """Wait until the server answers who knows its login, and nobody else; raise DtmlError when it does not."""
     begun, said = time.monotonic(), False
     while time.monotonic() - begun < START_LIMIT_S:
         if server.process.poll() is not None:
@@ -199,7 +199,7 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
 
 
 def warning_of_open_server() -> str | None:
-    """What to say of the server that PREFECT_API_URL names where it asks for no login; None where all is well.
+    """Return a warning if the server that PREFECT_API_URL names asks for no login, else None.
 
     Nothing is said of one that does not answer: whoever needs it will meet that.
     """
@@ -215,7 +215,7 @@ def warning_of_open_server() -> str | None:
 
 
 def is_open(url: str) -> bool:
-    """Whether the Prefect server of an API takes requests without a login; raises OSError when it does not answer."""
+    """Return whether the Prefect server of an API takes requests without a login; raise OSError without an answer."""
     try:
         _ask(url.rstrip("/"), None)
     except HTTPError as error:
@@ -226,7 +226,7 @@ def is_open(url: str) -> bool:
 
 
 def _ask(url: str, login: str | None) -> None:
-    """Ask an API for its version, which takes a login where there is one; raises OSError unless it answers."""
+    """Ask an API for its version, which takes a login where there is one; raise OSError unless it answers."""
     headers = {} if login is None else {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
     with urlopen(Request(f"{url}/admin/version", headers=headers), timeout=ANSWER_S):  # noqa: S310 - of an API
         pass

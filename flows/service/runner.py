@@ -1,4 +1,4 @@
-"""`dtml serve`: the schedules of markets run by themselves until the command is told to end."""
+"""Run the schedules of markets until told to end: `dtml serve`."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Service:
-    """What is served: markets by name, the order that each one's runs carry out, and when their nights are due.
+    """Describe what is served: markets by name, what each one's runs are told, and when their nights are due.
 
     `translations` are the parameters of the runs that translate what is queued; None where there is no model.
     """
@@ -47,7 +47,7 @@ class Service:
     translations: Mapping[str, Any] | None = None
 
     def schedules(self, now: datetime) -> list[tuple[Schedule, dict[str, Any]]]:
-        """Every schedule, and the parameters of its runs."""
+        """Return every schedule, and the parameters of its runs."""
         found: list[tuple[Schedule, dict[str, Any]]] = []
         for name, market in self.markets.items():
             for schedule in schedules_of(market, now, delay=self.delay, cron=self.cron):
@@ -64,7 +64,7 @@ class Service:
 
 
 def serve_markets(service: Service) -> None:
-    """Serve until SIGTERM or Ctrl-C; raises DtmlError when the server cannot be started, and when it ends."""
+    """Serve until SIGTERM or Ctrl-C; raise DtmlError when the server cannot be started, and when it ends."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     keep_needed_variables()
     with suppress(KeyboardInterrupt), _server() as server:  # one that comes before the runner is there
@@ -78,7 +78,7 @@ def serve_markets(service: Service) -> None:
 def service_of(
     names: Sequence[str], files: Sequence[Path], order: Order, delay: timedelta, cron: str | None
 ) -> Service:
-    """The service of these markets, or of every one with a night in the store, and of the queue where a model is.
+    """Return the service of these markets, else of all with a night in the store, and of a queue with a model.
 
     `order` says the rest of what their runs are to do. Raises UsageError where there is neither a market nor a model.
     """
@@ -105,7 +105,7 @@ def _stored_markets(*, anyhow: bool) -> list[str]:
 
 @contextmanager
 def _server() -> Iterator[Server | None]:
-    """A Prefect server of our own; None where PREFECT_API_URL names the user's. A folder has one service at a time."""
+    """Start a Prefect server, or yield None where PREFECT_API_URL names one. A folder has one service at a time."""
     folder = prefect_folder()
     lock = FileLock(folder / "serve.lock")
     try:

@@ -1,4 +1,4 @@
-"""When nights, trainings and refetches are due: crons in the time zone of a market's exchange; and translations."""
+"""Say when nights, trainings, refetches and translations are due: crons in the time zone of the exchange."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -20,7 +20,7 @@ Work = Literal["night", "training", "refetch", "watch", "translations"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """What of a market, or of all of them, runs by itself, and when: a cron in a time zone."""
+    """Say what of a market, or of all of them, runs by itself, and when: a cron in a time zone."""
 
     market: str
     work: Work
@@ -29,7 +29,7 @@ class Schedule:
 
 
 def schedules_of(market: Market, now: datetime, *, delay: timedelta = DELAY, cron: str | None = None) -> list[Schedule]:
-    """Every schedule of a market; `cron` takes the place of its nights' own. A model that never changes has none."""
+    """Return every schedule of a market, no training for a fixed model; `cron` replaces that of its nights."""
     zone = usual_week(market.calendar, now.date()).timezone.key
     crons: dict[Work, str] = {"night": cron or night_cron(market, now, delay), "refetch": REFETCH}
     if market.retrain != "never":
@@ -38,17 +38,17 @@ def schedules_of(market: Market, now: datetime, *, delay: timedelta = DELAY, cro
 
 
 def watch_schedule() -> Schedule:
-    """The schedule of the look, every hour, for nights that are late."""
+    """Return the schedule of the hourly look for nights that are late."""
     return Schedule("all", "watch", WATCH, "UTC")
 
 
 def translation_schedule() -> Schedule:
-    """The schedule of the worker that translates what is queued."""
+    """Return the schedule of the worker that translates what is queued."""
     return Schedule("all", "translations", TRANSLATIONS, "UTC")
 
 
 def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
-    """The cron of a market's nights, in the time zone of its exchange: so long after its usual close."""
+    """Return the cron of a market's nights in its exchange's time zone: so long after its usual close."""
     week = usual_week(market.calendar, now.date())
     due = week.close + delay
     moment = datetime.combine(date.min, time()) + timedelta(seconds=due.seconds)
@@ -65,7 +65,7 @@ def _field(weekdays: list[int]) -> str:
 
 
 def skip_reason(market: Market, scheduled: datetime) -> str | None:
-    """Why a night that was due at a moment is none: no session closed in the day before; None when one did."""
+    """Say why a night due at a moment is skipped: no session closed in the day before; None when one did."""
     closed = last_closed_session(market.calendar, scheduled)
     if scheduled - session_close(market.calendar, closed) < timedelta(days=1):
         return None
@@ -76,7 +76,7 @@ def skip_reason(market: Market, scheduled: datetime) -> str | None:
 
 
 def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datetime:
-    """The moment, in UTC, of the next night on the market's own schedule that will not be skipped.
+    """Return the moment, in UTC, of the next night on the market's own schedule that will not be skipped.
 
     Raises DtmlError where the calendar ends.
     """

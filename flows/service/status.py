@@ -1,4 +1,4 @@
-"""How every market stands: its last night, what is late, its model, its scores; nothing is written."""
+"""Say how every market stands: its last night, what is late, its model, its scores; nothing is written."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ WAITING_DAYS = 7  # an alert that no webhook took in a week is no news: the stor
 
 @dataclass(frozen=True)
 class Skill:
-    """A running figure with its 95 % interval (missing below 20 nights), beside the naive rule that is best at it."""
+    """Hold a running figure with its 95 % interval (missing below 20 nights), beside the best naive rule."""
 
     value: float
     low: float
@@ -39,7 +39,7 @@ class Skill:
 
 @dataclass(frozen=True)
 class ModelAge:
-    """The latest model, and when the policy wants another: every so many sessions, if it is missing, or never."""
+    """Hold the latest model, and when the policy wants another: by age in sessions, if missing, or never."""
 
     run_id: str
     trained_on: date
@@ -50,7 +50,7 @@ class ModelAge:
 
 @dataclass(frozen=True)
 class Due:
-    """The last session whose night had its time, and since when: its scheduled moment."""
+    """Name the last session whose night should have run, and its scheduled moment."""
 
     as_of: date
     since: datetime
@@ -58,7 +58,7 @@ class Due:
 
 @dataclass(frozen=True)
 class Standing:
-    """How a market stands. What takes its exchange (ages, what is due) is missing where that is not known.
+    """Hold how a market stands. What depends on its exchange (ages, what is due) is missing where that is unknown.
 
     `outcome` is that of the last night: complete, complete_with_gaps, refused, running or interrupted; None before the
     first. `age` counts the sessions closed since the last complete night; `problem` says what is late or was refused.
@@ -84,7 +84,7 @@ class Standing:
 
     @property
     def problem(self) -> str | None:
-        """What `--check` complains of, in one line, or None."""
+        """Return what `--check` complains of, in one line, or None."""
         if self.outcome == "refused":
             return f"{self.market}: night of {self.as_of} refused: {self.reason}"
         return f"{self.market}: {late_message(self)}" if self.is_late else None
@@ -98,12 +98,12 @@ def late_message(late: Standing) -> str:
 
 
 def moment(when: datetime) -> str:
-    """A moment to be read."""
+    """Format a moment to be read."""
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def named_markets(engine: Engine, names: Sequence[str], files: Sequence[Path]) -> dict[str, Market | None]:
-    """The markets asked for by name or file, by default all that the store has a night or a fetch of.
+    """Return the markets asked for by name or file, by default all that the store has a night or a fetch of.
 
     A name that neither the package nor a file defines has None. Raises UsageError for one that the store lacks.
     """
@@ -120,7 +120,7 @@ def named_markets(engine: Engine, names: Sequence[str], files: Sequence[Path]) -
 
 
 def standing_of(engine: Engine, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY) -> Standing:
-    """How one market stands; `market` is None for one whose file was not named."""
+    """Return how one market stands; `market` is None for one whose file was not named."""
     with reading(engine) as conn:
         last, complete = (nights.last_night(conn, name, complete=whole) for whole in (False, True))
         run = runs.latest_run(conn, name)
@@ -152,13 +152,13 @@ def standing_of(engine: Engine, name: str, market: Market | None, now: datetime,
 
 
 def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -> pd.DataFrame:
-    """Alerts of the last days that nobody took yet, oldest first: the columns of alert."""
+    """Return alerts of the last days that nobody took yet, oldest first: the columns of alert."""
     unsent = alerts.alerts(conn, market, unsent=True)
     return unsent[unsent["raised_at"] >= pd.Timestamp(now) - timedelta(days=WAITING_DAYS)]
 
 
 def due_night(market: Market, now: datetime, delay: timedelta = DELAY) -> Due:
-    """The last night that should be complete by now: its scheduled moment, and two hours, have passed."""
+    """Return the last night that should be complete by now: two hours have passed since its scheduled moment."""
     session = last_closed_session(market.calendar, now - TOLERANCE, grace=timedelta(0))
     while (since := next_night(market, session_close(market.calendar, session), delay)) + TOLERANCE > now:
         session = previous_session(market.calendar, session)
@@ -167,7 +167,7 @@ def due_night(market: Market, now: datetime, delay: timedelta = DELAY) -> Due:
 
 @dataclass(frozen=True)
 class _Clock:
-    """What the calendar of a market's exchange says now."""
+    """Hold what the calendar of a market's exchange says now."""
 
     closed: date | None = None
     due: Due | None = None
@@ -190,7 +190,7 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
 
 
 def _outcome(engine: Engine, name: str, last: Mapping[str, Any] | None) -> str | None:
-    """The status of a night; one that no process is at was interrupted, whatever its row still says."""
+    """Return the status of a night; a running one that no process holds was interrupted, whatever its row says."""
     if last is None or last["status"] != "running":
         return last["status"] if last else None
     try:
@@ -216,7 +216,7 @@ def _model_age(market: Market | None, run: Mapping[str, Any] | None, closed: dat
 
 
 def _skill(scores: pd.DataFrame, figure: str) -> Skill | None:
-    """The model's figure and the best one among the rules that were scored on as many nights."""
+    """Return the model's figure and the best among the rules that were scored on as many nights."""
     pair = beside_rules(scores[scores[figure].notna()])
     if pair is None:
         return None
