@@ -28,7 +28,8 @@ from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
 from flows.dashboard import compare
 from flows.dashboard.app import dashboard, link
-from flows.dashboard.market import SORTS, Sort, market_rows, night_calls, night_of, verdict
+from flows.dashboard.market import SORTS, Sort, night_calls, night_of, verdict
+from flows.dashboard.markets import market_rows
 from flows.dashboard.stock import MARKS, marks, price_chart, span_scores
 from flows.nightly.context import Desk
 from flows.nightly.night import run_night

@@ -21,8 +21,7 @@ from test_flows_dashboard_cli import ask, port_of, started
 
 from db.engine import transaction
 from db.rows import prices
-from flows.dashboard.app import dashboard
-from flows.dashboard.limits import DOWNLOADS, WAITING
+from flows.dashboard.app import DOWNLOADS, WAITING, dashboard
 
 PRICES = f"/market/{MARKET}/stock/{STOCKS[0]}/prices.csv"
 SESSIONS = 20_000  # a table of more bytes than the sockets of a test hold
@@ -129,7 +128,7 @@ def test_downloads_are_bounded_and_who_is_refused_may_come_again(long_site: Site
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_reader_that_does_not_read_is_hung_up_on(long_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.dashboard.tables.READER_LIMIT_S", 0.2)
+    monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", 0.2)
     with unread(long_site, DOWNLOADS) as readers:
         until(lambda: long_site.get(PRICES).status == 200)
         for each in readers:
@@ -179,7 +178,7 @@ def test_a_crowd_waits_for_workers_and_never_for_connections(long_site: Site) ->
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_table_that_is_too_long_is_refused_and_not_cut(long_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.dashboard.tables.LARGEST", 100_000)
+    monkeypatch.setattr("flows.dashboard.downloads.LARGEST", 100_000)
     refused = long_site.get(PRICES)
     assert refused.status == 400
     assert "more than 100,000 bytes: name a span" in refused.body

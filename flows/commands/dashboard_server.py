@@ -10,7 +10,7 @@ import uvicorn
 from db.engine import location, open_reader
 from dtml.errors import DtmlError
 from flows.dashboard.app import LOOPBACK, dashboard
-from flows.dashboard.tables import READER_LIMIT_S
+from flows.dashboard.downloads import READER_LIMIT_S
 from flows.settings import err, out
 
 EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - asked for by name; it has many names then, and a warning

@@ -1,10 +1,11 @@
-"""The prediction history as pages to browse: made from the store, which is opened read only, for this machine.
+"""Serve the prediction history as pages to browse, from a store that is opened read only, on this machine.
 
 Every view is a link that can be kept. A page is whole when it is sent: it holds no script and asks for nothing else.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, date, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 from urllib.parse import quote, unquote, urlencode
 
 import jinja2
+from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
@@ -28,10 +30,10 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import DtmlError, UsageError
 from dtml.pages.charts import environment
 from flows.dashboard.compare import compare_page
-from flows.dashboard.limits import DOWNLOADS, WAITING, Bound, download_place, page_place, workers
-from flows.dashboard.market import NotThereError, market_page, markets_page, require_market
+from flows.dashboard.downloads import Download, Table, compare_table, market_table, markets_table, stock_table, written
+from flows.dashboard.market import NotThereError, market_page, require_market
+from flows.dashboard.markets import markets_page
 from flows.dashboard.stock import stock_page
-from flows.dashboard.tables import Download, Table, compare_table, market_table, markets_table, stock_table, written
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +46,56 @@ HEADERS = {
     "cache-control": "no-store",
 }
 USUAL_SORT = "-probability"
+WORKERS = 4  # threads that read the store, each with one connection: fewer than the engine's pool holds
+WAITING = 24  # pages that are made or wait for a worker: a second or a few of them
+DOWNLOADS = 8  # tables that are made or sent
+COME_AGAIN_S = 1
+
+
+class Bound:
+    """Limit how many requests of a kind run at a time, counted by the event loop alone."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self.most, self.what, self.taken = most, what, 0
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold a place until its taker ends, however that is; raise HTTPException, a 429, when none is free."""
+        if self.taken >= self.most:
+            said = f"{self.most} {self.what} are under way: try again"
+            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, said, {"retry-after": str(COME_AGAIN_S)})
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+
+
+@asynccontextmanager
+async def workers(_app: FastAPI) -> AsyncIterator[None]:
+    """Keep as many threads as there are connections while an application runs, so that none waits in vain."""
+    current_default_thread_limiter().total_tokens = WORKERS
+    yield
+
+
+async def page_place(request: Request) -> AsyncIterator[None]:
+    """Hold a place among the pages until the answer is sent."""
+    with request.app.state.pages.place():
+        yield
+
+
+async def download_place(request: Request) -> AsyncIterator[None]:
+    """Hold a place among the downloads until the last byte is sent, or its reader has left."""
+    with request.app.state.downloads.place():
+        yield
+
 
 pages = APIRouter(dependencies=[Depends(page_place)])
 tables = APIRouter(dependencies=[Depends(download_place)])
 
 
 def _path_name(text: str) -> str:
-    """A name from an address; a database may refuse what has a NUL in it, so nothing is called that."""
+    """Return a name from an address; refuse a NUL, which a database may not take."""
     name = unquote(text)
     if "\x00" in name:
         raise NotThereError("no name holds a NUL")
@@ -58,7 +103,7 @@ def _path_name(text: str) -> str:
 
 
 def _given(text: str | None) -> str | None:
-    """A form sends what was left empty as empty text."""
+    """Return a form's text, or None where it was left empty."""
     return None if not text else _path_name(quote(text))
 
 
@@ -75,7 +120,7 @@ To = Annotated[date | None, BeforeValidator(_day), Query(alias="to")]
 
 
 def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
-    """The pages over a store, for requests that name one of these hosts: another is that of a page in some browser."""
+    """Return the pages over a store, for requests that name one of these hosts: others come from pages elsewhere."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=workers)
     app.state.engine, app.state.templates = engine, templates()
     app.state.pages, app.state.downloads = Bound(WAITING, "pages"), Bound(DOWNLOADS, "downloads")
@@ -88,7 +133,7 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
 
 
 class _AsSent:
-    """Routes see a path as it was sent: a name may hold a slash, which it sends as %2F."""
+    """Show routes a path as it was sent: a name may hold a slash, which is sent as %2F."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -100,7 +145,7 @@ class _AsSent:
 
 
 class _WithHeaders:
-    """Every answer, refusals too, says what a browser may do with it: nothing but show it."""
+    """Add to every answer, refusals too, what a browser may do with it: nothing but show it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -115,19 +160,19 @@ class _WithHeaders:
 
 
 async def health() -> PlainTextResponse:
-    """Whether this process answers: it waits for no thread and no connection."""
+    """Answer that this process is alive, without waiting for a thread or a connection."""
     return PlainTextResponse("ok")
 
 
 @pages.get("/")
 def markets(request: Request) -> HTMLResponse:
-    """Every market."""
+    """Show every market."""
     return _page(request, "markets", lambda conn: markets_page(conn, _today()))
 
 
 @tables.get("/markets.csv")
 def markets_csv(request: Request) -> Response:
-    """The table of all markets."""
+    """Send the table of all markets."""
     return _csv(request, lambda conn: markets_table(conn, _today()))
 
 
@@ -135,7 +180,7 @@ def markets_csv(request: Request) -> Response:
 def market(
     request: Request, market: PathName, as_of: OptionalDay = None, level: Level = None, sort: str = USUAL_SORT
 ) -> HTMLResponse:
-    """A night of a market."""
+    """Show a night of a market."""
     return _page(request, "market", lambda conn: market_page(conn, market, as_of, level, sort))
 
 
@@ -143,13 +188,13 @@ def market(
 def market_csv(
     request: Request, market: PathName, table: str, as_of: OptionalDay = None, level: Level = None
 ) -> Response:
-    """A table of that page."""
+    """Send a table of a market's page."""
     return _csv(request, lambda conn: market_table(conn, table, market, as_of, level))
 
 
 @pages.get("/market/{market}/stock")
 def find_stock(request: Request, market: PathName, symbol: OptionalName = None) -> Response:
-    """Where the form to pick a stock leads: the stock's page, or its market's where none was named."""
+    """Redirect the form that picks a stock to the stock's page, or to the market's where none was named."""
     with reading(request.app.state.engine) as conn:
         require_market(conn, market)
     place = ["market", market] if symbol is None else ["market", market, "stock", symbol.strip()]
@@ -160,7 +205,7 @@ def find_stock(request: Request, market: PathName, symbol: OptionalName = None) 
 def stock(
     request: Request, market: PathName, symbol: PathName, first: From = None, last: To = None, kind: str = "nightly"
 ) -> HTMLResponse:
-    """A stock of a market."""
+    """Show a stock of a market."""
     return _page(request, "stock", lambda conn: stock_page(conn, market, symbol, kind, first, last))
 
 
@@ -174,7 +219,7 @@ def stock_csv(
     last: To = None,
     kind: str = "nightly",
 ) -> Response:
-    """A table of that page."""
+    """Send a table of a stock's page."""
     return _csv(request, lambda conn: stock_table(conn, table, market, symbol, kind, first, last))
 
 
@@ -182,24 +227,24 @@ def stock_csv(
 def compare(
     request: Request, market: OptionalName = None, a: OptionalName = None, b: OptionalName = None
 ) -> HTMLResponse:
-    """Two models side by side."""
+    """Show two models side by side."""
     return _page(request, "compare", lambda conn: compare_page(conn, market, a, b))
 
 
 @tables.get("/compare/{table}.csv")
 def compare_csv(request: Request, table: str, a: OptionalName = None, b: OptionalName = None) -> Response:
-    """A table of that page."""
+    """Send a table of that comparison."""
     return _csv(request, lambda conn: compare_table(conn, table, a, b))
 
 
 def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> str:
-    """The address of a page: names are escaped, and what is missing in the query is left out."""
+    """Return the address of a page: names are escaped, and what is missing in the query is left out."""
     kept = {name: value for name, value in (query or {}).items() if value is not None}
     return "/" + "/".join(quote(each, safe="") for each in segments) + (f"?{urlencode(kept)}" if kept else "")
 
 
 def templates() -> jinja2.Environment:
-    """The dashboard's templates, over the pages that the reports share."""
+    """Return the dashboard's templates, over the pages that the reports share."""
     found = environment(folder=Path(__file__).parent / "templates")
     found.globals.update(link=link, rules=NAIVE_RULES, model=MODEL)
     return found
@@ -226,7 +271,7 @@ def _csv(request: Request, make: Callable[[Connection], Table]) -> Download:
 
 
 async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
-    """What went wrong, in one line on a page; what is not the visitor's mistake is logged as well.
+    """Show what went wrong in one line on a page, and log what is not the visitor's mistake.
 
     It is said by the event loop, so that a refusal does not wait behind what it is refused for.
     """
@@ -240,7 +285,7 @@ async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
 
 
 def _failure(error: Exception) -> tuple[int, str]:
-    """The status of a failure, and what it says in one line."""
+    """Return the status of a failure, and what it says in one line."""
     if isinstance(error, RequestValidationError):
         wrong = (f"{found['loc'][-1]}: {found['msg']}" for found in error.errors())
         return HTTPStatus.BAD_REQUEST, "; ".join(wrong)

@@ -1,4 +1,4 @@
-"""What the dashboard shows of two models side by side: how they were made, and how they did on common stock-days."""
+"""The page of two models side by side: how they were made, and how they did on common stock-days."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ RECEIPT = (*MADE, "data_watermark", "checkpoint_hash", "created_at")
 
 
 def compare_page(conn: Connection, market: str | None, a: str | None, b: str | None) -> dict[str, Any]:
-    """A list of a market's runs to choose from, and what two of them have in common and what not."""
+    """Return a list of a market's runs to choose from, and what two of them have in common and what not."""
     one, two = (None if name is None else run_of(conn, name) for name in (a, b))
     if one is not None and two is not None and one["market"] != two["market"]:
         raise UsageError(f"{a} is a run of {one['market']} and {b} of {two['market']}: compare runs of one market")
@@ -55,7 +55,7 @@ def compare_page(conn: Connection, market: str | None, a: str | None, b: str | N
 
 
 def run_of(conn: Connection, run_id: str) -> dict[str, Any]:
-    """A trained model; raises NotThereError for a name that is not stored."""
+    """Return a trained model; raise NotThereError for a name that is not stored."""
     found = runs.model(conn, run_id)
     if found is None:
         raise NotThereError(f"no run {run_id!r} in the store: `dtml runs` lists them")
@@ -63,7 +63,7 @@ def run_of(conn: Connection, run_id: str) -> dict[str, Any]:
 
 
 def settings(one: Mapping[str, Any], two: Mapping[str, Any]) -> pd.DataFrame:
-    """Each fact of two models and each setting of their configs: setting, a, b, same; those that differ first."""
+    """Return each fact of two models and each setting of their configs: setting, a, b, same; differing ones first."""
     facts = [{name: run[name] for name in RECEIPT} | flat(run["config"]) for run in (one, two)]
     names = [name for name in facts[0] if name in facts[1]]
     names += [name for fact in facts for name in fact if name not in names]
@@ -74,14 +74,14 @@ def settings(one: Mapping[str, Any], two: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def flat(config: object, under: str = "config") -> dict[str, Any]:
-    """The leaves of a nested config by their dotted names; lists stay whole."""
+    """Return the leaves of a nested config by their dotted names; lists stay whole."""
     if not isinstance(config, Mapping):
         return {under: config}
     return {name: leaf for key, value in config.items() for name, leaf in flat(value, f"{under}.{key}").items()}
 
 
 def said(value: Any) -> str:
-    """A value of a config in words; "-" for what is missing."""
+    """Return a value of a config in words; "-" for what is missing."""
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return "-"
     if isinstance(value, float):
@@ -90,7 +90,7 @@ def said(value: Any) -> str:
 
 
 def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
-    """The sessions that may hold common predictions: `DAYS` of the calendar at most; None where spans do not meet."""
+    """Return the sessions that may hold common predictions, the last `DAYS` of the calendar; None without any."""
     spans = [runs.predicted_span(conn, run_id) for run_id in (a, b)]
     if spans[0] is None or spans[1] is None:
         return None
@@ -99,12 +99,12 @@ def shared_span(conn: Connection, a: str, b: str) -> tuple[date, date] | None:
 
 
 def days(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
-    """Common stock-days counted by session: the columns of `db.rows.predictions.common_days`."""
+    """Count common stock-days by session: the columns of `db.rows.predictions.common_days`."""
     return head(conn, predictions.common_days(a, b, *shared), DAYS + 1)
 
 
 def last_calls(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
-    """What both said of the last session in common, the largest difference first; no rows without one."""
+    """Return what both said of the last common session, the largest difference first; no rows without one."""
     newest = head(conn, predictions.common_days(a, b, *shared), 1)
     target = shared[1] if newest.empty else newest["target"].iloc[0].date()
     calls = head(conn, predictions.common_calls(a, b, target), STOCKS)
@@ -113,7 +113,7 @@ def last_calls(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> p
 
 
 def scores(counts: pd.DataFrame) -> dict[str, Any]:
-    """How both did on common stock-days, from counts of days: n, scored, days, same (share of equal calls), rows.
+    """Score both on common stock-days, from counts of days: n, scored, days, same (share of equal calls), rows.
 
     `rows` has one for a, one for b and one for a less b: acc, mcc with their day-resampled 95 % intervals, which are
     missing (NaN) with too few days; there are no rows without an outcome.

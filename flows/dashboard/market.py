@@ -1,6 +1,7 @@
-"""What the pages of the dashboard show, from what its reads give: one function a page, one a table that is computed.
+"""The page of one market: a night's calls at a level, what was left out, and the scores up to it.
 
-A page is a mapping that its template of the same name prints. What is missing, NaN or None, is printed as "-".
+Each page of the dashboard is a mapping that the template of its name prints. What is missing, NaN or None, is printed
+as "-".
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.metrics import told_apart
 from dtml.markets.definition import LEVELS
-from dtml.pages.charts import Axis, Chart, probability_axis, session_chart
+from dtml.pages.charts import Chart, probability_axis, session_chart
 from dtml.pages.figures import records
 
 STOCKS = 2000  # of a market, on one page
@@ -38,59 +39,36 @@ class NotThereError(DtmlError):
 
 @dataclass(frozen=True)
 class Sort:
-    """A column that a table is sorted by, as the address says it: `spread`, or `-spread` for the largest first."""
+    """Name the column that a table is sorted by, as in an address: `spread`, or `-spread` for the largest first."""
 
     column: str
     is_descending: bool
 
     @classmethod
     def read(cls, text: str) -> "Sort":
-        """Raises UsageError, which lists the columns, for another one."""
+        """Read it from an address; raise UsageError, which lists the columns, for another one."""
         if text.removeprefix("-") not in SORTS:
             raise UsageError(f"sort={text!r} is none of {', '.join(SORTS)}, or one of them after a minus")
         return cls(text.removeprefix("-"), text.startswith("-"))
 
     def after(self, column: str) -> str:
-        """What the head of a column leads to: the other way round for the one sorted by; large numbers first."""
+        """Return the order that a column's head leads to: reversed for the current one, else large first."""
         if column == self.column:
             return column if self.is_descending else f"-{column}"
         return column if column in ("symbol", "name", "sector", "call") else f"-{column}"
 
     def said(self, column: str) -> str:
-        """How a column is sorted, in the terms of aria-sort; nothing for the others."""
+        """Return how a column is sorted, in the terms of aria-sort; nothing for the others."""
         return "" if column != self.column else "descending" if self.is_descending else "ascending"
 
     def rows(self, calls: pd.DataFrame) -> pd.DataFrame:
-        """The calls in that order, those without a value last, of equals by symbol."""
+        """Return the calls in that order, those without a value last, equals by symbol."""
         by_name = calls.sort_values("symbol", kind="stable")
         return by_name.sort_values(self.column, ascending=not self.is_descending, kind="stable", na_position="last")
 
 
-def markets_page(conn: Connection, today: date) -> dict[str, Any]:
-    """Every market of the store, how its last night went and how good its calls were."""
-    rows = market_rows(conn, today)
-    drawn = rows.reindex(columns=["mcc", "mcc_low", "mcc_high", "mcc_rule"]).to_numpy(dtype=float).ravel()
-    return {"rows": records(rows), "axis": Axis.over([0.0, *drawn])}
-
-
-def market_rows(conn: Connection, today: date) -> pd.DataFrame:
-    """A row a market: its last night, its newest calls counted, its model, and its running scores."""
-    counted = predictions.newest_call_counts(conn)
-    rows = []
-    for market in markets.all_markets(conn):
-        night = nights.logged_night(conn, market)
-        run = runs.latest_model(conn, market)
-        said = {name: None if night is None else night[name] for name in ("as_of", "target", "status")}
-        said["days_since"] = None if night is None else (today - night["as_of"]).days
-        said |= {call: counted.get((market, call), 0) for call in ("rise", "fall")}
-        said |= {"run_id": None if run is None else run["run_id"]}
-        said["trained"] = None if run is None else run["train_last"]
-        rows.append({"market": market} | said | _skill(stored_scores.last_running_scores(conn, market)))
-    return pd.DataFrame(rows)
-
-
-def _skill(scores: pd.DataFrame) -> dict[str, Any]:
-    """The model's running figures, each beside the naive rule that is best at it over as many nights.
+def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
+    """Return the model's running figures, each beside the naive rule that is best at it over as many nights.
 
     Of acc and mcc: the figure, _low, _high, the same of the rule as _rule, ..., its _rule_name, and the _verdict.
     """
@@ -117,13 +95,13 @@ _SKILL = {
 
 
 def verdict(found: Row, figure: str) -> str | None:
-    """How the model stands to the rule: told apart when their intervals do not meet; None without intervals."""
+    """Say how the model compares to the rule: apart when their intervals do not meet; None without intervals."""
     ends, others = ((found[f"{figure}{of}_low"], found[f"{figure}{of}_high"]) for of in ("", "_rule"))
     return told_apart(ends, others)
 
 
 def market_page(conn: Connection, market: str, as_of: date | None, level: float | None, sort: str) -> dict[str, Any]:
-    """One night of a market: its calls at a level, what was left out, and the scores up to it."""
+    """Return one night of a market: its calls at a level, what was left out, and the scores up to it."""
     order = Sort.read(sort)
     require_level(level)
     require_market(conn, market)
@@ -145,7 +123,7 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
         "axis": probability_axis(calls[["probability", "lowest", "highest"]].to_numpy().ravel()),
         "coverage": None if level is None else calibration.coverage(conn, market, level, night["target"]),
         "scores": records(_at_last(scored)),
-        "skill": _skill(_at_last(every)),
+        "skill": skill_of(_at_last(every)),
         "charts": {figure: running_chart(every, figure) for figure in FIGURES},
         "gaps": records(gaps_of(night)),
         "refused": records(head(conn, prices.refused_on(market, night["as_of"]), STOCKS)),
@@ -169,7 +147,7 @@ def require_level(level: float | None) -> None:
 
 
 def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any] | None:
-    """The night that saw this session last, by default the newest; None for a market without nights.
+    """Return the night that saw this session last, by default the newest; None for a market without nights.
 
     Raises NotThereError, which names the nights around it, for a day that none saw last.
     """
@@ -182,7 +160,7 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
 
 
 def night_calls(conn: Connection, night: Row, level: float | None) -> pd.DataFrame:
-    """The calls of a night, at a level where one is asked for: a row a stock, no row for a night without a model.
+    """Return the calls of a night, at a level if one is given: a row a stock, none for a night without a model.
 
     Columns: those of the view prediction_history, name and sector of the stocks that the newest night has, lowest,
     highest and rising_share of the members, and `low` and `high`, between which nothing is called. `call` is 'none'
@@ -214,25 +192,25 @@ _CALL_COLUMNS = (
 
 
 def gaps_of(night: Row) -> pd.DataFrame:
-    """Stocks that a night left out: symbol, reason."""
+    """Return the stocks that a night left out: symbol, reason."""
     return pd.DataFrame(night["gaps"] or [], columns=["symbol", "reason"])
 
 
 def night_rows(conn: Connection, market: str, last: date, scores: pd.DataFrame) -> list[dict[str, Any]]:
-    """The newest nights up to one, the newest first, with the ACC of their own calls."""
+    """Return the newest nights up to one, the newest first, with the ACC of their own calls."""
     shown = head(conn, nights.night_log(market, last), NIGHTS)
     own = scores.loc[scores["predictor"] == MODEL, ["target", "acc", "mcc"]]
     return records(shown.merge(own, on="target", how="left"))
 
 
 def _at_last(scores: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the last session scored, the model before the rules."""
+    """Return the rows of the last scored session, the model before the rules."""
     last: pd.DataFrame = scores[scores["target"] == scores["target"].max()]
     return last.assign(rule=last["predictor"] != MODEL).sort_values(["protocol", "rule", "predictor"])
 
 
 def running_chart(scores: pd.DataFrame, figure: str) -> Chart | None:
-    """A line a predictor over the nights, the model with its 95 % band; None below two nights."""
+    """Draw a line a predictor over the nights, the model with its 95 % band; None below two nights."""
     lines = {str(name): rows.set_index("target").sort_index() for name, rows in scores.groupby("predictor")}
     rules = [name for name in lines if name != MODEL]
     kinds = {name: f"s{number} d{number}" for number, name in enumerate(rules, start=1)} | {MODEL: "s0 model"}

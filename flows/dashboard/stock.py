@@ -1,4 +1,4 @@
-"""What the dashboard shows of one stock: prices, calls and what came of them, and whom it looks at."""
+"""The page of one stock: prices, calls and what came of them, and whom it looks at."""
 
 from datetime import date
 from typing import Any
@@ -34,7 +34,7 @@ MARKS = {  # what a mark below the prices says: the call, whether it was right, 
 def stock_page(
     conn: Connection, market: str, symbol: str, kind: str, first: date | None, last: date | None
 ) -> dict[str, Any]:
-    """A stock over a span of sessions, by default the newest: what was said, what happened, and its attention."""
+    """Return a stock over a span of sessions, by default the newest: what was said and what happened."""
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
     most = SHOWN if first is None and last is None else LONGEST
@@ -82,7 +82,7 @@ def require_span(kind: str, first: date | None, last: date | None) -> None:
 
 
 def span_scores(calls: pd.DataFrame) -> pd.DataFrame:
-    """The calls of a stock with an outcome, beside the naive rules' on the sessions on which all of them called.
+    """Score a stock's calls that have an outcome beside the naive rules, on sessions on which all of them called.
 
     Columns: predictor, n, rises, acc, mcc (0 when one class is never called); no row without a call with an outcome.
     """
@@ -100,7 +100,7 @@ def span_scores(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def price_chart(bars: pd.DataFrame) -> Chart | None:
-    """The close as it was traded and, where it is known, as adjusted for splits and dividends."""
+    """Draw the close as it was traded and, where it is known, as adjusted for splits and dividends."""
     by_session = bars.set_index("session").sort_index()
     lines = {"close": by_session["close"]}
     if (by_session["adj_close"] - by_session["close"]).abs().max() > 0:
@@ -110,7 +110,7 @@ def price_chart(bars: pd.DataFrame) -> Chart | None:
 
 
 def marks(calls: pd.DataFrame, bars: pd.DataFrame) -> dict[str, tuple[int, str]]:
-    """How many calls of each kind there were, and the path that marks them below the prices, 1000 units wide."""
+    """Count the calls of each kind, and return the path that marks them below the prices, 1000 units wide."""
     sessions = pd.DatetimeIndex(bars["session"]).sort_values()
     settled = calls.dropna(subset=["hit"]).drop_duplicates("target")
     found = {}
@@ -123,7 +123,7 @@ def marks(calls: pd.DataFrame, bars: pd.DataFrame) -> dict[str, tuple[int, str]]
 
 
 def probability_chart(calls: pd.DataFrame) -> Chart | None:
-    """The probability of a rise with the spread of the members around it, and as calibrated."""
+    """Draw the probability of a rise with the spread of the members around it, and as calibrated."""
     by_target = calls.drop_duplicates("target").set_index("target").sort_index()
     said, spread = by_target["probability"], by_target["spread"]
     band = pd.DataFrame({"low": (said - spread).clip(0, 1), "high": (said + spread).clip(0, 1)})
@@ -133,7 +133,7 @@ def probability_chart(calls: pd.DataFrame) -> Chart | None:
 
 
 def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, Any]:
-    """Whom the stock looked at over the last nights, who looked at it, and how many nights that were."""
+    """Return whom the stock looked at over the last nights, who looked at it, and how many nights that were."""
     kept = attention.attended(conn, market, ATTENDED)
     tables = {
         name: records(attention.mean_weights(conn, market, symbol, kept, looks=name == "looks", most=SOURCES))

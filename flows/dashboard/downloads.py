@@ -1,4 +1,4 @@
-"""The tables of the dashboard as CSV: the rows of a statement, or of a frame that was computed, and how they are sent.
+"""The tables of the dashboard as CSV, from a statement's rows or a computed frame, and how they are sent.
 
 A table is written whole, to a file without a name, in one call that borrows the connection it is given: so it is what
 the store held at one moment, and what is sent afterwards, however slowly it is read, holds no connection and no thread.
@@ -26,7 +26,8 @@ from db.rows import scores as stored_scores
 from dtml.errors import UsageError
 from flows.console import plain
 from flows.dashboard import compare
-from flows.dashboard.market import NotThereError, gaps_of, market_rows, night_of, require_level, require_market
+from flows.dashboard.market import NotThereError, gaps_of, night_of, require_level, require_market
+from flows.dashboard.markets import market_rows
 from flows.dashboard.stock import ATTENDED, LONGEST, SOURCES, require_span, require_stock, span_scores
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ File = SpooledTemporaryFile[bytes]
 
 
 def written(conn: Connection, table: Table) -> File:
-    """A file of the rows below their names: dates and moments in ISO 8601, what is missing empty, lists as JSON.
+    """Write the rows below their names to a file: dates and moments in ISO 8601, missing empty, lists as JSON.
 
     Raises UsageError for a table of more than LARGEST bytes.
     """
@@ -70,7 +71,7 @@ def _of_statement(conn: Connection, statement: Statement) -> Iterator[Rows]:
 
 
 class Download(Response):
-    """A file that is sent no faster than it is read, and closed however that ends.
+    """Send a file no faster than it is read, and close it however that ends.
 
     One whose reader takes longer than READER_LIMIT_S for CHUNK bytes is left unfinished.
     """
@@ -108,12 +109,12 @@ def _cell(value: Any) -> Any:
 
 
 def markets_table(conn: Connection, today: date) -> Table:
-    """The table of all markets."""
+    """Return the table of all markets."""
     return market_rows(conn, today)
 
 
 def market_table(conn: Connection, table: str, market: str, as_of: date | None, level: float | None) -> Table:
-    """A table of a market's page; raises NotThereError for an unknown one, and for a night that is not there."""
+    """Return a table of a market's page; raise NotThereError for an unknown one, and for a missing night."""
     require_level(level)
     require_market(conn, market)
     if table == "models":
@@ -137,7 +138,7 @@ def market_table(conn: Connection, table: str, market: str, as_of: date | None, 
 def stock_table(
     conn: Connection, table: str, market: str, symbol: str, kind: str, first: date | None, last: date | None
 ) -> Table:
-    """A table of a stock's page over a span of sessions, or all of them; raises NotThereError for an unknown one."""
+    """Return a table of a stock's page over a span of sessions; raise NotThereError for an unknown one."""
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
     if table in ("looks", "looked"):
@@ -154,7 +155,7 @@ def stock_table(
 
 
 def compare_table(conn: Connection, table: str, a: str | None, b: str | None) -> Table:
-    """A table of two runs side by side; raises UsageError unless both are named."""
+    """Return a table of two runs side by side; raise UsageError unless both are named."""
     if a is None or b is None:
         raise UsageError("name two runs, as in ?a=RUN&b=RUN")
     one, two = compare.run_of(conn, a), compare.run_of(conn, b)
