@@ -14,7 +14,7 @@ from dtml.markets import load_market
 from dtml.sources import Fetched
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.nightly.context import Desk
-from flows.replay.night import Archive
+from flows.replay.archive import Archive
 
 AS_OF = date(2024, 7, 1)
 SMALL = {

@@ -25,7 +25,8 @@ from flows.nightly.context import Desk
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import train_model
-from flows.replay.night import Archive, Replay
+from flows.replay.archive import Archive
+from flows.replay.night import Replay, replay_of, restated_since
 from flows.replay.prediction import Receipt, reproduce, run_of
 from flows.settings import data_folder
 
@@ -41,7 +42,7 @@ def dtml(engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 def replayed(archive: Archive, as_of: date = AS_OF, known_at: datetime | None = None) -> Replay:
-    return archive.replay(archive.night(as_of), known_at)
+    return replay_of(archive, archive.night(as_of), known_at)
 
 
 def assert_equal(replay: Replay) -> None:
@@ -71,7 +72,7 @@ def test_a_night_replays_equal_after_its_whole_history_was_restated(desk: Desk, 
     assert_equal(replayed(archive))
     today = replayed(archive, known_at=LATER)
     assert today.inputs_equal is False
-    assert archive.restated(today)["restated"] > 9 * 20
+    assert restated_since(archive, today)["restated"] > 9 * 20
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # a server's own clock tells, and nothing is fetched
@@ -110,8 +111,8 @@ def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(de
     gone = [replace(each, until=date(2020, 1, 2)) for each in later.market.constituents]
     archive.market = replace(archive.market, constituents=tuple(gone)).with_symbols(["L02", "NEW"])
     for night in archive.nights():
-        assert_equal(archive.replay(night))
-    assert [len(archive.replay(night).predictions) for night in archive.nights()] == [9, 7, 7]
+        assert_equal(replay_of(archive, night))
+    assert [len(replay_of(archive, night).predictions) for night in archive.nights()] == [9, 7, 7]
     assert len(archive.models) == 2
 
 

@@ -21,8 +21,9 @@ from flows.backtest.results import run_backtest
 from flows.nightly.context import Desk, Order, read_market
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
-from flows.replay.night import FIGURES, Archive
-from flows.replay.prediction import Receipt, market_of, reproduce, retrain, run_of
+from flows.replay.archive import FIGURES, Archive
+from flows.replay.prediction import Receipt, market_of, reproduce, run_of
+from flows.replay.training import retrain
 
 FOLLOWING = next_session("XNYS", AS_OF)
 

@@ -5,8 +5,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flows.console import SHOWN, print_frame
-from flows.replay.night import FIGURES, Replay, made_by
-from flows.replay.prediction import Reproduction, Retraining
+from flows.replay.archive import FIGURES, made_by
+from flows.replay.night import Replay
+from flows.replay.prediction import Reproduction
+from flows.replay.training import Retraining
 from flows.settings import out
 
 PRECISE = dict.fromkeys(("probability", "replayed_probability"), ".6f") | {"difference": "+.2e"}

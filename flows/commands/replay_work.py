@@ -19,15 +19,17 @@ from flows.commands.replay_console import (
 from flows.console import print_json
 from flows.nightly.context import Order, experiment_of
 from flows.progress import training_progress
-from flows.replay.night import Archive, NotReplayedError, Replay, open_archive
-from flows.replay.prediction import Receipt, market_of, reproduce, retrain, run_of
+from flows.replay.archive import Archive, NotReplayedError, open_archive
+from flows.replay.night import Replay, replay_of, restated_since
+from flows.replay.prediction import Receipt, market_of, reproduce, run_of
+from flows.replay.training import retrain
 
 
 def replay_night(order: Order, as_of: date | None, known_at: str | None, *, as_json: bool) -> None:
     """Replay a night and print it; raises NotReplayedError when it differs from what is stored."""
     moment = None if known_at is None else moment_of(known_at)
     archive = open_archive(order)
-    replay = archive.replay(archive.night(as_of), moment)
+    replay = replay_of(archive, archive.night(as_of), moment)
     if moment is not None and replay.failure is None:
         return _show_at_moment(archive, replay, as_json=as_json)
     if as_json:
@@ -47,7 +49,7 @@ def replay_all(order: Order, as_of: date | None, known_at: str | None, *, as_jso
     archive = open_archive(order)
     nights = archive.nights()
     begun = time.perf_counter()
-    replays = [archive.replay(night) for night in nights]
+    replays = [replay_of(archive, night) for night in nights]
     seconds = time.perf_counter() - begun
     if as_json:
         print_json([replay_summary(replay) for replay in replays])
@@ -89,7 +91,7 @@ def moment_of(text: str) -> datetime:
 
 
 def _show_at_moment(archive: Archive, replay: Replay, *, as_json: bool) -> None:
-    restated = archive.restated(replay)
+    restated = restated_since(archive, replay)
     if as_json:
         return print_json(replay_summary(replay) | {"bars_since": restated, "predictions": replay.predictions})
     print_replay(replay)

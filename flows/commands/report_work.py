@@ -8,7 +8,7 @@ from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
 from flows.nightly.context import Order
 from flows.nightly.report import publish_night
-from flows.replay.night import open_archive, stocks_of
+from flows.replay.archive import open_archive, stocks_of
 from flows.settings import out
 
 

@@ -1,42 +1,30 @@
-"""One prediction made again from its receipt, and the model behind it trained again, compared to the last bit."""
+"""Make one prediction again from its receipt, and say what differs, to the last bit."""
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
 from sqlalchemy import Engine
 
 from db.engine import reading
 from db.errors import StoreUsageError
 from db.rows import nights, predictions, runs
 from db.rows.nights import COMPLETE
-from dtml.checkpoints import Ensemble, checkpoint_hash, save_ensemble
-from dtml.errors import DtmlError, UsageError
+from dtml.errors import UsageError
 from dtml.inference import choose_device
 from dtml.markets import Market, market_names
-from dtml.training.fit import EpochReport, no_report
-from flows.nightly.context import Desk, StoredSource, experiment_of, read_market, stored_bars
-from flows.nightly.fetch import history_start
-from flows.nightly.train import fit_bars
-from flows.replay.night import FIGURES, Archive, made_by, stocks_of
-from flows.settings import data_folder
-from translation.atomic_files import write_whole
-
-log = logging.getLogger(__name__)
+from flows.nightly.context import StoredSource, read_market
+from flows.replay.archive import FIGURES, Archive, made_by, same, stocks_of
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """What names a prediction: `RUN/SYMBOL/TARGET`."""
+    """Name a prediction: `RUN/SYMBOL/TARGET`."""
 
     run_id: str
     symbol: str
@@ -44,7 +32,7 @@ class Receipt:
 
     @classmethod
     def read(cls, text: str) -> "Receipt":
-        """Read it as the views show it; raises UsageError for anything else."""
+        """Read it as the views show it; raise UsageError for anything else."""
         try:
             run_id, symbol, day = text.split("/")
             return cls(run_id, symbol, date.fromisoformat(day))
@@ -59,7 +47,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A stored prediction beside the one made again.
+    """Hold a stored prediction beside the one made again.
 
     `prediction` is its stored row; `again` maps `FIGURES`, or is None when the stock cannot be predicted any more.
     `universe` says in words which stocks the model saw and how that is known, `night_hash` and `inputs_hash` what
@@ -77,54 +65,25 @@ class Reproduction:
 
     @property
     def config_digest(self) -> str:
-        """SHA-256 of the settings of the run."""
+        """Return the SHA-256 of the settings of the run."""
         return hashlib.sha256(json.dumps(self.run["config"], sort_keys=True).encode()).hexdigest()
 
     @property
     def reasons(self) -> list[str]:
-        """What is not as it was, in words; nothing when all is equal to the last bit."""
+        """Say in words what differs; return nothing when all is equal to the last bit."""
         said = []
         if self.night_hash is not None and self.night_hash != self.inputs_hash:
             said.append(f"inputs: SHA-256 {self.inputs_hash[:12]}..., the night recorded {self.night_hash[:12]}...")
         if self.again is None:
             said.append(f"{self.receipt.symbol} cannot be predicted again from the stored bars")
-        elif apart := [name for name in FIGURES if not _same(self.prediction[name], self.again[name])]:
+        elif apart := [name for name in FIGURES if not same(self.prediction[name], self.again[name])]:
             by = abs(self.prediction[apart[0]] - self.again[apart[0]])
             said.append(f"{', '.join(apart)}: {apart[0]} {by:.2g} apart; {made_by(self.run, self.device)}")
         return said
 
 
-@dataclass(frozen=True)
-class Retraining:
-    """A model trained again: its checkpoint's SHA-256, and each parameter that differs, with the largest difference.
-
-    Where the run's own weights were lost, nothing differs, and the checkpoint lies there again: it was `restored`.
-    """
-
-    run: Mapping[str, Any]
-    device: str
-    checkpoint_hash: str
-    parameters: int
-    differing: Mapping[str, float]
-    first: date
-    restored: bool = False
-
-    @property
-    def reasons(self) -> list[str]:
-        """What is not as it was, in words; nothing when all weights are the same to the last bit."""
-        if not self.differing:
-            return []
-        worst = max(self.differing, key=lambda name: self.differing[name])
-        by = f"most {worst} by {self.differing[worst]:.2g}"
-        computed = made_by(self.run, self.device)
-        said = [f"weights: {len(self.differing)} of {self.parameters} parameters differ, {by} ({computed})"]
-        if self.first != self.run["train_first"]:
-            said.append(f"trained from {self.first} on, the run from {self.run['train_first']}")
-        return said
-
-
 def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
-    """The row of a receipt's run; raises UsageError for one whose predictions are not made from single nights."""
+    """Return the row of a receipt's run; raise UsageError for a run of the published experiment."""
     with reading(engine) as conn:
         run = runs.run(conn, receipt.run_id)
     if run["kind"] == "paper":
@@ -136,7 +95,7 @@ def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
 
 
 def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
-    """The market of a run, which must be one of the package or the one that `market_file` describes."""
+    """Return the market of a run: one of the package, or the one that `market_file` describes."""
     name = run["market"]
     if market_file is None and name not in market_names():
         raise UsageError(f"{run['id']} is of {name}, a market of your own: name its file with --market-file")
@@ -146,7 +105,7 @@ def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
 
 
 def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Reproduction:
-    """Predict what a receipt stands for again, from the bars that its row says it saw."""
+    """Predict again what a receipt names, from the bars that its row says it saw."""
     name = archive.market.name
     with reading(archive.engine) as conn:
         made = predictions.predictions(conn, name, run_id=run["id"])
@@ -178,58 +137,8 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
     )
 
 
-def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report) -> Retraining:
-    """Train the model of a run again, in a temporary folder, from the bars that it knew, and compare the weights.
-
-    A checkpoint that is lost, missing or damaged, is put back when it comes out as it was; else DtmlError says what is
-    left to do. When the stocks were members is what the market's list says today, and so are the stocks of a model that
-    is lost and not tied to its own. Raises UsageError for a run that went on from another's weights.
-    """
-    experiment = experiment_of(run)
-    if experiment.warm_start:
-        raise UsageError(f"{run['id']} went on from the weights of the model before, which its row does not name")
-    kept = _kept(archive, run)
-    listed = run["config"].get("stocks", archive.market.symbols)
-    market = archive.market.with_symbols(listed if kept is None else kept.symbols)
-    source = StoredSource(archive.engine, market)
-    desk = Desk(market, source, archive.engine, experiment, archive.device, None)
-    as_of = run["train_last"]
-    bars, _ = stored_bars(desk, history_start(desk, as_of), as_of, run["data_watermark"])
-    with TemporaryDirectory() as folder:
-        fitted = fit_bars(desk, as_of, bars, Path(folder) / "training", on_epoch)
-    sha = checkpoint_hash(fitted.ensemble)
-    if kept is None:
-        _put_back(archive, run, fitted.ensemble, sha)
-    then, now = (kept or fitted.ensemble).weights, fitted.ensemble.weights
-    differing = {
-        name: float((then[name] - now[name]).abs().max()) for name in then if not torch.equal(then[name], now[name])
-    }
-    device = choose_device(archive.device).type
-    return Retraining(run, device, sha, len(then), differing, fitted.first, restored=kept is None)
-
-
-def _kept(archive: Archive, run: Mapping[str, Any]) -> Ensemble | None:
-    """The weights of a run; None when they are lost."""
-    try:
-        return archive.model(run).ensemble
-    except DtmlError as error:
-        log.warning("%s; training it again", error)
-        return None
-
-
-def _put_back(archive: Archive, run: Mapping[str, Any], ensemble: Ensemble, sha: str) -> None:
-    if sha != run["checkpoint_hash"]:
-        then, computed = run["checkpoint_hash"], made_by(run, choose_device(archive.device).type)
-        raise DtmlError(
-            f"the weights of {run['id']}, SHA-256 {then[:12]}..., are lost, and trained again they are {sha[:12]}... "
-            f"({computed}): restore its checkpoint from a backup, train it again on the machine that did, or go on "
-            f"with new ones: `dtml train {run['market']}`"
-        )
-    save_ensemble(ensemble, data_folder() / run["checkpoint_path"], write_whole)
-
-
 def _listed(archive: Archive, known: set[str], as_of: date) -> set[str]:
-    """The members of a day by the market's list of today, or, where that gives none, by the stocks that are stored."""
+    """Return the members of a day by the market's list of today, or, without one, by the stocks that are stored."""
     stored = StoredSource(archive.engine, archive.market).symbols()
     listed = archive.market.with_symbols(sorted(known | set(stored)))
     return {member.symbol for member in listed.constituents_on(as_of)}
@@ -244,7 +153,3 @@ def _missing(receipt: Receipt, made: pd.DataFrame) -> str:
 
 def _plain(row: "pd.Series[Any]") -> dict[str, Any]:
     return {str(name): value for name, value in row.items()}
-
-
-def _same(stored: float, again: float) -> bool:
-    return bool(stored == again or (np.isnan(stored) and np.isnan(again)))

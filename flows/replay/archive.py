@@ -1,0 +1,116 @@
+"""Open the past of a market: its nights, its bars as known at any moment, and what its models predict from them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from sqlalchemy import Engine
+
+from db.engine import open_reader, reading
+from db.rows import nights as stored_nights
+from db.rows.nights import COMPLETE
+from dtml.errors import DtmlError, UsageError
+from dtml.markets import Market
+from flows.nightly.context import Desk, Order, StoredSource, experiment_for, read_bars, read_market
+from flows.nightly.predict import first_needed, night_windows, predict_windows
+from flows.nightly.train import Model, load_run
+
+FIGURES = ("probability", "spread", "calibrated", "lowest", "highest", "rising_share")
+
+
+class NotReplayedError(DtmlError):
+    """Say that a past prediction was made again and differs, or cannot be made."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """Hold what a model predicts when it is asked again: a digest of its inputs, and `symbol` with `FIGURES`."""
+
+    inputs_hash: str
+    predictions: pd.DataFrame
+
+
+@dataclass
+class Archive:
+    """Read the past of a market: its nights, its bars as known at any moment, its models, each loaded once.
+
+    Nothing is written to the store.
+    """
+
+    engine: Engine
+    market: Market
+    device: str = "auto"
+    models: dict[str, Model] = field(default_factory=dict)
+
+    def night(self, as_of: date | None) -> dict[str, Any]:
+        """Return the row of a complete night, by default the last; raise UsageError, which says which there are."""
+        with reading(self.engine) as conn:
+            if as_of is None:
+                return self.nights()[-1]
+            row = stored_nights.night(conn, self.market.name, as_of)
+        if row is not None and row["status"] in COMPLETE:
+            return row
+        days = [each["as_of"] for each in self.nights()]
+        how = "was never run" if row is None else f"is {row['status']}" + (f" ({row['reason']})" * bool(row["reason"]))
+        raise UsageError(
+            f"the night of {as_of} of {self.market.name} {how}: {len(days)} are complete, {days[0]} .. {days[-1]}"
+        )
+
+    def nights(self) -> list[dict[str, Any]]:
+        """Return the rows of all complete nights, oldest first; raise UsageError when there is none."""
+        name = self.market.name
+        with reading(self.engine) as conn:
+            stored = stored_nights.nights(conn, name)
+            days = stored.loc[stored["status"].isin(COMPLETE), "as_of"].dt.date
+            rows = [stored_nights.night(conn, name, day) for day in days]
+        if not rows:
+            raise UsageError(f"no night of {name} is complete: run `dtml nightly {name}` first")
+        return [row for row in rows if row is not None]
+
+    def desk(self, symbols: Iterable[str]) -> Desk:
+        """Return a desk over these stocks, whatever the market's list says of them today."""
+        plain = replace(self.market, constituents=()).with_symbols(sorted(symbols))
+        return Desk(plain, StoredSource(self.engine, plain), self.engine, experiment_for(plain), self.device, None)
+
+    def model(self, run: Mapping[str, Any]) -> Model:
+        """Return the model of a run, its weights checked against the run's row the first time."""
+        if run["id"] not in self.models:
+            self.models[run["id"]] = load_run(self.desk([]), run)
+        return self.models[run["id"]]
+
+    def bars(self, desk: Desk, model: Model, as_of: date, known_at: datetime) -> pd.DataFrame:
+        """Read the bars that a window ending at `as_of` can reach, as known at a moment, each with its `known_at`."""
+        return read_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, known_at)
+
+    def again(self, desk: Desk, model: Model, as_of: date, known_at: datetime) -> Again:
+        """Predict the session after `as_of` from bars as known at a moment."""
+        tonight = night_windows(desk, model, as_of, self.bars(desk, model, as_of, known_at))
+        made = predict_windows(desk, model, tonight)
+        return Again(tonight.digest, made[["symbol", *FIGURES]])
+
+
+def open_archive(order: Order) -> Archive:
+    """Open the past of the market that an order names, in an existing store."""
+    return Archive(open_reader(), read_market(order.market, order.market_file), order.device)
+
+
+def same(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:
+    """Return where figures are the same to the last bit, missing ones (NaN) included."""
+    then, now = np.asarray(stored, dtype=float), np.asarray(again, dtype=float)
+    return np.asarray((then == now) | np.isnan(then) & np.isnan(now))
+
+
+def stocks_of(night: Mapping[str, Any], predicted: Iterable[str]) -> set[str]:
+    """Return the stocks that a night looked at: those it predicted, and those it left out."""
+    return {*predicted, *(gap["symbol"] for gap in night["gaps"])}
+
+
+def made_by(run: Mapping[str, Any], device: str) -> str:
+    """Say what decides last bits: what computes now, and the code that trained a run; a store keeps no more."""
+    now = f"code {version('dtml-nightshift')}, torch {version('torch')}, on {device}"
+    return f"{now}; trained by code {run['code_version']}"

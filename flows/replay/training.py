@@ -1,0 +1,103 @@
+"""Train the model of a run again from the bars that it knew, and compare the weights, to the last bit."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from dtml.checkpoints import Ensemble, checkpoint_hash, save_ensemble
+from dtml.errors import DtmlError, UsageError
+from dtml.inference import choose_device
+from dtml.training.fit import EpochReport, no_report
+from flows.nightly.context import Desk, StoredSource, experiment_of, stored_bars
+from flows.nightly.fetch import history_start
+from flows.nightly.train import fit_bars
+from flows.replay.archive import Archive, made_by
+from flows.settings import data_folder
+from translation.atomic_files import write_whole
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """Hold a model trained again: its checkpoint's SHA-256, and the largest difference of each parameter that differs.
+
+    Where the run's own weights were lost, nothing differs, and the checkpoint lies there again: it was `restored`.
+    """
+
+    run: Mapping[str, Any]
+    device: str
+    checkpoint_hash: str
+    parameters: int
+    differing: Mapping[str, float]
+    first: date
+    restored: bool = False
+
+    @property
+    def reasons(self) -> list[str]:
+        """Say in words what differs; return nothing when all weights are the same to the last bit."""
+        if not self.differing:
+            return []
+        worst = max(self.differing, key=lambda name: self.differing[name])
+        by = f"most {worst} by {self.differing[worst]:.2g}"
+        computed = made_by(self.run, self.device)
+        said = [f"weights: {len(self.differing)} of {self.parameters} parameters differ, {by} ({computed})"]
+        if self.first != self.run["train_first"]:
+            said.append(f"trained from {self.first} on, the run from {self.run['train_first']}")
+        return said
+
+
+def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report) -> Retraining:
+    """Train the model of a run again, in a temporary folder, from the bars that it knew, and compare the weights.
+
+    A checkpoint that is lost, missing or damaged, is put back when it comes out as it was; else DtmlError says what is
+    left to do. When the stocks were members is what the market's list says today, and so are the stocks of a model that
+    is lost and not tied to its own. Raises UsageError for a run that went on from another's weights.
+    """
+    experiment = experiment_of(run)
+    if experiment.warm_start:
+        raise UsageError(f"{run['id']} went on from the weights of the model before, which its row does not name")
+    kept = _kept(archive, run)
+    listed = run["config"].get("stocks", archive.market.symbols)
+    market = archive.market.with_symbols(listed if kept is None else kept.symbols)
+    source = StoredSource(archive.engine, market)
+    desk = Desk(market, source, archive.engine, experiment, archive.device, None)
+    as_of = run["train_last"]
+    bars, _ = stored_bars(desk, history_start(desk, as_of), as_of, run["data_watermark"])
+    with TemporaryDirectory() as folder:
+        fitted = fit_bars(desk, as_of, bars, Path(folder) / "training", on_epoch)
+    sha = checkpoint_hash(fitted.ensemble)
+    if kept is None:
+        _put_back(archive, run, fitted.ensemble, sha)
+    then, now = (kept or fitted.ensemble).weights, fitted.ensemble.weights
+    differing = {
+        name: float((then[name] - now[name]).abs().max()) for name in then if not torch.equal(then[name], now[name])
+    }
+    device = choose_device(archive.device).type
+    return Retraining(run, device, sha, len(then), differing, fitted.first, restored=kept is None)
+
+
+def _kept(archive: Archive, run: Mapping[str, Any]) -> Ensemble | None:
+    """Return the weights of a run; None when they are lost."""
+    try:
+        return archive.model(run).ensemble
+    except DtmlError as error:
+        log.warning("%s; training it again", error)
+        return None
+
+
+def _put_back(archive: Archive, run: Mapping[str, Any], ensemble: Ensemble, sha: str) -> None:
+    if sha != run["checkpoint_hash"]:
+        then, computed = run["checkpoint_hash"], made_by(run, choose_device(archive.device).type)
+        raise DtmlError(
+            f"the weights of {run['id']}, SHA-256 {then[:12]}..., are lost, and trained again they are {sha[:12]}... "
+            f"({computed}): restore its checkpoint from a backup, train it again on the machine that did, or go on "
+            f"with new ones: `dtml train {run['market']}`"
+        )
+    save_ensemble(ensemble, data_folder() / run["checkpoint_path"], write_whole)
