@@ -1,4 +1,4 @@
-"""A folder that holds a whole store, its checkpoints and what proves them, and the way back from it."""
+"""Back up a whole store with its checkpoints into a folder, check it, and restore it."""
 
 import errno
 import hashlib
@@ -27,7 +27,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a backup holds: rows of each table, SHA-256 of each file, and runs whose weights could not be kept."""
+    """List what a backup holds: rows of each table, SHA-256 of each file, and runs whose weights could not be kept."""
 
     made_at: str
     program: str
@@ -38,7 +38,7 @@ class Manifest:
 
 
 def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
-    """Each run with weights: its name, the checkpoint's path below the data folder, SHA-256, and what is wrong."""
+    """Yield each run with weights: its name, the checkpoint's path below the data folder, SHA-256, and any fault."""
     with reading(engine) as conn:
         runs = stored_runs.runs(conn).dropna(subset="checkpoint_path")
     for run in runs.itertuples():
@@ -47,7 +47,7 @@ def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
 
 
 def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
-    """Write the store as it is at one moment, and its checkpoints, into a new folder, while others write.
+    """Write the store as it is at one moment, and its checkpoints, into a new folder; others may write meanwhile.
 
     The folder is there whole or not at all. Raises UsageError for one that holds something.
     """
@@ -74,7 +74,7 @@ def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
 
 
 def read_backup(folder: Path) -> Manifest:
-    """The manifest of a backup, every file of it checked.
+    """Read the manifest of a backup and check every file of it.
 
     Raises UsageError for a folder that is no backup which this program understands, DtmlError for a damaged one.
     """
@@ -86,7 +86,7 @@ def read_backup(folder: Path) -> Manifest:
 
 
 def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress) -> None:
-    """Fill an empty store and the data folder from what `read_backup` read, every row compared.
+    """Fill an empty store and the data folder from what `read_backup` read, comparing every row.
 
     Raises UsageError for a store with rows and for weights of other content in their place.
     """
@@ -116,7 +116,7 @@ def _read_manifest(folder: Path) -> Manifest:
 
 
 def _keep_checkpoints(folder: Path, progress: Progress) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Copy the checkpoints of a snapshot's runs: SHA-256 by path; the runs whose weights are lost, and why."""
+    """Copy the checkpoints of a snapshot's runs; return SHA-256 by path, and the runs whose weights are lost."""
     files, absent = {}, []
     snapped = open_engine(f"sqlite:///{folder / STORE}", read_only=True)
     for run_id, path, sha, wrong in checkpoints(snapped):
@@ -135,7 +135,7 @@ def _keep_checkpoints(folder: Path, progress: Progress) -> tuple[dict[str, str],
 
 
 def _is_below(path: str) -> bool:
-    """Whether a path stays below the folder that it is relative to."""
+    """Return whether a path stays below the folder that it is relative to."""
     return not PurePosixPath(path).is_absolute() and ".." not in PurePosixPath(path).parts
 
 
@@ -160,7 +160,7 @@ def _put_back(kept: Path, file: Path, sha: str) -> None:
 
 @contextmanager
 def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
-    """The store of a backup, read only; one of an older schema is upgraded in a copy.
+    """Open the store of a backup read only; upgrade one of an older schema in a copy.
 
     The copy has a name of its own below the data folder: what a killed restore left of it goes with the next one.
     """
@@ -189,6 +189,6 @@ def _opened(file: Path, *, read_only: bool) -> Iterator[Engine]:
 
 
 def _sha256(file: Path) -> str:
-    """Hexadecimal SHA-256; that of dtml.checkpoints would bring torch along."""
+    """Return the SHA-256 in hexadecimal; that of dtml.checkpoints would import torch."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

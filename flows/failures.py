@@ -37,7 +37,7 @@ def run_command(app: typer.Typer) -> int:
 
 
 def _trouble_with_prefect(error: BaseException) -> str | None:
-    """What to say where Prefect's client did not reach its server, or was sent away; None for any other failure."""
+    """Return what to say where Prefect's server was not reached or refused the login; None for other failures."""
     if "httpx" not in sys.modules:  # whose errors they are: Prefect imports it
         return None
     from httpx import HTTPError, HTTPStatusError

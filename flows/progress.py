@@ -1,4 +1,4 @@
-"""How long steps show that they move: a bar on a terminal, a line now and then in a log."""
+"""Show that long steps move: a bar on a terminal, a line now and then in a log."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ PACE_SECONDS = 300.0  # the time left is reckoned from the pace of the last minu
 
 @contextmanager
 def training_progress(members: Sequence[Member], windows: Sequence[int] | None = None) -> Iterator[EpochReport]:
-    """Give the function that a training calls after each epoch; all members share one bar, by what an epoch costs.
+    """Yield the function that a training calls after each epoch; one bar is for all members, by what each costs.
 
     `windows` are the sessions that each member sees, where they differ. What a training that is continued has reported
     before is counted, and gets no second line in the log.
@@ -60,14 +60,14 @@ def training_progress(members: Sequence[Member], windows: Sequence[int] | None =
 
 
 def _cost(member: Member) -> int:
-    """What an epoch costs, in proportion: the multiplications of a recurrence."""
+    """Return what an epoch costs, in proportion: the multiplications of a recurrence."""
     hidden = int(getattr(member.model, "hidden", 1))
     return hidden * (hidden + 32)  # narrow layers are slower than their multiplications
 
 
 @contextmanager
 def fold_progress(first: int, of: int) -> Iterator[Callable[[int], None]]:
-    """Give the function that a backtest calls with the number of folds done, of so many; `first` were done before."""
+    """Yield the function that a backtest calls with the number of folds done; `first` were done before."""
     columns = (
         TextColumn("fold {task.completed:.0f} of {task.total:.0f}"),
         BarColumn(),

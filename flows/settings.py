@@ -1,4 +1,4 @@
-"""What Prefect must find before it is imported, where a night keeps its files, and where its words go."""
+"""Read and prepare the environment: folders, what Prefect and torch must find, where messages go."""
 
 import ctypes
 import logging
@@ -51,19 +51,19 @@ NOT_NEEDED = ("DTML_READER_PASSWORD",)  # it names a role once, and is nothing t
 
 
 def keep_needed_variables() -> None:
-    """Take from the environment what the runs of a service do not need: they would inherit every secret in it."""
+    """Remove from the environment what the runs of a service do not need, and every secret in it."""
     for name in list(os.environ):
         if not NEEDED.fullmatch(name) or name in NOT_NEEDED:
             del os.environ[name]
 
 
 def data_folder() -> Path:
-    """Where models and, by default, the database lie: `DTML_DATA`, or `data` below the current folder."""
+    """Return where models and, by default, the database lie: `DTML_DATA`, or `data` below the current folder."""
     return Path(os.environ.get("DTML_DATA", "data")).absolute()
 
 
 def reports_folder() -> Path:
-    """Where the HTML reports lie: `DTML_REPORTS`, or `reports` below the current folder."""
+    """Return where the HTML reports lie: `DTML_REPORTS`, or `reports` below the current folder."""
     return Path(os.environ.get("DTML_REPORTS", "reports")).absolute()
 
 
@@ -93,12 +93,12 @@ def prefect_folder() -> Path:
 
 
 def _of_libc(name: str) -> Any:
-    """A function of the C library of Linux; None elsewhere, or where it has none of that name."""
+    """Return a function of the C library of Linux; None elsewhere, or where it has none of that name."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def prepare_torch() -> None:
-    """Keep the memory that a training frees, for its next step: it writes hundreds of MB a second.
+    """Keep the memory that a training frees for its next step: it writes hundreds of MB a second.
 
     Left to themselves, torch and the C library give every large tensor back to the system, which clears it page by
     page for the next one: a third of a training's time. Only the C library of Linux is asked; torch reads the
@@ -111,7 +111,7 @@ def prepare_torch() -> None:
 
 
 def give_memory_back() -> None:
-    """Give the system what a training has freed: the threads of the next one keep memory of their own."""
+    """Return to the system what a training has freed: the threads of the next one have their own memory."""
     if (malloc_trim := _of_libc("malloc_trim")) is not None:
         malloc_trim(0)
 
@@ -127,7 +127,7 @@ def prepare_prefect(*, quiet: bool) -> None:
 
 
 def _is_shown(name: str, *, terminal: bool) -> bool:
-    """Whether a logger's lines go to standard error: ours do, but a terminal has a bar for what `progress` says."""
+    """Return whether a logger's lines go to standard error; on a terminal a bar shows what `progress` says."""
     return name.split(".", maxsplit=1)[0] in OWN_LOGGERS and not (terminal and name == "flows.progress")
 
 

@@ -1,4 +1,4 @@
-"""Ends that leave nothing behind: signals, and the death of a parent."""
+"""End runs on signals, and with the death of a parent, leaving nothing behind."""
 
 import multiprocessing
 import os

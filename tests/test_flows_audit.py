@@ -18,14 +18,14 @@ from dtml.experiments import nightly_of, vary
 from dtml.lookahead.pipeline import History
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session, sessions_between
+from flows import audit as flow_module
+from flows.audit import stored_nights
 from flows.backtest.folds import Nights
 from flows.commands.studies_work import LookAheadError, audit_stored
 from flows.nightly import predict as predict_module
 from flows.nightly import train as train_module
 from flows.nightly.context import Desk, Order, stored_bars
 from flows.settings import data_folder
-from flows.studies import audit as flow_module
-from flows.studies.audit import stored_nights
 
 AT, LAST = pd.Timestamp("2024-03-05"), date(2024, 5, 31)
 Read = Callable[..., tuple[pd.DataFrame, datetime]]

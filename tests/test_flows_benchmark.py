@@ -240,7 +240,7 @@ def order(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Or
     """The small set in files, an empty store, and no flow to be had."""
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     monkeypatch.setattr("flows.commands.studies_work.SETS", {"simulated": PAPER})
-    monkeypatch.setitem(sys.modules, "flows.backtest.flow", None)
+    monkeypatch.setitem(sys.modules, "flows.benchmark.flow", None)
     bars = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].rename(columns={"session": "date"})
     index = bars["symbol"] == SIMULATED.index_symbol
     for name, which in (("prices", ~index), ("fewer", ~index & (bars["symbol"] != "L01")), ("index", index)):

@@ -25,11 +25,9 @@ from dtml.markets import load_market
 from dtml.prices.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.training.fit import fit_members
+from flows import explain as flow_module
 from flows.commands.explain import explanations
-from flows.nightly.context import Order
-from flows.nightly.train import train_model
-from flows.studies import explain as flow_module
-from flows.studies.explain import (
+from flows.explain import (
     Trial,
     days_looked_at,
     explain,
@@ -41,6 +39,8 @@ from flows.studies.explain import (
     shortened,
     train_networks,
 )
+from flows.nightly.context import Order
+from flows.nightly.train import train_model
 
 AS_OF, EARLIER = date(2024, 5, 31), date(2024, 1, 31)
 QUICK = ("--members", "2", "--shuffles", "6", "--epochs", "1")

@@ -1,4 +1,4 @@
-"""The flows of studies: the published experiment, and backtests with their folds wherever they run."""
+"""The Prefect flow of a backtest, and its folds as tasks: in this process, on processes beside it, or on Dask."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -12,28 +12,13 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from dtml.errors import DtmlError, UsageError
-from dtml.published import SETS, shortened
 from flows.backtest.folds import Job, Plan, jobs_of, open_backtest, run_fold
 from flows.backtest.results import Result, run_backtest
 from flows.backtest.worker_pool import WorkerPool
-from flows.benchmark.results import Benchmark, run_benchmark
-from flows.benchmark.train import Study, members_of
-from flows.nightly.context import Order, open_stored_desk
-from flows.progress import fold_progress, training_progress
-from flows.service.flows import as_task
+from flows.nightly.context import Order
+from flows.progress import fold_progress
 from flows.settings import prepare_torch
 from flows.signals import end_with_parent, signals_of
-
-
-@flow(name="benchmark", flow_run_name="{order.market}", persist_result=False)
-def benchmark(order: Order, seeds: tuple[int, ...], epochs: int | None, with_grid: bool) -> Benchmark:
-    """The published experiment on what is stored of its set; see `flows.benchmark.results.run_benchmark`."""
-    study = Study(open_stored_desk(order), shortened(SETS[order.market], epochs), seeds, with_grid)
-    columns = members_of(study)
-    windows = [recipe.window for _, recipe, _ in columns]
-    with signals_of(order.attended), training_progress(list(columns.values()), windows) as on_epoch:
-        return run_benchmark(study, as_task, on_epoch)
-
 
 WORKER_GONE = (
     "a process that trained folds was ended from outside, as systems do for want of memory: run the same command "
@@ -43,7 +28,7 @@ WORKER_GONE = (
 
 @task(name="fold", task_run_name="fold {job.fold.number}, as of {job.fold.as_of}", cache_policy=NO_CACHE)
 def fold(job: Job) -> Path:
-    """One fold of a backtest, in whichever process; see `flows.backtest.folds.run_fold`."""
+    """Run one fold of a backtest, in whichever process; see `flows.backtest.folds.run_fold`."""
     end_with_parent()
     prepare_torch()
     return run_fold(job)
@@ -53,7 +38,7 @@ def fold(job: Job) -> Path:
 def backtest(
     order: Order, plan: Plan, attention_on: Sequence[date], submit: bool = False, threads: int | None = None
 ) -> Result:
-    """A backtest over what is stored of a market; see `flows.backtest.results.run_backtest`.
+    """Run a backtest over what is stored of a market; see `flows.backtest.results.run_backtest`.
 
     Its folds run one by one in this process, or, to `submit`, on the flow's task runner, each on so many threads.
     """

@@ -38,7 +38,7 @@ DAYS = ("train_first", "train_last")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a user asks of a backtest, besides the market."""
+    """Describe the backtest that a user asks for, besides the market."""
 
     first: date  # sessions predicted, first .. last
     last: date
@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def strategies(self) -> list[Strategy]:
-        """Every form, filled at the next open with the costs, and as papers do it: at the close, without any."""
+        """Return every form, filled at the next open with costs, and, as papers do it, at the close without any."""
         costs: dict[Fill, Costs] = {"next_open": self.costs, "close": FREE}
         return [
             Strategy(form, fill, self.top, self.max_weight, costs[fill]) for fill in costs for form in get_args(Form)
@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Backtest:
-    """A plan with everything opened: its folds, and the moment as known at which every bar is read."""
+    """Hold a plan with everything opened: its folds, and the moment as known at which every bar is read."""
 
     desk: Desk
     order: Order
@@ -74,7 +74,7 @@ class Backtest:
 
     @cached_property
     def id(self) -> str:
-        """Market, first session, and a digest of all that decides the figures."""
+        """Return a name of market, first session and a digest of all that decides the figures."""
         made_by = [version("dtml-nightshift"), version("torch"), choose_device(self.desk.device).type, self.digest]
         said = [asdict(self.plan), asdict(self.desk.experiment), asdict(self.desk.market), made_by]
         digest = hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:8]
@@ -82,12 +82,12 @@ class Backtest:
 
     @property
     def folder(self) -> Path:
-        """Where the folds leave what they found."""
+        """Return where the folds leave what they found."""
         return data_folder() / "backtests" / self.id
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings as JSON gives them back."""
+        """Return the settings as JSON gives them back."""
         settings = {"experiment": asdict(self.desk.experiment), "plan": asdict(self.plan)}
         plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
         return plain
@@ -95,7 +95,7 @@ class Backtest:
 
 @dataclass(frozen=True)
 class Job:
-    """One fold, in plain values, for whichever process takes it."""
+    """Describe one fold in plain values, for whichever process runs it."""
 
     order: Order
     fold: Fold
@@ -107,7 +107,7 @@ class Job:
 
     @property
     def card(self) -> Path:
-        """The file that says that the fold is done, and what it found."""
+        """Return the file that says that the fold is done, and what it found."""
         return self.folder / f"fold-{self.fold.number:04d}.json"
 
 
@@ -127,13 +127,13 @@ def open_backtest(order: Order, plan: Plan) -> Backtest:
 
 
 def digest_of(bars: pd.DataFrame) -> str:
-    """A digest of what bars say, whenever they were fetched."""
+    """Return a digest of what bars say, whenever they were fetched."""
     rows = pd.util.hash_pandas_object(bars.drop(columns="known_at"), index=False)
     return hashlib.sha256(rows.to_numpy().tobytes()).hexdigest()
 
 
 def jobs_of(backtest: Backtest) -> list[Job]:
-    """A job for each fold; those whose card lies there have nothing left to do."""
+    """Return a job for each fold; a job whose card exists has nothing left to do."""
     store = location(backtest.desk.engine)
     common = Job(backtest.order, backtest.folds[0], backtest.known_at, backtest.folder, store)
     jobs = [replace(common, fold=fold) for fold in backtest.folds]
@@ -184,7 +184,7 @@ def run_fold(job: Job) -> Path:
 
 
 def read_card(card: Path) -> dict[str, Any]:
-    """What a fold left: `fold`, the row of its `run`, its `bands`, the nights `refused` and why, its `seconds`."""
+    """Read what a fold left: `fold`, the row of its `run`, `bands`, the nights `refused` and why, `seconds`."""
     found: dict[str, Any] = json.loads(card.read_text())
     run, fold = found["run"], found["fold"]
     run |= {name: datetime.fromisoformat(str(run[name])) for name in MOMENTS}
@@ -194,12 +194,12 @@ def read_card(card: Path) -> dict[str, Any]:
 
 
 def read_predictions(card: Path) -> pd.DataFrame:
-    """The predictions of a fold: `as_of, target, symbol, probability, spread, known_at`."""
+    """Read the predictions of a fold: `as_of, target, symbol, probability, spread, known_at`."""
     return pd.read_parquet(card.with_suffix(".parquet"))
 
 
 class Nights:
-    """The nights of a fold, with the bars that they read."""
+    """Predict the nights of a fold, from bars that are read once."""
 
     def __init__(self, desk: Desk, fold: Fold, known_at: datetime) -> None:
         self.desk, self.fold = desk, fold
@@ -209,11 +209,11 @@ class Nights:
 
     @property
     def digest(self) -> str:
-        """A digest of all that decides what a model predicts in these nights, and which are refused."""
+        """Return a digest of all that decides what a model predicts in these nights, and which are refused."""
         return f"{digest_of(self.bars)} {self.fold} {self.desk.market.checks}"
 
     def predict(self, model: Model) -> tuple[pd.DataFrame, dict[str, str]]:
-        """The predictions of every night, and why some nights are refused, as the nightly job would have."""
+        """Return the predictions of every night, and why nights are refused, as the nightly job would have."""
         calendar = self.desk.market.calendar
         made, refused = [pd.DataFrame()], {}
         for day in sessions_between(calendar, self.fold.as_of, previous_session(calendar, self.fold.last)):
@@ -225,7 +225,7 @@ class Nights:
         return pd.concat(made, ignore_index=True), refused
 
     def bars_of(self, as_of: date) -> pd.DataFrame:
-        """The bars that one night reads."""
+        """Return the bars that one night reads."""
         first = first_needed(self.desk, self.desk.experiment.windows, as_of)
         begin = self.bars["session"].searchsorted(pd.Timestamp(first))
         end = self.bars["session"].searchsorted(pd.Timestamp(as_of), side="right")

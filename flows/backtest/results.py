@@ -12,23 +12,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from filelock import FileLock, Timeout
-from sqlalchemy import Engine
+from jaxtyping import Float, Int
+from numpy import ndarray
+from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
 from db.rows import attention, backtests, calibration, outcomes, predictions, runs
 from dtml.backtest.performance import performance, session_sharpe
 from dtml.backtest.portfolio import YEAR, Quotes, equal_weight_track, follow, index_track, positions
+from dtml.baselines.naive_rules import MODEL, calls_on, rules_read_from
 from dtml.errors import DtmlError, UsageError
-from dtml.evaluation.breakdowns import calibration_curve, rolling_mcc, slice_scores
+from dtml.evaluation.breakdowns import Calls, calibration_curve, rolling_mcc, slice_scores
 from dtml.evaluation.calibration import coverage
 from dtml.inference import choose_device
 from dtml.pages.backtest import backtest_page
 from dtml.prices.sessions import previous_session, require_session, sessions_between
+from dtml.windows import moves_between
 from flows.backtest.folds import Backtest, Runner, jobs_of, one_by_one, read_card, read_predictions
-from flows.backtest.record import TrackRecord, read_record, save_outcomes, scored_bars
-from flows.nightly.calibration import dated_calls, save_counts
 from flows.nightly.context import read_bars
 from flows.nightly.predict import first_needed, look
+from flows.nightly.score import dated_calls, outcome_rows, save_counts
 from flows.nightly.train import load_run
 from flows.settings import reports_folder, write_page
 
@@ -37,7 +40,7 @@ OnFold = Callable[[int], None]  # called with the number of folds done
 
 @dataclass(frozen=True)
 class Result:
-    """A backtest as it is stored, and its page."""
+    """Hold a backtest as it is stored, and its page."""
 
     row: Mapping[str, Any]
     folds: pd.DataFrame
@@ -52,7 +55,7 @@ def run_backtest(
     on_fold: OnFold = lambda _done: None,
     attention_on: Sequence[date] = (),
 ) -> Result:
-    """Walk forward, fold by fold, then score; what an interrupted backtest had done is not done again.
+    """Train and predict fold by fold, then score; work that an interrupted backtest finished is not repeated.
 
     Attention between stocks is kept for the sessions asked for, of a backtest that was done before as well. Raises
     DtmlError when another process is at the same backtest.
@@ -91,7 +94,7 @@ def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
 
 
 def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
-    """Store who looked at whom on sessions predicted, from the models of their folds; a refused night has none."""
+    """Store who looked at whom on predicted sessions, by the models of their folds; a refused night has none."""
     desk = backtest.desk
     with reading(desk.engine) as conn:
         folds = backtests.backtest_folds(conn, backtest.id)
@@ -109,7 +112,7 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
 
 
 def _stored(backtest: Backtest) -> Result:
-    """The finished backtest; a page that is not there is written."""
+    """Return the finished backtest, and write its page where it is missing."""
     stored = stored_backtest(backtest.desk.engine, backtest.id)
     assert stored is not None
     if not stored.page.exists():
@@ -118,7 +121,7 @@ def _stored(backtest: Backtest) -> Result:
 
 
 def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
-    """A finished backtest from the store."""
+    """Return a finished backtest from the store, or None."""
     with reading(engine) as conn:
         row = backtests.backtest(conn, backtest_id)
         if row is None or row["finished_at"] is None:
@@ -134,12 +137,12 @@ def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
 
 
 def _validation_acc(run: Mapping[str, Any]) -> float:
-    """The validation accuracy that chose the epoch, the mean over the members."""
+    """Return the validation accuracy that chose the epoch, the mean over the members."""
     return float(np.mean([each["epochs"][each["best_epoch"] - 1]["validation_acc"] for each in run["losses"]]))
 
 
 def page_of(row: Mapping[str, Any]) -> Path:
-    """Where the page of a backtest lies."""
+    """Return the path of a backtest's page."""
     return reports_folder() / str(row["market"]) / f"backtest-{row['id']}.html"
 
 
@@ -163,7 +166,7 @@ def _row(backtest: Backtest) -> dict[str, Any]:
 
 
 def _store_fold(backtest: Backtest, file: Path) -> None:
-    """The fold's run and its predictions, in one transaction; what is stored stays."""
+    """Store the fold's run and its predictions in one transaction; rows that are stored stay."""
     card, made = read_card(file), read_predictions(file)
     run, fold, market = card["run"], card["fold"], backtest.desk.name
     said = {"predictions": len(made), "refused": card["refused"], "seconds": card["seconds"]}
@@ -176,6 +179,67 @@ def _store_fold(backtest: Backtest, file: Path) -> None:
             rows = made[made["known_at"] == known_at].assign(run_id=run["id"])
             predictions.save_predictions(conn, market, rows, known_at=known_at.to_pydatetime(), made_at=now)
         backtests.save_fold(conn, backtest.id, fold | {"run_id": run["id"]} | said)
+
+
+@dataclass(frozen=True)
+class TrackRecord:
+    """Hold all that was predicted and what came of it, on the predicted sessions.
+
+    `probability` is NaN where nothing was predicted, `movement` a ratio minus 1, NaN where it is not known.
+    """
+
+    probability: Float[ndarray, "days stocks"]
+    movement: Float[ndarray, "days stocks"]
+    as_of: pd.DatetimeIndex
+    target: pd.DatetimeIndex
+    fold: Int[ndarray, " days"]
+    symbols: tuple[str, ...]
+    rules: pd.DataFrame  # a column a rule, a row a day
+
+    def calls(self) -> Calls:
+        """Return what the model and each rule called, stock by stock."""
+        model = np.where(np.isfinite(self.probability), self.probability > 0.5, np.nan)
+        everyone = np.ones_like(self.probability)
+        rules = {str(rule): everyone * self.rules[rule].to_numpy()[:, None] for rule in self.rules}
+        return {MODEL: model, **rules}
+
+
+def scored_bars(backtest: Backtest) -> pd.DataFrame:
+    """Read the bars of the predicted sessions, and of those before that the rules read."""
+    first = rules_read_from(backtest.desk.market.calendar, backtest.plan.first)
+    return read_bars(backtest.desk, first, backtest.plan.last, backtest.known_at)
+
+
+def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
+    """Read the predictions of all folds and what came of them by `bars`; raise DtmlError when no night has any."""
+    desk = backtest.desk
+    with reading(desk.engine) as conn:
+        made = backtests.backtest_predictions(conn, backtest.id)
+        folds = backtests.backtest_folds(conn, backtest.id)
+    if made.empty:
+        reasons = pd.Series([reason for refused in folds["refused"] for reason in refused.values()])
+        raise DtmlError(f"every one of {len(reasons)} nights was refused, such as: {reasons.iloc[0]}")
+    days = made[["as_of", "target"]].drop_duplicates().sort_values("target", ignore_index=True)
+    fold = folds["number"].to_numpy()[folds["first"].searchsorted(days["target"], side="right") - 1]
+    symbols = desk.market.symbols
+    row, column = (
+        days.set_index("target").index.get_indexer(pd.Index(made["target"])),
+        pd.Index(symbols).get_indexer(pd.Index(made["symbol"])),
+    )
+    probability = np.full((len(days), len(symbols)), np.nan)
+    probability[row, column] = made["probability"]
+    as_of, target = pd.DatetimeIndex(days["as_of"]), pd.DatetimeIndex(days["target"])
+    movement = moves_between(bars, as_of, target, symbols, desk.market.returns)
+    rules = calls_on(as_of, bars, desk.market.index.symbol)
+    return TrackRecord(probability, movement, as_of, target, fold, symbols, rules)
+
+
+def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> None:
+    """Store what became of every prediction, as a night's scoring would."""
+    day, stock = np.nonzero(np.isfinite(record.probability) & np.isfinite(record.movement))
+    rows = outcome_rows(pd.Index(record.symbols)[stock], record.target[day], record.movement[day, stock])
+    now = datetime.now(UTC)
+    outcomes.save_outcomes(conn, backtest.desk.name, rows, known_at=backtest.known_at, recorded_at=now)
 
 
 def _finish(backtest: Backtest, seconds: float | None) -> None:
@@ -214,7 +278,7 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
 def _tracks(
     backtest: Backtest, record: TrackRecord, bars: pd.DataFrame
 ) -> tuple[dict[str, pd.DataFrame], dict[str, dict[str, Any]]]:
-    """What each portfolio earned, by its name, and how those that follow the predictions were made."""
+    """Return what each portfolio earned, by its name, and the strategy of those that follow the predictions."""
     desk = backtest.desk
     sessions = sessions_between(desk.market.calendar, bars["session"].min().date(), bars["session"].max().date())
     quotes = Quotes.of(bars, sessions, record.symbols, desk.market.returns)
@@ -232,7 +296,7 @@ def _tracks(
 
 
 def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
-    """Days of membership in the span, and how many of them have no bar."""
+    """Count the days of membership in the span, and those of them without a bar."""
     desk, plan = backtest.desk, backtest.plan
     days = sessions_between(desk.market.calendar, plan.first, plan.last)
     there = bars.assign(there=True).pivot(index="session", columns="symbol", values="there")

@@ -11,7 +11,7 @@ KILL_EVERY_S = 0.2
 
 
 class WorkerPool(ProcessPoolTaskRunner):
-    """Prefect's pool of processes, which also ends when one of its workers was ended from outside.
+    """Run tasks on Prefect's pool of processes, and end when one of its workers was ended from outside.
 
     Left to itself, a pool that lost a worker asks the others to end and waits until they have. It waits for ever for
     one that was just being started, for one in whose task Prefect makes that request an exception, and, at the end of

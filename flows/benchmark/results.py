@@ -1,4 +1,4 @@
-"""The second half of a benchmark: read the test span once, score every model on it, store and publish.
+"""Read the test span of a benchmark once, score every model on it, store the scores and publish their page.
 
 What is published comes from the store alone, so that a page written again is the same.
 """
@@ -28,7 +28,7 @@ from dtml.pages.benchmark import benchmark_page
 from dtml.training.fit import EpochReport, no_report
 from dtml.windows import Windows, moves_between
 from flows.benchmark.train import Study, Trial, train_models, was_begun
-from flows.nightly.calibration import outcome_rows
+from flows.nightly.score import outcome_rows
 from flows.settings import data_folder, reports_folder, write_page
 from translation.atomic_files import write_whole
 
@@ -37,7 +37,7 @@ Stage = Callable[[str, Callable[[], Any]], Any]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark as it is stored: its row, its scores, its members, its number among those of its set, its page."""
+    """Hold a benchmark as stored: its row, scores, members, its number among those of its set, and its page."""
 
     row: Mapping[str, Any]
     scores: pd.DataFrame
@@ -48,7 +48,7 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class Chosen:
-    """All that is decided before the test span is read; of each model the configuration best on validation is first."""
+    """Hold all that is decided before the test span is read; each model's best configuration on validation is first."""
 
     models: Mapping[str, list[Trial]]
     best_rule: str
@@ -57,7 +57,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Test:
-    """The test span as it was read: windows by their length, what each model said, and what the rules said.
+    """Hold the test span as read: windows by their length, what each model said, and what the rules said.
 
     `movement` is that of the days in full precision, a ratio minus 1, NaN where it is not known.
     """
@@ -74,7 +74,7 @@ class Test:
 def run_benchmark(
     study: Study, stage: Stage = lambda _name, work: work(), on_epoch: EpochReport = no_report
 ) -> Benchmark:
-    """Train every model, then read the test span and store its scores; one that is stored is not done again."""
+    """Train every model, then read the test span and store its scores; a stored benchmark is returned as it is."""
     study.require_test_span()
     if (stored := stored_benchmark(study.desk.engine, study.id)) is None:
         chosen = stage("train and choose", lambda: _choose(study, on_epoch))
@@ -85,7 +85,7 @@ def run_benchmark(
 
 
 def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
-    """A benchmark from the store, if it is there; a page that is gone is written again."""
+    """Return a benchmark from the store, or None; write its page where it is missing."""
     with reading(engine) as conn:
         row = benchmarks.benchmark(conn, benchmark_id)
         if row is None:
@@ -100,7 +100,7 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
 
 
 def _curves(conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The calibration of each model's ensemble, on the stock-days that the scoreboard has under 'all'."""
+    """Return the calibration of each model's ensemble, on the stock-days that the scoreboard has under 'all'."""
     span = {"first": row["test_first"], "last": row["test_last"]}
     history = predictions.prediction_history(conn, market=row["market"], kind="paper", **span)
     models = scores[~scores["is_rule"]]
@@ -121,7 +121,7 @@ def _choose(study: Study, on_epoch: EpochReport) -> Chosen:
 
 
 def _read_test_once(study: Study, chosen: Chosen) -> Test:
-    """Load the test span and let every model say what it has to say of it."""
+    """Load the test span and predict it with every model."""
     read_at = datetime.now(UTC)
     windows, bars, known_at = study.read_test()
     days = windows[study.window]
@@ -132,7 +132,7 @@ def _read_test_once(study: Study, chosen: Chosen) -> Test:
 
 
 def _moves(study: Study, bars: pd.DataFrame, days: Windows) -> Float[ndarray, "days stocks"]:
-    """The moves that the windows hold in single precision, as a night's outcomes are: from prices, in double."""
+    """Return the moves of the windows' stock-days in double precision, from prices, as a night's outcomes are."""
     moves = moves_between(bars, days.as_of, days.target, days.symbols, study.desk.market.returns)
     return np.where(days.movement.isfinite().numpy(), moves, np.nan)
 
@@ -160,7 +160,7 @@ def _score(study: Study, chosen: Chosen, test: Test) -> None:
 
 
 def _published(study: Study, row: Mapping[Any, Any]) -> dict[str, float]:
-    """The figure in print, which is of the paper's labels."""
+    """Return the published figure, which is of the paper's labels."""
     figure = study.paper.published.get(row["predictor"]) if row["protocol"] == "paper" else None
     names = ("acc", "acc_sd", "mcc", "mcc_sd")
     return {f"published_{name}": np.nan if figure is None else getattr(figure, name) for name in names}
@@ -188,7 +188,7 @@ def _row(study: Study, chosen: Chosen, test: Test) -> dict[str, Any]:
 
 
 def _members(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
-    """One row a model, configuration and seed: the whole distribution, on the stock-days whose move is given."""
+    """Return one row a model, configuration and seed, scored on the stock-days whose move is given."""
     rows = []
     for name, trials in chosen.models.items():
         for number, trial in enumerate(trials):
@@ -212,7 +212,7 @@ def _members(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]
 
 
 def _store_run(conn: Connection, study: Study, name: str, trial: Trial, test: Test) -> None:
-    """The model as a run with its predictions of the test span; weights lie in a checkpoint."""
+    """Store the model as a run with its predictions of the test span, and its weights in a checkpoint."""
     run_id = f"{study.id}-{name}"
     path = Path("models") / f"{run_id}.safetensors"
     sha = None if trial.ensemble is None else save_ensemble(trial.ensemble, data_folder() / path, write_whole)
@@ -250,7 +250,7 @@ def _store_outcomes(conn: Connection, study: Study, test: Test) -> None:
 
 
 def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
-    """One row a stock-day that has the first of the values."""
+    """Return one row for each stock-day that has the first of the values."""
     day, stock = np.nonzero(np.isfinite(next(iter(values.values()))))
     keys = {
         "as_of": windows.as_of[day],
@@ -261,7 +261,7 @@ def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataF
 
 
 def page_of(row: Mapping[str, Any]) -> Path:
-    """Where the page of a benchmark lies."""
+    """Return the path of a benchmark's page."""
     return reports_folder() / str(row["market"]) / f"benchmark-{row['id']}.html"
 
 

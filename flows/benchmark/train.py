@@ -1,4 +1,4 @@
-"""The published experiment on one of its sets: everything that is decided before its test span is read.
+"""Train the models of the published experiment, and decide everything before its test span is read.
 
 Nothing here but `Study.read_test` loads a bar of the test span, and `flows.benchmark.results` calls it once: models,
 epochs, configurations and the rule to beat are chosen on the spans before it. How far the prices go is asked first.
@@ -43,7 +43,7 @@ Probabilities = Callable[[Windows], Float[ndarray, "members days stocks"]]
 
 @dataclass(frozen=True)
 class TrainedMember:
-    """One member: a seed of one configuration, and how it did on validation."""
+    """Hold one seed of one configuration, and how it did on validation."""
 
     seed: int
     validation_acc: float
@@ -54,7 +54,7 @@ class TrainedMember:
 
 @dataclass(frozen=True)
 class Trial:
-    """One configuration of one model, fitted with every seed: networks and classifiers alike."""
+    """Hold one configuration of one model, fitted with every seed: networks and classifiers alike."""
 
     settings: dict[str, Any]
     window: int
@@ -65,13 +65,13 @@ class Trial:
 
     @property
     def validation_acc(self) -> float:
-        """Mean over the seeds: what a configuration is chosen by."""
+        """Return the mean over the seeds, by which a configuration is chosen."""
         return float(np.mean([member.validation_acc for member in self.members]))
 
 
 @dataclass(frozen=True)
 class Study:
-    """A set, the models to train on it, and what is known before its test span."""
+    """Hold a set, the models to train on it, and what is known before its test span."""
 
     desk: Desk
     paper: PaperSet
@@ -81,12 +81,12 @@ class Study:
 
     @cached_property
     def known(self) -> tuple[pd.DataFrame, datetime]:
-        """Bars up to the end of validation, and their watermark."""
+        """Return the bars up to the end of validation, and their watermark."""
         return stored_bars(self.desk, date.min, self.paper.validation[1])
 
     @cached_property
     def last_session(self) -> date | None:
-        """The last session of the prices that will be read: half of the stocks and the index reach it."""
+        """Return the last session of the prices that will be read: half of the stocks and the index reach it."""
         with reading(self.desk.engine) as conn:
             stored = prices.last_sessions(conn, self.desk.name)
         stocks, index = self.desk.market.symbols, self.desk.market.index.symbol
@@ -107,17 +107,17 @@ class Study:
 
     @property
     def window(self) -> int:
-        """The window of DTML: classifiers see as many sessions, and scores are of its days."""
+        """Return the window of DTML: classifiers see as many sessions, and scores are of its days."""
         return self.paper.recipes["dtml"].window
 
     @property
     def windows(self) -> list[int]:
-        """Every length of window among the models, the longest first."""
+        """Return every length of window among the models, the longest first."""
         return sorted({recipe.window for recipes in self.recipes.values() for recipe in recipes}, reverse=True)
 
     @cached_property
     def recipes(self) -> dict[str, list[Recipe]]:
-        """The configurations of each network; the published one is the first."""
+        """Return the configurations of each network, the published one first."""
         return {
             name: [recipe, *(other for other in grid(recipe) if other != recipe)]
             if self.with_grid and name == "dtml"
@@ -127,7 +127,7 @@ class Study:
 
     @cached_property
     def id(self) -> str:
-        """A name that ends in a digest of all that decides the scores; of the test span it holds the last session."""
+        """Return a name that ends in a digest of all that decides the scores; of the test span, its last session."""
         recipes = {name: [recipe_settings(each) for each in trials] for name, trials in self.recipes.items()}
         spans = [self.paper.train, self.paper.validation, self.paper.test, self.last_session]
         device = choose_device(self.desk.device).type
@@ -139,7 +139,7 @@ class Study:
         return f"{self.paper.market}-{digest.hexdigest()[:8]}"
 
     def spans(self, window: int) -> tuple[Windows, Windows]:
-        """Training and validation days, for models that see so many sessions."""
+        """Return training and validation days, for models that see so many sessions."""
         if window not in self._windows:
             self._windows[window] = self._built(self.known[0], window)
         windows = self._windows[window]
@@ -147,13 +147,13 @@ class Study:
         return train, validation
 
     def read_test(self) -> tuple[dict[int, Windows], pd.DataFrame, datetime]:
-        """The test days for each length of window, the bars and their watermark: the one place that loads them."""
+        """Read the test days for each length of window, the bars and their watermark: nothing else loads them."""
         bars, known_at = stored_bars(self.desk, date.min, self.paper.test[1])
         found = {window: self._some(self._built(bars, window), self.paper.test) for window in self.windows}
         return {window: _with_outcomes(days) for window, days in found.items()}, bars, known_at
 
     def _some(self, windows: Windows, span: tuple[date, date]) -> Windows:
-        """The days of a span, of which some must have a label."""
+        """Return the days of a span, of which some must have a label."""
         found = windows.between(*map(pd.Timestamp, span))
         if not found.labelled("paper").any():
             raise DtmlError(
@@ -166,38 +166,38 @@ class Study:
         return windows_of(self.desk, bars, self.window_config(window), self.desk.market.symbols)
 
     def window_config(self, window: int) -> WindowConfig:
-        """How the market's bars become windows of this length."""
+        """Return how the market's bars become windows of this length."""
         return replace(self.desk.experiment.windows, window=window)
 
     def rule_calls(self, bars: pd.DataFrame, windows: Windows) -> pd.DataFrame:
-        """What each naive rule says of each day of these windows."""
+        """Return what each naive rule says of each day of these windows."""
         return calls_on(windows.as_of, bars, self.desk.market.index.symbol)
 
     def best_rule(self) -> str:
-        """The naive rule that was best on the training span."""
+        """Return the naive rule that was best on the training span."""
         train, _ = self.spans(self.window)
         return choose_rule(self.rule_calls(self.known[0], train), train.movement.numpy())
 
 
 def _with_outcomes(windows: Windows) -> Windows:
-    """The days from the first to the last with a known move: none follows the last bar."""
+    """Return the days from the first to the last with a known move: none follows the last bar."""
     known = windows.movement.isfinite().any(dim=1).nonzero()
     return windows.days(slice(int(known[0]), int(known[-1]) + 1))
 
 
 def recipe_settings(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as plain values, for a digest or a row."""
+    """Return a recipe as plain values, for a digest or a row."""
     model = asdict(recipe.model)
     return {"window": recipe.window, "network": type(recipe.model).__name__, **model, **asdict(recipe.training)}
 
 
 def train_models(study: Study, on_epoch: EpochReport = no_report) -> dict[str, list[Trial]]:
-    """Fit every configuration of every model with every seed; interrupted, it goes on where it stopped."""
+    """Fit every configuration of every model with every seed; when interrupted, resume where it stopped."""
     return _train_networks(study, on_epoch) | {kind: [_train_classifier(study, kind)] for kind in get_args(Kind)}
 
 
 def was_begun(study: Study) -> bool:
-    """Whether an earlier process left the state of a training: then nobody has measured the whole of it."""
+    """Return whether an earlier process left the state of a training: then nobody has measured all of it."""
     device = choose_device(study.desk.device)
     for window in study.windows:
         train, validation = study.spans(window)
@@ -208,7 +208,7 @@ def was_begun(study: Study) -> bool:
 
 
 def members_of(study: Study, window: int | None = None) -> dict[tuple[str, Recipe, int], Member]:
-    """The members of all networks that see so many sessions (None: of all), by model, configuration and seed."""
+    """Return the members of all networks that see so many sessions (None: all), by model, configuration and seed."""
     return {
         (name, recipe, seed): Member(seed, recipe.model, recipe.training)
         for name, recipes in study.recipes.items()
@@ -219,7 +219,7 @@ def members_of(study: Study, window: int | None = None) -> dict[tuple[str, Recip
 
 
 def _train_networks(study: Study, on_epoch: EpochReport) -> dict[str, list[Trial]]:
-    """Networks that see equally many sessions are one program."""
+    """Train the networks of every window; those of one window train as one program."""
     fits: dict[tuple[str, Recipe, int], Fit] = {}
     for window in study.windows:
         train, validation = study.spans(window)
@@ -259,7 +259,7 @@ def _network_trial(study: Study, recipe: Recipe, fits: list[Fit]) -> Trial:
 
 
 def _train_classifier(study: Study, kind: Kind) -> Trial:
-    """What is no network, on the windows of DTML; a logistic regression has one solution, whatever the seed."""
+    """Fit a classifier on DTML's windows; a logistic regression has one solution, whatever the seed."""
     train, validation = study.spans(study.window)
     seeds = study.seeds[:1] if kind == "logistic_regression" else study.seeds
     fitted: list[Fitted] = []
@@ -276,7 +276,7 @@ def _train_classifier(study: Study, kind: Kind) -> Trial:
 
 
 def _state_folder(market: str, train: Windows, validation: Windows) -> StateFolder:
-    """Where trainings on exactly these days keep their state: one that is there is not done again."""
+    """Return where trainings on exactly these days keep their state, to resume from."""
     digest = hashlib.sha256(f"{version('dtml-nightshift')} {version('torch')}".encode())
     for windows in (train, validation):
         for values in (windows.rows(), windows.observed, windows.movement):

@@ -1,9 +1,9 @@
 """What an audit prints: each check where it was made, and which check caught each planted leak."""
 
 from dtml.lookahead.audit import LONGER, SHORT, TRAIN_DAYS, ZOO_SESSIONS, ZOO_STOCKS
+from flows.audit import SESSIONS, STOCKS, Audit
 from flows.console import print_frame
 from flows.settings import out
-from flows.studies.audit import SESSIONS, STOCKS, Audit
 
 
 def print_audit(audit: Audit) -> None:

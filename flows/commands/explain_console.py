@@ -7,9 +7,9 @@ from typing import Any
 from dtml.attention.summary import words
 from dtml.errors import UsageError
 from flows.console import print_json
+from flows.explain import Trial, explain_run, latest_run, stored_explanation
 from flows.nightly.context import Order, open_stored_desk
 from flows.settings import err, out
-from flows.studies.explain import Trial, explain_run, latest_run, stored_explanation
 
 
 def explain_stored(order: Order, as_of: date | None, asked: Mapping[str, int], *, again: bool, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from dtml.pages.backtest import readme_lines
 from dtml.pages.benchmark import readme_table
 from dtml.prices.sessions import previous_session
 from dtml.published import SETS, PaperSet, require_set, shortened
+from flows.audit import audit_market
 from flows.backtest.folds import Plan, open_backtest
 from flows.backtest.results import run_backtest, stored_backtest
 from flows.benchmark.results import Benchmark, stored_benchmark
@@ -24,7 +25,6 @@ from flows.nightly.context import Desk, Order, choose_as_of, open_desk, open_sto
 from flows.nightly.fetch import fetch_bars
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
-from flows.studies.audit import audit_market
 
 
 class LookAheadError(DtmlError):
@@ -64,7 +64,7 @@ def _benchmark(order: Order, seeds: tuple[int, ...], epochs: int | None, *, with
         err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
         return stored
     require_server()
-    from flows.backtest.flow import benchmark
+    from flows.benchmark.flow import benchmark
 
     found: Benchmark = benchmark(replace(order, attended=True), seeds, epochs, with_grid)
     return found

@@ -1,4 +1,4 @@
-"""The nights that were missed: found in the store, fetched in one go, run in their order."""
+"""Find the missed nights of a market in the store, fetch for all of them at once, and run them in order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ LIMIT = 30  # sessions looked back: older nights are history, which `dtml backte
 
 
 class RunNight(Protocol):
-    """How a missed night is run: as a plain call, or as a part of a flow."""
+    """Run a missed night, as a plain call or as a part of a flow."""
 
     def __call__(self, desk: Desk, as_of: date, *, fetch: Callable[[], Catch], known_at: datetime | None) -> Night:
         """Run it; raises NightRefusedError."""
@@ -32,21 +32,21 @@ class RunNight(Protocol):
 
 @dataclass
 class CaughtUp:
-    """How the missed nights of a market ended, in their order."""
+    """Hold how the missed nights of a market ended, in their order."""
 
     nights: list[Night] = field(default_factory=list)
     refused: dict[date, NightRefusedError] = field(default_factory=dict)
 
     @property
     def reason(self) -> str:
-        """Why nights were refused: the first of them whole, the others by their day."""
+        """Return why nights were refused: the first of them in full, the others by their day."""
         first, *others = self.refused.values()
         more = f"; refused too: {', '.join(map(str, list(self.refused)[1:]))}" if others else ""
         return f"{first}{more}"
 
 
 def missed_nights(desk: Desk, last: date) -> list[date]:
-    """The sessions up to `last` without a complete night, from the market's first one on, of the last 30 at most.
+    """Return the last 30 sessions up to `last`, from the market's first complete night on, that lack one.
 
     In a market without a complete night, and before its first, that is `last` alone.
     """
@@ -59,7 +59,7 @@ def missed_nights(desk: Desk, last: date) -> list[date]:
 
 
 def known_then(desk: Desk, day: date) -> datetime | None:
-    """The open of the session that a night predicts, if its bars were known by then; else None: only now are they."""
+    """Return the open of the session that a night predicts, if its bars were known by then; else None, for now."""
     moment = session_open(desk.market.calendar, next_session(desk.market.calendar, day))
     with reading(desk.engine) as conn:
         known = prices.prices(conn, desk.name, day, day, known_at=moment)
@@ -67,7 +67,7 @@ def known_then(desk: Desk, day: date) -> datetime | None:
 
 
 def catch_up(desk: Desk, last: date, run: RunNight = run_night) -> CaughtUp:
-    """Run every missed night up to `last`; one that is refused does not keep the next from running.
+    """Run every missed night up to `last`; a refused one does not keep the next from running.
 
     The source is asked once. A night sees the bars that were known before the session that it predicts, where they
     sufficed; else those known now, up to its own session. Raises StoreBusyError when another process is at a night.
@@ -82,7 +82,7 @@ def catch_up(desk: Desk, last: date, run: RunNight = run_night) -> CaughtUp:
 
 
 def _asked_once(desk: Desk, last: date) -> Callable[[date], Catch]:
-    """What one fetch up to `last` brings each night; a failure is every night's."""
+    """Return what gives each night its part of one fetch up to `last`; a failure is every night's."""
     answers: list[Catch | DtmlError | StoreError | OSError] = []
 
     def fetch(day: date) -> Catch:
@@ -100,6 +100,6 @@ def _asked_once(desk: Desk, last: date) -> Callable[[date], Catch]:
 
 
 def _of_session(catch: Catch, day: date) -> Catch:
-    """What of a catch concerns an earlier night: its refused bars; the rest counts for the last night."""
+    """Return what of a fetch concerns an earlier night: its refused bars; the rest counts for the last night."""
     refused = catch.refused[catch.refused["session"] == pd.Timestamp(day)]
     return replace(catch, asked=0, fetched=0, stored=0, refused=refused)

@@ -1,4 +1,4 @@
-"""What a night works with: a market, where its prices come from, the store, and the experiment it trains."""
+"""Open what a night works with: a market, where its prices come from, the store, and the experiment it trains."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from dtml.windows import WindowConfig
 
 @dataclass(frozen=True)
 class Order:
-    """What the user asked for, in plain values, so that it can be a flow's parameters."""
+    """Hold what the user asked for, in plain values, so that it can be a flow's parameters."""
 
     market: str
     market_file: Path | None = None
@@ -44,7 +44,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Desk:
-    """An order with everything opened."""
+    """Hold an order with everything opened."""
 
     market: Market
     source: Source
@@ -55,21 +55,21 @@ class Desk:
 
     @property
     def name(self) -> str:
-        """The market's name."""
+        """Return the market's name."""
         return self.market.name
 
     def members(self, as_of: date) -> tuple[str, ...]:
-        """The stocks that a night predicts: those that were members of the market on that day."""
+        """Return the stocks that a night predicts: the members of the market on that day."""
         return tuple(member.symbol for member in self.market.constituents_on(as_of))
 
     def membership(self, symbols: Sequence[str], days: pd.DatetimeIndex) -> Bool[ndarray, "days stocks"]:
-        """Which of these stocks were members of the market on each day; one that it does not list never was."""
+        """Return which of these stocks were members of the market on each day; an unlisted one never was."""
         listed = pd.DataFrame(self.market.membership(days), columns=list(self.market.symbols))
         return listed.reindex(columns=list(symbols), fill_value=False).to_numpy(copy=True)
 
 
 def read_market(name: str, market_file: Path | None = None) -> Market:
-    """The market called `name`, or the one that a user's file describes."""
+    """Read the market called `name`, or the one that a user's file describes."""
     return load_market(name) if market_file is None else load_market_file(market_file)
 
 
@@ -91,19 +91,19 @@ def open_stored_desk(order: Order) -> Desk:
 
 
 def open_store() -> Engine:
-    """The store, with its tables; one of another schema than this program's is an error."""
+    """Open the store and make its tables; raise StoreError for one of another schema."""
     engine = open_engine()
     prepare(engine)
     return engine
 
 
 def experiment_for(market: Market) -> Experiment:
-    """The experiment that a market's nights train, as its file says."""
+    """Return the experiment that a market's nights train, as its file says."""
     return nightly_of(market.model, z_close=market.z_close, returns=market.returns, max_move=market.checks.max_move)
 
 
 def experiment_of(run: Mapping[str, Any]) -> Experiment:
-    """The experiment of a run, from its row; raises DtmlError for settings that this version does not have."""
+    """Return the experiment of a run, from its row; raise DtmlError for settings that this version lacks."""
     config = dict(run["config"])
     config.pop("stocks", None)
     try:
@@ -119,7 +119,7 @@ def experiment_of(run: Mapping[str, Any]) -> Experiment:
 
 
 def read_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> pd.DataFrame:
-    """The bars of first .. last as known at a moment (None: now), with the moment that each was known since.
+    """Read the bars of first .. last as known at a moment (None: now), each with the moment it is known since.
 
     Raises DtmlError when there is none.
     """
@@ -135,7 +135,7 @@ def read_bars(desk: Desk, first: date, last: date, known_at: datetime | None = N
 
 
 def stored_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> tuple[pd.DataFrame, datetime]:
-    """The bars of `read_bars` alone, and their watermark: when the newest of them was fetched."""
+    """Read the bars of `read_bars` alone, and their watermark: when the newest of them was fetched."""
     bars = read_bars(desk, first, last, known_at)
     return bars.drop(columns="known_at"), bars["known_at"].max().to_pydatetime()
 
@@ -148,14 +148,14 @@ def _desk(order: Order, market: Market, source: Source, engine: Engine) -> Desk:
 
 @dataclass(frozen=True)
 class StoredSource:
-    """The store seen as a source that never has anything new."""
+    """Serve what the store holds, as a source that never has anything new."""
 
     engine: Engine
     market: Market
     name: str = "store"
 
     def symbols(self) -> list[str]:
-        """The stocks of the market's last night or fetch."""
+        """Return the stocks of the market's last night or fetch."""
         with reading(self.engine) as conn:
             stored = markets.memberships(conn, self.market.name)
         if stored.empty:
@@ -163,7 +163,7 @@ class StoredSource:
         return [str(symbol) for symbol in stored["symbol"].unique()]
 
     def last_session(self) -> date | None:
-        """The last session with a bar of the index."""
+        """Return the last session with a bar of the index."""
         with reading(self.engine) as conn:
             stored = stored_prices.last_sessions(conn, self.market.name)
         index = self.market.index.symbol
@@ -172,13 +172,13 @@ class StoredSource:
         return stored[index].date()
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:  # noqa: ARG002 - a source has both
-        """Nothing, for any symbol."""
+        """Return nothing, for any symbol."""
         outcomes = pd.DataFrame({"symbol": list(first), "status": "not_asked", "rows": 0, "detail": "only the store"})
         return Fetched(pd.DataFrame(columns=list(BAR_COLUMNS)), outcomes)
 
 
 def _universe(market: Market, source: Source, universe: Universe | None) -> tuple[Market, str | None]:
-    """The market's own list, or the stocks of the source where there is no list or it is of another time."""
+    """Return the market's own list, or the stocks of the source where the list is missing or outdated."""
     held = source.symbols()
     if held is None or universe == "list":
         if market.constituents:
@@ -200,7 +200,7 @@ def _universe(market: Market, source: Source, universe: Universe | None) -> tupl
 
 
 def choose_as_of(desk: Desk, asked: date | None, now: datetime | None = None) -> date:
-    """The session a night stands on: the one asked for, else the last one closed that the source can know."""
+    """Return the session a night stands on: the one asked for, else the last closed one that the source can know."""
     closed = last_closed_session(desk.market.calendar, now or datetime.now(UTC))
     if asked is not None and asked > closed:
         raise UsageError(f"--as-of {asked} has not closed yet: the last closed session of {desk.name} is {closed}")

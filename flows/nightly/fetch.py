@@ -1,4 +1,4 @@
-"""Fetch what is missing, check it, and keep it: the first half of a night."""
+"""Fetch the bars that the store lacks, check them, and store them."""
 
 import logging
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ OVERLAP = 10  # stored sessions asked for again: they show restatements, and are
 
 @dataclass(frozen=True)
 class Catch:
-    """What a fetch brought: counts of bars, and one row a symbol of how the source answered.
+    """Hold what a fetch brought: counts of bars, and how the source answered for each symbol.
 
     `unadjusted` are the stocks that came without any adjusted close where the market's moves are those of that price:
     theirs are the close's.
@@ -38,12 +38,12 @@ class Catch:
 
     @property
     def failures(self) -> pd.DataFrame:
-        """Symbols that the source could not answer for."""
+        """Return the symbols that the source could not answer for."""
         return self.outcomes[self.outcomes["status"] != "ok"]
 
 
 def nothing_fetched() -> Catch:
-    """The catch of a night that did not ask its source."""
+    """Return the result of a night that did not ask its source."""
     refused = pd.DataFrame(columns=["symbol", "session", "reason", "value"])
     return Catch(0, 0, 0, refused, pd.DataFrame(columns=list(OUTCOME_COLUMNS)), [], [])
 
@@ -104,7 +104,7 @@ def _unadjusted(desk: Desk, bars: pd.DataFrame) -> list[str]:
 
 
 def history_start(desk: Desk, as_of: date) -> date:
-    """The first session that a training at `as_of` may read."""
+    """Return the first session that a training at `as_of` may read."""
     return sessions_up_to(desk.market.calendar, as_of, desk.experiment.history)[0].date()
 
 
@@ -125,7 +125,7 @@ def save_universe(conn: Connection, desk: Desk) -> None:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What to ask for: the first session of each symbol, and the last of all; since when each was asked for before."""
+    """Say what to ask for: the first session of each symbol, the last of all, and what was asked for before."""
 
     first: dict[str, date]
     last: date
@@ -133,7 +133,7 @@ class _Wanted:
 
 
 def _wanted(desk: Desk, as_of: date, *, whole: bool) -> _Wanted:
-    """What the store lacks up to `as_of`: the newest sessions, and earlier ones that were never asked for.
+    """Return what the store lacks up to `as_of`: the newest sessions, and earlier ones that were never asked for.
 
     The `whole` is that and all that it holds.
     """

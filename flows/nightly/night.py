@@ -1,9 +1,11 @@
-"""One night of one market, from the last closed session to stored, scored predictions of the next."""
+"""Run one night of one market, from the last closed session to stored, scored predictions of the next."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,14 +19,12 @@ from db.rows import predictions as stored_predictions
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session
-from flows.nightly.calibration import rule_calls
 from flows.nightly.context import Desk
 from flows.nightly.fetch import Catch, fetch_bars, nothing_fetched
 from flows.nightly.predict import Forecast, forecast, shortage, too_few
 from flows.nightly.report import publish_night
-from flows.nightly.score import Scored, score_market
-from flows.nightly.train import Model, load_model, train_with_progress, why_due
-from flows.nightly.training_states import drop_states
+from flows.nightly.score import Scored, rule_calls, score_market
+from flows.nightly.train import Model, drop_states, load_model, train_with_progress, why_due
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ Stage = Callable[[str, Callable[[], Any]], Any]
 
 
 class NightRefusedError(DtmlError):
-    """The night ended without predictions; its row says why, and nothing is half-written."""
+    """Say that a night ended without predictions; its row says why, and nothing is half-written."""
 
     def __init__(self, message: str, exit_code: int, *, may_pass: bool = False) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class NightRefusedError(DtmlError):
 
 @dataclass(frozen=True)
 class Night:
-    """How a night ended. `row` is the night's row in the store; `catch` is missing when nothing had to be done."""
+    """Hold how a night ended. `row` is its row in the store; `catch` is missing when nothing had to be done."""
 
     row: dict[str, Any]
     report: Path
@@ -52,7 +52,7 @@ class Night:
 
     @property
     def was_done_before(self) -> bool:
-        """Whether the night had been completed by an earlier run."""
+        """Return whether an earlier run had completed the night."""
         return self.catch is None
 
 
@@ -62,7 +62,7 @@ def directly(_name: str, work: Callable[[], T]) -> T:
 
 
 def finished_night(desk: Desk, as_of: date) -> dict[str, Any] | None:
-    """The row of a night that is complete, or None when there is something to do."""
+    """Return the row of a complete night, or None when there is something to do."""
     with reading(desk.engine) as conn:
         row = nights.night(conn, desk.name, as_of)
     return row if _is_complete(row) else None
@@ -84,11 +84,11 @@ def run_night(
     """Fetch, check, store, train if due, predict, store, score, report.
 
     With `only_stored` the source is not asked and nothing is trained: the latest model predicts from the stored bars.
-    `fetch` takes the place of the night's own, and the model sees bars as known at a moment (None: now).
+    `fetch` replaces the night's own fetch, and the model sees bars as known at a moment (None: now).
 
-    A night that is complete is left as it is. An interrupted or refused one is run again from what is stored. Raises
+    A complete night is left as it is. An interrupted or refused one runs again from what is stored. Raises
     NightRefusedError, after recording the reason, when the bars do not allow predictions, and StoreBusyError when
-    another process is at a night of the market.
+    another process is running a night of the market.
     """
     with market_lock(desk.engine, desk.name):
         if (done := finished_night(desk, as_of)) is not None:
@@ -96,45 +96,58 @@ def run_night(
             score_market(desk, as_of)  # the run that completed the night may have ended before this
             return Night(done, publish_night(desk, as_of))
         fetch = nothing_fetched if only_stored else fetch or (lambda: fetch_bars(desk, as_of))
-        return _run(desk, as_of, stage, fetch, known_at, only_stored=only_stored)
+        train_if_due = load_model if only_stored else partial(_train_if_due, known_at=known_at)
+        _start(desk, as_of)
+        with _recording_refusal(desk, as_of) as fetched:
+            catch = fetched.catch = stage("fetch", fetch)  # which checks and stores the bars
+            _require_bars(desk, as_of, catch, known_at)
+            model = stage("model", lambda: train_if_due(desk, as_of))
+            made = stage("predict", lambda: forecast(desk, model, as_of, known_at))
+            _require_predictions(desk, made, as_of)
+            stage("store", lambda: _store(desk, as_of, catch, model, made))
+        scored = stage("score", lambda: score_market(desk, as_of))
+        report = stage("report", lambda: publish_night(desk, as_of))
+        finished = finished_night(desk, as_of)
+        assert finished is not None
+        return Night(finished, report, catch, scored)
 
 
-def _run(
-    desk: Desk, as_of: date, stage: Stage, fetch: Callable[[], Catch], known_at: datetime | None, *, only_stored: bool
-) -> Night:
-    begun = datetime.now(UTC)
-    target = next_session(desk.market.calendar, as_of)
+def _start(desk: Desk, as_of: date) -> None:
+    target, begun = next_session(desk.market.calendar, as_of), datetime.now(UTC)
     with transaction(desk.engine) as conn:
         nights.start_night(conn, desk.name, as_of, target=target, source=desk.source.name, started_at=begun)
-    catch = None
+
+
+@dataclass
+class _Fetched:
+    """Hold what a night fetched, once it has."""
+
+    catch: Catch | None = None
+
+
+@contextmanager
+def _recording_refusal(desk: Desk, as_of: date) -> Iterator[_Fetched]:
+    """Record why a night failed; raise NightRefusedError in place of the failures that a night can expect."""
+    fetched = _Fetched()
     try:
-        catch = fetch() if only_stored else stage("fetch", fetch)
-        _require_enough(desk, as_of, catch, known_at)
-        model = stage("model", lambda: load_model(desk, as_of) if only_stored else _model(desk, as_of, known_at))
-        made = stage("predict", lambda: forecast(desk, model, as_of, known_at))
-        _require_predictions(desk, made, as_of)
-        stage("store", lambda: _store(desk, as_of, catch, model, made))
+        yield fetched
     except (DtmlError, StoreError, OSError) as error:
-        _refuse(desk, as_of, str(error), catch)
+        _refuse(desk, as_of, str(error), fetched.catch)
         code = getattr(error, "exit_code", 1)
         message = f"night {as_of} of {desk.name} refused: {error}"
-        raise NightRefusedError(message, code, may_pass=_source_failed(catch)) from error
+        raise NightRefusedError(message, code, may_pass=_source_failed(fetched.catch)) from error
     except Exception as error:
-        _refuse(desk, as_of, f"unexpected {type(error).__name__}: {error}", catch)
+        _refuse(desk, as_of, f"unexpected {type(error).__name__}: {error}", fetched.catch)
         raise
-    scored = stage("score", lambda: score_market(desk, as_of))
-    finished = finished_night(desk, as_of)
-    assert finished is not None
-    return Night(finished, stage("report", lambda: publish_night(desk, as_of)), catch, scored)
 
 
 def _source_failed(catch: Catch | None) -> bool:
-    """Whether the source was out of reach, limited the rate or answered nonsense: not that it has no bar."""
+    """Return whether the source was out of reach, limited the rate or answered nonsense, not merely empty."""
     return catch is not None and bool((catch.failures["status"] != "no_data").any())
 
 
-def _require_enough(desk: Desk, as_of: date, catch: Catch, known_at: datetime | None) -> None:
-    """Refuse a night without its index, or with too many stocks missing."""
+def _require_bars(desk: Desk, as_of: date, catch: Catch, known_at: datetime | None) -> None:
+    """Raise DtmlError for a night without its index, or with too many stocks missing."""
     with reading(desk.engine) as conn:
         today = prices.prices(conn, desk.name, as_of, as_of, known_at=known_at)
     short = shortage(desk, as_of, set(today["symbol"]))
@@ -143,7 +156,7 @@ def _require_enough(desk: Desk, as_of: date, catch: Catch, known_at: datetime | 
 
 
 def _cause(catch: Catch, symbols: set[str]) -> str:
-    """The most common reason why these symbols have no bar, and what to do."""
+    """Return the most common reason why these symbols have no bar, and what to do."""
     failed = catch.failures[catch.failures["symbol"].isin(symbols)]
     refused = catch.refused[catch.refused["symbol"].isin(symbols)]
     if not failed.empty:
@@ -155,7 +168,7 @@ def _cause(catch: Catch, symbols: set[str]) -> str:
     return "the source has none for that session"
 
 
-def _model(desk: Desk, as_of: date, known_at: datetime | None) -> Model:
+def _train_if_due(desk: Desk, as_of: date, known_at: datetime | None) -> Model:
     reason = why_due(desk, as_of)
     if reason is None:
         return load_model(desk, as_of)
@@ -173,7 +186,7 @@ def _require_predictions(desk: Desk, made: Forecast, as_of: date) -> None:
 
 
 def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) -> None:
-    """Write the predictions and the night's end in one transaction: a night is whole or not there.
+    """Write the predictions and the night's end in one transaction: a night is stored whole or not at all.
 
     A night that another process completed meanwhile stays as that one left it.
     """
@@ -201,7 +214,7 @@ def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) 
 
 
 def _counts(catch: Catch | None, predictions: int) -> dict[str, int]:
-    """The counts of a night's row; a night refused before its fetch ended has none."""
+    """Return the counts of a night's row; a night refused before its fetch ended has none."""
     if catch is None:
         return {"fetched": 0, "stored": 0, "refused": 0, "predictions": predictions}
     return {

@@ -20,7 +20,7 @@ LOOKS = 3  # sources of each stock that a night keeps: all pairs of 500 stocks w
 
 @dataclass(frozen=True)
 class Forecast:
-    """Predictions of one night, and its inputs' watermark.
+    """Hold the predictions of one night, and its inputs' watermark.
 
     `predictions` has the rows of `dtml.inference.predict`, and their `calibrated` probability (NaN for a model that was
     not calibrated); `gaps` maps each constituent left out to why; `inputs_hash` is the digest of the windows that the
@@ -62,26 +62,26 @@ def predict_night(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> 
 
 
 def predict_windows(desk: Desk, model: Model, windows: Windows) -> pd.DataFrame:
-    """What the model says of these windows, with its calibrated probability (NaN where it was not calibrated)."""
+    """Predict these windows, with calibrated probabilities (NaN for a model that was not calibrated)."""
     made = predict(model.ensemble, windows, choose_device(desk.device))
     said = made["probability"].to_numpy()
     return made.assign(calibrated=np.nan if model.calibration is None else model.calibration.apply(said))
 
 
 def night_windows(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> Windows:
-    """The windows of the session after `as_of`; none when the bars do not end there."""
+    """Return the windows of the session after `as_of`; none when the bars do not end there."""
     symbols = model.ensemble.symbols if model.ensemble.is_tied else desk.members(as_of)
     windows = windows_of(desk, bars, model.ensemble.windows, symbols)
     return windows.between(first=pd.Timestamp(next_session(desk.market.calendar, as_of)))
 
 
 def look(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
-    """Who looked at whom when the session after `as_of` was predicted: rows `target, symbol, source, weight`."""
+    """Return who looked at whom when the session after `as_of` was predicted: `target, symbol, source, weight`."""
     return attention_of(desk, model, night_windows(desk, model, as_of, bars))
 
 
 def attention_of(desk: Desk, model: Model, tonight: Windows) -> pd.DataFrame:
-    """Who looks at whom in the windows of one night: rows `target, symbol, source, weight`; none without a window."""
+    """Return who looks at whom in the windows of one night: `target, symbol, source, weight`; maybe no rows."""
     if not tonight.observed.any():
         return pd.DataFrame({"target": [], "symbol": [], "source": [], "weight": []})
     weights = attention(model.ensemble, tonight, choose_device(desk.device))[0].numpy()
@@ -93,7 +93,7 @@ def attention_of(desk: Desk, model: Model, tonight: Windows) -> pd.DataFrame:
 
 
 def most_looked_at(looks: pd.DataFrame) -> pd.DataFrame:
-    """The `LOOKS` sources that each stock looked at most, itself left out, by symbol and falling weight."""
+    """Return the `LOOKS` other stocks that each stock looked at most, by symbol and falling weight."""
     others = looks[looks["symbol"] != looks["source"]]
     ordered = others.sort_values(["symbol", "weight", "source"], ascending=[True, False, True])
     return ordered.groupby("symbol").head(LOOKS).reset_index(drop=True)
@@ -101,7 +101,7 @@ def most_looked_at(looks: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Shortage:
-    """Why the bars of a session allow no night, and which symbols lack theirs."""
+    """Say why the bars of a session allow no night, and which symbols lack theirs."""
 
     what: str
     missing: set[str]
@@ -120,13 +120,13 @@ def shortage(desk: Desk, as_of: date, present: set[str]) -> Shortage | None:
 
 
 def too_few(desk: Desk, as_of: date, predictions: pd.DataFrame) -> bool:
-    """Whether so many of a night's members cannot be predicted that it is refused."""
+    """Return whether a night is refused because too many of its members cannot be predicted."""
     members = len(desk.members(as_of))
     return members - len(predictions) > desk.market.checks.max_refused * members
 
 
 def first_needed(desk: Desk, config: WindowConfig, as_of: date) -> date:
-    """The first session that a window ending at `as_of` can read, bars missing in between allowed for."""
+    """Return the first session that a window ending at `as_of` can read, allowing for missing bars."""
     return sessions_up_to(desk.market.calendar, as_of, config.history + 2 * MAX_GAP)[0].date()
 
 

@@ -10,15 +10,14 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.engine import reading
-from db.rows import attention, calibration, nights, predictions, prices
-from db.rows import runs as stored_runs
+from db.rows import attention, calibration, nights, predictions, prices, runs
 from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import rolling_scores
-from dtml.evaluation.calibration import Calibration, coverage
+from dtml.evaluation.calibration import coverage
 from dtml.pages.night import night_report
 from dtml.prices.sessions import sessions_up_to
-from flows.nightly.calibration import threshold_at
+from flows.nightly.calibration import calibrations, threshold_at
 from flows.nightly.context import Desk, stored_bars
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import day_counts
@@ -53,7 +52,7 @@ def publish_night(desk: Desk, as_of: date, level: float | None = None) -> Path:
     with reading(desk.engine) as conn:
         night = nights.night(conn, desk.name, as_of)
         assert night is not None
-        run = stored_runs.run(conn, night["run_id"])
+        run = runs.run(conn, night["run_id"])
         bands = calibration.bands(conn, run["id"])
         scores = stored_scores.scores(conn, desk.name, last=as_of, span="running")
         counts = calibration.band_counts(conn, desk.name, as_of)
@@ -64,7 +63,7 @@ def publish_night(desk: Desk, as_of: date, level: float | None = None) -> Path:
             "bins": calibration.calibration_bins(conn, desk.name, as_of),
             "explanation": attention.explanation(conn, run["id"]),
             "refused": _dated(prices.refused_bars(conn, desk.name, since, as_of)),
-            "calibrations": calibrations(stored_runs.runs(conn, desk.name)),
+            "calibrations": calibrations(runs.runs(conn, desk.name)),
         }
     page = night_report(
         title=desk.market.title,
@@ -83,15 +82,8 @@ def publish_night(desk: Desk, as_of: date, level: float | None = None) -> Path:
     return file
 
 
-def calibrations(runs: pd.DataFrame) -> dict[str, Calibration]:
-    """The calibration of each run that has one, by its id, without thresholds."""
-    fitted = runs.dropna(subset=["slope", "intercept"])
-    rows = zip(fitted["id"], fitted["slope"], fitted["intercept"], strict=True)
-    return {run_id: Calibration(float(slope), float(intercept), {}, 0, 0) for run_id, slope, intercept in rows}
-
-
 def rolling(conn: Connection, desk: Desk, as_of: date, scores: pd.DataFrame) -> pd.DataFrame:
-    """Rolling scores of each predictor on all stock-days, over the last `ROLLED_NIGHTS` sessions; maybe none."""
+    """Return rolling scores of each predictor on all stock-days of the last `ROLLED_NIGHTS` sessions; maybe none."""
     first = sessions_up_to(desk.market.calendar, as_of, ROLLED_NIGHTS)[0]
     if scores.empty or scores["target"].max() < first:  # no call of these sessions has an outcome
         return pd.DataFrame()
@@ -101,7 +93,7 @@ def rolling(conn: Connection, desk: Desk, as_of: date, scores: pd.DataFrame) -> 
 
 
 def seen(desk: Desk, night: Mapping[str, Any], run: Mapping[str, Any]) -> pd.DataFrame:
-    """Who looked at whom, `symbol, source, weight`: as the model looks again at what the night knew.
+    """Return who looked at whom, `symbol, source, weight`, by asking the model again about what the night knew.
 
     A night is never without its page for it: where the model or its bars are gone, what is stored of the night.
     """
@@ -118,7 +110,7 @@ def seen(desk: Desk, night: Mapping[str, Any], run: Mapping[str, Any]) -> pd.Dat
 
 
 def receipt(night: Mapping[str, Any], run: Mapping[str, Any], bands: pd.DataFrame) -> dict[str, object]:
-    """What made a night's predictions: its model, what that was trained and calibrated on, and what it read."""
+    """Return what made a night's predictions: its model, what that was trained and calibrated on, its inputs."""
     line = {name: run[name] for name in ("slope", "intercept") if run[name] is not None}
     held = bands.iloc[0][["days", "n"]].astype(int).tolist() if len(bands) else []
     calibrated = {"calibration": ", ".join(f"{name} {value:.4f}" for name, value in line.items())} if line else {}
@@ -129,5 +121,5 @@ def receipt(night: Mapping[str, Any], run: Mapping[str, Any], bands: pd.DataFram
 
 
 def _dated(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with their sessions as plain dates."""
+    """Return the rows with their sessions as plain dates."""
     return rows.assign(session=rows["session"].dt.date)

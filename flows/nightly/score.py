@@ -1,11 +1,12 @@
-"""Hold every past prediction against what happened, beside the naive rules."""
+"""Score past predictions against what happened, beside the naive rules."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from numpy import ndarray
 from sqlalchemy import Connection
 
@@ -13,12 +14,12 @@ from db.engine import transaction
 from db.rows import calibration, prices
 from db.rows import outcomes as stored_outcomes
 from db.rows import scores as stored_scores
-from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, calls_on, rules_read_from
+from dtml.evaluation.calibration import count_band, count_bins
 from dtml.evaluation.metrics import score_days
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
-from dtml.prices.sessions import sessions_up_to
-from dtml.windows import adjusted_price
-from flows.nightly.calibration import outcome_rows, rules_on, save_counts
+from dtml.prices.sessions import next_session, sessions_up_to
+from dtml.windows import adjusted_price, paper_labels
 from flows.nightly.context import Desk
 from flows.nightly.fetch import OVERLAP
 
@@ -27,7 +28,7 @@ LATEST_OUTCOME = 250  # sessions after which a bar that is still missing is no l
 
 @dataclass(frozen=True)
 class Scored:
-    """What scoring changed, and how many predictions of closed sessions have no outcome for want of a good bar."""
+    """Hold what scoring changed, and how many predictions of closed sessions lack an outcome for want of a bar."""
 
     outcomes: int
     nights: list[date]
@@ -36,7 +37,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class DayCounts:
-    """Calls of one predictor with an outcome: true rises, false rises, false falls and true falls of each target."""
+    """Hold one predictor's calls with an outcome: true rises, false rises, false falls, true falls of each target."""
 
     predictor: str
     protocol: LabelProtocol
@@ -65,7 +66,7 @@ def score_market(desk: Desk, as_of: date) -> Scored:
 
 
 def _count_calls(conn: Connection, desk: Desk, as_of: date, changed: set[date]) -> None:
-    """Count what came of the calls of nights that changed, and of those whose outcomes a study had stored before."""
+    """Count what came of the calls of nights that changed, and of those whose outcomes a study had stored."""
     days = sorted(changed.union(stored_outcomes.uncounted(conn, desk.name, as_of)))
     if days:
         settled = stored_outcomes.settled_calls(conn, desk.name, days[0], days[-1])
@@ -74,7 +75,7 @@ def _count_calls(conn: Connection, desk: Desk, as_of: date, changed: set[date]) 
 
 
 def _changed_outcomes(conn: Connection, desk: Desk, made: pd.DataFrame, as_of: date) -> tuple[pd.DataFrame, datetime]:
-    """Moves that are new, or that restated bars of the last sessions changed, and the watermark of their prices.
+    """Return moves that are new, or changed by restated bars of the last sessions, and their watermark.
 
     Rows are `symbol, session, move, rise, label, is_new`; a stock without a good bar on either session has none.
     """
@@ -94,7 +95,7 @@ def _changed_outcomes(conn: Connection, desk: Desk, made: pd.DataFrame, as_of: d
 
 
 def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFrame:
-    """One row a night, span, protocol and predictor: the nights that changed, and the running scores from then on."""
+    """Return one row a night, span, protocol and predictor: changed nights, and the running scores from then on."""
     rows = []
     for each in counted:
         for position in range(int(each.target.searchsorted(min(changed))), len(each.target)):
@@ -106,7 +107,7 @@ def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFram
 
 
 def day_counts(conn: Connection, desk: Desk, last: date, first: date | None = None) -> list[DayCounts]:
-    """Calls with an outcome, targets first..last (None: all up to it): the model's and each rule's, on both protocols.
+    """Count calls with an outcome, targets first..last (None: from the first): the model's and each rule's.
 
     A rule makes no call while it lacks history of the index.
     """
@@ -130,7 +131,7 @@ def day_counts(conn: Connection, desk: Desk, last: date, first: date | None = No
 
 
 def _all_called(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, "days 4"]:
-    """The same stocks with one call for all of a day: a rise where it is `up`, else a fall."""
+    """Return the counts of one call for all of a day's stocks: a rise where it is `up`, else a fall."""
     rises, falls = counts[:, 0] + counts[:, 2], counts[:, 1] + counts[:, 3]
     return np.where(
         up[:, None],
@@ -140,7 +141,7 @@ def _all_called(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, "da
 
 
 def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
-    """The score as the table has it; nothing counted gives missing scores."""
+    """Return the score as the table has it, missing where nothing was counted."""
     if not counts.any():
         return {
             "n": 0,
@@ -160,3 +161,45 @@ def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
         "mcc_low": found.mcc_interval[0],
         "mcc_high": found.mcc_interval[1],
     }
+
+
+def rules_on(conn: Connection, desk: Desk, days: pd.DatetimeIndex, known_at: datetime | None = None) -> pd.DataFrame:
+    """Return what each naive rule calls after each of `days`, from the index as known at a moment (None: now).
+
+    A row a day, in their order; a column a rule.
+    """
+    first, index = rules_read_from(desk.market.calendar, days.min().date()), desk.market.index.symbol
+    bars = prices.prices(conn, desk.name, first, days.max().date(), known_at=known_at, symbols=[index])
+    return calls_on(days, bars, index)
+
+
+def rule_calls(conn: Connection, desk: Desk, as_of: date, known_at: datetime | None = None) -> pd.DataFrame:
+    """Return what each naive rule calls for the session after `as_of`, as rows of `rule_call`; see `rules_on`."""
+    said = rules_on(conn, desk, pd.DatetimeIndex([as_of]), known_at)
+    return dated_calls(said, pd.DatetimeIndex([next_session(desk.market.calendar, as_of)]))
+
+
+def dated_calls(called: pd.DataFrame, target: pd.DatetimeIndex) -> pd.DataFrame:
+    """Return rules' calls as rows of `rule_call`: as_of, target, a column a rule (True, False or missing)."""
+    said = {rule: [None if np.isnan(each) else bool(each) for each in called[rule]] for rule in called}
+    return pd.DataFrame({"as_of": called.index, "target": target} | said).astype(dict.fromkeys(said, object))
+
+
+def outcome_rows(
+    symbol: "pd.Index[str] | pd.Series[str]",
+    session: "pd.DatetimeIndex | pd.Series[Any]",
+    move: Float[ndarray, " rows"],
+) -> pd.DataFrame:
+    """Return what became of stock-days as rows of `outcome`, from their moves: ratios minus 1."""
+    labels = paper_labels(move)
+    return pd.DataFrame({"symbol": symbol, "session": session, "move": move, "rise": move > 0, "label": labels})
+
+
+def save_counts(conn: Connection, settled: pd.DataFrame, bands: pd.DataFrame) -> None:
+    """Store, night by night, what came of predictions: `run_id, target, probability, calibrated, rise`.
+
+    `bands` has `run_id, level, threshold`; what has no calibrated probability is in no band.
+    """
+    for run_id, mine in settled.groupby("run_id"):
+        calibration.save_bins(conn, count_bins(mine).assign(run_id=run_id))
+        calibration.save_band_counts(conn, count_band(mine, bands).assign(run_id=run_id))

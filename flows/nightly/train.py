@@ -3,6 +3,8 @@
 import hashlib
 import json
 import logging
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -29,7 +31,6 @@ from dtml.windows import WindowConfig, Windows, build_windows
 from flows.nightly.calibration import calibrate_on, calibration_of
 from flows.nightly.context import Desk, stored_bars
 from flows.nightly.fetch import history_start
-from flows.nightly.training_states import drop_states, states_folder
 from flows.progress import training_progress
 from flows.settings import data_folder
 from translation.atomic_files import write_whole
@@ -37,12 +38,13 @@ from translation.atomic_files import write_whole
 log = logging.getLogger(__name__)
 
 Kind = Literal["nightly", "backtest"]
+OVER = ".over"  # ends the name of a state that nothing goes on from any more
 CALIBRATED = "calibrated"  # in the digest of a run: one of the same weights that was not calibrated is another
 
 
 @dataclass(frozen=True)
 class Model:
-    """A trained ensemble and the run that made it."""
+    """Hold a trained ensemble and the run that made it."""
 
     run_id: str
     ensemble: Ensemble
@@ -51,7 +53,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Fitted:
-    """An ensemble as a training leaves it, its calibration, each member's course, and the first session trained on."""
+    """Hold an ensemble as trained, its calibration, each member's course, and the first session trained on."""
 
     ensemble: Ensemble
     calibration: Calibration
@@ -61,14 +63,14 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model and its row of `run`, which is not stored yet; the weights are, in a checkpoint."""
+    """Hold a model and its row of `run`, which is not stored yet; its weights are, in a checkpoint."""
 
     model: Model
     row: Mapping[str, Any]
 
 
 def why_due(desk: Desk, as_of: date) -> str | None:
-    """Why the market's policy wants a training at `as_of`, or None when the latest model serves.
+    """Return why the market's policy wants a training at `as_of`, or None when the latest model serves.
 
     Only models trained on sessions up to `as_of` count: a past night never uses a later model. One whose weights are
     lost does not serve.
@@ -94,7 +96,7 @@ def _why_another(desk: Desk, latest: Mapping[str, Any], as_of: date) -> str | No
 
 
 def load_model(desk: Desk, as_of: date) -> Model:
-    """The latest model trained on sessions up to `as_of`, its weights checked against its run."""
+    """Return the latest model trained on sessions up to `as_of`, its weights checked against its run."""
     with reading(desk.engine) as conn:
         run = runs.latest_run(conn, desk.name, on_or_before=as_of)
     if run is None:
@@ -108,7 +110,7 @@ def load_model(desk: Desk, as_of: date) -> Model:
 def train_model(
     desk: Desk, as_of: date, on_epoch: EpochReport = no_report, *, known_at: datetime | None = None
 ) -> Model:
-    """Train on what is stored up to `as_of` and record the run; the same data, settings and seeds give the same run.
+    """Train on what is stored up to `as_of` and record the run; equal data, settings and seeds give an equal run.
 
     The bars are as known at a moment (None: now). Interrupted, it continues from the last epoch when called again.
     """
@@ -125,7 +127,7 @@ def train_with_progress(desk: Desk, as_of: date, known_at: datetime | None = Non
 
 
 def save_trained(conn: Connection, trained: Trained) -> None:
-    """Store a run and the bands of its calibration; what is stored stays."""
+    """Store a run and the bands of its calibration; rows that are stored stay."""
     runs.save_run(conn, trained.row)
     if trained.model.calibration is not None:
         stored_calibration.save_bands(conn, trained.model.run_id, trained.model.calibration.bands)
@@ -141,7 +143,7 @@ def fit_model(
     previous: Model | None = None,
     serves: str = "",
 ) -> Trained:
-    """Train on bars up to `as_of` as known at a moment (None: now); a run that is stored is loaded in its place.
+    """Train on bars up to `as_of` as known at a moment (None: now), or load the run if it is stored.
 
     Nothing is written to the store. A warm start goes on from the weights of the `previous` model. `serves` tells apart
     runs of the same weights that will predict from other bars. A run whose weights are lost is trained again; where
@@ -174,7 +176,7 @@ def fit_bars(
     on_epoch: EpochReport = no_report,
     previous: Model | None = None,
 ) -> Fitted:
-    """Train on these bars, which end at `as_of`; the state after each epoch lies in `folder`, to go on from."""
+    """Train on these bars, which end at `as_of`, keeping the state after each epoch in `folder` to resume from."""
     windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
     train, validation = spans(windows, as_of, desk.experiment)
     log.info("%d days to train on, %d for validation", len(train), len(validation))
@@ -200,7 +202,7 @@ def fit_bars(
 
 
 def _previous(desk: Desk, as_of: date) -> Model | None:
-    """The model that a warm start goes on from: the latest one trained before `as_of` with the same settings."""
+    """Return the model that a warm start resumes from: the latest trained before `as_of` with equal settings."""
     if not desk.experiment.warm_start:
         return None
     with reading(desk.engine) as conn:
@@ -209,7 +211,7 @@ def _previous(desk: Desk, as_of: date) -> Model | None:
 
 
 def windows_of(desk: Desk, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]) -> Windows:
-    """Windows of a market's bars, up to the session after the last of them; a stock counts while it was a member."""
+    """Build windows of a market's bars up to the session after the last; a stock counts while it was a member."""
     last = bars["session"].max().date()
     windows = build_windows(
         bars,
@@ -224,14 +226,14 @@ def windows_of(desk: Desk, bars: pd.DataFrame, config: WindowConfig, symbols: tu
 
 
 def _config(desk: Desk) -> dict[str, Any]:
-    """The experiment as JSON gives it back, with the stocks where their gains tie the model to them."""
+    """Return the experiment as JSON gives it back, with the stocks where their gains tie the model to them."""
     config: dict[str, Any] = json.loads(json.dumps(asdict(desk.experiment)))
     tied = desk.experiment.model.normalisation == "per_stock"
     return config | ({"stocks": list(desk.market.symbols)} if tied else {})
 
 
 def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame, purpose: list[str | None]) -> str:
-    """A name that says market and date, and ends in a digest of all that decides the weights, and of their purpose."""
+    """Return a name of market, date and a digest of all that decides the weights, and of their purpose."""
     device = choose_device(desk.device).type
     versions = [version("dtml-nightshift"), version("torch"), device, CALIBRATED]
     spells = [(each.symbol, str(each.since), str(each.until)) for each in desk.market.constituents]
@@ -241,7 +243,7 @@ def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame, purpose: list[str | Non
 
 
 def _known(desk: Desk, run_id: str) -> Trained | None:
-    """What is stored of a run, or of one beside it, with its weights; None when none has them."""
+    """Return what is stored of a run, or of one beside it, with its weights; None when none has them."""
     with reading(desk.engine) as conn:
         names = [name for name in runs.runs(conn, desk.name)["id"] if f"{name}-".startswith(f"{run_id}-")]
         stored = [runs.run(conn, name) for name in names]
@@ -254,7 +256,7 @@ def _known(desk: Desk, run_id: str) -> Trained | None:
 
 
 def _own_name(desk: Desk, run_id: str, sha: str) -> str:
-    """The name of a run, or one beside it where it is stored with other weights: what its row says, stands."""
+    """Return the name of a run, or one beside it where it is stored with other weights: a stored row stands."""
     with reading(desk.engine) as conn:
         stored = runs.runs(conn, desk.name).set_index("id")["checkpoint_hash"]
     if stored.get(run_id, sha) == sha:
@@ -270,7 +272,7 @@ def _own_name(desk: Desk, run_id: str, sha: str) -> str:
 
 
 def load_run(desk: Desk, run: Mapping[str, Any]) -> Model:
-    """The model of a row of `run`, its weights checked against the row."""
+    """Load the model of a row of `run`, its weights checked against the row."""
     file = data_folder() / run["checkpoint_path"]
     ensemble = load_ensemble(file, market=desk.name, sha=run["checkpoint_hash"])
     with reading(desk.engine) as conn:
@@ -279,7 +281,7 @@ def load_run(desk: Desk, run: Mapping[str, Any]) -> Model:
 
 
 def _row(desk: Desk, run_id: str, fitted: Fitted) -> dict[str, Any]:
-    """Keep the weights in a checkpoint; what of the run's row does not depend on the bars."""
+    """Keep the weights in a checkpoint; return what of the run's row does not depend on the bars."""
     path = Path("models") / f"{run_id}.safetensors"
     sha = save_ensemble(fitted.ensemble, data_folder() / path, write_whole)
     losses = [
@@ -300,3 +302,26 @@ def _row(desk: Desk, run_id: str, fitted: Fitted) -> dict[str, Any]:
         "intercept": fitted.calibration.intercept,
         "created_at": datetime.now(UTC),
     }
+
+
+def states_folder(kind: str) -> Path:
+    """Return where the states of the trainings of a kind, "nightly" or "backtest", lie."""
+    return data_folder() / "training" if kind == "nightly" else data_folder() / "training" / "backtests"
+
+
+def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | None = None) -> None:
+    """Remove the training state of a finished run, or, of a market's nights, every state up to `as_of`.
+
+    Each is taken away in one step: from half of it another model would come.
+    """
+    parent = states_folder(kind)
+    for folder in sorted(parent.iterdir()) if parent.exists() else ():
+        name = folder.name.removesuffix(OVER)
+        day = re.fullmatch(rf"{re.escape(market)}-(\d{{4}}-\d\d-\d\d)-[0-9a-f]{{8}}", name)
+        if day is None or (name != run_id if kind == "backtest" else date.fromisoformat(day[1]) > as_of):
+            continue
+        over = folder.with_name(f"{name}{OVER}")
+        if folder != over:
+            shutil.rmtree(over, ignore_errors=True)
+            folder.rename(over)
+        shutil.rmtree(over, ignore_errors=True)

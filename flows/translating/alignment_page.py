@@ -1,4 +1,4 @@
-"""The page of some translations: which pieces of the source each piece of the translation looked at."""
+"""Write the page of some translations: which pieces of the source each piece of a translation looked at."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def write_alignments(file: Path, card: Card, texts: Sequence[str], found: Sequen
 
 
 def alignment(source: Sequence[str], target: Sequence[str], weights: object) -> dict[str, object]:
-    """What the template draws: a row a target piece, a column a source piece, shaded by the weight, 0 to 1."""
+    """Return what the template draws: a row a target piece, a column a source piece, shaded by the weight, 0 to 1."""
     rows = weights.tolist()  # type: ignore[attr-defined]
     left, top = _room(target), _room(source)
     return {

@@ -1,4 +1,4 @@
-"""A made-up pair of languages to try translation with: its corpus as files, and a training of under a minute."""
+"""Make a pair of made-up languages to try translation with: a corpus as files, trained in under a minute."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ TRAINING = {
 
 
 def demo_recipe(folder: Path) -> tuple[Recipe, list[Pair]]:
-    """Write the corpus into a folder; how to train from it, and some pairs that no training sees."""
+    """Write the corpus into a folder; return how to train from it, and some pairs that no training sees."""
     folder.mkdir(parents=True, exist_ok=True)
     names = ("train", "validation", "test")
     train, validation, test = (

@@ -1,4 +1,4 @@
-"""Files translated line by line: what was done before an interruption is kept, and the result is there when whole."""
+"""Translate files line by line, resuming after an interruption; the result appears when it is whole."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ WRONG_SHARE = 0.5  # of the first lines that read like the target language: the 
 
 
 def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: str) -> int:
-    """Write a translation for each line of `source` to `to`; how many lines it has.
+    """Write a translation for each line of `source` to `to`; return how many lines it has.
 
     What is under way lies beside `to`, with the ending .partial, and belongs to one text, model and search. Raises
     UsageError for a file that is empty, not UTF-8, or in the language that the model writes, and for a place that
@@ -68,7 +68,7 @@ def _translate(model: Model, source: Path, to: Path, how: Search, key: Mapping[s
 
 
 def _read_whole(source: Path) -> tuple[int, str]:
-    """How many lines a text has and a hash of them: a line that cannot be read is known before the work begins."""
+    """Count a text's lines and hash them: an unreadable line is known before the work begins."""
     total, digest = 0, hashlib.sha256()
     for line in lines_of(source):
         total += 1
@@ -90,7 +90,7 @@ def _require_place(source: Path, to: Path) -> None:
 
 
 def _done(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
-    """How many lines were written whole by the same work; a line that was cut is cut off."""
+    """Return how many lines the same work has written whole, and cut off one that was cut."""
     if not partial.exists() or not notes.exists() or json.loads(notes.read_text()) != key:
         return 0
     written = partial.read_bytes()

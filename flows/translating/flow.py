@@ -1,4 +1,4 @@
-"""The flows of translation: a training, and a worker that empties the queue of texts."""
+"""Prefect flows of translation: a training, and a worker that empties the queue of texts."""
 
 import logging
 import os
@@ -62,7 +62,7 @@ def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tup
 
 
 def tell(check: Check) -> None:
-    """A line for each check of a training."""
+    """Log a line for each check of a training."""
     bleu = "" if check.validation_bleu is None else f", BLEU {check.validation_bleu:.1f}"
     log.info(
         "step %d, epoch %.1f: loss %.3f, validation %.3f%s; %.0f tokens a second, %.0f min left at most",
@@ -85,7 +85,7 @@ def translate_queue(
     attention: bool = False,
     attended: bool = False,
 ) -> State[Any]:
-    """Translate what is queued for these models, or for any, until nothing is; how many texts were done and failed."""
+    """Translate what is queued for these models, or for any, until nothing is; return counts of texts."""
     prepare_torch()
     end_with_service()
     how = Search(beams=beams, alpha=alpha, with_attention=attention)
@@ -103,7 +103,7 @@ def translate_queue(
 
 
 def in_words(counts: Mapping[str, int]) -> str:
-    """What a worker did, in a line."""
+    """Return what a worker did, in a line."""
     said = f"{counted(counts['done'], 'text')} translated, {counts['failed']} failed"
     return f"{said}; waiting for a model that can be opened: {counts['waiting']}" if counts["waiting"] else said
 
@@ -137,7 +137,7 @@ def work_off(
 
 
 def _usable(models: Collection[str] | None, broken: Collection[str]) -> list[str]:
-    """The models of this folder whose texts can be taken, of all or of those that are asked for."""
+    """Return the models of this folder whose texts can be taken, of all or of those asked for."""
     return [name for name in model_names() if name not in broken and (models is None or name in models)]
 
 
@@ -147,7 +147,7 @@ def _give_back(engine: Engine, worker: str) -> None:
 
 
 def _waiting(engine: Engine, models: Collection[str] | None) -> int:
-    """How many texts are queued still, and no worker of this folder can translate."""
+    """Count the texts that are still queued, and that no worker of this folder can translate."""
     with reading(engine) as conn:
         counts = translation_queue.queue_counts(conn)
     mine = counts["model"].isin(list(models)) if models is not None else True
@@ -155,7 +155,7 @@ def _waiting(engine: Engine, models: Collection[str] | None) -> int:
 
 
 class _Ended(BaseException):
-    """A signal came; nothing but what waits for it may catch it."""
+    """Say that a signal came; nothing but what waits for it may catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -164,7 +164,7 @@ class _Ended(BaseException):
 
 @contextmanager
 def _unwound_first(attended: bool) -> Iterator[None]:
-    """Let a signal unwind the work, which gives back what it holds, before the handler that was there ends it all."""
+    """Let a signal unwind the work, which gives back its texts, before the handler that was there ends it."""
     if not attended:
         yield
         return
@@ -192,7 +192,7 @@ def _unwound_first(attended: bool) -> Iterator[None]:
 def _translated(
     engine: Engine, worker: str, model: Model, taken: Sequence[Mapping[str, Any]], how: Search
 ) -> dict[str, int]:
-    """Translate taken texts, holding on to them meanwhile; how many were stored as done and as failed."""
+    """Translate taken texts, renewing their lease; return how many were stored as done and as failed."""
     ids, renewed = [each["id"] for each in taken], time.monotonic()
 
     def hold(_done: int) -> None:
@@ -216,7 +216,7 @@ def _translated(
 def _translations(
     translated: Callable[[Sequence[str]], list[Translation]], texts: Sequence[str]
 ) -> Sequence[Translation | str]:
-    """The translation of each text, or why there is none."""
+    """Return the translation of each text, or why there is none."""
     try:
         return translated(texts)
     except StoreError:

@@ -1,4 +1,4 @@
-"""Translation models of the data folder and what the store knows of them."""
+"""Find, train and score the translation models of the data folder, and store what is known of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -33,22 +33,22 @@ COMPARED = 200  # sentences
 
 
 def models_folder() -> Path:
-    """Where models lie, a folder each."""
+    """Return where models lie, a folder each."""
     return data_folder() / "translation"
 
 
 def work_folder(name: str) -> Path:
-    """Where a training keeps what it goes on from."""
+    """Return where a training keeps the state that it resumes from."""
     return data_folder() / "training" / "translation" / name
 
 
 def model_names() -> list[str]:
-    """The models that are whole, by name."""
+    """Return the models that are whole, by name."""
     return sorted(card.parent.name for card in models_folder().glob(f"[!.]*/{CONFIG}"))
 
 
 def chosen(name: str | None) -> Path:
-    """The folder of a model; without a name that of the only one. Raises UsageError where that is none."""
+    """Return the folder of a model, by default of the only one; raise UsageError where there is none."""
     names = model_names()
     if name is None and len(names) == 1:
         return models_folder() / names[0]
@@ -61,12 +61,12 @@ def chosen(name: str | None) -> Path:
 
 
 def open_model(name: str | None, device: torch.device) -> Model:
-    """A model, ready to translate."""
+    """Load a model, ready to translate."""
     return load_model(chosen(name), device)
 
 
 def receipt(card: Card) -> str:
-    """Names a model's weights and what they were trained on."""
+    """Return a name of a model's weights and what they were trained on."""
     return f"{card.name}/{card.weights_hash[:12]}/{card.made['corpus_hash'][:12]}"
 
 
@@ -106,7 +106,7 @@ def train_and_store(
 
 
 def assist(recipe: Recipe, device: str) -> None:
-    """Take part in a training whose books another process of the group keeps."""
+    """Take part in a training that another process of the group records."""
     process_group, place = join_process_group(device)
     work = work_folder(recipe.name)
     train_model(
@@ -148,7 +148,7 @@ def _model_row(trained: TrainedModel) -> dict[str, Any]:
 
 
 def named_test(card: Card, test: str, references: Path | None = None, columns: tuple[int, int] = (0, 1)) -> Corpus:
-    """A test of the model's recipe by name, or files, of which a table has its sentences in these columns.
+    """Return a test of the model's recipe by name, or files, a table's sentences being in these columns.
 
     Raises UsageError for a name that is neither, and for files of the other direction.
     """
@@ -166,7 +166,7 @@ def named_test(card: Card, test: str, references: Path | None = None, columns: t
 
 
 def compared_sources(model: Model) -> list[str]:
-    """Sentences to compare engines on: the first of the model's first test set, where its files still are."""
+    """Return sentences to compare engines on, from the model's first test set whose files still exist."""
     for name in model.card.made["tests"]:
         corpus = named_test(model.card, name)
         if all(file is None or file.exists() for file in (corpus.source, corpus.target)):
@@ -206,5 +206,5 @@ def score_on(
 
 
 def cards() -> list[Card]:
-    """What each model says of itself."""
+    """Return what each model says of itself."""
     return [read_card(models_folder() / name) for name in model_names()]

@@ -31,19 +31,19 @@ FETCHED = datetime(2000, 1, 1, tzinfo=UTC)  # when all bars of an audit's own st
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found: rows `audited, check, at, passed, detail`, and of the planted leaks which were caught by what."""
+    """Hold what an audit found: rows `audited, check, at, passed, detail`, and which planted leaks were caught."""
 
     findings: pd.DataFrame
     proof: pd.DataFrame
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found in what is honest, and every planted leak."""
+        """Return whether nothing was found in what is honest, and every planted leak was caught."""
         return bool(self.findings["passed"].all() and (self.proof["caught"] == self.proof["planted"]).all())
 
 
 def audit_market(desk: Desk, as_of: date, tell: Callable[[str], object]) -> Audit:
-    """Audit windows, training and predictions on the last stored sessions up to a day; nothing is written.
+    """Audit windows, training and predictions on the last stored sessions up to a day, without writing anything.
 
     `tell` is called with each step in words.
     """
@@ -68,7 +68,7 @@ def audit_market(desk: Desk, as_of: date, tell: Callable[[str], object]) -> Audi
 
 
 def stored_nights(desk: Desk, history: History, at: pd.Timestamp, seed: int) -> Finding:
-    """Train as of `at` and make the nights up to it from a store: scrambling every later bar in it may change nothing.
+    """Check that scrambling every bar after `at` in a store changes no training as of `at` and no night up to it.
 
     This is the code of a night, and of a fold of a backtest that goes on after `at`, with what they ask of a store.
     Neither the bars that the training reads, of which its run's name is a digest, nor any prediction may change a bit.
@@ -89,7 +89,7 @@ def stored_nights(desk: Desk, history: History, at: pd.Timestamp, seed: int) -> 
 
 
 def _nights(desk: Desk, history: History, at: pd.Timestamp) -> tuple[str, tuple[pd.DataFrame, pd.DataFrame]]:
-    """The name of a short training as of `at` on a store that holds this history, and what it predicts up to then.
+    """Train briefly as of `at` on a store with this history; return the run's name and its predictions up to then.
 
     The predictions are those of single nights, and those of the same nights as a fold, without the refused ones.
     """
@@ -116,7 +116,7 @@ def _nights(desk: Desk, history: History, at: pd.Timestamp) -> tuple[str, tuple[
 
 @contextmanager
 def _models_in(folder: str) -> Iterator[None]:
-    """Keep what is trained meanwhile in a folder of its own."""
+    """Keep the models that are trained meanwhile in a folder of their own."""
     before = os.environ.get("DTML_DATA")
     os.environ["DTML_DATA"] = folder
     try:

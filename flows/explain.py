@@ -51,7 +51,7 @@ Tell = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Trial:
-    """How many networks are trained on true labels and on shuffled ones, and for how many epochs."""
+    """Say how many networks are trained on true labels and on shuffled ones, and for how many epochs."""
 
     members: int = 4
     shuffles: int = 8
@@ -72,7 +72,7 @@ class Trial:
 
 
 def latest_run(desk: Desk, as_of: date | None) -> dict[str, Any]:
-    """The row of the market's model trained on the latest sessions, none after a day, if one is named."""
+    """Return the row of the market's model trained on the latest sessions, up to a day if one is named."""
     with reading(desk.engine) as conn:
         run = runs.latest_run(conn, desk.name, on_or_before=as_of)
     if run is None:
@@ -82,7 +82,7 @@ def latest_run(desk: Desk, as_of: date | None) -> dict[str, Any]:
 
 
 def stored_explanation(desk: Desk, run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What was found of a run before; None when it was never tested."""
+    """Return what was found of a run before; None when it was never tested."""
     with reading(desk.engine) as conn:
         return attention.explanation(conn, run["id"])
 
@@ -111,7 +111,7 @@ def explain_run(desk: Desk, run: Mapping[str, Any], trial: Trial, tell: Tell = s
 
 
 def history_of(desk: Desk, run: Mapping[str, Any]) -> History:
-    """The last sessions that a run could see, as it knew them, of at most `STOCKS` of its stocks, always the same.
+    """Return the last sessions that a run could see, as it knew them, of at most `STOCKS` of its stocks.
 
     They are members of that day, or all that the model knows one by one, and there are at most `STOCK_DAYS`: the fewer
     stocks, the more sessions.
@@ -156,7 +156,7 @@ def explain(
 
 
 def shortened(experiment: Experiment, epochs: int) -> Experiment:
-    """The same experiment for so many epochs, whatever validation says, with no more of it than is looked at.
+    """Return the same experiment for so many epochs, whatever validation says, and a shorter validation.
 
     All else is as in the run: hurried as for the look-ahead audit, networks learn little of the simulated market's
     leaders, and what they look at would be tested in vain.
@@ -169,14 +169,14 @@ def shortened(experiment: Experiment, epochs: int) -> Experiment:
 
 
 def days_looked_at(validation: Windows) -> Positions:
-    """Positions of days with an observed stock, evenly spaced over all of them."""
+    """Return positions of days with an observed stock, evenly spaced over all of them."""
     days = np.flatnonzero(validation.observed.any(dim=1).numpy())
     chosen = np.linspace(0, len(days) - 1, min(DAYS, len(days))).round().astype(int)
     return np.asarray(days[chosen])
 
 
 def known_drivers(market: Market, symbols: Sequence[str]) -> dict[int, int]:
-    """Positions of the stocks of a simulated market that follow another, with its position; else nothing is known."""
+    """Return which stock each follower of a simulated market follows, by position; nothing for others."""
     law, place = SimulatedMarket(), {symbol: position for position, symbol in enumerate(symbols)}
     if market.source != "simulated":
         return {}
@@ -187,7 +187,7 @@ def known_drivers(market: Market, symbols: Sequence[str]) -> dict[int, int]:
 def train_networks(
     train: Windows, validation: Windows, experiment: Experiment, trial: Trial, tell: Tell = str
 ) -> list[DTML]:
-    """Networks of true labels, then one of each shuffle; every network and every shuffle has a seed of its own."""
+    """Train networks on true labels, then one on each shuffle; each has a seed of its own."""
     count = trial.members + trial.shuffles
     tell(f"training {count} networks")
     true = fit_members(train, validation, experiment.members_of(*range(trial.members)), device=CPU)
@@ -208,7 +208,7 @@ def train_networks(
 
 
 def networks_of(fits: Sequence[Fit], config: ModelConfig, stocks: int) -> list[DTML]:
-    """The network of each fit, with the weights that were best on validation."""
+    """Return the network of each fit, with the weights that were best on validation."""
     networks = [config.build(stocks) for _ in fits]
     for network, fitted in zip(networks, fits, strict=True):
         network.load_state_dict(fitted.best)
@@ -216,7 +216,7 @@ def networks_of(fits: Sequence[Fit], config: ModelConfig, stocks: int) -> list[D
 
 
 def _side_by_side(work: Callable[[int, Event], T], count: int, report: Callable[[int], object] = int) -> list[T]:
-    """What `work` makes of 0, 1, ..., on as many threads as there are cores, each computing on one.
+    """Return what `work` makes of 0, 1, ..., on as many threads as there are cores, each computing on one.
 
     Once anything fails, and on an interrupt, the event that each is given is set.
     """
@@ -236,5 +236,5 @@ def _side_by_side(work: Callable[[int, Event], T], count: int, report: Callable[
 
 
 def _stored(value: Any) -> Any:
-    """The value as a store has it: None for what is missing."""
+    """Return the value as a store has it: None for what is missing."""
     return None if isinstance(value, float) and np.isnan(value) else value
