@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import Connection, Engine
 
+from db import tables
 from db.connection.bulk import insert_frame, insert_missing
 from db.engine import transaction
 from db.rows import backtests, benchmarks, calibration, markets, runs
 from db.rows import predictions as stored_predictions
-from db.tables import schema
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.markets.definition import LEVELS
 
@@ -104,7 +104,7 @@ class TenYears:
         for target in self.attended():
             pairs = pd.MultiIndex.from_product([ids, ids], names=["instrument_id", "source_id"]).to_frame(index=False)
             weights = pairs.assign(run_id=run_id, target=target, weight=NOISE.uniform(0, 0.005, len(pairs)))
-            insert_frame(conn, schema.attention_weight, weights)
+            insert_frame(conn, tables.attention_weight, weights)
 
 
 def run_name(market: str, day: pd.Timestamp) -> str:
@@ -151,7 +151,7 @@ def _write_predictions(conn: Connection, grid: pd.DataFrame, run_id: str) -> Non
     made: dict[str, Any] = {"run_id": run_id, "probability": chances, "spread": chances / 50, "calibrated": chances}
     made |= {"lowest": chances - 0.02, "highest": chances + 0.02, "rising_share": (chances > 0.5) * 1.0}
     seen = pd.DatetimeIndex(grid["as_of"])
-    insert_frame(conn, schema.prediction, grid.assign(**made, known_at=moment(seen), made_at=moment(seen, 23)))
+    insert_frame(conn, tables.prediction, grid.assign(**made, known_at=moment(seen), made_at=moment(seen, 23)))
 
 
 def _write_evidence(
@@ -175,7 +175,7 @@ def _write_looks(conn: Connection, grid: pd.DataFrame, run_id: str) -> None:
     parts = [
         grid[["instrument_id", "target"]].assign(source_id=np.roll(ids, step), weight=0.1 / step) for step in (1, 2, 3)
     ]
-    insert_frame(conn, schema.attention_weight, pd.concat(parts).assign(run_id=run_id))
+    insert_frame(conn, tables.attention_weight, pd.concat(parts).assign(run_id=run_id))
 
 
 def _write_outcomes(conn: Connection, grid: pd.DataFrame) -> None:
@@ -183,7 +183,7 @@ def _write_outcomes(conn: Connection, grid: pd.DataFrame) -> None:
     days = pd.DatetimeIndex(grid["target"])
     rows = grid[["instrument_id"]].assign(session=days, move=moves, rise=moves > 0, known_at=moment(days))
     labels = np.where(moves >= 0.0055, 1, np.where(moves <= -0.005, -1, 0))
-    insert_frame(conn, schema.outcome, rows.assign(label=labels, recorded_at=moment(days, 23)))
+    insert_frame(conn, tables.outcome, rows.assign(label=labels, recorded_at=moment(days, 23)))
 
 
 def _write_bars(conn: Connection, grid: pd.DataFrame, last: pd.Timestamp, hours: float = 0) -> None:
@@ -193,7 +193,7 @@ def _write_bars(conn: Connection, grid: pd.DataFrame, last: pd.Timestamp, hours:
     known = moment(days) if hours == 0 else moment(last, 22 + hours)
     values = {"open": close * 0.99, "high": close * 1.02, "low": close * 0.98, "close": close, "adj_close": close * 0.9}
     rows = grid[["instrument_id"]].assign(session=days, known_at=known, source="yahoo", volume=1e6, **values)
-    insert_frame(conn, schema.price, rows.assign(dividend=np.nan, split=np.nan))
+    insert_frame(conn, tables.price, rows.assign(dividend=np.nan, split=np.nan))
 
 
 def _write_scores(conn: Connection, market: str, targets: pd.DatetimeIndex) -> None:
@@ -202,7 +202,7 @@ def _write_scores(conn: Connection, market: str, targets: pd.DatetimeIndex) -> N
     rows = every.to_frame(index=False)
     figures = {"n": 400, "nights": 1, "rises": 201, "acc": 0.51, "mcc": 0.02} | dict.fromkeys(UNSCORED, 0.5)
     scored = moment(pd.DatetimeIndex(rows["target"]), 23)
-    insert_frame(conn, schema.score, rows.assign(market=market, scored_at=scored, **figures))
+    insert_frame(conn, tables.score, rows.assign(market=market, scored_at=scored, **figures))
 
 
 def _write_log(
@@ -227,13 +227,13 @@ def _write_log(
         if gaps:
             said = {"kind": "below_rule", "message": "below always_up for 60 nights", "raised_at": known}
             alerts.append({"market": market, "as_of": day.date(), "sent_at": None} | said)
-    insert_missing(conn, schema.night, nights)
-    insert_missing(conn, schema.price_fetch, fetches)
-    insert_missing(conn, schema.alert, alerts)
+    insert_missing(conn, tables.night, nights)
+    insert_missing(conn, tables.price_fetch, fetches)
+    insert_missing(conn, tables.alert, alerts)
     refused = _grid(seen[6::7], seen[6::7], ids.sample(3, random_state=len(seen)))
     bars = refused[["instrument_id"]].assign(session=refused["as_of"], source="yahoo", reason="null_price")
     known_at = moment(pd.DatetimeIndex(refused["as_of"]))
-    insert_frame(conn, schema.refused_bar, bars.assign(value="close=nan", first_known_at=known_at))
+    insert_frame(conn, tables.refused_bar, bars.assign(value="close=nan", first_known_at=known_at))
 
 
 def _backtest_row(targets: pd.DatetimeIndex) -> dict[str, object]:
@@ -256,7 +256,7 @@ def _finish_backtest(conn: Connection, targets: pd.DatetimeIndex) -> None:
     figures = {"n": 1000, "days": 1000, "rises": 500, "acc": 0.51, "mcc": 0.02} | dict.fromkeys(UNSCORED, 0.5)
     names = [f"portfolio {number}" for number in range(12)]
     held = pd.MultiIndex.from_product([names, targets], names=["portfolio", "session"]).to_frame(index=False)
-    numbers = [each.name for each in schema.backtest_portfolio.c if each.name not in ("backtest_id", "portfolio")]
+    numbers = [each.name for each in tables.backtest_portfolio.c if each.name not in ("backtest_id", "portfolio")]
     portfolios = pd.DataFrame({"portfolio": names}).reindex(columns=["portfolio", *numbers])
     backtests.finish_backtest(
         conn,
@@ -290,7 +290,7 @@ def _write_benchmark(conn: Connection, days: pd.DatetimeIndex) -> None:
     scores = pd.DataFrame(
         list(product([*PREDICTORS, "lstm", "alstm"], ["paper", "all"])), columns=["predictor", "protocol"]
     )
-    whole = [each.name for each in schema.benchmark_score.c if each.name != "benchmark_id"]
+    whole = [each.name for each in tables.benchmark_score.c if each.name != "benchmark_id"]
     scores = scores.reindex(columns=whole).assign(is_rule=scores["predictor"].isin(list(NAIVE_RULES)), run_id=None)
     scores = scores.assign(days=250, n=100_000, rises=50_000, acc=0.51, mcc=0.02)
     for number in range(20):

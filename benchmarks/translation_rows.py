@@ -6,8 +6,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.rows import translation_queue, translations
-from db.tables import schema
 
 MODELS = tuple(f"model-{number}" for number in range(20))
 CHECKS, TEXTS, WAITING = 200, 200_000, 20  # checks of a model; texts that are done; of a model, that are queued
@@ -26,7 +26,7 @@ def write_translations(conn: Connection) -> None:
         done | {"model": MODELS[text % len(MODELS)], "text": f"Text {text}.", "translation": f"Der Text {text}."}
         for text in range(TEXTS)
     ]
-    conn.execute(sa.insert(schema.translation_text), rows)
+    conn.execute(sa.insert(tables.translation_text), rows)
 
 
 def _model(name: str, number: int) -> dict[str, Any]:

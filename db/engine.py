@@ -23,7 +23,8 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
 from db.connection.remedies import RESTORE, UNRELEASED, remedy_of
 from db.connection.remedies import URL_VARIABLE as URL_VARIABLE  # noqa: PLC0414 - said again for those who import it here
 from db.errors import StoreError, StoreUsageError
-from db.tables.schema import REVISION, metadata
+from db.migrations import REVISION
+from db.tables import metadata
 
 FOLDER_VARIABLE = "DTML_DATA"  # where the store lies when no URL is given
 LOCK_WAIT_S = 30

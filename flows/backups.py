@@ -15,8 +15,8 @@ from sqlalchemy import Engine
 
 from db.admin.copying import Progress, copy_store, require_empty, snapshot, table_counts, write_snapshot
 from db.engine import open_engine, prepare, reading, upgrade
+from db.migrations import REVISION
 from db.rows import runs as stored_runs
-from db.tables.schema import REVISION
 from dtml.errors import DtmlError, UsageError
 from flows.settings import data_folder
 from translation.atomic_files import write_folder_whole, write_whole

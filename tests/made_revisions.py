@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from db import engine
-from db.tables.schema import REVISION
+from db.migrations import REVISION
 
 NEXT = "next"
 CHANGES = """
@@ -34,5 +34,5 @@ def become_next(monkeypatch: pytest.MonkeyPatch, folder: Path, changes: str = CH
     script = SCRIPT.format(revision=NEXT, before=REVISION, changes=changes.strip())
     (scripts / "versions" / "next.py").write_text(script, encoding="utf-8")
     monkeypatch.setattr(engine, "MIGRATIONS", scripts)
-    for module in ("db.engine", "db.tables.schema", "flows.backups"):
+    for module in ("db.engine", "db.migrations", "flows.backups"):
         monkeypatch.setattr(f"{module}.REVISION", NEXT)

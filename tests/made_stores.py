@@ -17,6 +17,7 @@ from test_db_nights import scores
 from test_db_predictions import AS_OF, STOCKS, TARGET, predictions, run
 from test_db_translations import model, progress, score
 
+from db import tables
 from db.admin.copying import table_counts
 from db.connection.bulk import insert_frame
 from db.engine import location, open_engine, reading, transaction
@@ -37,7 +38,6 @@ from db.rows import (
 from db.rows import attention as stored_attention
 from db.rows import predictions as stored_predictions
 from db.rows import scores as stored_scores
-from db.tables import schema
 
 FIRST = "models/first.safetensors"
 WEIGHTS = b"weights of the first run"
@@ -121,7 +121,7 @@ def _fill_translations(conn: Connection) -> None:
     translations.save_score(conn, score(against="other", difference=NUMBERS[2], p=NUMBERS[0]))
     done, failed, taken, *_queued = translation_queue.queue_texts(conn, "en-de", TEXTS)
     held = {"status": "taken", "taken_by": "a worker", "taken_until": MOMENT, "attempts": 1}
-    texts = schema.translation_text
+    texts = tables.translation_text
     conn.execute(sa.update(texts).where(texts.c.id.in_([done, failed, taken])).values(held))
     written = {"id": done, "translation": TEXTS[4], "score": -NUMBERS[2], "attention": [[NUMBERS[0], NUMBERS[2]]]}
     translation_queue.finish_texts(conn, "a worker", [written])
@@ -140,20 +140,20 @@ def keep_weights(folder: Path) -> Path:
 def add_predictions(engine: Engine, count: int) -> None:
     """That many more predictions of the run of `fill`, of its stocks and later sessions."""
     with transaction(engine) as conn:
-        ids = conn.execute(sa.select(schema.instrument.c.id).where(schema.instrument.c.symbol.in_(STOCKS))).scalars()
+        ids = conn.execute(sa.select(tables.instrument.c.id).where(tables.instrument.c.symbol.in_(STOCKS))).scalars()
         targets = pd.bdate_range("2024-01-08", periods=-(-count // len(STOCKS)))
         keys = pd.MultiIndex.from_product([targets, list(ids)], names=["target", "instrument_id"])
         frame = keys.to_frame(index=False).head(count)
         frame["probability"] = np.random.default_rng(17).random(count)
         frame = frame.assign(run_id="first", as_of=AS_OF, spread=np.nan, known_at=MOMENT, made_at=MOMENT)
-        insert_frame(conn, schema.prediction, frame)
+        insert_frame(conn, tables.prediction, frame)
 
 
 def contents(engine: Engine) -> dict[str, list[tuple[object, ...]]]:
     """Every row of every table, as Python values, in the order of its key, strings by their characters."""
     found = {}
     with reading(engine) as conn:
-        for table in schema.metadata.sorted_tables:
+        for table in tables.metadata.sorted_tables:
             rows = [tuple(each) for each in conn.execute(sa.select(table))]
             found[table.name] = sorted(rows, key=lambda row: [repr(value) for value in row])
     assert all(found.values()), f"a table of {location(engine)} has no row"

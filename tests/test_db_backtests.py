@@ -10,6 +10,7 @@ from made_backtest_rows import COUNTS, NAME, NOW, attention, backtest, fold, por
 from sqlalchemy import Engine
 from test_db_predictions import NEXT, STOCKS, TARGET, predictions, run
 
+from db import tables
 from db.admin.copying import table_counts
 from db.connection.user_sql import select
 from db.engine import reading, transaction
@@ -17,7 +18,6 @@ from db.errors import StoreError, StoreUsageError
 from db.rows import attention as stored_attention
 from db.rows import backtests, markets, runs
 from db.rows import predictions as stored_predictions
-from db.tables import schema
 from db.views.dictionary import data_dictionary
 from db.views.views import VIEW_COLUMNS
 
@@ -259,6 +259,6 @@ def test_a_backtest_is_no_night(store: Engine, reader: Engine) -> None:
 def test_the_data_dictionary_explains_the_tables_and_views_of_backtests() -> None:
     written = data_dictionary()
     for name in TABLES:
-        assert f"**`{name}`** (table): {schema.metadata.tables[name].comment}" in written
+        assert f"**`{name}`** (table): {tables.metadata.tables[name].comment}" in written
     for name in ("backtest_summary", "attention"):
         assert f"**`{name}`** (view)" in written

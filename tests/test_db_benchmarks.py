@@ -9,16 +9,16 @@ import pytest
 from sqlalchemy import Engine
 from test_db_predictions import run
 
+from db import tables
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.rows import benchmarks, markets, predictions, runs
-from db.tables import schema
 from db.views.views import VIEW_COLUMNS
 
 NAME = "toy-1a2b3c4d"
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
-FIGURES = [each.name for each in schema.benchmark_score.c if isinstance(each.type, type(schema.score.c.acc.type))]
+FIGURES = [each.name for each in tables.benchmark_score.c if isinstance(each.type, type(tables.score.c.acc.type))]
 KEPT, DROPPED = {"hidden": 64, "betas": [0.1, 1]}, {"hidden": 32, "betas": []}
 
 

@@ -14,13 +14,13 @@ from made_stores import MOMENT, add_predictions, contents, fill
 from sqlalchemy import Engine
 from test_db_predictions import STOCKS, predictions, run
 
+from db import tables
 from db.admin import copying
 from db.admin.copying import copy_store, snapshot, table_counts, write_snapshot
 from db.engine import open_engine, reading, require_current, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
 from db.rows import predictions as stored_predictions
 from db.rows import runs
-from db.tables import schema
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_copy_of_a_copy_is_the_store(filled: Engine, engine: Engine, tmp_path:
     again = open_engine(f"sqlite:///{tmp_path}/again.sqlite")
     copy(engine, again)
     assert contents(again) == contents(filled)
-    for table in schema.metadata.sorted_tables:
+    for table in tables.metadata.sorted_tables:
         asked = sa.text(f"select * from {table.name} order by {', '.join(c.name for c in table.primary_key)}")
         with reading(filled) as one, reading(again) as other:
             assert one.execute(asked).all() == other.execute(asked).all(), "text of JSON and moments, as it was"
@@ -69,7 +69,7 @@ def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> Non
     copy(filled, engine)
     new = {"market": "toy", "symbol": "new", "kind": "stock", "source_symbol": "new"}
     with transaction(engine) as conn:
-        conn.execute(sa.insert(schema.instrument), [new])
+        conn.execute(sa.insert(tables.instrument), [new])
     assert counts(engine)["instrument"] == counts(filled)["instrument"] + 1
 
 

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine, make_url
 
+from db import tables
 from db.admin.copying import table_counts
 from db.connection.user_sql import select
 from db.engine import (
@@ -25,7 +26,6 @@ from db.engine import (
     upgrade,
 )
 from db.errors import StoreError, StoreUsageError
-from db.tables import schema
 
 WRITERS, ROUNDS = 3, 7
 
@@ -139,14 +139,14 @@ def test_a_reader_cannot_write(engine: Engine, reader: Engine) -> None:
     assert is_read_only(reader)
     assert not is_read_only(engine)
     with pytest.raises(StoreError, match=r"(?i)read-?only"), transaction(reader) as conn:
-        conn.execute(sa.insert(schema.instrument), [stock("A")])
+        conn.execute(sa.insert(tables.instrument), [stock("A")])
     assert count(engine) == 0
 
 
 def test_a_reader_sees_what_was_written_after_it_opened(engine: Engine, reader: Engine) -> None:
     assert count(reader) == 0
     with transaction(engine) as conn:
-        conn.execute(sa.insert(schema.instrument), [stock("A")])
+        conn.execute(sa.insert(tables.instrument), [stock("A")])
     assert count(reader) == 1
 
 
@@ -162,7 +162,7 @@ def test_a_reader_sees_what_was_written_after_it_opened(engine: Engine, reader: 
 )
 def test_sql_of_a_user_writes_nothing(engine: Engine, reader: Engine, sql: str) -> None:
     with transaction(engine) as conn:
-        conn.execute(sa.insert(schema.instrument), [stock("A")])
+        conn.execute(sa.insert(tables.instrument), [stock("A")])
     with pytest.raises(StoreUsageError):
         select(reader, sql)
     assert count(engine) == 1
@@ -180,7 +180,7 @@ def test_sql_of_a_user_writes_nothing(engine: Engine, reader: Engine, sql: str) 
 )
 def test_a_user_cannot_lift_the_ban_on_writing(engine: Engine, reader: Engine, lifted: str) -> None:
     with transaction(engine) as conn:
-        conn.execute(sa.insert(schema.instrument), [stock("A")])
+        conn.execute(sa.insert(tables.instrument), [stock("A")])
     with pytest.raises(StoreUsageError):
         select(reader, lifted)
     assert count(engine) == 1
@@ -214,8 +214,8 @@ def test_sql_of_a_user_gives_numbers_and_keeps_percent_signs(reader: Engine) -> 
 def test_a_failed_transaction_leaves_nothing_behind(engine: Engine) -> None:
     def write_twice() -> None:
         with transaction(engine) as conn:
-            conn.execute(sa.insert(schema.instrument), [stock("A")])
-            conn.execute(sa.insert(schema.instrument), [stock("A")])
+            conn.execute(sa.insert(tables.instrument), [stock("A")])
+            conn.execute(sa.insert(tables.instrument), [stock("A")])
 
     with pytest.raises(StoreError, match=r"(?i)unique"):
         write_twice()
@@ -229,7 +229,7 @@ def test_two_writers_lose_nothing(engine: Engine) -> None:
         for _ in range(ROUNDS):
             with transaction(engine) as conn:
                 stored = table_counts(conn)["instrument"]
-                conn.execute(sa.insert(schema.instrument), [stock(f"S{stored}")])
+                conn.execute(sa.insert(tables.instrument), [stock(f"S{stored}")])
 
     writers = [threading.Thread(target=write) for _ in range(WRITERS)]
     for writer in writers:
@@ -254,7 +254,7 @@ def make_store(url: str) -> None:
     engine = open_engine(url)
     prepare(engine)
     with transaction(engine) as conn:
-        conn.execute(sa.insert(schema.instrument), [stock(f"S{os.getpid()}")])
+        conn.execute(sa.insert(tables.instrument), [stock(f"S{os.getpid()}")])
 
 
 def test_processes_that_make_the_same_store_at_once_all_succeed(store_url: str) -> None:
@@ -279,7 +279,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_half_written(tmp_path: Path) -> 
     engine.dispose()
     sa.event.listen(engine, "connect", limit)
     with pytest.raises(StoreError, match=r"disk is full .free some space"), transaction(engine) as conn:
-        conn.execute(sa.insert(schema.instrument), [stock(f"S{each}" * 97) for each in range(997)])
+        conn.execute(sa.insert(tables.instrument), [stock(f"S{each}" * 97) for each in range(997)])
     assert count(engine) == 0
 
 

@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 from test_db_predictions import AS_OF, NEXT, STOCKS, TARGET, predictions, run
 
+from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.rows import attention, backtests, calibration, markets, runs
 from db.rows import predictions as stored_predictions
-from db.tables import schema
 
 NOW = datetime(2024, 1, 9, 2, 30, tzinfo=UTC)
 RULES = {"always_up": True, "index_reversal": False, "index_below_mean20": None}
@@ -105,7 +105,7 @@ def test_rules_calls_are_kept_once(store: Engine) -> None:
     with transaction(store) as conn:
         assert stored_predictions.save_rule_calls(conn, "toy", given) == 1
         assert stored_predictions.save_rule_calls(conn, "toy", given.assign(index_reversal=True)) == 0
-        kept = conn.execute(sa.select(schema.rule_call.c.index_reversal)).scalars().all()
+        kept = conn.execute(sa.select(tables.rule_call.c.index_reversal)).scalars().all()
     assert kept == [RULES["index_reversal"]]
 
 

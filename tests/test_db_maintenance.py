@@ -13,12 +13,12 @@ from made_stores import MOMENT, fill
 from sqlalchemy import Engine
 from test_db_predictions import STOCKS, TARGET, predictions, run
 
+from db import tables
 from db.admin.checks import LAWS, Finding, check_store
 from db.connection.locks import market_lock
 from db.engine import open_engine, prepare, reading, transaction
 from db.rows import markets, runs
 from db.rows import predictions as stored_predictions
-from db.tables import schema
 
 NIGHTS = 40
 
@@ -83,7 +83,7 @@ def test_no_more_rows_are_named_than_can_be_read(engine: Engine) -> None:
         for day in range(7):
             night = {"market": "toy", "as_of": date(2024, 2, 1 + day), "target": date(2024, 3, 1), "source": "files"}
             night |= {"status": "complete", "run_id": "first", "predictions": 9, "started_at": MOMENT}
-            conn.execute(sa.insert(schema.night), night)
+            conn.execute(sa.insert(tables.night), night)
     law = findings(engine)["a complete night has as many predictions as it says"]
     assert (law.state, len(law.found), law.more) == ("failed", 5, True)
 

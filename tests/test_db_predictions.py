@@ -8,11 +8,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
+from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
 from db.rows import markets, nights, outcomes, runs
 from db.rows import predictions as stored_predictions
-from db.tables import schema
 
 STOCKS = ["A", "B", "C"]
 AS_OF, TARGET, NEXT = pd.Timestamp("2024-01-04"), pd.Timestamp("2024-01-05"), pd.Timestamp("2024-01-08")
@@ -216,7 +216,7 @@ def test_a_closed_nights_calls_wait_for_their_outcome(store: Engine) -> None:
 def test_an_outcome_is_stored_once_and_corrected_when_it_changes(store: Engine) -> None:
     def stored() -> tuple[list[float], list[datetime]]:
         with reading(store) as conn:
-            rows = conn.execute(sa.select(schema.outcome.c.move, schema.outcome.c.recorded_at)).all()
+            rows = conn.execute(sa.select(tables.outcome.c.move, tables.outcome.c.recorded_at)).all()
         return [each[0] for each in rows], [each[1] for each in rows]
 
     save_outcomes(store)
@@ -236,9 +236,9 @@ def test_of_many_outcomes_the_new_are_added_and_the_changed_updated(store: Engin
 
     assert saved(happened.iloc[1:], NOW) == 2
     assert saved(happened.assign(move=[0.01, 0.02, 0.01]), LATER) == 1
-    asked = sa.select(schema.outcome.c.move, schema.outcome.c.known_at, schema.outcome.c.recorded_at)
+    asked = sa.select(tables.outcome.c.move, tables.outcome.c.known_at, tables.outcome.c.recorded_at)
     with reading(store) as conn:
-        rows = [tuple(each) for each in conn.execute(asked.order_by(schema.outcome.c.instrument_id))]
+        rows = [tuple(each) for each in conn.execute(asked.order_by(tables.outcome.c.instrument_id))]
     assert rows == [(0.01, LATER, LATER), (0.02, LATER, LATER), (0.01, NOW, NOW)]
     with pytest.raises(StoreError, match="A 2024-01-05 is given twice"):
         saved(pd.concat([happened, happened]), NOW)

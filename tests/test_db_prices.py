@@ -8,10 +8,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
+from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
 from db.rows import markets, prices
-from db.tables import schema
 
 SYMBOLS = ("A", "B", "^TOY")
 SESSIONS = pd.bdate_range("2024-01-01", periods=5).as_unit("ns")
@@ -155,7 +155,7 @@ def test_the_tables_themselves_refuse_a_bad_price(store: Engine) -> None:
     row = {"instrument_id": 1, "session": FIRST, "known_at": MONDAY, "source": "files", "close": 0.0}
     for close in (0.0, None, float("nan")):
         with pytest.raises(StoreError, match=r"(?i)check|null"), transaction(store) as conn:
-            conn.execute(sa.insert(schema.price), [row | {"close": close, "volume": -1.0}])
+            conn.execute(sa.insert(tables.price), [row | {"close": close, "volume": -1.0}])
 
 
 def test_a_bar_given_twice_is_refused(store: Engine) -> None:
@@ -171,7 +171,7 @@ def test_a_symbol_that_was_never_stored_is_named(store: Engine) -> None:
 def test_a_bar_needs_an_instrument(store: Engine) -> None:
     row = {"instrument_id": 97, "session": FIRST, "known_at": MONDAY, "close": 1.0, "source": "files"}
     with pytest.raises(StoreError, match=r"(?i)foreign key"), transaction(store) as conn:
-        conn.execute(sa.insert(schema.price), [row])
+        conn.execute(sa.insert(tables.price), [row])
 
 
 def test_a_session_with_a_time_of_day_is_refused(store: Engine) -> None:

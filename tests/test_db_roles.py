@@ -9,12 +9,12 @@ import sqlalchemy as sa
 from made_roles import NAME, SECOND, as_role, run
 from sqlalchemy import Engine, make_url, text
 
+from db import tables
 from db.admin.roles import grant_reader
 from db.connection.locks import market_lock
 from db.connection.user_sql import select
 from db.engine import open_engine, require_current, transaction
 from db.errors import StoreUsageError
-from db.tables import schema
 from db.views.views import VIEW_SQL
 
 pytest_plugins = ("made_roles",)
@@ -47,7 +47,7 @@ def test_a_reader_asks_as_dtml_query_does(store: tuple[Engine, str], analyst: En
 
 
 def test_a_reader_reads_no_table(analyst: Engine) -> None:
-    for table in schema.metadata.tables:
+    for table in tables.metadata.tables:
         with pytest.raises(sa.exc.ProgrammingError, match=f"permission denied for table {table}"):
             run(analyst, f"select 1 from {table}")
 
@@ -143,11 +143,11 @@ def test_who_has_something_in_the_database_keeps_what_the_public_loses(store: tu
 @pytest.mark.parametrize("store", ["public"], indirect=True)
 def test_the_owner_of_the_tables_still_writes_in_bulk(store: tuple[Engine, str]) -> None:
     """Which takes a temporary table, a right that the public no longer has."""
-    run(store[0], "create role owner login", *(f"alter table {each} owner to owner" for each in schema.metadata.tables))
+    run(store[0], "create role owner login", *(f"alter table {each} owner to owner" for each in tables.metadata.tables))
     grant_reader(store[0], NAME)
     run(as_role(store[1], "owner"), "create temporary table mine (x integer)", "create table kept (x integer)")
     run(as_role(store[1], "owner"), "drop table kept")
-    run(store[0], *(f"alter table {each} owner to postgres" for each in schema.metadata.tables))
+    run(store[0], *(f"alter table {each} owner to postgres" for each in tables.metadata.tables))
     run(store[0], "drop owned by owner")
 
 

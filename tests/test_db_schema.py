@@ -1,4 +1,4 @@
-"""Migrations make what db.tables.schema and db.views.views say, on both engines, and every column is explained."""
+"""Migrations make what db.tables and db.views say, on both engines, and every column is explained."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -12,9 +12,10 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 
+from db import tables
 from db.engine import MIGRATIONS, open_engine, prepare, reading, require_current, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
-from db.tables import schema
+from db.migrations import REVISION
 from db.views.views import VIEW_COLUMNS, VIEW_SQL
 
 FACTS = {"membership", "price", "refused_bar", "prediction", "outcome", "score", "night"}
@@ -43,7 +44,7 @@ def tables_and_views(engine: Engine) -> tuple[set[str], set[str]]:
 def test_the_migrations_make_the_tables_of_the_schema(engine: Engine) -> None:
     with reading(engine) as conn:
         context = MigrationContext.configure(conn, opts={"compare_server_default": True})
-        assert compare_metadata(context, schema.metadata) == []
+        assert compare_metadata(context, tables.metadata) == []
 
 
 def test_the_migrations_make_the_checks_of_the_schema(engine: Engine, tmp_path: Path) -> None:
@@ -54,8 +55,8 @@ def test_the_migrations_make_the_checks_of_the_schema(engine: Engine, tmp_path: 
         with transaction(engine) as conn:
             conn.exec_driver_sql("create schema direct")
         direct, place = engine.execution_options(schema_translate_map={None: "direct"}), "direct"
-    schema.metadata.create_all(direct)
-    for table in schema.metadata.tables:
+    tables.metadata.create_all(direct)
+    for table in tables.metadata.tables:
         migrated, made = (
             sorted((each["name"], each["sqltext"]) for each in sa.inspect(one).get_check_constraints(table, where))
             for one, where in ((engine, None), (direct, place))
@@ -65,13 +66,13 @@ def test_the_migrations_make_the_checks_of_the_schema(engine: Engine, tmp_path: 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_facts_lie_in_the_order_of_their_keys(engine: Engine) -> None:
-    for table in schema.metadata.tables:
+    for table in tables.metadata.tables:
         options = sa.inspect(engine).get_table_options(table)
         assert options == ({"sqlite_with_rowid": False} if table in FACTS else {})
 
 
 def test_the_schema_names_the_newest_migration() -> None:
-    assert ScriptDirectory.from_config(alembic()).get_current_head() == schema.REVISION
+    assert ScriptDirectory.from_config(alembic()).get_current_head() == REVISION
 
 
 def test_the_first_revision_stays_as_it_was() -> None:
@@ -80,7 +81,7 @@ def test_the_first_revision_stays_as_it_was() -> None:
 
 
 def test_the_migrations_make_every_table_and_view(engine: Engine) -> None:
-    assert tables_and_views(engine) == (set(schema.metadata.tables), set(VIEW_SQL))
+    assert tables_and_views(engine) == (set(tables.metadata.tables), set(VIEW_SQL))
 
 
 @pytest.mark.parametrize("revision", ["0012", "9999"])
@@ -99,7 +100,7 @@ def test_a_store_that_lacks_a_table_of_its_schema_is_left_alone(store_url: str) 
     with transaction(engine) as conn:
         conn.execute(sa.text("create table alembic_version (version_num varchar(32) primary key)"))
         conn.execute(sa.text("insert into alembic_version values ('0001')"))
-        for table in (schema.instrument, schema.membership, schema.price, schema.refused_bar):
+        for table in (tables.instrument, tables.membership, tables.price, tables.refused_bar):
             table.create(conn)
     for use in (require_current, prepare, upgrade):
         with pytest.raises(StoreError, match=r"0001 without its table alert\. Perhaps .* before 0\.1\.0: .* damaged: "):
@@ -157,7 +158,7 @@ def test_every_column_of_every_view_is_documented(engine: Engine) -> None:
 
 
 def test_every_table_and_column_says_what_it_means() -> None:
-    for table in schema.metadata.tables.values():
+    for table in tables.metadata.tables.values():
         assert str(table.comment).endswith(".")
         for column in table.c:
             assert str(column.comment).endswith("."), column

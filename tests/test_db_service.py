@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from made_stores import fill
 from sqlalchemy import Connection, Engine
 
+from db import tables
 from db.admin.checks import check_store
 from db.admin.redating import MOMENTS, redate
 from db.connection.frames import frame
@@ -20,7 +21,6 @@ from db.connection.locks import market_lock
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreBusyError, StoreError
 from db.rows import alerts, fetches, markets, prices
-from db.tables import schema
 
 DAY = date(2024, 1, 5)
 SOON = datetime(2124, 1, 5, tzinfo=UTC)  # a machine whose clock is a century fast
@@ -42,7 +42,7 @@ def test_a_fetch_is_known_later_than_every_one_before_it_whatever_the_clock_says
         assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
         assert fetches.next_known_at(conn, "other") < soon
     with reading(engine) as conn:
-        kept = frame(conn, sa.select(schema.price_fetch)).to_dict("records")
+        kept = frame(conn, sa.select(tables.price_fetch)).to_dict("records")
     assert kept == [FETCH | LISTS | {"known_at": pd.Timestamp(soon), "as_of": pd.Timestamp(DAY)}]
 
 
@@ -188,7 +188,7 @@ def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -
         assert found["sent_at"].isna().tolist() == [True, True, False, True]
         assert found["sent_at"].iloc[2] == pd.Timestamp(SOON)
         assert found["raised_at"].tolist() == [pd.Timestamp(moment - timedelta(hours=1)), *[pd.Timestamp(moment)] * 3]
-        assert list(found) == [each.name for each in schema.alert.c]
+        assert list(found) == [each.name for each in tables.alert.c]
         assert alerts.alerts(conn, unsent=True)["message"].tolist() == ["3", "2", "1"]
         assert alerts.alerts(conn, "far")["message"].tolist() == ["2"]
 
@@ -202,7 +202,7 @@ def test_the_last_fetch_of_the_market_counts_and_the_clock_where_that_is_later(e
             assert fetches.save_fetch(conn, FETCH | LISTS | {"market": market, "known_at": moments[0], "asked": 0}) == 0
         assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
         assert abs(fetches.next_known_at(conn, "far") - datetime.now(UTC)) < timedelta(minutes=1)
-        kept = frame(conn, sa.select(schema.price_fetch))
+        kept = frame(conn, sa.select(tables.price_fetch))
     assert (len(kept), set(kept["asked"])) == (4, {2})
 
 

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 from test_db_translations import seen
 
+from db import tables
 from db.admin.copying import copy_store, snapshot
 from db.engine import open_engine, reading, transaction
 from db.errors import StoreError, StoreUsageError
@@ -29,7 +30,6 @@ from db.rows.translation_queue import (
     renew,
     take_texts,
 )
-from db.tables import schema
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 WORKERS, TEXTS = 8, 200
@@ -56,7 +56,7 @@ def finished(engine: Engine, worker: str, ids: list[int]) -> int:
 
 def rows(engine: Engine) -> list[dict[str, Any]]:
     with reading(engine) as conn:
-        found = conn.execute(sa.select(schema.translation_text).order_by(schema.translation_text.c.id)).mappings()
+        found = conn.execute(sa.select(tables.translation_text).order_by(tables.translation_text.c.id)).mappings()
         return [dict(each) for each in found]
 
 
@@ -81,7 +81,7 @@ def test_a_copied_queue_goes_on_numbering_and_no_number_is_given_twice(engine: E
     assert rows(target) == rows(engine)
     for each in (engine, target):
         with transaction(each) as conn:
-            conn.execute(sa.delete(schema.translation_text))
+            conn.execute(sa.delete(tables.translation_text))
             conn.exec_driver_sql(PLAIN)
         assert [row["id"] for row in rows(each)] == [2]
 
@@ -179,7 +179,7 @@ def test_a_text_whose_workers_all_die_is_failed(engine: Engine) -> None:
 def test_the_store_itself_keeps_the_queue_whole(engine: Engine, values: dict[str, object]) -> None:
     queued(engine)
     with pytest.raises(StoreError, match=r"(?i)check|null"), transaction(engine) as conn:
-        conn.execute(sa.update(schema.translation_text).values(values))
+        conn.execute(sa.update(tables.translation_text).values(values))
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)

@@ -7,6 +7,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
+from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
 from db.rows.translation_queue import (
@@ -20,7 +21,6 @@ from db.rows.translation_queue import (
     renew,
     take_texts,
 )
-from db.tables import schema
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 SOON = timedelta(minutes=1)
@@ -29,7 +29,7 @@ NAMES = ("status", "taken_by", "taken_until", "attempts", "finished_at", "reason
 
 def rows(engine: Engine) -> dict[int, dict[str, Any]]:
     with reading(engine) as conn:
-        asked = sa.select(schema.translation_text).order_by(schema.translation_text.c.id)
+        asked = sa.select(tables.translation_text).order_by(tables.translation_text.c.id)
         return {each["id"]: dict(each) for each in conn.execute(asked).mappings()}
 
 
@@ -123,7 +123,7 @@ def test_leases_end_for_the_models_asked_for_and_not_before_their_time(held: Eng
 
 
 def test_a_text_that_was_taken_three_times_is_failed_when_its_lease_ends(held: Engine) -> None:
-    texts = schema.translation_text
+    texts = tables.translation_text
     with transaction(held) as conn:
         conn.execute(sa.update(texts).where(texts.c.id.in_([1, 3])).values(attempts=3))
         conn.execute(sa.update(texts).where(texts.c.id == 3).values(taken_until=NOW + timedelta(days=1)))

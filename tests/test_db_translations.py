@@ -8,18 +8,18 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
+from db import tables
 from db.connection.frames import frame
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.rows import translation_queue, translations
-from db.tables import schema
 from db.views.typed_views import view
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
-STORED_MODELS = sa.select(schema.translation_model).order_by(schema.translation_model.c.name)
-STORED_STEPS = sa.select(schema.translation_progress).order_by(schema.translation_progress.c.step)
+STORED_MODELS = sa.select(tables.translation_model).order_by(tables.translation_model.c.name)
+STORED_STEPS = sa.select(tables.translation_progress).order_by(tables.translation_progress.c.step)
 
 
 def model(name: str = "en-de", **changed: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_progress_is_stored_once_a_step_and_can_be_begun_again(engine: Engine) -
         assert translations.save_progress(conn, [progress(100), progress(200)]) == 2
         assert translations.save_progress(conn, [progress(200, validation_bleu=1.5), progress(300)]) == 1
         translations.save_progress(conn, [progress(100, model="other")])
-        kept = frame(conn, STORED_STEPS.where(schema.translation_progress.c.model == "en-de"))
+        kept = frame(conn, STORED_STEPS.where(tables.translation_progress.c.model == "en-de"))
         assert kept["step"].tolist() == [100, 200, 300]
         assert kept["tokens"].tolist()[2] == 30_000_000_000
         assert kept["validation_bleu"].tolist()[1] == 1.5
@@ -103,7 +103,7 @@ def test_scores_go_with_the_weights_that_they_are_of_and_those_of_other_models_s
             ["en-de", pd.Timestamp(NOW)],
             ["en-de", pd.Timestamp(LATER)],
         ]
-        assert list(kept) == [each.name for each in schema.translation_score.c if each.name != "search_text"]
+        assert list(kept) == [each.name for each in tables.translation_score.c if each.name != "search_text"]
         assert translations.save_model(conn, model(checkpoint_hash="others", tokenizer_hash="others")) == 0
         assert translations.scores(conn)["model"].tolist() == ["de-en"]
 
@@ -123,9 +123,9 @@ def test_when_a_step_was_and_how_fast_is_alone_no_news(engine: Engine) -> None:
 def test_the_store_itself_keeps_no_score_twice(engine: Engine, against: str | None) -> None:
     row = score(against=against, search_text="{}")
     with transaction(engine) as conn:
-        conn.execute(sa.insert(schema.translation_score), [row])
+        conn.execute(sa.insert(tables.translation_score), [row])
     with pytest.raises(StoreError, match=r"(?i)unique"), transaction(engine) as conn:
-        conn.execute(sa.insert(schema.translation_score), [row])
+        conn.execute(sa.insert(tables.translation_score), [row])
 
 
 def test_the_views_name_languages_when_the_model_is_stored_and_its_newest_score(engine: Engine) -> None:

@@ -9,10 +9,10 @@ from made_stores import contents, fill
 from sqlalchemy import Engine
 from test_db_schema import tables_and_views
 
+from db import tables as schema
 from db.admin.checks import check_store
 from db.engine import open_engine, prepare, reading, require_current, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
-from db.tables import schema
 from db.views.views import VIEW_COLUMNS
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine
 from test_db_nights import scores
 from test_db_predictions import AS_OF, NEXT, STOCKS, TARGET, predictions, run
 
+from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records, upsert, upsert_frame
 from db.connection.differences import alongside, differ, is_stored
 from db.engine import reading, transaction
@@ -19,7 +20,6 @@ from db.errors import StoreError, StoreUsageError
 from db.rows import markets, nights, outcomes, prices, runs
 from db.rows import predictions as stored_predictions
 from db.rows import scores as stored_scores
-from db.tables import schema
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = NOW + timedelta(hours=23)
@@ -48,7 +48,7 @@ def refused(store: Engine, words: str, write: Any, *given: Any, **named: Any) ->
 
 def test_every_column_of_an_instrument_is_kept(store: Engine) -> None:
     with reading(store) as conn:
-        kept = table(conn, schema.instrument)
+        kept = table(conn, tables.instrument)
     assert kept[:3] == [(n, "toy", s, "stock", s, None, "Tin", None) for n, s in enumerate(STOCKS, start=1)]
     assert [(each[1], each[2]) for each in kept[3:]] == [("far", s) for s in STOCKS]
 
@@ -58,7 +58,7 @@ def test_the_earliest_session_ever_asked_of_a_symbol_is_kept_market_by_market(st
     with transaction(store) as conn:
         markets.note_asked(conn, "toy", first)
         markets.note_asked(conn, "toy", {"A": date(2024, 1, 2), "B": date(2024, 1, 3)})
-        asked = table(conn, schema.instrument, "market", "symbol", "asked_from")
+        asked = table(conn, tables.instrument, "market", "symbol", "asked_from")
     assert asked[:3] == [("toy", s, d) for s, d in zip(STOCKS, [date(2024, 1, 2)] * 2 + [None], strict=True)]
     assert [each[2] for each in asked[3:]] == [None] * 3
 
@@ -70,7 +70,7 @@ def test_stays_are_numbered_by_their_beginning_and_those_of_other_markets_stay(s
         assert markets.save_memberships(conn, "far", listed) == 3
         assert markets.save_memberships(conn, "toy", listed) == 3
         assert markets.save_memberships(conn, "toy", listed.iloc[1:].assign(source="w")) == 0
-        rows = table(conn, schema.membership)
+        rows = table(conn, tables.membership)
     assert rows == [
         (1, 1, None, None, "w"),
         (1, 2, date(2021, 5, 1), None, "w"),
@@ -93,7 +93,7 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
         assert save(conn, "toy", bars(close=[2.0, 3.0]), source="yahoo", known_at=LATER) == 1
         pennies = bars(**dict.fromkeys(("open", "high", "low", "close", "adj_close"), 0.0001))
         assert save(conn, "far", pennies, source="files", known_at=LATER) == 2
-        kept = table(conn, schema.price, "instrument_id", "session", "known_at", "close", "source")
+        kept = table(conn, tables.price, "instrument_id", "session", "known_at", "close", "source")
     a, b = AS_OF.date(), TARGET.date()
     assert kept == [
         (1, a, NOW, 2.0, "files"),
@@ -117,7 +117,7 @@ def test_the_first_finding_of_a_refused_bar_stands_with_all_its_columns(store: E
         assert save(conn, "toy", found, source="files", known_at=NOW) == 1
         assert save(conn, "toy", found.assign(value="other"), source="files", known_at=LATER) == 0
         assert save(conn, "toy", found, source="yahoo", known_at=LATER) == 1
-        rows = table(conn, schema.refused_bar)
+        rows = table(conn, tables.refused_bar)
     assert rows == [
         (1, TARGET.date(), "files", "stale", "volume=0.0", NOW),
         (1, TARGET.date(), "yahoo", "stale", "volume=0.0", LATER),
@@ -131,7 +131,7 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
         save = stored_predictions.save_predictions
         assert save(conn, "toy", given, known_at=NOW, made_at=LATER) == 3
         assert save(conn, "far", predictions(target=NEXT), known_at=NOW, made_at=LATER) == 3
-        rows = table(conn, schema.prediction)
+        rows = table(conn, tables.prediction)
     told = (AS_OF.date(), 0.25, 0.125, NOW, LATER, 0.3, 0.1, 0.4, 0.0)
     assert rows[0] == ("first", TARGET.date(), 1, *told)
     assert rows[1][-1] is None
@@ -157,8 +157,8 @@ def test_outcomes_and_scores_of_another_market_are_other_rows(store: Engine) -> 
         for market, at in (("toy", NOW), ("far", LATER)):
             assert outcomes.save_outcomes(conn, market, happened[::-1], known_at=NOW, recorded_at=at) == 3
             assert stored_scores.save_scores(conn, market, scores(), scored_at=at) == 2
-        rows = table(conn, schema.outcome)
-        assert [each[0] for each in table(conn, schema.score)] == ["far"] * 2 + ["toy"] * 2
+        rows = table(conn, tables.outcome)
+        assert [each[0] for each in table(conn, tables.score)] == ["far"] * 2 + ["toy"] * 2
         assert stored_scores.scores(conn, "far")["scored_at"].tolist() == [pd.Timestamp(LATER)] * 2
     assert rows[0] == (1, TARGET.date(), -0.01, False, -1, NOW, NOW)
     assert rows[5] == (6, TARGET.date(), 0.02, True, 1, NOW, LATER)
@@ -186,7 +186,7 @@ def test_a_night_that_begins_or_ends_changes_no_other_and_keeps_all_that_is_told
         end(conn, "toy", TARGET.date(), "complete_with_gaps", **told)
         assert start(conn, "toy", TARGET.date(), started_at=LATER) == 0
         assert start(conn, "toy", AS_OF.date(), started_at=LATER, source="yahoo", target=NEXT.date()) == 0
-        rows = table(conn, schema.night, *names)
+        rows = table(conn, tables.night, *names)
         ended = nights.night(conn, "toy", TARGET.date())
     assert rows == [
         ("far", TARGET.date(), TARGET.date() + DAY, "files", "running", NOW, None),
@@ -236,31 +236,31 @@ def test_rows_become_plain_values_of_their_column_types() -> None:
     frame = pd.DataFrame(
         {"as_of": [TARGET, pd.NaT], "fetched": [3.0, np.nan], "started_at": [pd.Timestamp(NOW), pd.NaT]}
     )
-    found = records(schema.night, frame.assign(market=["toy", None], gaps=[[1], None]))
+    found = records(tables.night, frame.assign(market=["toy", None], gaps=[[1], None]))
     assert found == [
         {"as_of": TARGET.date(), "fetched": 3, "started_at": NOW, "market": "toy", "gaps": [1]},
         dict.fromkeys(("as_of", "fetched", "started_at", "market", "gaps")),
     ]
     assert [type(found[0][name]) for name in ("as_of", "fetched", "started_at")] == [date, int, datetime]
-    assert records(schema.night, frame.head(0)) == []
+    assert records(tables.night, frame.head(0)) == []
     for wrong in (2.5, np.inf):
         with pytest.raises(StoreError, match=r"^night\.fetched takes whole numbers$"):
-            records(schema.night, frame.assign(fetched=wrong))
+            records(tables.night, frame.assign(fetched=wrong))
     for moment in (pd.Timestamp("2024-01-04 16:00"), pd.Timestamp("2024-01-04", tz="UTC")):
         with pytest.raises(StoreError, match=r"^night\.as_of takes dates, got times such as 2024-01-04 "):
-            records(schema.night, frame.assign(as_of=moment))
+            records(tables.night, frame.assign(as_of=moment))
 
 
 def test_upserts_count_what_is_new_and_a_stamp_alone_changes_nothing(store: Engine) -> None:
     symbols = [{"market": "toy", "symbol": s, "kind": "stock", "source_symbol": s} for s in ("A", "Z")]
     with transaction(store) as conn:
-        assert insert_missing(conn, schema.instrument, [], key=("market", "symbol")) == 0
-        assert insert_missing(conn, schema.instrument, symbols, key=("market", "symbol")) == 1
+        assert insert_missing(conn, tables.instrument, [], key=("market", "symbol")) == 0
+        assert insert_missing(conn, tables.instrument, symbols, key=("market", "symbol")) == 1
         renamed = [each | {"source_symbol": "new", "kind": "index"} for each in symbols]
-        assert upsert(conn, schema.instrument, renamed, key=("market", "symbol"), stamps=("source_symbol",)) == 0
+        assert upsert(conn, tables.instrument, renamed, key=("market", "symbol"), stamps=("source_symbol",)) == 0
         same = [each | {"source_symbol": "newer"} for each in renamed]
-        assert upsert(conn, schema.instrument, same, key=("market", "symbol"), stamps=("source_symbol",)) == 0
-        kept = table(conn, schema.instrument, "market", "symbol", "source_symbol", "kind")
+        assert upsert(conn, tables.instrument, same, key=("market", "symbol"), stamps=("source_symbol",)) == 0
+        kept = table(conn, tables.instrument, "market", "symbol", "source_symbol", "kind")
     assert [each for each in kept if each[1] in "AZ"] == [
         ("toy", "A", "new", "index"),
         ("far", "A", "A", "stock"),
@@ -274,12 +274,12 @@ def test_many_rows_are_stored_in_one_transaction_as_often_as_one_likes(store: En
     frame = keys.assign(move=0.5, rise=True, label=1, known_at=NOW, recorded_at=NOW)
     stamps = ("known_at", "recorded_at")
     with transaction(store) as conn:
-        assert upsert_frame(conn, schema.outcome, frame.head(7), stamps=stamps) == 7
-        assert upsert_frame(conn, schema.outcome, frame.head(7).assign(known_at=LATER), stamps=stamps) == 0
-        assert upsert_frame(conn, schema.outcome, frame.head(9).assign(move=0.25, known_at=LATER), stamps=stamps) == 2
-        assert insert_frame(conn, schema.outcome, frame.iloc[9:]) == 60_024
-        counted = conn.execute(sa.select(sa.func.count(), sa.func.sum(schema.outcome.c.move))).one()
+        assert upsert_frame(conn, tables.outcome, frame.head(7), stamps=stamps) == 7
+        assert upsert_frame(conn, tables.outcome, frame.head(7).assign(known_at=LATER), stamps=stamps) == 0
+        assert upsert_frame(conn, tables.outcome, frame.head(9).assign(move=0.25, known_at=LATER), stamps=stamps) == 2
+        assert insert_frame(conn, tables.outcome, frame.iloc[9:]) == 60_024
+        counted = conn.execute(sa.select(sa.func.count(), sa.func.sum(tables.outcome.c.move))).one()
         assert tuple(counted) == (60_033, 0.25 * 9 + 0.5 * 60_024)
-        first = table(conn, schema.outcome)[:10]
+        first = table(conn, tables.outcome)[:10]
     assert {each[5] for each in first[:9]} == {LATER}
     assert first[9] == (1, date(1960, 1, 10), 0.5, True, 1, NOW, NOW)

@@ -14,8 +14,8 @@ from sqlalchemy import Engine
 from test_db_predictions import run
 
 from db.engine import open_engine, reading, require_current, transaction, upgrade
+from db.migrations import REVISION
 from db.rows import runs
-from db.tables.schema import REVISION
 
 pytest_plugins = ("made_db_commands",)
 

@@ -27,7 +27,7 @@ from made_dashboard import (
 )
 from sqlalchemy import event, text
 
-from db.tables import schema
+from db import tables as schema
 from flows.dashboard.app import link
 
 NIGHT, TARGET = (DAYS[day].date() for day in (15, 16))  # complete, of the first run

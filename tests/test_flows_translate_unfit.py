@@ -15,7 +15,7 @@ from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
 from db.rows import translation_queue
 from db.rows.translation_queue import MOST_CHARACTERS, queue_texts, take_texts
-from db.tables.translation_schema import LONGEST_TEXT
+from db.tables.translations import LONGEST_TEXT
 from flows.translating.flow import work_off
 from translation.decoding.beam_search import Search
 

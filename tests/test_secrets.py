@@ -14,9 +14,9 @@ from made_nights import small_market
 from made_webhook import TOKEN, Webhook, webhook
 from sqlalchemy import URL, Engine, create_engine, make_url
 
+from db import tables as schema
 from db.engine import location, open_engine
 from db.errors import StoreUsageError
-from db.tables import schema
 
 DTML = Path(sys.executable).with_name("dtml")
 PARTS = ("zebr4cut", "mang0pit", "quil1ton")  # of the password, each of which would give some of it away

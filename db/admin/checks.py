@@ -10,11 +10,12 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 from sqlalchemy import Engine, text
 
+from db import tables
 from db.connection.locks import market_lock
 from db.engine import reading, require_current
 from db.errors import StoreBusyError, StoreError
+from db.migrations import REVISION
 from db.rows import fetches
-from db.tables import schema
 
 SHOWN = 5  # offending rows that a finding names
 
@@ -138,7 +139,7 @@ def _asked(engine: Engine, check: str, sql: str) -> Finding:
 
 
 def _schema(engine: Engine) -> Finding:
-    check = f"the schema is this program's ({schema.REVISION})"
+    check = f"the schema is this program's ({REVISION})"
     try:
         require_current(engine)
     except StoreError as error:
@@ -161,7 +162,7 @@ def _dated_ahead(engine: Engine) -> Finding:
 def _interrupted(engine: Engine) -> Finding:
     """Nights that are left running although nobody is at their market."""
     check = "no night was interrupted"
-    table = schema.night
+    table = tables.night
     begun = sa.select(table.c.market, table.c.as_of, table.c.started_at).where(table.c.status == "running")
     try:
         with reading(engine) as conn:

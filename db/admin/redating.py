@@ -8,20 +8,20 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy import Column, ColumnElement, Connection
 
+from db import tables
 from db.rows.fetches import AHEAD
-from db.tables import schema
 
 # Every moment as known at which prices came, or which was the newest of those that something is made from.
 MOMENTS = (
-    schema.price_fetch.c.known_at,
-    schema.price.c.known_at,
-    schema.refused_bar.c.first_known_at,
-    schema.run.c.data_watermark,
-    schema.prediction.c.known_at,
-    schema.outcome.c.known_at,
-    schema.night.c.known_at,
-    schema.backtest.c.data_watermark,
-    schema.benchmark.c.data_watermark,
+    tables.price_fetch.c.known_at,
+    tables.price.c.known_at,
+    tables.refused_bar.c.first_known_at,
+    tables.run.c.data_watermark,
+    tables.prediction.c.known_at,
+    tables.outcome.c.known_at,
+    tables.night.c.known_at,
+    tables.backtest.c.data_watermark,
+    tables.benchmark.c.data_watermark,
 )
 
 
@@ -52,7 +52,7 @@ def _ahead(conn: Connection, column: Column[datetime], market: str, now: datetim
 
 def _of(column: Column[datetime], market: str) -> ColumnElement[bool]:
     """Whether a row is of a market: by its name, or by that of its instrument."""
-    columns, named = column.table.c, schema.instrument
+    columns, named = column.table.c, tables.instrument
     if "market" in columns:
         return columns["market"] == market
     mine = sa.select(named.c.id).where(named.c.market == market)

@@ -3,7 +3,7 @@
 from alembic import context
 
 from db.engine import open_engine, transaction
-from db.tables.schema import metadata
+from db.tables import metadata
 
 
 def _migrate() -> None:

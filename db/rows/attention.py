@@ -10,13 +10,13 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import insert_frame, upsert
 from db.connection.differences import alongside, differ, is_stored, named, require_distinct
 from db.connection.frames import frame, head, row
 from db.errors import StoreError
 from db.rows.markets import identified
 from db.rows.nights import COMPLETE
-from db.tables import schema
 from db.views.typed_views import view
 
 LOOKING = 2000  # stocks that look at one another on a night, at most
@@ -34,7 +34,7 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
     require_distinct(attention, ["run_id", "target", "symbol", "source"])
     key = ["run_id", "target", "instrument_id", "source_id"]
     rows = identified(conn, market, attention, source_id="source").sort_values(key)
-    table = schema.attention_weight
+    table = tables.attention_weight
     days = rows[["run_id", "target"]].drop_duplicates().itertuples(index=False)
     stored = [
         frame(conn, sa.select(table).where(table.c.run_id == run_id, table.c.target == target))
@@ -51,7 +51,7 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
 
 def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
     """Attention of a model on the session it predicted, by symbol and source: symbol, source, weight."""
-    table, looking, seen = schema.attention_weight, schema.instrument, schema.instrument.alias("seen")
+    table, looking, seen = tables.attention_weight, tables.instrument, tables.instrument.alias("seen")
     columns = (looking.c.symbol, seen.c.symbol.label("source"), table.c.weight)
     joined = table.join(looking, looking.c.id == table.c.instrument_id).join(seen, seen.c.id == table.c.source_id)
     mine = sa.select(*columns).select_from(joined).where(table.c.run_id == run_id, table.c.target == target)
@@ -60,12 +60,12 @@ def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
 
 def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:
     """Store or renew what is known of a run's attention, every column of explanation by name; 1 when it is new."""
-    return upsert(conn, schema.explanation, [dict(explained)], stamps=("made_at", "seconds"))
+    return upsert(conn, tables.explanation, [dict(explained)], stamps=("made_at", "seconds"))
 
 
 def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """What is known of a run's attention, every column of explanation; None when it was never measured."""
-    return row(conn, sa.select(schema.explanation).where(schema.explanation.c.run_id == run_id))
+    return row(conn, sa.select(tables.explanation).where(tables.explanation.c.run_id == run_id))
 
 
 def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date]]:

@@ -12,18 +12,18 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import insert_missing
 from db.connection.differences import save_figures
 from db.connection.frames import frame, row, rows_of
 from db.errors import StoreError
-from db.tables import schema
 
 COUNTS = ("stocks", "member_days", "without_price", "tried")
 
 
 def save_backtest(conn: Connection, backtest: Mapping[str, object]) -> int:
     """Begin a backtest: the columns of backtest that are known by then, by name. The first row of a name stands."""
-    return insert_missing(conn, schema.backtest, [dict(backtest)])
+    return insert_missing(conn, tables.backtest, [dict(backtest)])
 
 
 def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) -> int:
@@ -31,7 +31,7 @@ def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) ->
 
     Raises StoreError when that number is stored with another run or other sessions.
     """
-    table = schema.backtest_fold
+    table = tables.backtest_fold
     mine = sa.select(table).where(table.c.backtest_id == backtest_id, table.c.number == fold["number"])
     stored = row(conn, mine) or fold
     for name in ("run_id", "as_of", "first", "last", "predictions"):
@@ -62,9 +62,9 @@ def finish_backtest(
     """
     _close(conn, backtest_id, counts, {"finished_at": finished_at, "seconds": seconds})
     figures = (
-        (schema.backtest_score, scores),
-        (schema.backtest_return, returns),
-        (schema.backtest_portfolio, portfolios),
+        (tables.backtest_score, scores),
+        (tables.backtest_return, returns),
+        (tables.backtest_portfolio, portfolios),
     )
     why = "a finished backtest stands"
     return sum(save_figures(conn, table, "backtest_id", backtest_id, given, why=why) for table, given in figures)
@@ -72,12 +72,12 @@ def finish_backtest(
 
 def backtest(conn: Connection, backtest_id: str) -> dict[str, Any] | None:
     """One backtest, every column of backtest; None when there is none of that name."""
-    return row(conn, sa.select(schema.backtest).where(schema.backtest.c.id == backtest_id))
+    return row(conn, sa.select(tables.backtest).where(tables.backtest.c.id == backtest_id))
 
 
 def backtest_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """The folds that are done, by number: the columns of backtest_fold but backtest_id."""
-    return rows_of(conn, schema.backtest_fold, "backtest_id", backtest_id)
+    return rows_of(conn, tables.backtest_fold, "backtest_id", backtest_id)
 
 
 def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
@@ -85,7 +85,7 @@ def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
     Columns: run_id, as_of, target, symbol, probability, spread.
     """
-    made, fold, named_by = schema.prediction, schema.backtest_fold, schema.instrument
+    made, fold, named_by = tables.prediction, tables.backtest_fold, tables.instrument
     columns = (made.c.run_id, made.c.as_of, made.c.target, named_by.c.symbol, made.c.probability, made.c.spread)
     own = made.c.target.between(fold.c.first, fold.c.last)
     joined = fold.join(made, sa.and_(made.c.run_id == fold.c.run_id, own)).join(named_by)
@@ -95,22 +95,22 @@ def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
 def backtest_scores(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """Figures by slice, value, protocol, predictor: the columns of backtest_score but backtest_id."""
-    return rows_of(conn, schema.backtest_score, "backtest_id", backtest_id)
+    return rows_of(conn, tables.backtest_score, "backtest_id", backtest_id)
 
 
 def backtest_returns(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """Daily returns by portfolio and session: the columns of backtest_return but backtest_id."""
-    return rows_of(conn, schema.backtest_return, "backtest_id", backtest_id)
+    return rows_of(conn, tables.backtest_return, "backtest_id", backtest_id)
 
 
 def backtest_portfolios(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """Figures by portfolio: the columns of backtest_portfolio but backtest_id."""
-    return rows_of(conn, schema.backtest_portfolio, "backtest_id", backtest_id)
+    return rows_of(conn, tables.backtest_portfolio, "backtest_id", backtest_id)
 
 
 def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[np.float64]:
     """The Sharpe ratio a year of every portfolio that followed predictions in the market's other finished backtests."""
-    table, of = schema.backtest_portfolio, schema.backtest
+    table, of = tables.backtest_portfolio, tables.backtest
     joined = table.join(of, of.c.id == table.c.backtest_id)
     mine = (of.c.market == market, of.c.id != other_than, table.c.strategy.is_not(None), table.c.sharpe.is_not(None))
     statement = sa.select(table.c.sharpe).select_from(joined).where(*mine).order_by(of.c.id, table.c.portfolio)
@@ -119,7 +119,7 @@ def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[
 
 def _close(conn: Connection, backtest_id: str, counts: Mapping[str, int], ending: Mapping[str, object]) -> None:
     """Finish the row of a backtest, once; later its counts must be the same."""
-    table = schema.backtest
+    table = tables.backtest
     stored = backtest(conn, backtest_id)
     if stored is None:
         raise StoreError(f"backtest {backtest_id} was never begun")

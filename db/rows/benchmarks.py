@@ -9,10 +9,10 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import insert_missing
 from db.connection.differences import save_figures
 from db.connection.frames import frame, row, rows_of
-from db.tables import schema
 
 
 def save_benchmark(
@@ -24,15 +24,15 @@ def save_benchmark(
     or member is stored with another figure.
     """
     name = str(benchmark["id"])
-    new = insert_missing(conn, schema.benchmark, [dict(benchmark)])
+    new = insert_missing(conn, tables.benchmark, [dict(benchmark)])
     why = "the test span is read once"
-    new += save_figures(conn, schema.benchmark_score, "benchmark_id", name, scores, why=why)
-    return new + save_figures(conn, schema.benchmark_member, "benchmark_id", name, members, why=why)
+    new += save_figures(conn, tables.benchmark_score, "benchmark_id", name, scores, why=why)
+    return new + save_figures(conn, tables.benchmark_member, "benchmark_id", name, members, why=why)
 
 
 def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Benchmarks in the order in which their test was read: the columns of benchmark but its config."""
-    table = schema.benchmark
+    table = tables.benchmark
     statement = sa.select(*(each for each in table.c if each.name != "config")).order_by(
         table.c.test_read_at, table.c.id
     )
@@ -41,15 +41,15 @@ def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
 
 def benchmark(conn: Connection, benchmark_id: str) -> dict[str, Any] | None:
     """One benchmark, every column of benchmark; None when there is none of that name."""
-    return row(conn, sa.select(schema.benchmark).where(schema.benchmark.c.id == benchmark_id))
+    return row(conn, sa.select(tables.benchmark).where(tables.benchmark.c.id == benchmark_id))
 
 
 def benchmark_scores(conn: Connection, benchmark_id: str) -> pd.DataFrame:
     """A benchmark's figures by protocol and predictor: the columns of benchmark_score but benchmark_id."""
     order = ("protocol", "predictor")
-    return rows_of(conn, schema.benchmark_score, "benchmark_id", benchmark_id, order=order)
+    return rows_of(conn, tables.benchmark_score, "benchmark_id", benchmark_id, order=order)
 
 
 def benchmark_members(conn: Connection, benchmark_id: str) -> pd.DataFrame:
     """Every seed of a benchmark by predictor and configuration: the columns of benchmark_member but benchmark_id."""
-    return rows_of(conn, schema.benchmark_member, "benchmark_id", benchmark_id)
+    return rows_of(conn, tables.benchmark_member, "benchmark_id", benchmark_id)

@@ -10,46 +10,46 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import insert_frame
 from db.connection.differences import save_figures
 from db.connection.frames import frame, row, rows_of
-from db.tables import schema
 from db.views.typed_views import view
 
 
 def save_bands(conn: Connection, run_id: str, bands: pd.DataFrame) -> int:
     """Store the bands of a run: level, threshold, days, n. What is stored stands: raises StoreError when it differs."""
-    return save_figures(conn, schema.band, "run_id", run_id, bands, why="a model is calibrated once")
+    return save_figures(conn, tables.band, "run_id", run_id, bands, why="a model is calibrated once")
 
 
 def bands(conn: Connection, run_id: str) -> pd.DataFrame:
     """The bands of a run by level: level, threshold, days, n; no rows for a run that was not calibrated."""
-    return rows_of(conn, schema.band, "run_id", run_id)
+    return rows_of(conn, tables.band, "run_id", run_id)
 
 
 def save_bins(conn: Connection, bins: pd.DataFrame) -> int:
     """Store run_id, target, bin, n, probability_sum, rises in place of what is stored of these runs and targets."""
-    return _replace(conn, schema.calibration_bin, bins)
+    return _replace(conn, tables.calibration_bin, bins)
 
 
 def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
     """Store run_id, target, level, n, covered, called, right_calls in place of what is stored of these nights."""
-    return _replace(conn, schema.band_count, counts)
+    return _replace(conn, tables.band_count, counts)
 
 
 def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
     """The columns of calibration_bin for nightly runs of a market, targets up to `last`, by target, run and bin."""
-    return _counts(conn, schema.calibration_bin, market, last)
+    return _counts(conn, tables.calibration_bin, market, last)
 
 
 def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
     """The columns of band_count for nightly runs of a market, targets up to `last`, by target, run and level."""
-    return _counts(conn, schema.band_count, market, last)
+    return _counts(conn, tables.band_count, market, last)
 
 
 def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """The columns of band_count for every fold of a backtest that is done, by target and level."""
-    table, fold = schema.band_count, schema.backtest_fold
+    table, fold = tables.band_count, tables.backtest_fold
     of_fold = sa.and_(table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last))
     statement = sa.select(table).select_from(fold.join(table, of_fold)).where(fold.c.backtest_id == backtest_id)
     return frame(conn, statement.order_by(table.c.target, table.c.level))
@@ -57,7 +57,7 @@ def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
 def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
     """The bands of several runs: run_id, level, threshold."""
-    table = schema.band
+    table = tables.band
     statement = sa.select(table.c.run_id, table.c.level, table.c.threshold).where(table.c.run_id.in_(run_ids))
     return frame(conn, statement.order_by(table.c.run_id, table.c.level))
 
@@ -82,8 +82,8 @@ def _replace(conn: Connection, table: sa.Table, rows: pd.DataFrame) -> int:
 
 
 def _counts(conn: Connection, table: sa.Table, market: str, last: date) -> pd.DataFrame:
-    joined = table.join(schema.run, schema.run.c.id == table.c.run_id)
-    mine = (schema.run.c.market == market, schema.run.c.kind == "nightly", table.c.target <= last)
+    joined = table.join(tables.run, tables.run.c.id == table.c.run_id)
+    mine = (tables.run.c.market == market, tables.run.c.kind == "nightly", table.c.target <= last)
     keys = [each for each in table.primary_key if each.name not in ("run_id", "target")]
     statement = sa.select(table).select_from(joined).where(*mine)
     return frame(conn, statement.order_by(table.c.target, table.c.run_id, *keys))

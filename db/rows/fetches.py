@@ -9,10 +9,10 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import insert_missing
 from db.connection.frames import frame
 from db.errors import StoreError
-from db.tables import schema
 
 AHEAD = timedelta(days=1)  # by which no clock that is looked after is wrong; less is made up for in silence
 
@@ -39,7 +39,7 @@ def require_clocks_agree(conn: Connection, market: str) -> None:
 
 def dated_ahead(conn: Connection) -> pd.DataFrame:
     """The fetches that a clock a day or more ahead of this one dated: market, source, known_at."""
-    table = schema.price_fetch
+    table = tables.price_fetch
     ahead = sa.select(table.c.market, table.c.source, table.c.known_at)
     ahead = ahead.where(table.c.known_at > datetime.now(UTC) + AHEAD)
     return frame(conn, ahead.order_by(table.c.market, table.c.known_at))
@@ -47,7 +47,7 @@ def dated_ahead(conn: Connection) -> pd.DataFrame:
 
 def save_fetch(conn: Connection, fetch: Mapping[str, object]) -> int:
     """Store what a fetch brought: every column of price_fetch by name. The first row of a market and moment stands."""
-    return insert_missing(conn, schema.price_fetch, [dict(fetch)])
+    return insert_missing(conn, tables.price_fetch, [dict(fetch)])
 
 
 def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
@@ -69,13 +69,13 @@ def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
 
 
 def _last_fetch(conn: Connection, market: str) -> datetime | None:
-    table = schema.price_fetch
+    table = tables.price_fetch
     newest = sa.select(table.c.known_at).where(table.c.market == market).order_by(table.c.known_at.desc()).limit(1)
     return conn.execute(newest).scalar_one_or_none()
 
 
 def _last_price(conn: Connection, market: str) -> datetime | None:
     """The newest version of any bar: for a store filled before it kept its fetches."""
-    price, named = schema.price, schema.instrument
+    price, named = tables.price, tables.instrument
     newest = sa.select(sa.func.max(price.c.known_at)).join_from(price, named).where(named.c.market == market)
     return conn.execute(newest).scalar_one_or_none()

@@ -10,23 +10,23 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import records, upsert
 from db.connection.frames import frame, row
 from db.errors import StoreUsageError
-from db.tables import schema
 from db.views.typed_views import view
 
 
 def save_instruments(conn: Connection, market: str, instruments: pd.DataFrame) -> int:
     """Store symbol, kind, source_symbol, name, sector (the last two may be missing); others are updated."""
     columns = ["symbol", "kind", "source_symbol", "name", "sector"]
-    rows = records(schema.instrument, instruments[columns].assign(market=market))
-    return upsert(conn, schema.instrument, rows, key=("market", "symbol"))
+    rows = records(tables.instrument, instruments[columns].assign(market=market))
+    return upsert(conn, tables.instrument, rows, key=("market", "symbol"))
 
 
 def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None:
     """Remember, for each symbol that a source answered for, the earliest session it was ever asked from."""
-    table = schema.instrument
+    table = tables.instrument
     for symbol, day in first.items():
         earlier = sa.or_(table.c.asked_from.is_(None), table.c.asked_from > day)
         mine = sa.and_(table.c.market == market, table.c.symbol == symbol, earlier)
@@ -40,9 +40,9 @@ def save_memberships(conn: Connection, market: str, memberships: pd.DataFrame) -
     """
     stays = identified(conn, market, memberships).sort_values("valid_from", na_position="first")
     stays["spell"] = stays.groupby("instrument_id").cumcount() + 1
-    rows = records(schema.membership, stays[["instrument_id", "spell", "valid_from", "valid_to", "source"]])
+    rows = records(tables.membership, stays[["instrument_id", "spell", "valid_from", "valid_to", "source"]])
     listed = {(each["instrument_id"], each["spell"]) for each in rows}
-    table, ids = schema.membership, instrument_ids(conn, market).tolist()
+    table, ids = tables.membership, instrument_ids(conn, market).tolist()
     stored = conn.execute(sa.select(table.c.instrument_id, table.c.spell).where(table.c.instrument_id.in_(ids)))
     for instrument_id, spell in {tuple(each) for each in stored} - listed:
         gone = (table.c.instrument_id == instrument_id, table.c.spell == spell)
@@ -66,14 +66,14 @@ def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) 
 
 def instruments(conn: Connection, market: str) -> pd.DataFrame:
     """A market's stocks and its index: symbol, kind, source_symbol, name, sector, asked_from (NaT: never)."""
-    named = schema.instrument
+    named = tables.instrument
     columns = (each for each in named.c if each.name not in ("id", "market"))
     return frame(conn, sa.select(*columns).where(named.c.market == market).order_by(named.c.symbol))
 
 
 def memberships(conn: Connection, market: str) -> pd.DataFrame:
     """Stays in a market: symbol, spell, valid_from (NaT: unknown), valid_to (NaT: it lasts), source."""
-    stay, named = schema.membership, schema.instrument
+    stay, named = tables.membership, tables.instrument
     columns = (named.c.symbol, stay.c.spell, stay.c.valid_from, stay.c.valid_to, stay.c.source)
     statement = sa.select(*columns).join_from(stay, named).where(named.c.market == market)
     return frame(conn, statement.order_by(named.c.symbol, stay.c.spell))
@@ -81,14 +81,14 @@ def memberships(conn: Connection, market: str) -> pd.DataFrame:
 
 def instrument_ids(conn: Connection, market: str) -> pd.Series[int]:
     """The store's number of each symbol of a market, index included, by symbol."""
-    named = schema.instrument
+    named = tables.instrument
     statement = sa.select(named.c.symbol, named.c.id).where(named.c.market == market).order_by(named.c.symbol)
     return cast("pd.Series[int]", frame(conn, statement).set_index("symbol")["id"])
 
 
 def markets(conn: Connection) -> list[str]:
     """The markets with a night or a fetch, sorted."""
-    named = sa.union(sa.select(schema.night.c.market), sa.select(schema.price_fetch.c.market))
+    named = sa.union(sa.select(tables.night.c.market), sa.select(tables.price_fetch.c.market))
     return sorted(conn.execute(named).scalars())
 
 
@@ -110,7 +110,7 @@ def is_known(conn: Connection, market: str, symbol: str) -> bool:
 
 def require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
     """Raise StoreUsageError for a symbol that is not stored, of a market or of any."""
-    named = schema.instrument
+    named = tables.instrument
     statement = sa.select(named.c.id).where(named.c.symbol == symbol)
     if market is not None:
         statement = statement.where(named.c.market == market)

@@ -10,10 +10,10 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import insert_missing
 from db.connection.frames import Statement, frame, row
 from db.errors import StoreError
-from db.tables import schema
 from db.views.typed_views import view
 
 COMPLETE = ("complete", "complete_with_gaps")
@@ -21,7 +21,7 @@ COMPLETE = ("complete", "complete_with_gaps")
 
 def last_night(conn: Connection, market: str, *, complete: bool = False) -> dict[str, Any] | None:
     """The last night of a market, or the last one with predictions; None when there is none."""
-    table = schema.night
+    table = tables.night
     statement = sa.select(table).where(table.c.market == market)
     if complete:
         statement = statement.where(table.c.status.in_(COMPLETE))
@@ -31,7 +31,7 @@ def last_night(conn: Connection, market: str, *, complete: bool = False) -> dict
 def start_night(conn: Connection, market: str, as_of: date, *, target: date, source: str, started_at: datetime) -> int:
     """Open a night: status running. One that is already complete, with gaps or without, stays as it is."""
     begun = {"target": target, "source": source, "started_at": started_at, "status": "running"}
-    table = schema.night
+    table = tables.night
     new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **begun}])
     again = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
     again = again.where(table.c.status.in_(["running", "refused"]))
@@ -58,7 +58,7 @@ def finish_night(
 
     `counts` holds fetched, stored, refused, predictions; `gaps` symbol and reason of each stock left out.
     """
-    table = schema.night
+    table = tables.night
     statement = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
     values: dict[str, Any] = {name: counts[name] for name in ("fetched", "stored", "refused", "predictions")}
     values |= {"status": status, "finished_at": finished_at, "gaps": [dict(each) for each in gaps]}
@@ -69,15 +69,15 @@ def finish_night(
 
 def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Nights by market and as_of: the columns of night."""
-    statement = sa.select(schema.night).order_by(schema.night.c.market, schema.night.c.as_of)
+    statement = sa.select(tables.night).order_by(tables.night.c.market, tables.night.c.as_of)
     if market is not None:
-        statement = statement.where(schema.night.c.market == market)
+        statement = statement.where(tables.night.c.market == market)
     return frame(conn, statement)
 
 
 def night(conn: Connection, market: str, as_of: date) -> dict[str, Any] | None:
     """One night, every column of night; None when it was never begun."""
-    return row(conn, sa.select(schema.night).where(schema.night.c.market == market, schema.night.c.as_of == as_of))
+    return row(conn, sa.select(tables.night).where(tables.night.c.market == market, tables.night.c.as_of == as_of))
 
 
 def logged_night(conn: Connection, market: str, as_of: date | None = None) -> dict[str, Any] | None:

@@ -13,12 +13,12 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import upsert_frame
 from db.connection.differences import require_distinct
 from db.connection.frames import frame
 from db.rows.markets import identified
 from db.rows.predictions import of_night
-from db.tables import schema
 
 
 def save_outcomes(
@@ -28,7 +28,7 @@ def save_outcomes(
     require_distinct(outcomes, ["symbol", "session"])
     rows = identified(conn, market, outcomes)[["instrument_id", "session", "move", "rise", "label"]]
     rows = rows.sort_values(["instrument_id", "session"]).assign(known_at=known_at, recorded_at=recorded_at)
-    return upsert_frame(conn, schema.outcome, rows, stamps=("known_at", "recorded_at"))
+    return upsert_frame(conn, tables.outcome, rows, stamps=("known_at", "recorded_at"))
 
 
 def unsettled_calls(conn: Connection, market: str, last: date, *, since: date) -> pd.DataFrame:
@@ -36,7 +36,7 @@ def unsettled_calls(conn: Connection, market: str, last: date, *, since: date) -
 
     Columns: symbol, as_of, target, move (NaN: no outcome), sorted by target and symbol.
     """
-    made, happened, named = schema.prediction, schema.outcome, schema.instrument
+    made, happened, named = tables.prediction, tables.outcome, tables.instrument
     columns = (named.c.symbol, made.c.as_of, made.c.target, happened.c.move)
     closed = _closed(sa.select(*columns), market, last).join(named, named.c.id == made.c.instrument_id)
     waiting = sa.or_(happened.c.move.is_(None), made.c.target >= since)
@@ -49,21 +49,21 @@ def settled_calls(conn: Connection, market: str, first: date, last: date) -> pd.
 
     Columns: run_id, target, probability, calibrated (NaN: not kept), rise.
     """
-    made, night = schema.prediction, schema.night
+    made, night = tables.prediction, tables.night
     mine = (night.c.market == market, night.c.target.between(first, last), made.c.as_of == night.c.as_of)
     return _settled(conn, night.join(made, of_night()), mine)
 
 
 def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """As `settled_calls`, of every fold of a backtest that is done."""
-    made, fold = schema.prediction, schema.backtest_fold
+    made, fold = tables.prediction, tables.backtest_fold
     of_fold = sa.and_(made.c.run_id == fold.c.run_id, made.c.target.between(fold.c.first, fold.c.last))
     return _settled(conn, fold.join(made, of_fold), (fold.c.backtest_id == backtest_id,))
 
 
 def uncounted(conn: Connection, market: str, last: date) -> list[date]:
     """Targets up to `last` of complete nights with an outcome whose calls were not counted: a study stored it first."""
-    night, made, happened, counted = schema.night, schema.prediction, schema.outcome, schema.calibration_bin
+    night, made, happened, counted = tables.night, tables.prediction, tables.outcome, tables.calibration_bin
     settled = made.join(happened, _has_outcome())
     has_outcome = sa.exists(sa.select(sa.literal(1)).select_from(settled).where(of_night()))
     is_counted = sa.exists().where(counted.c.run_id == night.c.run_id, counted.c.target == night.c.target)
@@ -77,25 +77,25 @@ def call_counts(conn: Connection, market: str, last: date, *, first: date | None
     Targets are first..last, or all up to `last`. Columns: as_of, target, called (whether the probability is above
     0.5), rise, labelled, n; sorted by target.
     """
-    made, happened = schema.prediction, schema.outcome
+    made, happened = tables.prediction, tables.outcome
     called = (made.c.probability > 0.5).label("called")
     labelled = (happened.c.label != 0).label("labelled")
     by = (made.c.as_of, made.c.target, called, happened.c.rise, labelled)
     counted = _closed(sa.select(*by, sa.func.count().label("n")), market, last).join(happened, _has_outcome())
     if first is not None:
-        counted = counted.where(schema.night.c.target >= first)
+        counted = counted.where(tables.night.c.target >= first)
     return frame(conn, counted.group_by(*by).order_by(made.c.target))
 
 
 def _closed(selected: sa.Select[Any], market: str, last: date) -> sa.Select[Any]:
     """The predictions that nights of a market were closed with."""
-    made, night = schema.prediction, schema.night
+    made, night = tables.prediction, tables.night
     chosen = selected.select_from(night).join(made, of_night())
     return chosen.where(night.c.market == market, night.c.target <= last, made.c.as_of == night.c.as_of)
 
 
 def _settled(conn: Connection, joined: sa.Join, mine: Iterable[sa.ColumnElement[bool]]) -> pd.DataFrame:
-    made, happened = schema.prediction, schema.outcome
+    made, happened = tables.prediction, tables.outcome
     columns = (made.c.run_id, made.c.target, made.c.probability, made.c.calibrated, happened.c.rise)
     statement = sa.select(*columns).select_from(joined.join(happened, _has_outcome())).where(*mine)
     return frame(conn, statement.order_by(made.c.target, made.c.instrument_id))
@@ -103,5 +103,5 @@ def _settled(conn: Connection, joined: sa.Join, mine: Iterable[sa.ColumnElement[
 
 def _has_outcome() -> sa.ColumnElement[bool]:
     """Whether an outcome is what came of a prediction."""
-    made, happened = schema.prediction, schema.outcome
+    made, happened = tables.prediction, tables.outcome
     return sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target)

@@ -9,12 +9,12 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
 from db.connection.differences import alongside, differ, is_stored, named, require_distinct
 from db.connection.frames import Statement, frame
 from db.errors import StoreError
 from db.rows.markets import identified, require_symbol
-from db.tables import schema
 from db.views.typed_views import view
 
 # A model computes in float32: the same weights and inputs agree to this on another thread count.
@@ -44,13 +44,13 @@ def save_predictions(
     more = [name for name in ("calibrated", "lowest", "highest", "rising_share") if name in rows]
     columns = ["run_id", "target", "instrument_id", "as_of", "probability", "spread", *more]
     made = rows.loc[~is_stored(before), columns]
-    return insert_frame(conn, schema.prediction, made.assign(known_at=known_at, made_at=made_at))
+    return insert_frame(conn, tables.prediction, made.assign(known_at=known_at, made_at=made_at))
 
 
 def save_rule_calls(conn: Connection, market: str, calls: pd.DataFrame) -> int:
     """Store target, as_of and a column a rule (true for a rise, missing without history). What is stored stands."""
-    names = [each.name for each in schema.rule_call.c if each.name != "market"]
-    return insert_missing(conn, schema.rule_call, records(schema.rule_call, calls[names].assign(market=market)))
+    names = [each.name for each in tables.rule_call.c if each.name != "market"]
+    return insert_missing(conn, tables.rule_call, records(tables.rule_call, calls[names].assign(market=market)))
 
 
 def predictions(
@@ -62,9 +62,9 @@ def predictions(
     """
     statement = _predictions(market)
     if target is not None:
-        statement = statement.where(schema.prediction.c.target == target)
+        statement = statement.where(tables.prediction.c.target == target)
     if run_id is not None:
-        statement = statement.where(schema.prediction.c.run_id == run_id)
+        statement = statement.where(tables.prediction.c.run_id == run_id)
     return frame(conn, statement)
 
 
@@ -107,7 +107,7 @@ def night_calls(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     Columns: run_id, as_of, target, symbol, name, sector, probability, spread, calibrated, lowest, highest,
     rising_share.
     """
-    made, named, night = schema.prediction, schema.instrument, schema.night
+    made, named, night = tables.prediction, tables.instrument, tables.night
     said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
     columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, named.c.name, named.c.sector, *said)
     joined = night.join(made, of_night()).join(named, named.c.id == made.c.instrument_id)
@@ -189,7 +189,7 @@ def common_calls(a: str, b: str, target: date) -> Statement:
 
 def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
     """What is stored of each run from the first to the last target of its rows: few runs, many targets."""
-    made = schema.prediction
+    made = tables.prediction
     columns = (made.c.run_id, made.c.target, made.c.instrument_id, made.c.probability, made.c.spread)
     parts = [
         frame(conn, sa.select(*columns).where(made.c.run_id == run_id, made.c.target.between(first, last)))
@@ -199,7 +199,7 @@ def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _predictions(market: str) -> sa.Select[Any]:
-    made, named = schema.prediction, schema.instrument
+    made, named = tables.prediction, tables.instrument
     said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
     columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, *said)
     statement = sa.select(*columns, made.c.known_at, made.c.made_at).join_from(made, named)
@@ -208,7 +208,7 @@ def _predictions(market: str) -> sa.Select[Any]:
 
 def of_night() -> sa.ColumnElement[bool]:
     """Whether a prediction is of the model that a night was closed with, for that night's target."""
-    made, night = schema.prediction, schema.night
+    made, night = tables.prediction, tables.night
     return sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
 
 

@@ -10,12 +10,12 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
 from db.connection.differences import alongside, differ, is_stored, named, require_distinct
 from db.connection.frames import BAR_VALUES, Statement, bars, frame
 from db.errors import StoreError
 from db.rows.markets import identified, instrument_ids
-from db.tables import schema
 from db.views.typed_views import view
 
 # A source's rounding noise is not a restatement.
@@ -41,14 +41,14 @@ def append_prices(conn: Connection, market: str, bars: pd.DataFrame, *, source: 
     if len(clash):
         raise StoreError(f"{named(clash, key)}: two versions fetched at {known_at.isoformat()}: fetch again")
     versions = rows.loc[~is_stored(before) | restated, ["instrument_id", "session", *BAR_VALUES]]
-    return insert_frame(conn, schema.price, versions.assign(known_at=known_at, source=source))
+    return insert_frame(conn, tables.price, versions.assign(known_at=known_at, source=source))
 
 
 def record_refused(conn: Connection, market: str, refused: pd.DataFrame, *, source: str, known_at: datetime) -> int:
     """Store refused bars: symbol, session, reason, value in words. The first finding stands."""
     rows = identified(conn, market, refused)[["instrument_id", "session", "reason", "value"]]
     rows = rows.assign(source=source, first_known_at=known_at)
-    return insert_missing(conn, schema.refused_bar, records(schema.refused_bar, rows))
+    return insert_missing(conn, tables.refused_bar, records(tables.refused_bar, rows))
 
 
 def prices(
@@ -68,7 +68,7 @@ def prices(
     ids = instrument_ids(conn, market)
     if symbols is not None:
         ids = ids[ids.index.isin(list(symbols))]
-    price = schema.price
+    price = tables.price
     columns = [price.c.instrument_id, price.c.session, price.c.known_at, *(price.c[n] for n in BAR_VALUES)]
     statement = sa.select(*(sa.type_coerce(each, sa.types.NullType()) for each in columns)).where(
         price.c.instrument_id.in_(ids.tolist()), price.c.session.between(first, last), ~_restated(known_at)
@@ -80,7 +80,7 @@ def prices(
 
 def last_sessions(conn: Connection, market: str) -> pd.Series[pd.Timestamp]:
     """The last stored session of each symbol, by symbol; symbols without a bar are left out."""
-    price, named = schema.price, schema.instrument
+    price, named = tables.price, tables.instrument
     last = sa.select(sa.func.max(price.c.session)).where(price.c.instrument_id == named.c.id).scalar_subquery()
     statement = sa.select(named.c.symbol, last.label("last")).where(named.c.market == market)
     found = frame(conn, statement.order_by(named.c.symbol)).dropna()
@@ -129,7 +129,7 @@ def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_
 
 def _restated(known_at: datetime | None) -> sa.Exists:
     """Whether a later version of the bar was known."""
-    price, later = schema.price, schema.price.alias("later")
+    price, later = tables.price, tables.price.alias("later")
     restated = sa.exists().where(
         later.c.instrument_id == price.c.instrument_id,
         later.c.session == price.c.session,

@@ -10,10 +10,10 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import insert_missing
 from db.connection.frames import Statement, frame, row
 from db.errors import StoreError, StoreUsageError
-from db.tables import schema
 from db.views.typed_views import view
 
 
@@ -23,24 +23,24 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
     A model that keeps no weights has None for its checkpoint's path and hash. Raises StoreError when that name
     is stored with another checkpoint.
     """
-    stored = row(conn, sa.select(schema.run.c.checkpoint_hash).where(schema.run.c.id == run["id"]))
+    stored = row(conn, sa.select(tables.run.c.checkpoint_hash).where(tables.run.c.id == run["id"]))
     if stored is not None and stored["checkpoint_hash"] != run["checkpoint_hash"]:
         raise StoreError(f"run {run['id']} is stored with another checkpoint: give the new one another name")
-    return insert_missing(conn, schema.run, [dict(run)])
+    return insert_missing(conn, tables.run, [dict(run)])
 
 
 def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Trained models, oldest first: the columns of run but its losses."""
-    columns = [each for each in schema.run.c if each.name != "losses"]
-    statement = sa.select(*columns).order_by(schema.run.c.created_at, schema.run.c.id)
+    columns = [each for each in tables.run.c if each.name != "losses"]
+    statement = sa.select(*columns).order_by(tables.run.c.created_at, tables.run.c.id)
     if market is not None:
-        statement = statement.where(schema.run.c.market == market)
+        statement = statement.where(tables.run.c.market == market)
     return frame(conn, statement)
 
 
 def run(conn: Connection, run_id: str) -> dict[str, Any]:
     """One trained model: every column of run. Raises StoreUsageError when there is none of that name."""
-    found = row(conn, sa.select(schema.run).where(schema.run.c.id == run_id))
+    found = row(conn, sa.select(tables.run).where(tables.run.c.id == run_id))
     if found is None:
         raise StoreUsageError(f"no run {run_id!r} in the store: dtml runs lists them")
     return found
@@ -48,7 +48,7 @@ def run(conn: Connection, run_id: str) -> dict[str, Any]:
 
 def latest_run(conn: Connection, market: str, *, on_or_before: date | None = None) -> dict[str, Any] | None:
     """The nightly model trained on the latest sessions, none after `on_or_before`; None when there is none."""
-    model = schema.run
+    model = tables.run
     statement = sa.select(model).where(model.c.market == market, model.c.kind == "nightly")
     if on_or_before is not None:
         statement = statement.where(model.c.train_last <= on_or_before)

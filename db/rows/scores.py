@@ -8,22 +8,22 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import records, upsert
 from db.connection.frames import Statement, frame
-from db.tables import schema
 from db.views.typed_views import view
 
 
 def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime) -> int:
     """Store or update scores: the columns of score but market and scored_at; what has no value is NaN."""
-    columns = [each.name for each in schema.score.c if each.name not in ("market", "scored_at")]
-    rows = records(schema.score, scores[columns].assign(market=market, scored_at=scored_at))
-    return upsert(conn, schema.score, rows, stamps=("scored_at",))
+    columns = [each.name for each in tables.score.c if each.name not in ("market", "scored_at")]
+    rows = records(tables.score, scores[columns].assign(market=market, scored_at=scored_at))
+    return upsert(conn, tables.score, rows, stamps=("scored_at",))
 
 
 def scores(conn: Connection, market: str, *, last: date | None = None, span: str | None = None) -> pd.DataFrame:
     """Scores of a market up to target `last`: the columns of score; `span` keeps 'night' or 'running' alone."""
-    table = schema.score
+    table = tables.score
     statement = sa.select(table).where(table.c.market == market)
     if last is not None:
         statement = statement.where(table.c.target <= last)
@@ -34,7 +34,7 @@ def scores(conn: Connection, market: str, *, last: date | None = None, span: str
 
 def running_scores(conn: Connection, market: str, *, targets: int = 1, last: date | None = None) -> pd.DataFrame:
     """Running scores over every stock-day at the last `targets` targets up to a session: the columns of score."""
-    table = schema.score
+    table = tables.score
     mine = [table.c.market == market, table.c.span == "running", table.c.protocol == "all"]
     if last is not None:
         mine.append(table.c.target <= last)

@@ -15,11 +15,11 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
+from db import tables
 from db.connection.frames import frame
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
-from db.tables import schema
-from db.tables.translation_schema import LONGEST_TEXT
+from db.tables.translations import LONGEST_TEXT
 from db.views.typed_views import view
 
 MAX_ATTEMPTS = 3
@@ -27,7 +27,7 @@ LEASE_S = 300.0
 MOST_CHARACTERS = 5 * LONGEST_TEXT  # of what is taken at once, unless the first text alone is longer
 DIED = f"its worker ended {MAX_ATTEMPTS} times while it was translated"
 
-text = schema.translation_text
+text = tables.translation_text
 
 
 def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:

@@ -9,9 +9,9 @@ import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from db import tables
 from db.connection.bulk import Rows, upsert
 from db.connection.frames import frame
-from db.tables import schema
 
 
 def save_model(conn: Connection, model: Mapping[str, object]) -> int:
@@ -19,11 +19,11 @@ def save_model(conn: Connection, model: Mapping[str, object]) -> int:
 
     Scores of other weights of that name are dropped.
     """
-    table = schema.translation_model
+    table = tables.translation_model
     same = table.c.name == model["name"], table.c.checkpoint_hash == model["checkpoint_hash"]
     if conn.execute(sa.select(table.c.name).where(*same)).first() is None:  # scores are of weights that are gone
-        measured = schema.translation_score.c
-        conn.execute(sa.delete(schema.translation_score).where(measured.model == model["name"]))
+        measured = tables.translation_score.c
+        conn.execute(sa.delete(tables.translation_score).where(measured.model == model["name"]))
     before = conn.execute(sa.delete(table).where(table.c.name == model["name"])).rowcount
     conn.execute(sa.insert(table), [dict(model)])
     return 1 - before
@@ -31,12 +31,12 @@ def save_model(conn: Connection, model: Mapping[str, object]) -> int:
 
 def save_progress(conn: Connection, rows: Rows) -> int:
     """Store or renew how a training goes: every column of translation_progress, a row a step; how many were new."""
-    return upsert(conn, schema.translation_progress, rows, stamps=("at", "tokens_per_second"))
+    return upsert(conn, tables.translation_progress, rows, stamps=("at", "tokens_per_second"))
 
 
 def forget_progress(conn: Connection, model: str) -> int:
     """Drop what is stored of a model's steps, for a training that begins again; how many rows."""
-    table = schema.translation_progress
+    table = tables.translation_progress
     return conn.execute(sa.delete(table).where(table.c.model == model)).rowcount
 
 
@@ -45,7 +45,7 @@ def save_score(conn: Connection, score: Mapping[str, object]) -> int:
 
     The columns of translation_score by name but id and search_text; what may be missing may be left out.
     """
-    table = schema.translation_score
+    table = tables.translation_score
     given = dict.fromkeys(("bleu_low", "bleu_high", "against", "difference", "p")) | dict(score)
     given["search_text"] = json.dumps(given["search"], sort_keys=True)
     key = (table.c[name].is_not_distinct_from(given[name]) for name in ("model", "test_hash", "search_text", "against"))
@@ -57,6 +57,6 @@ def save_score(conn: Connection, score: Mapping[str, object]) -> int:
 
 def scores(conn: Connection) -> pd.DataFrame:
     """Scores by model and moment: the columns of translation_score but search_text."""
-    table = schema.translation_score
+    table = tables.translation_score
     columns = (each for each in table.c if each.name != "search_text")
     return frame(conn, sa.select(*columns).order_by(table.c.model, table.c.scored_at, table.c.id))

@@ -1,1 +1,47 @@
-"""The tables: columns, keys and what they mean."""
+"""The tables: what each row and each column means is in the comments, which the data dictionary prints.
+
+Dates are sessions of the market's exchange. Timestamps are UTC. Missing is NULL, never 0.
+"""
+
+from db.tables.attention import attention_weight, explanation
+from db.tables.backtests import backtest, backtest_fold, backtest_portfolio, backtest_return, backtest_score
+from db.tables.benchmarks import benchmark, benchmark_member, benchmark_score
+from db.tables.calibration import band, band_count, calibration_bin
+from db.tables.columns import metadata
+from db.tables.markets import instrument, membership, price, price_fetch, refused_bar
+from db.tables.nights import alert, night
+from db.tables.predictions import outcome, prediction, rule_call, run, score
+from db.tables.translations import translation_model, translation_progress, translation_score, translation_text
+
+__all__ = [
+    "alert",
+    "attention_weight",
+    "backtest",
+    "backtest_fold",
+    "backtest_portfolio",
+    "backtest_return",
+    "backtest_score",
+    "band",
+    "band_count",
+    "benchmark",
+    "benchmark_member",
+    "benchmark_score",
+    "calibration_bin",
+    "explanation",
+    "instrument",
+    "membership",
+    "metadata",
+    "night",
+    "outcome",
+    "prediction",
+    "price",
+    "price_fetch",
+    "refused_bar",
+    "rule_call",
+    "run",
+    "score",
+    "translation_model",
+    "translation_progress",
+    "translation_score",
+    "translation_text",
+]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import DateTime, Dialect, Float, MetaData, TypeDecorator
+from sqlalchemy import Column, Date, DateTime, Dialect, Float, ForeignKey, MetaData, TypeDecorator
 
 from db.errors import StoreError
 
@@ -66,3 +66,23 @@ class UtcTimestamp(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def instrument_id() -> Column[Any]:
+    """Return the column that names an instrument, as part of a key."""
+    return Column("instrument_id", ForeignKey("instrument.id"), primary_key=True, comment="The instrument.")
+
+
+def run_id() -> Column[Any]:
+    """Return the column that names the model that predicted, as part of a key."""
+    return Column("run_id", ForeignKey("run.id"), primary_key=True, comment="The model that predicted.")
+
+
+def target() -> Column[Any]:
+    """Return the column of the session predicted, as part of a key."""
+    return Column("target", Date, primary_key=True, comment="Session predicted.")
+
+
+def level() -> Column[Any]:
+    """Return the column of a nominal coverage, as part of a key."""
+    return Column("level", REAL, primary_key=True, comment="Nominal share of outcomes that are to be covered, 0 to 1.")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from db.tables import schema
+from db import tables
 from db.views.views import VIEW_COLUMNS
 
 
@@ -11,7 +11,7 @@ def data_dictionary() -> str:
     parts = []
     for view, columns in VIEW_COLUMNS.items():
         parts += [f"**`{view}`** (view)", "", *_meanings(columns), ""]
-    for table in schema.metadata.sorted_tables:
+    for table in tables.metadata.sorted_tables:
         columns = {column.name: column.comment or "" for column in table.columns}
         parts += [f"**`{table.name}`** (table): {table.comment}", "", *_meanings(columns), ""]
     return "\n".join(parts)

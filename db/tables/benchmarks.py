@@ -1,13 +1,20 @@
-"""The tables of the paper's benchmark: what was fixed beforehand, its figures, the whole distribution behind them.
-
-A part of db/tables/schema.py, which holds every table.
-"""
+"""The published experiment: what was fixed beforehand, its figures, and the distribution behind them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Integer, String, Table
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Date,
+    ForeignKey,
+    Integer,
+    String,
+    Table,
+)
 
 from db.tables.columns import REAL, UtcTimestamp, metadata
 

@@ -1,6 +1,6 @@
-"""The tables of translation: models, how their training went, texts to translate, scores on test sets.
+"""Translation: models, how their training went, texts to translate, scores on test sets.
 
-A user queues a text with a plain INSERT of its model and words. A part of db/tables/schema.py.
+A user queues a text with a plain INSERT of its model and words.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The tables of backtests: what was run, its folds, what they scored and would have earned; attention that was kept.
-
-A part of db/tables/schema.py, which holds every table.
-"""
+"""Backtests: what was run, its folds, what they scored and would have earned."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from sqlalchemy import (
     Column,
     Date,
     ForeignKey,
-    ForeignKeyConstraint,
     Index,
     Integer,
     String,
@@ -156,21 +152,5 @@ backtest_portfolio = Table(
     CheckConstraint("days >= 0 and annual_volatility >= 0 and turnover >= 0 and max_drawdown <= 0", name="figures"),
     CheckConstraint("deflated_sharpe >= 0 and deflated_sharpe <= 1 and hit_rate >= 0 and hit_rate <= 1", name="shares"),
     comment="Figures of each portfolio of a backtest, the index and the equal-weight universe among them.",
-    sqlite_with_rowid=False,
-)
-
-attention_weight = Table(
-    "attention_weight",
-    metadata,
-    Column("run_id", String, primary_key=True, comment="The model that predicted."),
-    Column("target", Date, primary_key=True, comment="Session predicted."),
-    Column("instrument_id", Integer, primary_key=True, autoincrement=False, comment="The stock predicted: who looks."),
-    Column("source_id", ForeignKey("instrument.id"), primary_key=True, comment="The stock it looks at."),
-    Column("weight", REAL, nullable=False, comment="Share of its attention, 0 to 1; mean of the members."),
-    ForeignKeyConstraint(
-        ["run_id", "target", "instrument_id"], ["prediction.run_id", "prediction.target", "prediction.instrument_id"]
-    ),
-    CheckConstraint("weight >= 0 and weight <= 1", name="weight"),
-    comment="Attention between stocks (data axis), kept for the sessions asked for.",
     sqlite_with_rowid=False,
 )

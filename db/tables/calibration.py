@@ -1,0 +1,63 @@
+"""Calibration: each model's bands of no call, and nightly counts of what its probabilities came to.
+
+Counts are kept night by night, so that ten years of them are read at once."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    Integer,
+    Table,
+)
+
+from db.tables.columns import REAL, level, metadata, run_id, target
+
+band = Table(
+    "band",
+    metadata,
+    run_id(),
+    level(),
+    Column(
+        "threshold",
+        REAL,
+        nullable=False,
+        comment="A rise is called above it, a fall below 1 less it, else nothing; 0.5 to 1, at 1 nothing ever is.",
+    ),
+    Column("days", Integer, nullable=False, comment="Days of validation that it rests on."),
+    Column("n", Integer, nullable=False, comment="Stock-days of them."),
+    CheckConstraint("level > 0 and level < 1 and threshold >= 0.5 and threshold <= 1", name="ranges"),
+    comment="Bands of no call of each model, from its validation days (split-conformal prediction).",
+    sqlite_with_rowid=False,
+)
+
+calibration_bin = Table(
+    "calibration_bin",
+    metadata,
+    run_id(),
+    target(),
+    Column("bin", Integer, primary_key=True, autoincrement=False, comment="Whole percent of the probability, 0 to 99."),
+    Column("n", Integer, nullable=False, comment="Predictions in it whose outcome is known."),
+    Column("probability_sum", REAL, nullable=False, comment="Their probabilities of a rise, added up."),
+    Column("rises", Integer, nullable=False, comment="Those of them that rose."),
+    CheckConstraint("bin >= 0 and bin <= 99 and n > 0 and rises >= 0 and rises <= n", name="counts"),
+    comment="What came of each night's probabilities, counted by whole percent.",
+    sqlite_with_rowid=False,
+)
+
+band_count = Table(
+    "band_count",
+    metadata,
+    run_id(),
+    target(),
+    level(),
+    Column("n", Integer, nullable=False, comment="Calibrated predictions whose outcome is known."),
+    Column("covered", Integer, nullable=False, comment="Those without a call or with a right one."),
+    Column("called", Integer, nullable=False, comment="Those with a call at that level."),
+    Column("right_calls", Integer, nullable=False, comment="Those with a right call."),
+    CheckConstraint(
+        "n > 0 and called <= n and right_calls <= called and covered = n - called + right_calls", name="counts"
+    ),
+    comment="What came of each night's calls at each level of its band.",
+    sqlite_with_rowid=False,
+)

@@ -1,0 +1,104 @@
+"""Markets: their instruments, constituents, bars, refused bars, and what each fetch brought."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    CheckConstraint,
+    Column,
+    Date,
+    Integer,
+    String,
+    Table,
+    UniqueConstraint,
+)
+
+from db.tables.columns import REAL, UtcTimestamp, instrument_id, metadata
+
+instrument = Table(
+    "instrument",
+    metadata,
+    Column("id", Integer, primary_key=True, comment="Number given by the store."),
+    Column("market", String, nullable=False, comment="Name of the market, such as sp500."),
+    Column("symbol", String, nullable=False, comment="The market's own symbol."),
+    Column("kind", String, nullable=False, comment="'stock', or 'index' for the market's index."),
+    Column("source_symbol", String, nullable=False, comment="Symbol at the price source (Yahoo's spelling)."),
+    Column("name", String, comment="Name of the company or index; missing when unknown."),
+    Column("sector", String, comment="Sector; missing when unknown and for an index."),
+    Column("asked_from", Date, comment="First session ever asked of a source; missing before the first answer."),
+    UniqueConstraint("market", "symbol"),
+    CheckConstraint("kind in ('stock', 'index')", name="kind"),
+    comment="Stocks and indices, one row per market and symbol.",
+)
+
+membership = Table(
+    "membership",
+    metadata,
+    instrument_id(),
+    Column("spell", Integer, primary_key=True, autoincrement=False, comment="1 for the first stay."),
+    Column("valid_from", Date, comment="First session of the stay; missing when not known."),
+    Column("valid_to", Date, comment="First day after the stay; missing while it lasts."),
+    Column("source", String, nullable=False, comment="Where the list of constituents comes from, in words."),
+    CheckConstraint("spell >= 1", name="spell"),
+    CheckConstraint("valid_from <= valid_to", name="span"),
+    comment="When each stock was a constituent of its market, as the market's file states it.",
+    sqlite_with_rowid=False,
+)
+
+price = Table(
+    "price",
+    metadata,
+    instrument_id(),
+    Column("session", Date, primary_key=True, comment="The session the bar belongs to."),
+    Column("known_at", UtcTimestamp, primary_key=True, comment="When this version was fetched."),
+    Column("open", REAL, comment="First price, in currency units, above 0; missing when not reported."),
+    Column("high", REAL, comment="Highest price, in currency units, above 0; missing when not reported."),
+    Column("low", REAL, comment="Lowest price, in currency units, above 0; missing when not reported."),
+    Column("close", REAL, nullable=False, comment="Last price, in currency units, above 0."),
+    Column(
+        "adj_close",
+        REAL,
+        comment="Close adjusted for splits and dividends, above 0; missing when not reported.",
+    ),
+    Column("volume", REAL, comment="Shares traded, 0 or more, split-adjusted or not; missing when not reported."),
+    Column("dividend", REAL, comment="Dividend per share gone ex, in currency units; missing when none."),
+    Column("split", REAL, comment="New shares per old share on a split's day, above 0; missing when none."),
+    Column("source", String, nullable=False, comment="Who reported the bar: yahoo, files, simulated."),
+    CheckConstraint("open > 0 and high > 0 and low > 0 and close > 0 and adj_close > 0", name="prices"),
+    CheckConstraint("volume >= 0 and dividend >= 0 and split > 0", name="amounts"),
+    comment="Daily bars that passed the checks; a restated bar is a new row with a later known_at.",
+    sqlite_with_rowid=False,
+)
+
+refused_bar = Table(
+    "refused_bar",
+    metadata,
+    instrument_id(),
+    Column("session", Date, primary_key=True, comment="The session the bar claims."),
+    Column("source", String, primary_key=True, comment="Who reported the bar."),
+    Column("reason", String, primary_key=True, comment="The check it failed, such as high_below_low."),
+    Column("value", String, nullable=False, comment="What was found, in words, such as open=0.0."),
+    Column("first_known_at", UtcTimestamp, nullable=False, comment="When it was first fetched and refused."),
+    comment="Bars that failed a check, one row per reason; they are in no price and no window.",
+    sqlite_with_rowid=False,
+)
+
+price_fetch = Table(
+    "price_fetch",
+    metadata,
+    Column("market", String, primary_key=True, comment="Name of the market."),
+    Column(
+        "known_at", UtcTimestamp, primary_key=True, comment="When its bars were known; later than the fetch before."
+    ),
+    Column("as_of", Date, nullable=False, comment="Session up to which the store was to be brought."),
+    Column("source", String, nullable=False, comment="Who was asked: yahoo, files, simulated."),
+    Column("asked", Integer, nullable=False, comment="Symbols asked for."),
+    Column("fetched", Integer, nullable=False, comment="Bars the source returned."),
+    Column("stored", Integer, nullable=False, comment="Bars that were new or restated."),
+    Column("refused", Integer, nullable=False, comment="Findings against bars, one for each check failed."),
+    Column("restated", JSON, nullable=False, comment="Symbols whose whole history was fetched anew, a list."),
+    Column("failures", JSON, nullable=False, comment="Symbols without an answer, a list of {symbol, status, detail}."),
+    CheckConstraint("asked >= 0 and fetched >= 0 and stored >= 0 and refused >= 0", name="counts"),
+    comment="One row per time a source was asked: what came, and what did not.",
+    sqlite_with_rowid=False,
+)
