@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from benchmarks.results import RESULTS
-from db.tables import schema
+from db import tables
 from db.views.dictionary import data_dictionary
 from db.views.views import VIEW_COLUMNS
 from dtml.markets import market_names
@@ -137,7 +137,7 @@ def test_the_first_page_has_a_tree_of_every_room_and_of_no_other() -> None:
 def test_pages_name_every_market_and_the_store_s_every_view_and_table() -> None:
     for name in market_names():
         assert f"`{name}`" in TEXT["dtml/README.md"], name
-    for name in (*VIEW_COLUMNS, *(table.name for table in schema.metadata.sorted_tables)):
+    for name in (*VIEW_COLUMNS, *(table.name for table in tables.metadata.sorted_tables)):
         assert f"`{name}`" in TEXT["db/README.md"], name
 
 
