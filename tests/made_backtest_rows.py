@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from test_db_predictions import NEXT, STOCKS, TARGET
+from made_predictions import NEXT, STOCKS, TARGET
 
 NAME = "toy-2024-01-05-1a2b3c4d"
 NOW = datetime(2024, 1, 9, 2, 30, tzinfo=UTC)

@@ -19,6 +19,10 @@ import uvicorn
 from sqlalchemy import Engine
 from starlette.types import ASGIApp
 
+WIDTHS, THEMES = (1280, 390), ("light", "dark")
+SERIOUS = ("serious", "critical")
+LOOKS = [(width, theme) for width in WIDTHS for theme in THEMES]
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -135,3 +139,26 @@ def screenshots(fallback: Path) -> Path:
     folder = Path(os.environ.get("DTML_SCREENSHOTS") or fallback)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def complaints(chromium: Any, axe: str, url: str, name: str, folder: Path) -> list[str]:
+    """What a browser, an eye and axe-core have against a page in every look; a picture of each is kept."""
+    page, found = chromium.new_page(), list[str]()
+    page.on("console", lambda said: found.append(f"console {said.type}: {said.text}"))
+    page.on("pageerror", lambda error: found.append(f"script: {error}"))
+    page.on("requestfailed", lambda request: found.append(f"request failed: {request.url}"))
+    page.on("dialog", lambda dialog: (found.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.goto(url)
+    page.evaluate(axe)
+    for width, theme in LOOKS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=theme)
+        page.screenshot(path=screenshots(folder) / f"{name}_{theme}_{width}.png", full_page=True)
+        if (reach := page.evaluate("document.documentElement.scrollWidth")) > width:
+            found.append(f"{width}: the page is {reach} wide")
+        for violation in page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]:
+            where = [" ".join(map(str, node["target"])) for node in violation["nodes"][:3]]
+            if violation["impact"] in SERIOUS:
+                found.append(f"{width} {theme}, {violation['id']}: {violation['help']}, at {where}")
+    page.close()
+    return found

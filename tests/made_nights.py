@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
+from db.engine import reading
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.sources import Fetched
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.nightly.context import Desk
 from flows.replay.archive import Archive
+from flows.replay.prediction import Receipt
 
 AS_OF = date(2024, 7, 1)
 SMALL = {
@@ -110,3 +112,10 @@ validation_sessions = 19
 
 def without(bars: pd.DataFrame, symbols: list[str], day: date = AS_OF) -> pd.DataFrame:
     return bars[~(bars["symbol"].isin(symbols) & (bars["session"] == pd.Timestamp(day)))]
+
+
+def receipt_of(desk: Desk, symbol: str) -> Receipt:
+    """The receipt that the view shows, of the last night."""
+    with reading(desk.engine) as conn:
+        shown = conn.execute(text("select receipt from latest_prediction where symbol = :symbol"), {"symbol": symbol})
+        return Receipt.read(shown.scalar_one())

@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy import Engine
 
 from db import engine
 from db.migrations import REVISION
@@ -34,5 +36,10 @@ def become_next(monkeypatch: pytest.MonkeyPatch, folder: Path, changes: str = CH
     script = SCRIPT.format(revision=NEXT, before=REVISION, changes=changes.strip())
     (scripts / "versions" / "next.py").write_text(script, encoding="utf-8")
     monkeypatch.setattr(engine, "MIGRATIONS", scripts)
-    for module in ("db.engine", "db.migrations", "flows.backups"):
+    for module in ("flows.backups", "db.engine", "db.migrations"):  # whoever takes it from the schema comes first
         monkeypatch.setattr(f"{module}.REVISION", NEXT)
+
+
+def tables_and_views(engine: Engine) -> tuple[set[str], set[str]]:
+    inspector = sa.inspect(engine)
+    return set(inspector.get_table_names()) - {"alembic_version"}, set(inspector.get_view_names())

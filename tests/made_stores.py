@@ -10,12 +10,11 @@ import sqlalchemy as sa
 from made_backtest_rows import COUNTS, attention, backtest, fold, portfolios, returns
 from made_backtest_rows import NAME as BACKTEST
 from made_backtest_rows import scores as backtest_scores
+from made_benchmark_rows import benchmark, members
+from made_benchmark_rows import scores as benchmark_scores
+from made_predictions import AS_OF, STOCKS, TARGET, predictions, run, scores
+from made_translation_rows import model, progress, score
 from sqlalchemy import Connection, Engine
-from test_db_benchmarks import benchmark, members
-from test_db_benchmarks import scores as benchmark_scores
-from test_db_nights import scores
-from test_db_predictions import AS_OF, STOCKS, TARGET, predictions, run
-from test_db_translations import model, progress, score
 
 from db import tables
 from db.admin.copying import table_counts

@@ -27,6 +27,8 @@ CONFIG = TrainingConfig(
 )
 # The first process has the mean of the kept weights, the others the last ones: of one check, these are the same.
 LAST_WEIGHTS = replace(CONFIG, average=1)
+KILLED_CONFIG = replace(CONFIG, updates=60, check_every=10)
+CHECKS = ["step", "epoch", "tokens", "train_loss", "validation_loss", "learning_rate"]  # what no clock decides
 
 
 @cache
@@ -59,6 +61,11 @@ def trained(
     network = drawn(**told)
     context = TrainingContext(folder=folder, key="made", on_check=on_check)
     return network, train_network(network, WIDTH, examples(seed), examples(2, 24), config, context)
+
+
+def figures(check: Check) -> tuple[float, ...]:
+    """What no clock decides of a check of a training."""
+    return tuple(getattr(check, name) for name in CHECKS)
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:

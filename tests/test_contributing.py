@@ -123,7 +123,7 @@ def test_a_source_is_four_methods(desk: Desk) -> None:
 
 
 def test_a_model_learns_what_there_is_to_learn() -> None:
-    from tests.test_dtml_training import random_windows
+    from made_windows import random_windows
 
     train, validation = random_windows(60), random_windows(30, seed=1)
     for windows in (train, validation):  # tomorrow is as the first feature of today

@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import sqlalchemy as sa
+from made_predictions import STOCKS, predictions, run
 from made_stores import MOMENT, add_predictions, contents, fill
 from sqlalchemy import Engine
-from test_db_predictions import STOCKS, predictions, run
 
 from db import tables
 from db.admin import copying

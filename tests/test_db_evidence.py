@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import sqlalchemy as sa
+from made_predictions import AS_OF, NEXT, STOCKS, TARGET, predictions, run
 from sqlalchemy import Engine
-from test_db_predictions import AS_OF, NEXT, STOCKS, TARGET, predictions, run
 
 from db import tables
 from db.engine import reading, transaction

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import sqlalchemy as sa
+from made_predictions import STOCKS, TARGET, predictions, run
 from made_revisions import NEXT, become_next
 from made_stores import MOMENT, fill
 from sqlalchemy import Engine
-from test_db_predictions import STOCKS, TARGET, predictions, run
 
 from db import tables
 from db.admin.checks import LAWS, Finding, check_store

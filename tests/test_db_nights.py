@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 import pandas as pd
 import pytest
+from made_predictions import AS_OF, TARGET, scores
 from sqlalchemy import Engine
 
 from db.connection.user_sql import select
@@ -13,17 +13,8 @@ from db.errors import StoreError
 from db.rows import nights
 from db.rows import scores as stored_scores
 
-AS_OF, TARGET = pd.Timestamp("2024-01-04"), pd.Timestamp("2024-01-05")
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = NOW + timedelta(hours=23)
-
-
-def scores(acc: float = 0.5) -> pd.DataFrame:
-    frame = pd.DataFrame({"span": ["night", "running"], "n": [3, 97], "nights": [1, 31], "rises": [2, 53]})
-    frame["acc"] = [acc, 0.6]
-    for each in ("acc_low", "acc_high", "mcc", "mcc_low", "mcc_high"):
-        frame[each] = [np.nan, 0.25]
-    return frame.assign(target=TARGET, protocol="all", predictor="dtml")
 
 
 def test_scores_are_stored_once_and_updated(engine: Engine) -> None:

@@ -10,6 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from made_revisions import tables_and_views
 from sqlalchemy import Connection, Engine
 
 from db import tables
@@ -34,11 +35,6 @@ def alembic(conn: Connection | None = None) -> Config:
     config.set_main_option("script_location", str(MIGRATIONS))
     config.attributes["connection"] = conn
     return config
-
-
-def tables_and_views(engine: Engine) -> tuple[set[str], set[str]]:
-    inspector = sa.inspect(engine)
-    return set(inspector.get_table_names()) - {"alembic_version"}, set(inspector.get_view_names())
 
 
 def test_the_migrations_make_the_tables_of_the_schema(engine: Engine) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from made_translation_rows import seen
 from sqlalchemy import Engine
-from test_db_translations import seen
 
 from db import tables
 from db.admin.copying import copy_store, snapshot

@@ -1,12 +1,12 @@
 """Translation models, their training and their scores are stored once; the views say what is there."""
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine
+from made_translation_rows import NOW, model, progress, score, seen
+from sqlalchemy import Engine
 
 from db import tables
 from db.connection.frames import frame
@@ -14,37 +14,10 @@ from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.rows import translation_queue, translations
-from db.views.typed_views import view
 
-NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
 STORED_MODELS = sa.select(tables.translation_model).order_by(tables.translation_model.c.name)
 STORED_STEPS = sa.select(tables.translation_progress).order_by(tables.translation_progress.c.step)
-
-
-def model(name: str = "en-de", **changed: Any) -> dict[str, Any]:
-    said = {"kind": "transformer", "size": "tiny", "source_language": "en", "target_language": "de"}
-    counts = {"parameters": 5_000_000_000, "vocabulary": 8000, "pairs": 29000, "steps": 200, "epochs": 1.5}
-    hashes = {f"{each}_hash": each for each in ("checkpoint", "tokenizer", "corpus")}
-    told = {"config": {"layers": 4}, "seed": 17, "code_version": "1", "folder": f"models/{name}", "receipt": "r"}
-    figures = {"validation_loss": 2.5, "validation_bleu": None, "created_at": NOW}
-    return {"name": name, **said, **counts, **hashes, **told, **figures} | changed
-
-
-def progress(step: int, **changed: Any) -> dict[str, Any]:
-    figures = {"train_loss": 3.25, "validation_loss": None, "validation_bleu": None, "learning_rate": 0.1 + 0.2}
-    seen = {"epoch": step / 100, "tokens": step * 100_000_000, "tokens_per_second": 1e5, "at": NOW}
-    return {"model": "en-de", "step": step, **seen, **figures} | changed
-
-
-def score(**changed: Any) -> dict[str, Any]:
-    measured = {"bleu": 34.5, "bleu_low": 33.25, "bleu_high": 35.75, "chrf": 60.5, "signature": "nrefs:1|case:mixed"}
-    named = {"model": "en-de", "test": "multi30k 2016", "test_hash": "abc", "sentences": 1000, "scored_at": NOW}
-    return {**named, **measured, "search": {"beams": 5, "length_penalty": 0.6}} | changed
-
-
-def seen(conn: Connection, name: str) -> list[dict[str, Any]]:
-    return [dict(each) for each in conn.execute(sa.select(view(name))).mappings()]
 
 
 def test_a_model_is_stored_once_and_trained_again_takes_its_place(engine: Engine) -> None:

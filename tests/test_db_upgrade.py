@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from made_revisions import CHANGES, NEXT, become_next
+from made_revisions import CHANGES, NEXT, become_next, tables_and_views
 from made_stores import contents, fill
 from sqlalchemy import Engine
-from test_db_schema import tables_and_views
 
 from db import tables as schema
 from db.admin.checks import check_store

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from made_predictions import NOW, run
 from sqlalchemy import Engine, text
-from test_db_predictions import NOW, run
 
 from db.connection.frames import BAR_VALUES
 from db.engine import open_engine, transaction, upgrade

@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import sqlalchemy as sa
+from made_predictions import AS_OF, NEXT, STOCKS, TARGET, predictions, run, scores
 from sqlalchemy import Connection, Engine
-from test_db_nights import scores
-from test_db_predictions import AS_OF, NEXT, STOCKS, TARGET, predictions, run
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records, upsert, upsert_frame

@@ -3,19 +3,18 @@
 import io
 import re
 from datetime import date
-from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from made_pages import NAN, Reader, curve
 from rich.console import Console
 
 from dtml.pages.benchmark import benchmark_page, readme_table, verdict
 from dtml.pages.charts import Axis
 from dtml.pages.figures import duration, figure
 
-NAN = float("nan")
 RULES = ("always_up", "index_reversal")
 BENCHMARK = {
     "id": "kdd17-1a2b3c4d",
@@ -79,47 +78,9 @@ def random_members(predictors: list[str], configurations: int = 3, seeds: int = 
     return pd.DataFrame(rows)
 
 
-def curve() -> pd.DataFrame:
-    bins = {"bin_low": [0.4, 0.5, 0.6], "bin_high": [0.5, 0.6, 0.7], "mean_probability": [0.47, 0.53, NAN]}
-    return pd.DataFrame(bins | {"share_risen": [0.51, 0.52, NAN], "n": [300, 700, 0]})
-
-
 def page(predictors: list[str], **known: Any) -> str:
     given = {"benchmark": BENCHMARK, "scores": random_scores(predictors), "members": random_members(predictors)}
     return benchmark_page(**(given | known))
-
-
-class Reader(HTMLParser):
-    """Fails on unbalanced elements; keeps ids, attributes and what is seen."""
-
-    VOID = ("meta", "br")
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.seen = ""
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag, (tag, self.getpos())
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.seen += data
-
-    def count(self, tag: str, name: str) -> int:
-        return sum(found == tag and name in (attrs.get("class") or "").split() for found, attrs in self.found)
 
 
 def test_the_page_holds_every_predictor_and_figure() -> None:

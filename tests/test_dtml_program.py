@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from made_windows import CPU, STOCKS, WINDOW, random_windows
 
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
@@ -12,7 +13,6 @@ from dtml.model import ModelConfig
 from dtml.training.fit import Span, fit_members
 from dtml.training.recipe import Member, TrainingConfig
 from dtml.training.state import Fit, start
-from tests.test_dtml_training import CPU, STOCKS, WINDOW, random_windows
 
 TRAIN, VALIDATION = random_windows(71), random_windows(29, seed=1)
 RECIPE = TrainingConfig(protocol="all", epochs=4, batch_days=13, first_kept_epoch=1)  # 6 steps an epoch, 24 in all

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_dtml_training import MODEL, RECIPE, TRAIN, VALIDATION, WINDOW
+from made_windows import MODEL, RECIPE, TRAIN, VALIDATION, WINDOW
 
 from dtml.checkpoints import Ensemble, read_tensors, save_ensemble, write_tensors
 from dtml.errors import DtmlError

@@ -9,9 +9,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from made_predictions import run
 from made_stores import GAP, MOMENT, fill
 from sqlalchemy import Engine
-from test_db_predictions import run
 from typer.testing import CliRunner
 
 from db.engine import transaction

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from made_commands import Command
+from made_predictions import run
 from made_revisions import become_next
 from made_stores import FIRST, WEIGHTS, contents, fill, keep_weights, rows, url_of
 from sqlalchemy import Engine
-from test_db_predictions import run
 
 from db.engine import open_engine, reading, require_current, transaction, upgrade
 from db.migrations import REVISION

@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_browser import Site, axe_source, browser, screenshots, served
+from made_backtest_page import page as backtest_page
+from made_browser import LOOKS, Site, axe_source, browser, complaints, screenshots, served
 from made_dashboard import BACKTEST_RUN, BARE, DAYS, EVIL, EVIL_STOCKS, FIRST_RUN, LEVEL, MARKET, fill
 from made_nights import AS_OF
-from test_dtml_backtest_report import page as backtest_page
 
 from db.engine import open_engine, upgrade
 from flows.dashboard.app import dashboard, link
 from flows.nightly.context import Desk
 from flows.nightly.night import run_night
 
-WIDTHS, THEMES = (1280, 390), ("light", "dark")
-SERIOUS = ("serious", "critical")
 PAGES = {
     "markets": "/",
     "market": link(["market", MARKET], {"as_of": DAYS[15].date(), "level": LEVEL}),
@@ -29,7 +27,6 @@ PAGES = {
     "evil": link(["market", EVIL, "stock", EVIL_STOCKS[0]]),
     "bare": link(["market", BARE]),
 }
-LOOKS = [(width, theme) for width in WIDTHS for theme in THEMES]
 
 
 @pytest.fixture(scope="module")
@@ -53,29 +50,6 @@ def site(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     reader = open_engine(url, read_only=True)
     with served(dashboard(reader), reader) as found:
         yield found
-
-
-def complaints(chromium: Any, axe: str, url: str, name: str, folder: Path) -> list[str]:
-    """What a browser, an eye and axe-core have against a page in every look; a picture of each is kept."""
-    page, found = chromium.new_page(), list[str]()
-    page.on("console", lambda said: found.append(f"console {said.type}: {said.text}"))
-    page.on("pageerror", lambda error: found.append(f"script: {error}"))
-    page.on("requestfailed", lambda request: found.append(f"request failed: {request.url}"))
-    page.on("dialog", lambda dialog: (found.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    page.goto(url)
-    page.evaluate(axe)
-    for width, theme in LOOKS:
-        page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme=theme)
-        page.screenshot(path=screenshots(folder) / f"{name}_{theme}_{width}.png", full_page=True)
-        if (reach := page.evaluate("document.documentElement.scrollWidth")) > width:
-            found.append(f"{width}: the page is {reach} wide")
-        for violation in page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]:
-            where = [" ".join(map(str, node["target"])) for node in violation["nodes"][:3]]
-            if violation["impact"] in SERIOUS:
-                found.append(f"{width} {theme}, {violation['id']}: {violation['help']}, at {where}")
-    page.close()
-    return found
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -1,56 +1,14 @@
 """`dtml dashboard` as a process: it answers, ends when it is told to, and loads neither torch nor Prefect."""
 
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 from made_dashboard import MARKET, fill
+from made_dashboard_process import ask, port_of, started
 from sqlalchemy import Engine
-
-PROGRAM = """
-import sys
-from flows.commands.dashboard import dashboards
-from flows.failures import run_command
-code = run_command(dashboards)
-print("loaded", sorted({"torch", "prefect"} & set(sys.modules)))
-sys.exit(code)
-"""
-
-
-@contextmanager
-def started(url: str, *options: str) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-c", PROGRAM, *options]
-    environment = os.environ | {"DTML_DATABASE_URL": url}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def port_of(process: "subprocess.Popen[str]") -> int:
-    """The port of the line in which the command says where it is."""
-    assert process.stdout
-    found = re.match(r"http://\S+:(\d+) ", line := process.stdout.readline())
-    assert found, line
-    return int(found[1])
-
-
-def ask(port: int, address: str, host: str = "127.0.0.1") -> tuple[int, str]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=550)
-    connection.request("GET", address, headers={"Host": host})
-    answer = connection.getresponse()
-    return answer.status, answer.read().decode()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -15,9 +15,9 @@ import pandas as pd
 import pytest
 from made_browser import Site, served
 from made_dashboard import MARKET, STOCKS, fill, moment
+from made_dashboard_process import ask, port_of, started
 from sqlalchemy import Engine
 from sqlalchemy.pool import QueuePool
-from test_flows_dashboard_cli import ask, port_of, started
 
 from db.engine import transaction
 from db.rows import prices

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from made_commands import Command
 from made_revisions import become_next
+from made_roles import NAME
 from made_stores import FIRST, add_predictions, contents, fill, keep_weights, rows, url_of
 from sqlalchemy import Engine, make_url
-from test_db_roles import NAME
 
 from db.engine import open_engine, reading, require_current, transaction
 from db.errors import StoreError

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from made_backtests import FIRST, LAST, backtest_of
 from made_commands import Command
-from made_nights import AS_OF
+from made_nights import AS_OF, receipt_of
 from sqlalchemy import Engine, text
-from test_flows_reproduce import receipt_of
 
 from db.engine import reading, transaction
 from db.rows import runs as stored_runs

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from made_backtests import backtest_of
 from made_commands import Command
-from made_nights import AS_OF, BARS, FrameSource
+from made_nights import AS_OF, BARS, FrameSource, receipt_of
 from sqlalchemy import Engine, text
 
 from db.engine import reading, transaction
@@ -33,13 +33,6 @@ def dtml(engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch) -> C
     """The command on the store of the test."""
     monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
     return command
-
-
-def receipt_of(desk: Desk, symbol: str) -> Receipt:
-    """The receipt that the view shows, of the last night."""
-    with reading(desk.engine) as conn:
-        shown = conn.execute(text("select receipt from latest_prediction where symbol = :symbol"), {"symbol": symbol})
-        return Receipt.read(shown.scalar_one())
 
 
 def restate(desk: Desk) -> None:

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from made_browser import axe_source, browser
+from made_browser import axe_source, browser, complaints
 from made_commands import Command
 from made_recipe import SOURCES
-from test_flows_dashboard_browser import complaints
 
 pytest_plugins = ("made_translators",)
 

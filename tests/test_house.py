@@ -41,6 +41,12 @@ def test_no_generator_holds_a_connection_while_its_rows_are_used_elsewhere(file:
                 assert not (opens and yields), f"{function.name}, line {block.lineno}"
 
 
+@pytest.mark.parametrize("file", [file for file in FILES if file.parent.name == "tests"], ids=lambda file: file.name)
+def test_tests_import_from_helpers_and_never_from_another_test(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert re.findall(r"^\s*(?:from|import) (?:tests\.)?test_.*", text, re.MULTILINE) == []
+
+
 def test_every_package_is_shipped() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = {

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.made_translations import CONFIG, CPU, WIDTH, drawn, examples, same, trained
+from tests.made_translations import CHECKS, CONFIG, CPU, KILLED_CONFIG, WIDTH, drawn, examples, figures, same, trained
 from translation.data.batches import batch_indices, batch_of
 from translation.errors import TranslationError, UsageError
 from translation.training import loop
@@ -25,12 +25,6 @@ from translation.training.loop import (
     validation_loss,
 )
 from translation.training.loss import POSITIONS_AT_ONCE, smoothed_loss
-
-CHECKS = ["step", "epoch", "tokens", "train_loss", "validation_loss", "learning_rate"]  # what no clock decides
-
-
-def figures(check: Check) -> tuple[float, ...]:
-    return tuple(getattr(check, name) for name in CHECKS)
 
 
 @pytest.mark.parametrize("positions", [1, 3, POSITIONS_AT_ONCE - 1, POSITIONS_AT_ONCE, 2 * POSITIONS_AT_ONCE + 1])
@@ -168,15 +162,13 @@ def test_an_end_within_the_keeping_of_a_check_does_no_harm(
 KILLED = """
 import sys
 from pathlib import Path
-from tests.made_translations import CONFIG, trained
-import tests.test_translation_training as laws
+from tests.made_translations import KILLED_CONFIG, figures, trained
 with open(sys.argv[2], "a") as told:
     def tell(check):
-        print(*laws.figures(check), file=told, flush=True)
+        print(*figures(check), file=told, flush=True)
     print("ready", flush=True)
-    trained(Path(sys.argv[1]), laws.KILLED_CONFIG, on_check=tell)
+    trained(Path(sys.argv[1]), KILLED_CONFIG, on_check=tell)
 """
-KILLED_CONFIG = replace(CONFIG, updates=60, check_every=10)
 
 
 def test_a_killed_training_ends_as_if_it_had_not_been(tmp_path: Path) -> None:

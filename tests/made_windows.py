@@ -1,0 +1,34 @@
+"""Random windows of five stocks, and a small model to train on them."""
+
+import pandas as pd
+import torch
+
+from dtml.model import ModelConfig
+from dtml.training.recipe import TrainingConfig
+from dtml.windows import Windows
+
+DAYS, STOCKS, WINDOW, FEATURES = 41, 5, 3, 11
+MODEL = ModelConfig(hidden=14, heads=2)
+RECIPE = TrainingConfig(protocol="all", epochs=5, batch_days=7, first_kept_epoch=2)
+CPU = torch.device("cpu")
+
+
+def random_windows(days: int = DAYS, seed: int = 0) -> Windows:
+    generator = torch.Generator().manual_seed(seed)
+    sessions = pd.bdate_range("2021-01-01", periods=days + 1).as_unit("ns")
+    observed = torch.rand(days, STOCKS, generator=generator) < 0.9
+    observed[3] = False  # a day on which nothing can be seen
+    rows = torch.randn(days + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
+    views = rows.unfold(0, WINDOW, 1).permute(0, 1, 3, 2)
+    return Windows(
+        stocks=views[:, :-1],
+        index=views[:, -1],
+        observed=observed,
+        movement=0.02 * torch.randn(days, STOCKS, generator=generator),
+        as_of=sessions[:-1],
+        target=sessions[1:],
+        symbols=tuple("ABCDE"),
+    )
+
+
+TRAIN, VALIDATION = random_windows(), random_windows(13, seed=1)
