@@ -1,6 +1,6 @@
 """Audit a market for look-ahead: its own bars, settings, stored nights, latest model, and leaks planted in all of them.
 
-A part of the market and short trainings stand for the whole, so that it takes a minute or two; what is printed says so.
+It audits a part of the market with short trainings, in a minute or two, and prints that it did.
 """
 
 import os
@@ -24,9 +24,9 @@ from flows.nightly.fetch import save_universe
 from flows.nightly.predict import forecast
 from flows.nightly.train import fit_model, load_model
 
-STOCKS, SESSIONS = 50, 1000  # at most: a part of a market shows what the whole does, in a minute or two
-SEED = 0  # of what is drawn: the same audit of the same bars finds the same
-FETCHED = datetime(2000, 1, 1, tzinfo=UTC)  # when all bars of an audit's own stores became known: no difference there
+STOCKS, SESSIONS = 50, 1000  # at most: a part shows what the whole market does
+SEED = 0  # the same audit of the same bars finds the same
+FETCHED = datetime(2000, 1, 1, tzinfo=UTC)  # one moment at which all bars of an audit's stores became known
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ def audit_market(desk: Desk, as_of: date, tell: Callable[[str], object]) -> Audi
 def stored_nights(desk: Desk, history: History, at: pd.Timestamp, seed: int) -> Finding:
     """Check that scrambling every bar after `at` in a store changes no training as of `at` and no night up to it.
 
-    This is the code of a night, and of a fold of a backtest that goes on after `at`, with what they ask of a store.
-    Neither the bars that the training reads, of which its run's name is a digest, nor any prediction may change a bit.
+    It runs the code of a night, and of a backtest's fold that continues after `at`, with their reads of a store.
+    Neither the bars that the training reads, which its run's name digests, nor any prediction may change a bit.
     """
     scrambled = replace(history.scrambled_after(at, seed), market=history.market)
     (run_id, made), (other_id, again) = (_nights(desk, each, at) for each in (history, scrambled))
@@ -91,7 +91,7 @@ def stored_nights(desk: Desk, history: History, at: pd.Timestamp, seed: int) -> 
 def _nights(desk: Desk, history: History, at: pd.Timestamp) -> tuple[str, tuple[pd.DataFrame, pd.DataFrame]]:
     """Train briefly as of `at` on a store with this history; return the run's name and its predictions up to then.
 
-    The predictions are those of single nights, and those of the same nights as a fold, without the refused ones.
+    The predictions are those of single nights, and of the same nights as a fold, without refused ones.
     """
     with TemporaryDirectory(prefix="dtml-audit-") as folder, _models_in(folder):
         engine = open_engine(f"sqlite:///{folder}/store.sqlite")

@@ -49,7 +49,7 @@ def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
 def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
     """Write the store as it is at one moment, and its checkpoints, into a new folder; others may write meanwhile.
 
-    The folder is there whole or not at all. Raises UsageError for one that holds something.
+    The folder appears whole or not at all. Raises UsageError for a folder that is not empty.
     """
     folder = folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -76,7 +76,7 @@ def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
 def read_backup(folder: Path) -> Manifest:
     """Read the manifest of a backup and check every file of it.
 
-    Raises UsageError for a folder that is no backup which this program understands, DtmlError for a damaged one.
+    Raises UsageError for a folder that is no backup of a known format, DtmlError for a damaged one.
     """
     manifest = _read_manifest(folder)
     for name, sha in manifest.files.items():
@@ -88,12 +88,12 @@ def read_backup(folder: Path) -> Manifest:
 def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress) -> None:
     """Fill an empty store and the data folder from what `read_backup` read, comparing every row.
 
-    Raises UsageError for a store with rows and for weights of other content in their place.
+    Raises UsageError for a store that has rows, and where files with other weights are in the way.
     """
     prepare(target)
     with reading(target) as conn:
         require_empty(conn)
-    for name, sha in manifest.files.items():  # first: a run's row must never be without its weights
+    for name, sha in manifest.files.items():  # first, because a run's row must never lack its weights
         if name != STORE:
             _put_back(folder / name, data_folder() / name, sha)
     with _of_this_schema(folder / STORE, manifest.schema) as source, snapshot(source) as conn:
@@ -162,7 +162,7 @@ def _put_back(kept: Path, file: Path, sha: str) -> None:
 def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
     """Open the store of a backup read only; upgrade one of an older schema in a copy.
 
-    The copy has a name of its own below the data folder: what a killed restore left of it goes with the next one.
+    The copy has a fixed name below the data folder, so that the next restore removes what a killed one left.
     """
     if revision == REVISION:
         with _opened(file, read_only=True) as engine:

@@ -1,6 +1,6 @@
 """Test what a market's latest model looks at: train networks like it on true labels and on nonsense, and compare.
 
-A part of the market and short trainings stand for the whole, so that it takes some minutes; what is printed says so.
+It trains shortly on a part of the market, in some minutes, and prints that it did.
 """
 
 import sys
@@ -42,7 +42,7 @@ from dtml.training.state import Fit
 from dtml.windows import Windows
 from flows.nightly.context import Desk, experiment_of, stored_bars
 
-VALIDATION_DAYS, DAYS = 126, 42  # at most: of validation, and of these looked at, evenly spaced
+VALIDATION_DAYS, DAYS = 126, 42  # at most: of validation, and, evenly spaced, of those looked at
 FEWEST_STOCKS = 4
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class Trial:
             raise UsageError(
                 f"members, shuffles and epochs are 1 or more; got {self.members}, {self.shuffles} and {self.epochs}"
             )
-        swapped = 2 if self.members == self.shuffles else 1  # groups of one size are as far apart when they swap names
+        swapped = 2 if self.members == self.shuffles else 1  # groups of equal size may swap names
         ways = comb(self.members + self.shuffles, self.members) // swapped
         if ways * SIGNIFICANT < 1:
             raise UsageError(
@@ -113,8 +113,8 @@ def explain_run(desk: Desk, run: Mapping[str, Any], trial: Trial, tell: Tell = s
 def history_of(desk: Desk, run: Mapping[str, Any]) -> History:
     """Return the last sessions that a run could see, as it knew them, of at most `STOCKS` of its stocks.
 
-    They are members of that day, or all that the model knows one by one, and there are at most `STOCK_DAYS`: the fewer
-    stocks, the more sessions.
+    The stocks are members on that day, or those that the model is tied to, the same at each call. There are at most
+    `STOCK_DAYS` stock-days: the fewer stocks, the more sessions.
     """
     calendar, as_of = desk.market.calendar, run["train_last"]
     market = desk.market.with_symbols(run["config"].get("stocks") or desk.members(as_of))
@@ -133,7 +133,7 @@ def explain(
     train, validation = pipeline.spans(pipeline.windows(history), as_of)
     days = days_looked_at(validation)
     there = validation.observed[days].numpy()
-    stocks = np.flatnonzero(2 * there.sum(axis=0) > len(days))  # any two of them share a day
+    stocks = np.flatnonzero(2 * there.sum(axis=0) > len(days))  # so any two of them share a day
     if len(stocks) < FEWEST_STOCKS:
         raise DtmlError(
             f"{len(stocks)} stocks of {history.market.name} are there on most days of validation up to "
@@ -158,8 +158,8 @@ def explain(
 def shortened(experiment: Experiment, epochs: int) -> Experiment:
     """Return the same experiment for so many epochs, whatever validation says, and a shorter validation.
 
-    All else is as in the run: hurried as for the look-ahead audit, networks learn little of the simulated market's
-    leaders, and what they look at would be tested in vain.
+    All else stays as in the run: networks hurried as for the look-ahead audit would learn too little of the simulated
+    market's leaders to test what they look at.
     """
     return replace(
         experiment,
@@ -218,7 +218,7 @@ def networks_of(fits: Sequence[Fit], config: ModelConfig, stocks: int) -> list[D
 def _side_by_side(work: Callable[[int, Event], T], count: int, report: Callable[[int], object] = int) -> list[T]:
     """Return what `work` makes of 0, 1, ..., on as many threads as there are cores, each computing on one.
 
-    Once anything fails, and on an interrupt, the event that each is given is set.
+    The event that each is given is set once anything fails, and on an interrupt.
     """
     threads, interval, stopped = torch.get_num_threads(), sys.getswitchinterval(), Event()
     made: list[T] = []
@@ -231,7 +231,7 @@ def _side_by_side(work: Callable[[int, Event], T], count: int, report: Callable[
         stopped.set()
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)
-        sys.setswitchinterval(interval)  # of trainings that end side by side, one leaves another's
+        sys.setswitchinterval(interval)  # trainings that end side by side may leave one another's
     return made
 
 

@@ -21,9 +21,9 @@ def run_command(app: typer.Typer) -> int:
     """Run the command line and return its exit code; `--debug` shows the traceback as well."""
     try:
         app()
-    except SystemExit as ended:  # how typer leaves, its own usage errors included
+    except SystemExit as ended:  # typer exits so, also after usage errors
         if ended.code == INTERRUPTED:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break into what ends with the process
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would interrupt the clean-up
             print(GO_ON, file=sys.stderr)  # noqa: T201
         return ended.code if isinstance(ended.code, int) else FAILED
     except (DtmlError, StoreError, TranslationError) as error:
@@ -38,7 +38,7 @@ def run_command(app: typer.Typer) -> int:
 
 def _trouble_with_prefect(error: BaseException) -> str | None:
     """Return what to say where Prefect's server was not reached or refused the login; None for other failures."""
-    if "httpx" not in sys.modules:  # whose errors they are: Prefect imports it
+    if "httpx" not in sys.modules:  # Prefect's client imports it, and raises its errors
         return None
     from httpx import HTTPError, HTTPStatusError
 

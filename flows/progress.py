@@ -15,15 +15,15 @@ from flows.settings import err
 log = logging.getLogger(__name__)
 
 LOGGED_SHARE = 10  # a log gets a line every tenth of the epochs
-PACE_SECONDS = 300.0  # the time left is reckoned from the pace of the last minutes: epochs of one model are alike
+PACE_SECONDS = 300.0  # the time left is estimated from the pace of the last minutes
 
 
 @contextmanager
 def training_progress(members: Sequence[Member], windows: Sequence[int] | None = None) -> Iterator[EpochReport]:
     """Yield the function that a training calls after each epoch; one bar is for all members, by what each costs.
 
-    `windows` are the sessions that each member sees, where they differ. What a training that is continued has reported
-    before is counted, and gets no second line in the log.
+    `windows` are the sessions that each member sees, where they differ. Epochs that a resumed training had reported
+    before are counted, and not logged again.
     """
     costs = [_cost(member) * window for member, window in zip(members, windows or [1] * len(members), strict=True)]
     cost = dict(zip(members, costs, strict=True))
@@ -48,7 +48,7 @@ def training_progress(members: Sequence[Member], windows: Sequence[int] | None =
             done[member] = epoch.number
             completed = sum(cost[each] * count for each, count in done.items())
             if is_old:
-                progress.reset(bar, completed=completed, last=said)  # it took no time now: the pace is reckoned anew
+                progress.reset(bar, completed=completed, last=said)  # it took no time now, so the pace starts anew
                 return
             progress.update(bar, completed=completed, last=said)
             epochs = member.training.epochs
@@ -62,7 +62,7 @@ def training_progress(members: Sequence[Member], windows: Sequence[int] | None =
 def _cost(member: Member) -> int:
     """Return what an epoch costs, in proportion: the multiplications of a recurrence."""
     hidden = int(getattr(member.model, "hidden", 1))
-    return hidden * (hidden + 32)  # narrow layers are slower than their multiplications
+    return hidden * (hidden + 32)  # narrow layers are slower than their multiplications suggest
 
 
 @contextmanager

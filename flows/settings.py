@@ -15,7 +15,7 @@ from rich.logging import RichHandler
 from dtml.errors import DtmlError
 from translation.atomic_files import write_whole
 
-WIDTH = 160  # of what is piped or logged: a terminal has its own
+WIDTH = 160  # of piped and logged output; a terminal has its own
 
 out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else WIDTH)
@@ -35,7 +35,7 @@ PREFECT_DEFAULTS = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",  # our loggers also speak outside flows
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",  # our loggers are also used outside flows
     "PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(OWN_LOGGERS),
 }
 
@@ -47,7 +47,7 @@ NEEDED = re.compile(
     r"|PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|TEMP|TMP|VIRTUAL_ENV|(DY)?LD_\w+|THP_MEM_ALLOC_ENABLE"
     r"|(HTTPS?|ALL|NO)_PROXY|(https?|all|no)_proxy|(REQUESTS|CURL)_CA_BUNDLE"
 )
-NOT_NEEDED = ("DTML_READER_PASSWORD",)  # it names a role once, and is nothing to a run
+NOT_NEEDED = ("DTML_READER_PASSWORD",)  # used once, to make a role
 
 
 def keep_needed_variables() -> None:
@@ -80,7 +80,7 @@ def make_data_folder() -> None:
 def prefect_folder() -> Path:
     """Make the folder of Prefect's own files, which hold its keys, for this user alone, and return it.
 
-    Raises DtmlError for one that another user owns or may write to: what lies there already could run as this user.
+    Raises DtmlError for a folder that another user owns or may write to: its files could run code as this user.
     """
     make_data_folder()
     folder = data_folder() / "prefect"
@@ -100,9 +100,9 @@ def _of_libc(name: str) -> Any:
 def prepare_torch() -> None:
     """Keep the memory that a training frees for its next step: it writes hundreds of MB a second.
 
-    Left to themselves, torch and the C library give every large tensor back to the system, which clears it page by
-    page for the next one: a third of a training's time. Only the C library of Linux is asked; torch reads the
-    variable once, at its first large tensor. Call it before there are threads.
+    By default torch and the C library return every large tensor to the system, which clears it page by page for the
+    next one: a third of a training's time. Only the C library of Linux is set; torch reads the variable once, at its
+    first large tensor. Call this before there are threads.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # pages of 2 MB
     if (mallopt := _of_libc("mallopt")) is not None:
@@ -120,7 +120,7 @@ def prepare_prefect(*, quiet: bool) -> None:
     """Set what Prefect needs, leaving what the user has set; call it before the first import of prefect."""
     defaults = PREFECT_DEFAULTS | {"PREFECT_HOME": str(data_folder() / "prefect")}
     if quiet:
-        # Prefect keeps every line; the console shows what the command itself has to say.
+        # Prefect stores every line; the console shows only the command's own output.
         defaults |= {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL", "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL"}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

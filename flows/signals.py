@@ -12,7 +12,7 @@ from types import FrameType
 from flows.service.prefect_server import stop_temporary_servers
 from translation.exit_with_parent import exit_with_parent
 
-SERVICE = "DTML_SERVICE"  # the process of `dtml serve` that a run was started by
+SERVICE = "DTML_SERVICE"  # the process of `dtml serve` that started a run
 GO_ON = "interrupted: run the same command again to go on"
 
 
@@ -20,9 +20,9 @@ GO_ON = "interrupted: run the same command again to go on"
 def signals_of(attended: bool) -> Iterator[None]:
     """End an attended run on the first interrupt or termination, with its temporary server.
 
-    Left to itself Prefect would spend minutes telling a server that the same signal has ended. Nothing is lost by
-    leaving: what is stored is whole, and a training continues from its last epoch. Entered inside a flow, because
-    Prefect takes SIGTERM for itself when it starts one.
+    By default Prefect would spend minutes reporting to a server that the same signal has ended. Exiting loses nothing:
+    what is stored is whole, and a training resumes from its last epoch. Enter this inside a flow, because Prefect sets
+    its own handler of SIGTERM when it starts one.
     """
     if not attended:
         yield

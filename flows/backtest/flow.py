@@ -40,7 +40,7 @@ def backtest(
 ) -> Result:
     """Run a backtest over what is stored of a market; see `flows.backtest.results.run_backtest`.
 
-    Its folds run one by one in this process, or, to `submit`, on the flow's task runner, each on so many threads.
+    Its folds run one by one in this process or, with `submit`, on the flow's task runner, on so many threads each.
     """
     found = open_backtest(order, plan)
     done = [job.card.exists() for job in jobs_of(found)]

@@ -1,7 +1,7 @@
-"""Walk forward through history as the nights would have: what a backtest is, and its folds, one job each.
+"""Walk forward through history as the nights would have: the plan of a backtest, and its folds, a job each.
 
-A job trains and predicts, and writes what it found to files; it writes nothing to the store. So jobs run here, in
-other processes or on other machines alike, and one process stores what they return (`flows.backtest.results`).
+A job trains and predicts, and writes its results to files, nothing to the store. So jobs can run here, in other
+processes or on other machines, and one process stores their results (`flows.backtest.results`).
 """
 
 import hashlib
@@ -50,7 +50,7 @@ class Plan:
     def __post_init__(self) -> None:
         if self.first > self.last:
             raise UsageError(f"--from {self.first} lies after --to {self.last}")
-        assert self.strategies  # a strategy knows what it cannot be
+        assert self.strategies  # a strategy checks its own values
 
     @property
     def strategies(self) -> list[Strategy]:
@@ -151,7 +151,7 @@ def one_by_one(jobs: Sequence[Job]) -> Iterator[Path]:
 def run_fold(job: Job) -> Path:
     """Train as of the fold's day, predict each of its sessions as its night would have, and leave files.
 
-    Returns the card's path. What a killed job had trained is gone on with.
+    Returns the card's path. The training of a killed job resumes where it was.
     """
     if job.card.exists():
         return job.card

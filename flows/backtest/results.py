@@ -57,8 +57,8 @@ def run_backtest(
 ) -> Result:
     """Train and predict fold by fold, then score; work that an interrupted backtest finished is not repeated.
 
-    Attention between stocks is kept for the sessions asked for, of a backtest that was done before as well. Raises
-    DtmlError when another process is at the same backtest.
+    Attention between stocks is kept for the sessions asked for, also for a backtest that is finished. Raises DtmlError
+    when another process is running the same backtest.
     """
     _require_sessions(backtest, attention_on)
     backtest.folder.mkdir(parents=True, exist_ok=True)

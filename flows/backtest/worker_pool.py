@@ -13,9 +13,9 @@ KILL_EVERY_S = 0.2
 class WorkerPool(ProcessPoolTaskRunner):
     """Run tasks on Prefect's pool of processes, and end when one of its workers was ended from outside.
 
-    Left to itself, a pool that lost a worker asks the others to end and waits until they have. It waits for ever for
-    one that was just being started, for one in whose task Prefect makes that request an exception, and, at the end of
-    this process, for the right to write into a pipe that the lost worker took with it.
+    By default a pool that lost a worker asks the others to end and waits for them. It waits for ever for a worker that
+    was just starting, for one in whose task Prefect turns that request into an exception, and, when this process ends,
+    for a pipe's lock that the lost worker held.
     """
 
     def cancel_all(self) -> None:

@@ -1,6 +1,6 @@
 """Read the test span of a benchmark once, score every model on it, store the scores and publish their page.
 
-What is published comes from the store alone, so that a page written again is the same.
+The page comes from the store alone, so that it is the same when it is written again.
 """
 
 import time
@@ -52,14 +52,14 @@ class Chosen:
 
     models: Mapping[str, list[Trial]]
     best_rule: str
-    seconds: float | None  # of all trainings; None where an earlier process did a part
+    seconds: float | None  # of all trainings; None if an earlier process did a part
 
 
 @dataclass(frozen=True)
 class Test:
     """Hold the test span as read: windows by their length, what each model said, and what the rules said.
 
-    `movement` is that of the days in full precision, a ratio minus 1, NaN where it is not known.
+    `movement` is in double precision, a ratio minus 1, NaN where it is unknown.
     """
 
     read_at: datetime
@@ -114,7 +114,7 @@ def _curves(conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame) -> d
 def _choose(study: Study, on_epoch: EpochReport) -> Chosen:
     begun, is_whole = time.perf_counter(), not was_begun(study)
     models = {
-        name: sorted(trials, key=lambda trial: -trial.validation_acc)  # stable: of equals, the published one
+        name: sorted(trials, key=lambda trial: -trial.validation_acc)  # stable: published first
         for name, trials in train_models(study, on_epoch).items()
     }
     return Chosen(models, study.best_rule(), time.perf_counter() - begun if is_whole else None)
@@ -156,7 +156,7 @@ def _score(study: Study, chosen: Chosen, test: Test) -> None:
             _store_run(conn, study, name, trials[0], test)
         _store_outcomes(conn, study, test)
         benchmarks.save_benchmark(conn, row, scores, members)
-    page_of(row).unlink(missing_ok=True)  # one of a store that is gone
+    page_of(row).unlink(missing_ok=True)  # it may be left from another store
 
 
 def _published(study: Study, row: Mapping[Any, Any]) -> dict[str, float]:

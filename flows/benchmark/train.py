@@ -1,7 +1,7 @@
 """Train the models of the published experiment, and decide everything before its test span is read.
 
-Nothing here but `Study.read_test` loads a bar of the test span, and `flows.benchmark.results` calls it once: models,
-epochs, configurations and the rule to beat are chosen on the spans before it. How far the prices go is asked first.
+Only `Study.read_test` loads bars of the test span, and `flows.benchmark.results` calls it once: models, epochs,
+configurations and the rule to beat are chosen on the spans before it.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ class Trial:
     window: int
     members: list[TrainedMember]
     probability: Probabilities
-    tried: int = 1  # configurations that were compared inside, on validation
+    tried: int = 1  # configurations that a fit compared on validation
     ensemble: Ensemble | None = None  # the weights, of a network
 
     @property

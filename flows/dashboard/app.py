@@ -1,6 +1,6 @@
 """Serve the prediction history as pages to browse, from a store that is opened read only, on this machine.
 
-Every view is a link that can be kept. A page is whole when it is sent: it holds no script and asks for nothing else.
+Every view has an address of its own. A page is complete as sent: it holds no script and loads nothing else.
 """
 
 import logging
@@ -47,8 +47,8 @@ HEADERS = {
 }
 USUAL_SORT = "-probability"
 WORKERS = 4  # threads that read the store, each with one connection: fewer than the engine's pool holds
-WAITING = 24  # pages that are made or wait for a worker: a second or a few of them
-DOWNLOADS = 8  # tables that are made or sent
+WAITING = 24  # pages being made or waiting for a worker
+DOWNLOADS = 8  # tables being made or sent
 COME_AGAIN_S = 1
 
 
@@ -273,7 +273,7 @@ def _csv(request: Request, make: Callable[[Connection], Table]) -> Download:
 async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
     """Show what went wrong in one line on a page, and log what is not the visitor's mistake.
 
-    It is said by the event loop, so that a refusal does not wait behind what it is refused for.
+    It runs on the event loop, so that a refusal does not wait for the requests that caused it.
     """
     status, said = _failure(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -18,8 +18,8 @@ from dtml.pages.charts import probability_axis
 from dtml.pages.figures import records
 from flows.dashboard.market import STOCKS, NotThereError
 
-RUNS = 500  # of a list to choose from
-DAYS = 365  # of the calendar, the last ones in common, that are compared
+RUNS = 500  # in the list to choose from
+DAYS = 365  # calendar days, the last ones in common, that are compared
 RESAMPLES = 2000
 COUNTED = ("rises", "false_rises", "false_falls", "falls")
 STATISTICS: Mapping[str, Statistic] = {"acc": accuracy, "mcc": mcc}

@@ -1,7 +1,7 @@
 """The tables of the dashboard as CSV, from a statement's rows or a computed frame, and how they are sent.
 
-A table is written whole, to a file without a name, in one call that borrows the connection it is given: so it is what
-the store held at one moment, and what is sent afterwards, however slowly it is read, holds no connection and no thread.
+A table is first written whole to a temporary file, from one moment of the store. Sending it afterwards, however slowly
+it is read, holds no connection and no thread.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from flows.dashboard.stock import ATTENDED, LONGEST, SOURCES, require_span, requ
 log = logging.getLogger(__name__)
 
 LARGEST = 128 * 2**20  # bytes of a table
-IN_MEMORY = 2**20  # bytes of a table that are not worth a file
+IN_MEMORY = 2**20  # bytes of a table that stays in memory
 CHUNK = 2**16  # bytes sent at once
 READER_LIMIT_S = 30  # for a reader to take a chunk
 
@@ -73,7 +73,7 @@ def _of_statement(conn: Connection, statement: Statement) -> Iterator[Rows]:
 class Download(Response):
     """Send a file no faster than it is read, and close it however that ends.
 
-    One whose reader takes longer than READER_LIMIT_S for CHUNK bytes is left unfinished.
+    It is left unfinished when its reader takes longer than READER_LIMIT_S for CHUNK bytes.
     """
 
     def __init__(self, file: File) -> None:
@@ -90,7 +90,7 @@ class Download(Response):
                 while chunk := file.read(CHUNK):
                     async with asyncio.timeout(READER_LIMIT_S):
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                    await asyncio.sleep(0)  # after a hang-up nothing waits in send
+                    await asyncio.sleep(0)  # after a hang-up, send returns at once
             except TimeoutError:
                 log.warning("%s: left unfinished, nobody read it for %s s", scope["path"], READER_LIMIT_S)
                 return

@@ -1,7 +1,6 @@
 """The page of one market: a night's calls at a level, what was left out, and the scores up to it.
 
-Each page of the dashboard is a mapping that the template of its name prints. What is missing, NaN or None, is printed
-as "-".
+Each page of the dashboard is a mapping that the template of its name prints, missing values (NaN, None) as "-".
 """
 
 from collections.abc import Mapping
@@ -70,7 +69,7 @@ class Sort:
 def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
     """Return the model's running figures, each beside the naive rule that is best at it over as many nights.
 
-    Of acc and mcc: the figure, _low, _high, the same of the rule as _rule, ..., its _rule_name, and the _verdict.
+    Keys for acc and mcc: the figure, _low, _high, the rule's as _rule, ..., its _rule_name, and the _verdict.
     """
     found: dict[str, Any] = dict.fromkeys(("scored_until", "nights", "n", *(n for f in FIGURES for n in _SKILL[f])))
     pair = beside_rules(scores, "running_nights")
@@ -162,9 +161,9 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
 def night_calls(conn: Connection, night: Row, level: float | None) -> pd.DataFrame:
     """Return the calls of a night, at a level if one is given: a row a stock, none for a night without a model.
 
-    Columns: those of the view prediction_history, name and sector of the stocks that the newest night has, lowest,
-    highest and rising_share of the members, and `low` and `high`, between which nothing is called. `call` is 'none'
-    there, and missing where the model has no band; `hit` is that of the call.
+    Columns: those of the view prediction_history, name and sector (of stocks in the newest night), lowest, highest and
+    rising_share of the members, and `low` and `high`, between which nothing is called. There `call` is 'none'; it is
+    missing where the model has no band. `hit` says whether the call was right.
     """
     market, run_id, target = night["market"], night["run_id"], night["target"]
     if run_id is None:

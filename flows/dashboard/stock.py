@@ -19,11 +19,11 @@ from flows.dashboard.market import STOCKS, NotThereError, require_market
 
 SHOWN = 250  # rows of a stock's table, and sessions of its charts unless a span is asked for
 LONGEST = 3000  # sessions of its charts
-ATTENDED = 5  # nights whose attention is added up
+ATTENDED = 5  # nights whose attention is averaged
 SOURCES = 10  # stocks of a table of attention
 KINDS = ("nightly", "backtest", "paper")
 
-MARKS = {  # what a mark below the prices says: the call, whether it was right, and where its line begins and ends
+MARKS = {  # the call, whether it was right, and where the mark's line begins and ends below the prices
     "rise, right": ("rise", 1, 16, 2),
     "rise, wrong": ("rise", 0, 16, 9),
     "fall, right": ("fall", 1, 18, 32),

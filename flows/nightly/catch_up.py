@@ -20,7 +20,7 @@ from flows.nightly.fetch import Catch, fetch_bars
 from flows.nightly.night import Night, NightRefusedError, run_night
 from flows.nightly.predict import shortage
 
-LIMIT = 30  # sessions looked back: older nights are history, which `dtml backtest` is for
+LIMIT = 30  # sessions looked back: for older nights there is `dtml backtest`
 
 
 class RunNight(Protocol):
@@ -48,7 +48,7 @@ class CaughtUp:
 def missed_nights(desk: Desk, last: date) -> list[date]:
     """Return the last 30 sessions up to `last`, from the market's first complete night on, that lack one.
 
-    In a market without a complete night, and before its first, that is `last` alone.
+    Before the first complete night, or without one, that is `last` alone.
     """
     with reading(desk.engine) as conn:
         nights = stored_nights.nights(conn, desk.name)
@@ -69,8 +69,8 @@ def known_then(desk: Desk, day: date) -> datetime | None:
 def catch_up(desk: Desk, last: date, run: RunNight = run_night) -> CaughtUp:
     """Run every missed night up to `last`; a refused one does not keep the next from running.
 
-    The source is asked once. A night sees the bars that were known before the session that it predicts, where they
-    sufficed; else those known now, up to its own session. Raises StoreBusyError when another process is at a night.
+    The source is asked once. A night sees the bars that were known before the session that it predicts, if they
+    suffice; else those known now, up to its own session. Raises StoreBusyError when another process is running a night.
     """
     done, fetch = CaughtUp(), _asked_once(desk, last)
     for day in missed_nights(desk, last):

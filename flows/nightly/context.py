@@ -36,10 +36,10 @@ class Order:
     source: str | None = None  # None: the market's own
     prices: Path | None = None
     index: Path | None = None
-    universe: Universe | None = None  # None: the list, unless the source holds too little of it
+    universe: Universe | None = None  # None: the list, unless the source has too little of it
     overrides: Mapping[str, Any] | None = None  # of the experiment, by name
     device: str = "auto"
-    attended: bool = False  # by someone at a terminal, or a script: a signal ends it at once
+    attended: bool = False  # started by a command: a signal ends it at once
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Desk:
     engine: Engine
     experiment: Experiment
     device: str
-    notice: str | None  # what the user should know of the universe or of the source
+    notice: str | None  # for the user, about the universe or the source
 
     @property
     def name(self) -> str:
@@ -142,7 +142,7 @@ def stored_bars(desk: Desk, first: date, last: date, known_at: datetime | None =
 
 def _desk(order: Order, market: Market, source: Source, engine: Engine) -> Desk:
     universe, notice = _universe(market, source, order.universe)
-    ordered = universe.with_symbols(sorted(universe.symbols))  # one order, whatever named the stocks
+    ordered = universe.with_symbols(sorted(universe.symbols))  # the same order, whatever named the stocks
     return Desk(ordered, source, engine, vary(experiment_for(market), order.overrides or {}), order.device, notice)
 
 

@@ -17,15 +17,15 @@ from flows.nightly.context import Desk
 
 log = logging.getLogger(__name__)
 
-OVERLAP = 10  # stored sessions asked for again: they show restatements, and are what a new bar's move is held against
+OVERLAP = 10  # stored sessions asked for again, to find restatements and to check the moves of new bars
 
 
 @dataclass(frozen=True)
 class Catch:
     """Hold what a fetch brought: counts of bars, and how the source answered for each symbol.
 
-    `unadjusted` are the stocks that came without any adjusted close where the market's moves are those of that price:
-    theirs are the close's.
+    `unadjusted` are the stocks without any adjusted close in a market whose moves are of that price; the close stands
+    in.
     """
 
     asked: int
@@ -51,11 +51,11 @@ def nothing_fetched() -> Catch:
 def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None, *, whole: bool = False) -> Catch:
     """Bring the store up to `as_of`, asking only for what it lacks, and record what came and what was refused.
 
-    The bars are known since the moment that they are stored, unless a test says otherwise by `known_at`. With `whole`
-    everything that was ever asked for is asked for again: that finds bars restated long ago.
+    The bars are known from the moment they are stored; a test may set `known_at`. With `whole`, everything that was
+    ever asked for is asked for again, which finds bars restated long ago.
 
-    A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched anew from its start; if
-    that fails, nothing of it is stored, and the next fetch finds the restatement again.
+    A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched again from its start; if
+    that fails, none of its bars are stored, and the next fetch finds the restatement again.
     """
     with transaction(desk.engine) as conn:
         save_universe(conn, desk)
@@ -135,7 +135,7 @@ class _Wanted:
 def _wanted(desk: Desk, as_of: date, *, whole: bool) -> _Wanted:
     """Return what the store lacks up to `as_of`: the newest sessions, and earlier ones that were never asked for.
 
-    The `whole` is that and all that it holds.
+    With `whole`, also everything that it holds.
     """
     with reading(desk.engine) as conn:
         stored = prices.last_sessions(conn, desk.name)

@@ -38,7 +38,7 @@ class NightRefusedError(DtmlError):
     def __init__(self, message: str, exit_code: int, *, may_pass: bool = False) -> None:
         super().__init__(message)
         self.exit_code = exit_code
-        self.may_pass = may_pass  # the source failed: the same night may be complete when it is run again
+        self.may_pass = may_pass  # the source failed, so another run may complete the night
 
 
 @dataclass(frozen=True)

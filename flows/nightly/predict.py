@@ -15,16 +15,16 @@ from dtml.windows import WindowConfig, Windows
 from flows.nightly.context import Desk, stored_bars
 from flows.nightly.train import Model, windows_of
 
-LOOKS = 3  # sources of each stock that a night keeps: all pairs of 500 stocks would be 250,000 rows a night
+LOOKS = 3  # stocks kept for each stock: all pairs of 500 would be 250,000 rows a night
 
 
 @dataclass(frozen=True)
 class Forecast:
     """Hold the predictions of one night, and its inputs' watermark.
 
-    `predictions` has the rows of `dtml.inference.predict`, and their `calibrated` probability (NaN for a model that was
-    not calibrated); `gaps` maps each constituent left out to why; `inputs_hash` is the digest of the windows that the
-    model read; `looks` has the `LOOKS` sources that each stock looked at most: `target, symbol, source, weight`.
+    `predictions` has the rows of `dtml.inference.predict` and their `calibrated` probability (NaN for a model that was
+    not calibrated); `gaps` maps each constituent left out to the reason; `inputs_hash` digests the windows that the
+    model read; `looks` has the `LOOKS` stocks that each stock looked at most: `target, symbol, source, weight`.
     """
 
     target: date
@@ -38,7 +38,7 @@ class Forecast:
 def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = None) -> Forecast:
     """Predict the session after `as_of` from bars as known at a moment (None: now).
 
-    No more sessions are read than a window needs.
+    It reads only the sessions that a window needs.
     """
     bars, watermark = stored_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, known_at)
     tonight = night_windows(desk, model, as_of, bars)
@@ -56,7 +56,7 @@ def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = 
 def predict_night(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
     """Predict the session after `as_of` for that day's members, from bars that end there.
 
-    The bars begin at `first_needed`: then a prediction is the same to the last bit whoever asks for it.
+    The bars must begin at `first_needed`, so that every caller gets the same prediction to the last bit.
     """
     return predict_windows(desk, model, night_windows(desk, model, as_of, bars))
 

@@ -27,7 +27,7 @@ from flows.settings import reports_folder, write_page
 
 log = logging.getLogger(__name__)
 
-ROLLED_NIGHTS = 250  # whose last sessions' scores are drawn
+ROLLED_NIGHTS = 250  # drawn in the chart of rolling scores
 RECEIPT = (
     "id",
     "model",
@@ -44,8 +44,8 @@ RECEIPT = (
 def publish_night(desk: Desk, as_of: date, level: float | None = None) -> Path:
     """Write reports/MARKET/AS_OF.html, whole or not at all, and return its path.
 
-    Calls are made at a nominal level, one of `dtml.markets.definition.LEVELS`, by default the market's; the page of
-    another has it in its name, AS_OF-level-0.9.html.
+    Calls are made at a nominal level, one of `dtml.markets.definition.LEVELS`, by default the market's; another level
+    is in the page's name: AS_OF-level-0.9.html.
     """
     since = sessions_up_to(desk.market.calendar, as_of, REFUSED_SESSIONS)[0].date()
     level = desk.market.level if level is None else level
@@ -95,7 +95,7 @@ def rolling(conn: Connection, desk: Desk, as_of: date, scores: pd.DataFrame) -> 
 def seen(desk: Desk, night: Mapping[str, Any], run: Mapping[str, Any]) -> pd.DataFrame:
     """Return who looked at whom, `symbol, source, weight`, by asking the model again about what the night knew.
 
-    A night is never without its page for it: where the model or its bars are gone, what is stored of the night.
+    Where the model or its bars are lost, return what is stored of the night, so that it still gets its page.
     """
     try:
         model = load_run(desk, run)

@@ -23,7 +23,7 @@ from dtml.windows import adjusted_price, paper_labels
 from flows.nightly.context import Desk
 from flows.nightly.fetch import OVERLAP
 
-LATEST_OUTCOME = 250  # sessions after which a bar that is still missing is no longer waited for
+LATEST_OUTCOME = 250  # sessions for which a missing bar is waited for
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class DayCounts:
 def score_market(desk: Desk, as_of: date) -> Scored:
     """Record what became of the predictions, and score each night whose outcomes are new or were restated.
 
-    Outcomes and scores are one transaction. The running scores of every later night are renewed with them.
+    Outcomes and scores are stored in one transaction, with new running scores of every later night.
     """
     now = datetime.now(UTC)
     restatable = sessions_up_to(desk.market.calendar, as_of, OVERLAP)[0]
@@ -109,7 +109,7 @@ def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFram
 def day_counts(conn: Connection, desk: Desk, last: date, first: date | None = None) -> list[DayCounts]:
     """Count calls with an outcome, targets first..last (None: from the first): the model's and each rule's.
 
-    A rule makes no call while it lacks history of the index.
+    Each is counted on both label protocols. A rule makes no call until it has enough history of the index.
     """
     counts_of_calls = stored_outcomes.call_counts(conn, desk.name, last, first=first)
     counted = counts_of_calls.astype(dict.fromkeys(("called", "rise", "labelled"), bool))
@@ -198,7 +198,7 @@ def outcome_rows(
 def save_counts(conn: Connection, settled: pd.DataFrame, bands: pd.DataFrame) -> None:
     """Store, night by night, what came of predictions: `run_id, target, probability, calibrated, rise`.
 
-    `bands` has `run_id, level, threshold`; what has no calibrated probability is in no band.
+    `bands` has `run_id, level, threshold`; a prediction without a calibrated probability is in no band.
     """
     for run_id, mine in settled.groupby("run_id"):
         calibration.save_bins(conn, count_bins(mine).assign(run_id=run_id))

@@ -38,8 +38,8 @@ from translation.atomic_files import write_whole
 log = logging.getLogger(__name__)
 
 Kind = Literal["nightly", "backtest"]
-OVER = ".over"  # ends the name of a state that nothing goes on from any more
-CALIBRATED = "calibrated"  # in the digest of a run: one of the same weights that was not calibrated is another
+OVER = ".over"  # suffix of a state that is being removed
+CALIBRATED = "calibrated"  # in the digest of a run, to tell it from one without calibration
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Trained:
 def why_due(desk: Desk, as_of: date) -> str | None:
     """Return why the market's policy wants a training at `as_of`, or None when the latest model serves.
 
-    Only models trained on sessions up to `as_of` count: a past night never uses a later model. One whose weights are
-    lost does not serve.
+    Only models trained on sessions up to `as_of` count, because a past night never uses a later model. A model whose
+    weights are lost does not serve.
     """
     with reading(desk.engine) as conn:
         latest = runs.latest_run(conn, desk.name, on_or_before=as_of)
@@ -112,7 +112,7 @@ def train_model(
 ) -> Model:
     """Train on what is stored up to `as_of` and record the run; equal data, settings and seeds give an equal run.
 
-    The bars are as known at a moment (None: now). Interrupted, it continues from the last epoch when called again.
+    The bars are as known at a moment (None: now). After an interruption it resumes from the last epoch.
     """
     trained = fit_model(desk, as_of, on_epoch, known_at=known_at, previous=_previous(desk, as_of))
     with transaction(desk.engine) as conn:
@@ -145,9 +145,9 @@ def fit_model(
 ) -> Trained:
     """Train on bars up to `as_of` as known at a moment (None: now), or load the run if it is stored.
 
-    Nothing is written to the store. A warm start goes on from the weights of the `previous` model. `serves` tells apart
-    runs of the same weights that will predict from other bars. A run whose weights are lost is trained again; where
-    that gives others, as another processor may, they are a run of their own beside it.
+    Nothing is written to the store. A warm start begins with the weights of the `previous` model. `serves` tells apart
+    runs with equal weights that will predict from different bars. A run whose weights are lost is trained again; if
+    that gives other weights, as on another processor, they become a run of their own beside it.
     """
     bars, watermark = stored_bars(desk, history_start(desk, as_of), as_of, known_at)
     run_id = _run_id(desk, as_of, bars, [kind, serves, None if previous is None else previous.run_id])
@@ -312,7 +312,7 @@ def states_folder(kind: str) -> Path:
 def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | None = None) -> None:
     """Remove the training state of a finished run, or, of a market's nights, every state up to `as_of`.
 
-    Each is taken away in one step: from half of it another model would come.
+    Each is renamed first: a training that resumed from half a state would make another model.
     """
     parent = states_folder(kind)
     for folder in sorted(parent.iterdir()) if parent.exists() else ():

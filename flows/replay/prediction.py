@@ -50,8 +50,8 @@ class Reproduction:
     """Hold a stored prediction beside the one made again.
 
     `prediction` is its stored row; `again` maps `FIGURES`, or is None when the stock cannot be predicted any more.
-    `universe` says in words which stocks the model saw and how that is known, `night_hash` and `inputs_hash` what
-    digest the night recorded (None: not a night, or none) and what digest the windows have now.
+    `universe` says which stocks the model saw and how that is known; `night_hash` is the digest of the windows that the
+    night recorded (None: not a night, or none recorded), `inputs_hash` that of the windows now.
     """
 
     receipt: Receipt

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 class Retraining:
     """Hold a model trained again: its checkpoint's SHA-256, and the largest difference of each parameter that differs.
 
-    Where the run's own weights were lost, nothing differs, and the checkpoint lies there again: it was `restored`.
+    If the run's own weights were lost, nothing differs, and the checkpoint was `restored`.
     """
 
     run: Mapping[str, Any]
@@ -56,9 +56,9 @@ class Retraining:
 def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report) -> Retraining:
     """Train the model of a run again, in a temporary folder, from the bars that it knew, and compare the weights.
 
-    A checkpoint that is lost, missing or damaged, is put back when it comes out as it was; else DtmlError says what is
-    left to do. When the stocks were members is what the market's list says today, and so are the stocks of a model that
-    is lost and not tied to its own. Raises UsageError for a run that went on from another's weights.
+    A checkpoint that is missing or damaged is restored if training gives the same weights; else DtmlError says what to
+    do. Dates of membership come from the market's list of today, as do the stocks of a lost model that is not tied to
+    its own. Raises UsageError for a run that began with another's weights.
     """
     experiment = experiment_of(run)
     if experiment.warm_start:

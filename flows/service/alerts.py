@@ -1,6 +1,6 @@
 """Raise alerts of nights: kept once in the store, told to Prefect, sent to a webhook.
 
-The webhook is the one that the environment names, or the one that Prefect keeps as a block.
+The environment names the webhook, or Prefect keeps it as a block.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ Kind = Literal["refused", "late", "below_rule"]
 
 VARIABLE = "DTML_ALERT_WEBHOOK"
 BLOCK = "dtml-alerts"
-ANSWER_S = 5  # a webhook answers within this, or gets the alert again the next time
-SENDING_S = 10  # after this, no further alert is sent: the rest waits for the next time
+ANSWER_S = 5  # for a webhook to answer; else it gets the alert again the next time
+SENDING_S = 10  # after this, the rest of the alerts wait for the next time
 
 Post = Callable[[Mapping[str, str]], None]
 
@@ -69,7 +69,7 @@ def watch_markets(
 ) -> list[Standing]:
     """Return how each market stands, after raising what is late or refused and sending what waits.
 
-    `markets` maps each name to its definition, None for one that is not known: it cannot be told to be late.
+    `markets` maps each name to its definition, or to None if unknown: then it cannot be known to be late.
     """
     now = now or datetime.now(UTC)
     found = [standing_of(engine, name, market, now, delay) for name, market in markets.items()]
@@ -85,7 +85,7 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
     now = datetime.now(UTC)
     new = _keep(engine, list(alerts), now)
     for each in new:
-        # What was refused or is late, the command says itself.
+        # The command itself says what was refused or is late.
         log.log(logging.WARNING if each.kind == "below_rule" else logging.INFO, "%s: %s", each.market, each.message)
         _emit(each)
     send_waiting(engine, now)
@@ -147,10 +147,11 @@ def _of_standing(found: Standing) -> Iterable[Alert]:
 def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
     """Say by which rule the model came to be beaten with a target's scores; None if not, or if so before.
 
-    Beaten is a model whose whole interval of the running MCC lies below a rule's whole interval. The rule's figure
-    alone would not do: the best of three is lucky, and it is looked at every night. Of made markets in which nothing
-    can be known, 9 in 10 would be told within a year that a rule's figure lies above their interval; 2 in 10 are told
-    that the intervals lie apart. ACC is left out: where most days rise, it rewards a model for not looking.
+    A model is beaten when its whole interval of the running MCC lies below a rule's whole interval. The rule's figure
+    alone would not do: the best of three rules is lucky, and is checked every night. Of simulated markets without any
+    signal, 9 in 10 would get an alert within a year because a rule's figure lies above their interval; 2 in 10 get one
+    because the intervals lie apart. ACC is left out: where most days rise, it rewards a model for always predicting a
+    rise.
     """
     earlier = scores[scores["target"] < target]
     if _beaten(earlier) is not None:
@@ -205,7 +206,7 @@ def in_flow() -> bool:
 def find_webhook() -> Post | None:
     """Return what sends an alert as JSON: to DTML_ALERT_WEBHOOK, else, in a flow, by Prefect's block; or None.
 
-    It raises UndeliveredError unless the webhook answers that it took the alert.
+    What is returned raises UndeliveredError unless the webhook accepts the alert.
     """
     if url := os.environ.get(VARIABLE):
         return lambda said: _post(url, said)
@@ -221,7 +222,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def _post(url: str, said: Mapping[str, str]) -> None:
     try:
-        if urlsplit(url).scheme not in ("http", "https"):  # a file is no webhook
+        if urlsplit(url).scheme not in ("http", "https"):  # such as file
             raise UndeliveredError(f"{VARIABLE} is no http or https URL")
         body, headers = json.dumps(said).encode(), {"Content-Type": "application/json"}
         request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - the scheme is known
@@ -229,7 +230,7 @@ def _post(url: str, said: Mapping[str, str]) -> None:
             return
     except urllib.error.HTTPError as error:
         raise UndeliveredError(f"the webhook answered {error.code}") from None
-    except (OSError, HTTPException, ValueError) as error:  # their words may quote the URL
+    except (OSError, HTTPException, ValueError) as error:  # their messages may quote the URL
         cause = type(getattr(error, "reason", error)).__name__
         raise UndeliveredError(f"the webhook cannot be reached or gave no answer in time ({cause})") from None
 

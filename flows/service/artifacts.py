@@ -17,7 +17,7 @@ from flows.nightly.night import Night
 
 log = logging.getLogger(__name__)
 
-SHOWN = 12  # of the most, and of the least probable risers
+SHOWN = 12  # of the most, and of the least probable rises
 
 
 def leave_artifacts(desk: Desk, night: Night) -> None:

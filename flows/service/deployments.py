@@ -39,7 +39,7 @@ FLOWS: dict[Work, Flow[Any, Any]] = {
     "translations": translate_queue,
 }
 ENDED = [StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED]
-WORDS = {"Completed": "done"}  # other states are called by their name
+WORDS = {"Completed": "done"}  # other states keep their names
 LOOK_EVERY_S = 3.0
 CRONITER: Any = import_module("prefect._vendor.croniter").croniter  # as the server reads crons
 
@@ -56,15 +56,15 @@ class Job:
 
 def service_tag() -> str:
     """Return what marks the deployments of a service on a shared server: its machine, folder and store, digested."""
-    whose = f"{platform.node()} {data_folder()} {location(open_engine())}"  # nothing is connected
+    whose = f"{platform.node()} {data_folder()} {location(open_engine())}"  # without connecting
     return f"dtml-{hashlib.sha256(whose.encode()).hexdigest()[:8]}"
 
 
 def deployment_of(job: Job) -> RunnerDeployment:
     """Return the deployment of a job, one run of it at a time; a second one is cancelled, or waits if a night.
 
-    Its name says whose it is: deployments of one name are one to a server. A night due while missed ones are caught up
-    must not be lost; nights due every minute must not queue up.
+    Its name says whose it is, as a server identifies deployments by name. A night that is due while missed ones are
+    caught up must not be lost; nights that are due every minute must not queue up.
     """
     schedule = job.schedule
     waits = schedule.work == "night" and not job.parameters.get("any_day")
@@ -97,8 +97,8 @@ def next_run(schedule: Schedule, now: datetime) -> datetime:
 def clear(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
     """Delete earlier deployments of this folder that are not among these, and cancel runs whose time is past.
 
-    On a server that has just been started no run of an earlier one can be alive: they are crashed, their places free.
-    Returns how many runs were past.
+    On a new server no run of an earlier one can be alive: those are marked as crashed and their places freed. Returns
+    how many runs were past.
     """
     kept, past = list(deployments), 0
     with get_client(sync_client=True) as client:
@@ -114,7 +114,7 @@ def clear(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
         if server_is_new:
             for run in _runs(client, kept, [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]):
                 client.set_flow_run_state(run.id, Crashed(message="it ended with its service"), force=True)
-            for deployment in kept:  # the server keeps who holds a place in memory, but how many are held in its store
+            for deployment in kept:  # a server forgets who held a place, but stores how many are held
                 free = GlobalConcurrencyLimitUpdate(active_slots=0)
                 client.update_global_concurrency_limit(f"deployment:{deployment}", free)
     return past

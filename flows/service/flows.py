@@ -81,8 +81,8 @@ def scheduled_night(
 ) -> Outcome:
     """Run the night of the last session that had closed when the run was due, and those missed before it.
 
-    On a day without a session it is skipped, unless it is told `any_day` or `as_of`. Refused because the source
-    failed, it is tried again after each of `waits`, in seconds.
+    It is skipped on a day without a session, unless `any_day` or `as_of` is given. When the source failed, it is tried
+    again after each of `waits`, in seconds.
     """
     prepare_torch()
     return _outcome(partial(_night, order, as_of, waits, any_day=any_day))
@@ -107,7 +107,7 @@ def watch(
 ) -> list[str]:
     """Raise what is late or refused of these markets, or of all in the store, and return it.
 
-    A market that has had no night yet is passed over.
+    See `flows.service.alerts.watch_markets`. A market without a night is passed over.
     """
     end_with_service()
     engine = open_store()
@@ -134,7 +134,9 @@ def _skipped(reason: str) -> Outcome:
 
 def _due() -> datetime:
     """Return when the run was to start, however late it is; now where it was started by hand."""
-    return datetime.fromtimestamp(flow_run.scheduled_start_time.timestamp(), UTC)  # plain: not all take Prefect's own
+    return datetime.fromtimestamp(
+        flow_run.scheduled_start_time.timestamp(), UTC
+    )  # a plain datetime, not Prefect's type
 
 
 def _night(order: Order, asked: date | None, waits: Sequence[int], *, any_day: bool) -> Outcome:

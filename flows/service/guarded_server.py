@@ -13,8 +13,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-HOST = "127.0.0.1"  # not localhost, which may also be ::1, where the same port can be another program's
-END_LIMIT_S = 10  # for the runs of tasks that are still to be recorded
+HOST = "127.0.0.1"  # localhost may also be ::1, where another program may have the port
+END_LIMIT_S = 10  # to record the last runs of tasks
 
 
 class OwnPagesOnly:
@@ -73,7 +73,7 @@ def main() -> None:
 
 def _end_with_parent() -> None:
     """End when the parent dies: nothing else closes the other end of standard input."""
-    os.read(sys.stdin.fileno(), 1)  # not by the buffer of sys.stdin, which an end of Python at a fault trips over
+    os.read(sys.stdin.fileno(), 1)  # sys.stdin's buffer is locked while this waits, and Python cannot exit then
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(END_LIMIT_S)
     os._exit(1)

@@ -25,11 +25,11 @@ from flows.settings import err, prefect_folder
 
 HOST = "127.0.0.1"
 USUAL_PORT = 4200
-START_LIMIT_S = 600  # a first start makes Prefect's tables, which a busy machine takes minutes for
-PATIENCE_S = 20  # after which the user is told what is waited for
+START_LIMIT_S = 600  # a first start makes Prefect's tables: minutes on a busy machine
+PATIENCE_S = 20  # after which the user is told what the command waits for
 ANSWER_S = 30
 END_LIMIT_S = 10
-LOGIN = "PREFECT_API_AUTH_STRING"  # what a client shows, and
+LOGIN = "PREFECT_API_AUTH_STRING"  # what a client sends
 SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"  # what a server asks for: user:password
 REMEDY = "run the same command again when the machine is less busy, or set PREFECT_API_URL to a server that is on"
 
@@ -40,8 +40,8 @@ _temporary: list["Server"] = []
 class Server:
     """Hold a server that this process started, its login, and its socket.
 
-    The socket is kept until nobody asks the server any more: were it to die, another could listen and be shown the
-    login.
+    The socket is kept open as long as the server may be asked: after its death another program could listen there and
+    receive the login.
     """
 
     process: "subprocess.Popen[bytes]"
@@ -66,8 +66,8 @@ class Server:
 def require_server() -> None:
     """Let the flows of this process and its children use a server: that of PREFECT_API_URL, else a temporary one.
 
-    A temporary one ends with this process, however that ends. Call it before the first import of prefect, which reads
-    the variables once. Raises DtmlError when the server does not start.
+    A temporary one ends with this process. Call this before the first import of prefect, which reads the variables
+    once. Raises DtmlError when the server does not start.
     """
     folder = prefect_folder()
     if os.environ.get("PREFECT_API_URL"):
@@ -100,9 +100,9 @@ def _end_with(server: Server) -> None:
 def own_server(folder: Path) -> Iterator[Server]:
     """Start a server that also runs schedules and shows pages, wait until it answers, and end it afterwards.
 
-    It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free port, and keeps its words in `folder`. There, for
-    the reader of its pages, lies its login too, which is PREFECT_SERVER_API_AUTH_STRING or drawn anew. Raises DtmlError
-    when it does not start.
+    It listens on PREFECT_SERVER_API_PORT, else on 4200 or any free port, and keeps its log in `folder`, beside its
+    login for the reader of its pages: PREFECT_SERVER_API_AUTH_STRING, or a random one. Raises DtmlError when it does
+    not start.
     """
     words, login = folder / "server.log", folder / "login"
     with words.open("wb") as log:
@@ -119,7 +119,7 @@ def own_server(folder: Path) -> Iterator[Server]:
 def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_schedules: bool) -> Server:
     """Start a server on a socket that listens already, so that no other program can answer in its place.
 
-    It works in Prefect's folder: Prefect takes settings from files of the one that it works in.
+    Its working directory is Prefect's folder, as Prefect reads settings from files in it.
     """
     url = f"http://{HOST}:{listening.getsockname()[1]}/api"
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
@@ -127,7 +127,7 @@ def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_sch
         raise UsageError(f"{SERVER_LOGIN} has letters that Prefect's server cannot compare: take ASCII alone")
     own = {SERVER_LOGIN: login, "PREFECT_UI_API_URL": url, "PYTHONSAFEPATH": "1"}
     kind = "with-schedules" if with_schedules else "temporary"
-    # In a session of its own: Ctrl-C is for the command, which ends the server last.
+    # A session of its own: Ctrl-C goes to the command alone, which ends the server last.
     process = subprocess.Popen(  # noqa: S603 - of ourselves
         [sys.executable, "-P", "-m", "flows.service.guarded_server", str(listening.fileno()), kind],
         env=_without_secrets(os.environ) | own,
@@ -139,7 +139,7 @@ def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_sch
         start_new_session=True,
     )
     os.environ["PREFECT_API_URL"], os.environ[LOGIN] = url, login
-    for name in ("NO_PROXY", "no_proxy"):  # a proxy would be shown the login, and asked for its own loopback
+    for name in ("NO_PROXY", "no_proxy"):  # a proxy would see the login, and ask its own loopback
         if (given := os.environ.get(name)) != "*":
             os.environ[name] = ",".join(filter(None, (given, HOST)))
     return Server(process, url, login, listening)
@@ -201,7 +201,7 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
 def warning_of_open_server() -> str | None:
     """Return a warning if the server that PREFECT_API_URL names asks for no login, else None.
 
-    Nothing is said of one that does not answer: whoever needs it will meet that.
+    A server that does not answer gives no warning: its user will notice.
     """
     url = os.environ.get("PREFECT_API_URL")
     with suppress(OSError, HTTPException, ValueError):

@@ -67,7 +67,7 @@ def serve_markets(service: Service) -> None:
     """Serve until SIGTERM or Ctrl-C; raise DtmlError when the server cannot be started, and when it ends."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     keep_needed_variables()
-    with suppress(KeyboardInterrupt), _server() as server:  # one that comes before the runner is there
+    with suppress(KeyboardInterrupt), _server() as server:  # an interrupt before the runner has started
         try:
             _serve(service, server)
         finally:
@@ -80,10 +80,10 @@ def service_of(
 ) -> Service:
     """Return the service of these markets, else of all with a night in the store, and of a queue with a model.
 
-    `order` says the rest of what their runs are to do. Raises UsageError where there is neither a market nor a model.
+    `order` holds the other settings of their runs. Raises UsageError where there is neither a market nor a model.
     """
     translations = {"device": order.device} if model_names() else None
-    own = {file.stem for file in files}  # a file may be given with its name
+    own = {file.stem for file in files}  # a file may be named beside its market
     asked = [(name, None) for name in names if name not in own] + [(str(file), file.absolute()) for file in files]
     markets, orders = {}, {}
     for name, file in asked or [(name, None) for name in _stored_markets(anyhow=translations is not None)]:
@@ -128,15 +128,18 @@ def _require_alive(server: Server | None) -> None:
 
 
 def _serve(service: Service, server: Server | None) -> None:
-    from prefect.runner import Runner  # not before PREFECT_API_URL is set, which it reads once
+    from prefect.runner import Runner  # after PREFECT_API_URL is set, which it reads once
 
     from flows.service.deployments import Job, clear, deployment_of, print_ended, require_cron, start_catching_up
 
     now = datetime.now(UTC)
     jobs: dict[UUID, Job] = {}
-    os.environ |= {SERVICE: str(os.getpid()), "PREFECT_RUNNER_SERVER_ENABLE": "false"}  # that one has no login
-    tempfile.tempdir = str(prefect_folder())  # the runner's folder in the usual place is the first user's who ran one
-    runner = Runner(pause_on_shutdown=False)  # a service that ends would pause the one that took its place
+    os.environ |= {
+        SERVICE: str(os.getpid()),
+        "PREFECT_RUNNER_SERVER_ENABLE": "false",
+    }  # the runner's own server has no login
+    tempfile.tempdir = str(prefect_folder())  # the default belongs to the first user of a runner
+    runner = Runner(pause_on_shutdown=False)  # it would pause its successor
     if service.cron is not None:
         require_cron(service.cron)
     for job in (Job(*each) for each in service.schedules(now)):
@@ -162,7 +165,7 @@ def _serve(service: Service, server: Server | None) -> None:
 async def _until_signal(runner: "Runner") -> None:
     """Start what is due until SIGTERM or SIGINT, which end the runs that are on."""
     serving = asyncio.create_task(runner.start())
-    await asyncio.sleep(0)  # the runner takes SIGTERM for itself, and leaves its runs behind
+    await asyncio.sleep(0)  # first the runner sets its own handler, which leaves its runs behind
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
     with suppress(asyncio.CancelledError):
@@ -175,7 +178,7 @@ def _end_with(server: Server, end: Event) -> None:
     if end.is_set():
         return
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(2 * END_LIMIT_S)  # the runner may wait for a server that is no more
+    time.sleep(2 * END_LIMIT_S)  # the runner may wait for the dead server
     os._exit(1)
 
 
@@ -185,7 +188,7 @@ def _announce(service: Service, server: Server | None, now: datetime) -> None:
 
     for schedule, _ in service.schedules(now):
         local = next_run(schedule, now).astimezone(ZoneInfo(schedule.timezone))
-        if schedule.work == "night" and service.cron is None:  # what is no session is skipped
+        if schedule.work == "night" and service.cron is None:  # days without a session are skipped
             local = next_night(service.markets[schedule.market], now, service.delay).astimezone(local.tzinfo)
         out.print(
             f"{schedule.market} {schedule.work}: {schedule.cron} {schedule.timezone}, "

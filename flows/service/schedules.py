@@ -8,10 +8,10 @@ from dtml.markets import Market
 from dtml.prices.sessions import is_session, last_closed_session, next_session, session_close, usual_week
 from flows.commands.options import DELAY_MINUTES
 
-# Of a night after the usual close: the source has the day's bars, no close is later.
+# From the usual close to the night: by then the source has the day's bars.
 DELAY = timedelta(minutes=DELAY_MINUTES)
-TRAINING = "0 6 * * 6"  # Saturday morning: a week of sessions is whole
-REFETCH = "0 4 1 * *"  # once a month: what was restated further back than a night looks
+TRAINING = "0 6 * * 6"  # Saturday morning, after a whole week of sessions
+REFETCH = "0 4 1 * *"  # once a month, to find restatements older than a night looks for
 WATCH = "20 * * * *"
 TRANSLATIONS = "*/5 * * * *"
 
@@ -70,7 +70,7 @@ def skip_reason(market: Market, scheduled: datetime) -> str | None:
     if scheduled - session_close(market.calendar, closed) < timedelta(days=1):
         return None
     day = scheduled.astimezone(usual_week(market.calendar, scheduled.date()).timezone).date()
-    if is_session(market.calendar, day):  # it closes later: the run was due after midnight, for the day before
+    if is_session(market.calendar, day):  # it closes later, so the run was due after midnight for the day before
         day -= timedelta(days=1)
     return f"{day} ({day:%A}) is no session of {market.calendar}"
 

@@ -21,9 +21,9 @@ from dtml.markets.definition import Retrain
 from dtml.prices.sessions import last_closed_session, previous_session, session_close, sessions_between, sessions_up_to
 from flows.service.schedules import DELAY, next_night
 
-TOLERANCE = timedelta(hours=2)  # a night that could not fetch is tried again for over an hour
+TOLERANCE = timedelta(hours=2)  # a night that cannot fetch is retried for over an hour
 REFUSED_SESSIONS = 30
-WAITING_DAYS = 7  # an alert that no webhook took in a week is no news: the store keeps it
+WAITING_DAYS = 7  # an alert that no webhook took in a week is no longer sent
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def moment(when: datetime) -> str:
 def named_markets(engine: Engine, names: Sequence[str], files: Sequence[Path]) -> dict[str, Market | None]:
     """Return the markets asked for by name or file, by default all that the store has a night or a fetch of.
 
-    A name that neither the package nor a file defines has None. Raises UsageError for one that the store lacks.
+    A name that neither the package nor a file defines maps to None. Raises UsageError for one that the store lacks.
     """
     own = {market.name: market for market in map(load_market_file, files)}
     with reading(engine) as conn:

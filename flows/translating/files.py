@@ -21,15 +21,15 @@ from translation.translate import translate
 log = logging.getLogger(__name__)
 
 LINES_AT_ONCE = 1000
-WRONG_SHARE = 0.5  # of the first lines that read like the target language: the file is surely of the other one
+WRONG_SHARE = 0.5  # of the first lines that read like the target language: the file surely is in it
 
 
 def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: str) -> int:
     """Write a translation for each line of `source` to `to`; return how many lines it has.
 
-    What is under way lies beside `to`, with the ending .partial, and belongs to one text, model and search. Raises
-    UsageError for a file that is empty, not UTF-8, or in the language that the model writes, and for a place that
-    cannot be written to; TranslationError while another process writes it.
+    Work in progress is kept beside `to`, with the suffix .partial, for one text, model and search. Raises UsageError
+    for a file that is empty, not UTF-8, or in the language that the model writes, and for a place that cannot be
+    written to; TranslationError while another process writes it.
     """
     total, text_hash = _read_whole(source)
     _require_place(source, to)

@@ -113,8 +113,8 @@ def work_off(
 ) -> dict[str, int]:
     """Take texts, translate them and store the translations, model by model, until nothing is queued.
 
-    A text that cannot be translated fails alone, with the reason; those of a model that is not there, or cannot be
-    opened, wait: it may be being trained.
+    A text that cannot be translated fails alone, with the reason. Texts of a model that is missing or cannot be opened
+    wait, as it may be in training.
     """
     worker, counts = f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}", Counter({"done": 0, "failed": 0})
     model: Model | None = None
@@ -171,7 +171,7 @@ def _unwound_first(attended: bool) -> Iterator[None]:
 
     def unwind(number: int, _frame: FrameType | None) -> None:
         for each in before:
-            signal.signal(each, signal.SIG_IGN)  # a second one would break off what the first one began
+            signal.signal(each, signal.SIG_IGN)  # a second one would interrupt the unwinding
         raise _Ended(number)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -29,7 +29,7 @@ from translation.training.loop import Check
 from translation.translate import translate
 
 Say = Callable[[str], object]
-COMPARED = 200  # sentences
+COMPARED = 200  # sentences that are compared
 
 
 def models_folder() -> Path:
@@ -150,7 +150,7 @@ def _model_row(trained: TrainedModel) -> dict[str, Any]:
 def named_test(card: Card, test: str, references: Path | None = None, columns: tuple[int, int] = (0, 1)) -> Corpus:
     """Return a test of the model's recipe by name, or files, a table's sentences being in these columns.
 
-    Raises UsageError for a name that is neither, and for files of the other direction.
+    Raises UsageError for a name that is neither, and for files in the other direction.
     """
     named: Mapping[str, Mapping[str, Any]] = card.made["tests"]
     if test in named and references is None:
