@@ -5,13 +5,18 @@ An experiment is a value; a variant of it is `dataclasses.replace(experiment, ..
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import date
 from typing import Any
 
-from dtml.errors import UsageError
+import pandas as pd
+
+from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import Returns, ZClose
 from dtml.model import ModelConfig
 from dtml.training.recipe import Member, TrainingConfig
-from dtml.windows import WindowConfig
+from dtml.windows import WindowConfig, Windows
+
+MINIMUM_TRAIN_DAYS = 64  # below that there is nothing to learn from
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,24 @@ class Experiment:
         if self.train_sessions is None:
             return None
         return self.train_sessions + self.validation_sessions + 2 * self.gap_sessions + self.windows.history
+
+    def spans(self, windows: Windows, as_of: date) -> tuple[Windows, Windows]:
+        """Return the training days, then the validation days that choose the epoch; no target lies after `as_of`.
+
+        A gap of `gap_sessions` days parts them from each other and from the first session predicted. Raises DtmlError
+        when the history is too short.
+        """
+        known = windows.between(last=pd.Timestamp(as_of))
+        stop = len(known) - self.gap_sessions
+        cut = stop - self.validation_sessions
+        end = cut - self.gap_sessions
+        begin = 0 if self.train_sessions is None else max(0, end - self.train_sessions)
+        if end - begin < MINIMUM_TRAIN_DAYS:
+            raise DtmlError(
+                f"{len(known)} days up to {as_of} have a whole window; training needs at least {MINIMUM_TRAIN_DAYS} "
+                f"before the {self.validation_sessions} of validation: fetch a longer history"
+            )
+        return known.days(slice(begin, end)), known.days(slice(cut, stop))
 
 
 def nightly() -> Experiment:

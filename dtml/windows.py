@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from numpy import ndarray
 from torch import Tensor
 
 from dtml.errors import DtmlError, UsageError
 from dtml.features import HISTORY, Panel, features, moves
+from dtml.labels import labelled
 from dtml.markets.definition import LabelProtocol, Returns, ZClose
+from dtml.prices.returns import adjusted_price
 
-RISE, FALL = 0.0055, -0.005  # the paper's labels: a move from +0.55 % is a rise, one to -0.5 % a fall
 QUORUM = 0.5  # a session with a bar for fewer of the stocks is no session of this market's data
 
 
@@ -152,38 +153,6 @@ def build_windows(
         target=target,
         symbols=symbols,
     )
-
-
-def paper_labels(move: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
-    """1 for a rise, -1 for a fall, 0 for a move between the thresholds or an unknown one (section 4.1 of the paper)."""
-    return np.select([move >= RISE, move <= FALL], [1, -1], default=0)
-
-
-def labelled(move: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[ndarray, "*shape"]:
-    """Which moves count: those that are known and, under the paper's protocol, large enough for a label."""
-    known = np.isfinite(move)
-    return np.asarray(known if protocol == "all" else known & (paper_labels(move) != 0))
-
-
-def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
-    """The price that moves come from, row by row of a bars frame: the adjusted close, if that is what is asked for.
-
-    A symbol without any adjusted close has its moves taken from the close.
-    """
-    if returns == "close":
-        return bars["close"]
-    has_adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).transform("any")
-    return bars["adj_close"].where(has_adjusted, bars["close"])
-
-
-def moves_between(
-    bars: pd.DataFrame, as_of: pd.DatetimeIndex, target: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns
-) -> Float[ndarray, "days stocks"]:
-    """Moves from each `as_of` to its `target`, ratios minus 1 in full precision; NaN without both bars."""
-    priced = bars.assign(price=adjusted_price(bars, returns))
-    prices = priced.pivot(index="session", columns="symbol", values="price").reindex(columns=list(symbols))
-    before, after = (prices.reindex(sessions).to_numpy() for sessions in (as_of, target))
-    return np.asarray(after / before - 1)
 
 
 def _grid(

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from dtml.errors import DtmlError
-from dtml.evaluation.breakdowns import binned_curve, calibration_curve
-from dtml.evaluation.calibration import COUNTS, LEVELS, Calibration, calibrate, called, count_band, count_bins, coverage
+from dtml.evaluation.calibration import COUNTS, LEVELS, Calibration, calibrate, called, count_band, coverage
+from dtml.evaluation.calibration_curve import binned_curve, calibration_curve, count_bins
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.scoreboard import calibration_line
 from dtml.pages.charts import calibration_axes

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 from made_pages import Reader
 
-from dtml.evaluation.breakdowns import ROLLING_SESSIONS, curve_with_intervals, recalibrated, rolling_scores
-from dtml.evaluation.calibration import LEVELS, Calibration, count_band, count_bins, coverage
+from dtml.evaluation.breakdowns import ROLLING_SESSIONS, rolling_scores
+from dtml.evaluation.calibration import LEVELS, Calibration, count_band, coverage
+from dtml.evaluation.calibration_curve import count_bins, curve_with_intervals, recalibrated
 from dtml.evaluation.metrics import accuracy, mcc
 from dtml.pages.attention_map import KEPT, SHADES, Attention, heat_map, sector_map
 from dtml.pages.charts import COLUMNS, NARROWEST, probability_axis, stack

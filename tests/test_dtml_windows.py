@@ -9,7 +9,9 @@ import torch
 
 from dtml.errors import DtmlError, UsageError
 from dtml.features import Panel, features
-from dtml.windows import WindowConfig, Windows, adjusted_price, build_windows, labelled, moves_between, paper_labels
+from dtml.labels import labelled, paper_labels
+from dtml.prices.returns import adjusted_price, moves_between
+from dtml.windows import WindowConfig, Windows, build_windows
 
 STOCKS, INDEX = ("AAA", "BBB", "CCC"), "IDX"
 SESSIONS = pd.bdate_range("2020-01-01", periods=48).as_unit("ns")

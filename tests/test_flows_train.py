@@ -10,7 +10,6 @@ from made_nights import AS_OF, BARS, FrameSource
 from db.admin.copying import table_counts
 from db.engine import reading
 from db.rows import runs
-from dtml.backtest.folds import spans
 from dtml.errors import DtmlError
 from dtml.experiments import vary
 from flows.nightly.context import Desk, stored_bars
@@ -67,7 +66,7 @@ def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of
     fetch_bars(desk, date(2024, 7, 9))
     bars, _ = stored_bars(desk, date(2022, 1, 3), date(2024, 7, 9))
     windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
-    fitted, chosen = spans(windows, AS_OF, desk.experiment)
+    fitted, chosen = desk.experiment.spans(windows, AS_OF)
     sessions = windows.target
     assert sessions.get_loc(chosen.target[0]) - sessions.get_loc(fitted.target[-1]) == 2
     assert sessions.get_loc(pd.Timestamp(AS_OF)) - sessions.get_loc(chosen.target[-1]) == 1

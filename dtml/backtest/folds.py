@@ -8,11 +8,7 @@ from datetime import date
 
 import pandas as pd
 
-from dtml.errors import DtmlError, UsageError
-from dtml.experiments import Experiment
-from dtml.windows import Windows
-
-MINIMUM_TRAIN_DAYS = 64  # of training; below that there is nothing to learn from
+from dtml.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -47,22 +43,3 @@ def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: in
         )
         for number, begin in enumerate(begins, start=1)
     ]
-
-
-def spans(windows: Windows, as_of: date, experiment: Experiment) -> tuple[Windows, Windows]:
-    """Training days, then the validation days that choose the epoch; no target lies after `as_of`.
-
-    A gap of `gap_sessions` days parts them from each other and from the first session predicted. Raises DtmlError
-    when the history is too short.
-    """
-    known = windows.between(last=pd.Timestamp(as_of))
-    stop = len(known) - experiment.gap_sessions
-    cut = stop - experiment.validation_sessions
-    end = cut - experiment.gap_sessions
-    begin = 0 if experiment.train_sessions is None else max(0, end - experiment.train_sessions)
-    if end - begin < MINIMUM_TRAIN_DAYS:
-        raise DtmlError(
-            f"{len(known)} days up to {as_of} have a whole window; training needs at least {MINIMUM_TRAIN_DAYS} before "
-            f"the {experiment.validation_sessions} of validation: fetch a longer history"
-        )
-    return known.days(slice(begin, end)), known.days(slice(cut, stop))

@@ -15,6 +15,7 @@ from numpy import ndarray
 
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import Returns
+from dtml.prices.returns import adjusted_price
 
 Form = Literal["long", "long_short", "weighted"]
 Fill = Literal["next_open", "close"]
@@ -100,11 +101,9 @@ class Quotes:
     def of(cls, bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns) -> "Quotes":
         """The quotes in a bars frame `symbol, session, open, close, adj_close`; what is not asked for is left out.
 
-        `returns` names the price that moves come from (`dtml.windows.adjusted_price`); opens are adjusted by the
+        `returns` names the price that moves come from (`dtml.prices.returns.adjusted_price`); opens are adjusted by the
         factor of their session's close.
         """
-        from dtml.windows import adjusted_price  # it brings torch
-
         row = sessions.get_indexer(pd.DatetimeIndex(bars["session"]))
         column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
         placed = (row >= 0) & (column >= 0)

@@ -12,6 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
+from dtml.labels import paper_labels
 from dtml.prices.sessions import sessions_up_to
 
 MODEL = "dtml"  # the name among the predictors of what the rules stand beside
@@ -78,8 +79,6 @@ def choose_rule(calls: pd.DataFrame, movement: Float[ndarray, "days stocks"]) ->
     it is scored on has seen their outcomes. Days without a call of every rule are left out. Raises ValueError when
     the days differ in number or none of them has both calls and a label.
     """
-    from dtml.windows import paper_labels
-
     if len(calls) != len(movement):
         raise ValueError(f"calls of {len(calls)} days and movements of {len(movement)}: one row of each a day expected")
     labels = np.where(calls.notna().all(axis=1).to_numpy()[:, None], paper_labels(movement), 0)

@@ -1,7 +1,4 @@
-"""Scores of a long history, whole and by fold, year and stock: the calls of a model beside those of naive rules.
-
-And by what was said: curves of calibration, of probabilities themselves or of their bins.
-"""
+"""Scores of a long history, whole and by fold, year and stock: the calls of a model beside those of naive rules."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,14 +8,12 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.evaluation.calibration import BINS, OF_BINS, Calibration
-from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, mcc, ratio
+from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, mcc
+from dtml.labels import labelled
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
-from dtml.windows import labelled
 
 ROLLING_SESSIONS = 63  # a quarter of a year
 RESAMPLES = 2000
-CALLS_A_GROUP, GROUPS = 100, (3, 10)  # stock-days that a point of a binned curve should have; how many points
 STATISTICS = {"acc": accuracy, "mcc": mcc}
 
 Calls = Mapping[str, Float[ndarray, "days stocks"]]  # of each predictor: 1 for a rise, 0 for a fall, NaN for none
@@ -84,83 +79,6 @@ def rolling_scores(
             low, high = day_interval(sums, STATISTICS[name], resamples=RESAMPLES, seed=0)
             columns |= {name: STATISTICS[name](sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
     return pd.DataFrame(columns, columns=names)
-
-
-def calibration_curve(
-    probability: Float[ndarray, "*shape"], rose: Bool[ndarray, "*shape"], bins: int = 10
-) -> pd.DataFrame:
-    """What came of probabilities: `bin_low, bin_high, mean_probability, share_risen, n`, a row a bin.
-
-    Bins hold equal shares of the stock-days, for a model may say little beside .5; ties may leave fewer bins. A NaN
-    probability is left out. Raises ValueError when none is left.
-    """
-    said = np.isfinite(probability)
-    if not said.any():
-        raise ValueError("there is no probability to draw a calibration curve of")
-    chance, risen = probability[said], rose[said]
-    edges = np.unique(np.quantile(chance, np.linspace(0, 1, bins + 1)))
-    edges = np.repeat(edges, 2) if len(edges) == 1 else edges
-    place = np.clip(np.searchsorted(edges, chance, side="right") - 1, 0, len(edges) - 2)
-    rows = pd.DataFrame({"bin": place, "probability": chance, "rose": risen}).groupby("bin")
-    curve = rows.agg(mean_probability=("probability", "mean"), share_risen=("rose", "mean"), n=("rose", "size"))
-    held = curve.index.to_numpy()
-    curve.insert(0, "bin_low", edges[held])
-    curve.insert(1, "bin_high", edges[held + 1])
-    return curve.reset_index(drop=True)
-
-
-def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
-    """What came of probabilities, from rows of `count_bins`: columns as those of `calibration_curve`.
-
-    Neighbouring bins make up groups of about equal numbers of stock-days; a bin is never parted, so a model that says
-    little beside one half has few groups. Without a stock-day there is no row.
-    """
-    held = bins[bins["n"] > 0].groupby("bin", as_index=False)[OF_BINS].sum()
-    middle = held["n"].cumsum() - held["n"] / 2  # stock-days up to the middle of each bin
-    found = held.groupby(np.floor(groups * middle / held["n"].sum()).to_numpy())
-    n, said, rises = (found[name].sum() for name in OF_BINS)
-    ends = {"bin_low": found["bin"].min() / BINS, "bin_high": (found["bin"].max() + 1) / BINS}
-    means = {"mean_probability": said / n, "share_risen": rises / n, "n": n}
-    return pd.DataFrame(ends | means).reset_index(drop=True)
-
-
-def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
-    """The curve of `binned_curve`, of fewer points where there are few calls, with intervals.
-
-    Adds `share_risen_low, share_risen_high`, the 95 % interval of each share from resampled days, NaN with too few.
-    `bins` as in `recalibrated`, of one calibration or none; there must be some.
-    """
-    found = binned_curve(bins, int(np.clip(bins["n"].sum() // CALLS_A_GROUP, *GROUPS)))
-    place = np.searchsorted(found["bin_high"].to_numpy(), bins["bin"].to_numpy() / BINS + 0.5 / BINS)
-    group = np.clip(place, 0, len(found) - 1)
-    days = bins["target"].to_numpy()
-    sums = np.stack(
-        [
-            pd.DataFrame({"day": days, "group": group, "value": bins[name].to_numpy()})
-            .pivot_table(index="day", columns="group", values="value", aggfunc="sum", fill_value=0)
-            .reindex(columns=range(len(found)), fill_value=0)
-            .to_numpy(dtype=float)
-            for name in ("rises", "n")
-        ],
-        axis=-1,
-    )
-    low, high = day_interval(sums, ratio, resamples=RESAMPLES, seed=0)
-    return found.assign(share_risen_low=low, share_risen_high=high)
-
-
-def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> pd.DataFrame:
-    """The bins of calibrated runs, each moved to where the calibration of its run puts its mean probability.
-
-    `bins` has `run_id, target, bin, n, probability_sum, rises`; `calibrations` are by run id. A bin is a hundredth
-    wide, so that its calls all move by nearly as much.
-    """
-    frames = []
-    for run_id, rows in bins.groupby("run_id") if len(bins) else ():
-        found = calibrations.get(str(run_id))
-        if found is not None:
-            moved = found.apply((rows["probability_sum"] / rows["n"]).to_numpy(dtype=float))
-            frames.append(rows.assign(bin=np.floor(BINS * moved).astype(int), probability_sum=moved * rows["n"]))
-    return pd.concat(frames, ignore_index=True) if frames else bins.iloc[:0]
 
 
 def confusion_by_stock(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: LabelProtocol) -> Counts:

@@ -21,12 +21,10 @@ from dtml.markets.definition import LEVELS
 SMALLEST = 1e-6  # probabilities are held this far from 0 and 1, before their logit is taken and after the correction
 ROUNDING = 1e-6  # logits that spread less differ by the rounding of single precision alone
 STEP = 1e-6  # what a threshold lies above the stock-day that set it, so that no rounding parts equal probabilities
-BINS = 100
 RESAMPLES = 2000
 COUNTS = ["n", "covered", "called", "right_calls"]
 OF_CALLS = ["called", "called_acc", "called_acc_low", "called_acc_high"]
 COVERAGE = ["level", "days", "n", "coverage", "coverage_low", "coverage_high", *OF_CALLS]
-OF_BINS = ["n", "probability_sum", "rises"]
 
 Floats = Float[ndarray, "*shape"]
 Flat = Float[ndarray, " calls"]
@@ -111,7 +109,7 @@ def calibrate(probability: Float[ndarray, "days stocks"], movement: Float[ndarra
     """
     if probability.shape != movement.shape:
         raise ValueError(f"probabilities are {probability.shape} and movements {movement.shape}: one shape expected")
-    _refuse_outside(probability)
+    require_probabilities(probability)
     known = np.isfinite(probability) & np.isfinite(movement)
     days = np.flatnonzero(known.any(axis=1))
     if not len(days):
@@ -194,10 +192,10 @@ def count_band(calls: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
         first = bands[bands.duplicated(["run_id", "level"])].iloc[0]
         raise ValueError(f"run {first['run_id']} has level {first['level']} twice")
     night, targets = pd.factorize(calls["target"])
-    calibrated, rise = _numbers(calls["calibrated"]), _numbers(calls["rise"])
+    calibrated, rise = numbers(calls["calibrated"]), numbers(calls["rise"])
     frames = [pd.DataFrame(columns=["target", "level", *COUNTS])]
     for level, band in bands.groupby("level"):
-        threshold = _numbers(calls["run_id"].map(band.set_index("run_id")["threshold"]))
+        threshold = numbers(calls["run_id"].map(band.set_index("run_id")["threshold"]))
         call = called(calibrated, threshold)
         counted = np.isfinite(calibrated) & np.isfinite(rise) & np.isfinite(threshold)
         right, silent = call == rise, np.isnan(call)
@@ -234,21 +232,6 @@ def _share(name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"],
     return {name: float(share), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
 
 
-def count_bins(calls: pd.DataFrame) -> pd.DataFrame:
-    """Count calls with an outcome by whole percent of their probability: `target, bin, n, probability_sum, rises`.
-
-    `calls` has a row a stock-day, `target, probability, rise`. Bin 37 holds [.37, .38), the last one, 99, also 1; bins
-    that hold none have no row. Raises ValueError for what is no probability.
-    """
-    probability, rise = _numbers(calls["probability"]), _numbers(calls["rise"])
-    _refuse_outside(probability)
-    counted = np.isfinite(probability) & np.isfinite(rise)
-    place = np.floor(BINS * probability[counted] + 1e-9).astype(int)  # .29 is 28.999... hundredths in binary
-    columns = {"probability_sum": probability[counted], "rises": rise[counted].astype(int), "n": 1}
-    rows = pd.DataFrame({"target": calls["target"].to_numpy()[counted], "bin": np.minimum(place, BINS - 1)} | columns)
-    return rows.groupby(["target", "bin"], as_index=False)[OF_BINS].sum()
-
-
 def logit(probability: Floats) -> Floats:
     """The logarithm of the odds of probabilities, finite: they are held inside (0, 1)."""
     chance = np.clip(probability, SMALLEST, 1 - SMALLEST)
@@ -259,12 +242,13 @@ def _logistic(log_odds: Floats) -> Floats:
     return np.asarray(0.5 + 0.5 * np.tanh(0.5 * log_odds))
 
 
-def _numbers(column: "pd.Series[Any]") -> Float[ndarray, " rows"]:
-    """A column of numbers or booleans, missing as NaN."""
+def numbers(column: "pd.Series[Any]") -> Float[ndarray, " rows"]:
+    """Return a column of numbers or booleans as floats, missing as NaN."""
     return column.to_numpy(dtype=float, na_value=np.nan)
 
 
-def _refuse_outside(probability: Floats) -> None:
+def require_probabilities(probability: Floats) -> None:
+    """Raise ValueError for a number outside of [0, 1]; NaN passes."""
     outside = probability[(probability < 0) | (probability > 1)]
     if len(outside):
         raise ValueError(f"a probability lies in [0, 1], got {outside[0]}")

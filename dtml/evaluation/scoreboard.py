@@ -15,8 +15,8 @@ from numpy import ndarray
 from dtml.evaluation.bootstrap import RESAMPLES, Statistic, Sums, difference
 from dtml.evaluation.calibration import logit
 from dtml.evaluation.metrics import accuracy, confusion, day_interval, mcc, ratio
+from dtml.labels import labelled
 from dtml.markets.definition import LABEL_PROTOCOLS
-from dtml.windows import labelled
 
 COLUMNS = [
     *("predictor", "is_rule", "protocol", "days", "n", "rises", "seeds", "configurations"),

@@ -16,11 +16,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dtml.backtest.folds import MINIMUM_TRAIN_DAYS
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.evaluation.metrics import score
-from dtml.experiments import Experiment
+from dtml.experiments import MINIMUM_TRAIN_DAYS, Experiment
 from dtml.lookahead.leaks import LEAKS
 from dtml.lookahead.pipeline import History, Pipeline
 from dtml.markets import Market

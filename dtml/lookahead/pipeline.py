@@ -14,14 +14,14 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from dtml.backtest.folds import spans
 from dtml.checkpoints import Ensemble
 from dtml.experiments import Experiment
 from dtml.inference import predict
 from dtml.markets import Constituent, Market
 from dtml.prices.bars import PRICES
+from dtml.prices.returns import adjusted_price
 from dtml.training.fit import fit_members, stack_members
-from dtml.windows import Windows, adjusted_price, build_windows
+from dtml.windows import Windows, build_windows
 
 CPU = torch.device("cpu")
 ADJUSTED_TOO = [*PRICES, "adj_close"]
@@ -147,7 +147,7 @@ class Pipeline:
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
         """The days that a training as of a date fits, and those that choose its epoch."""
-        return spans(windows, as_of.date(), self.experiment)
+        return self.experiment.spans(windows, as_of.date())
 
     def fit(self, train: Windows, validation: Windows) -> Ensemble:
         """Train all members."""

@@ -138,9 +138,8 @@ def backtest_page(
 ) -> str:
     """Render a backtest as one HTML file without scripts or requests.
 
-    `rolling` has `session, predictor, mcc, mcc_low, mcc_high`, `calibration` the columns of
-    `dtml.evaluation.breakdowns.calibration_curve`, `coverage` those of `dtml.evaluation.calibration.coverage`; each
-    may be empty. Folds may say their `validation_acc`.
+    `rolling` has `session, predictor, mcc, mcc_low, mcc_high`, `calibration` the columns of `calibration_curve`,
+    `coverage` those of `dtml.evaluation.calibration.coverage`; each may be empty. Folds may say their `validation_acc`.
     """
     followed = sorted(tracks["portfolio"].unique(), key=_place)
     net = {name: _by_session(tracks[tracks["portfolio"] == name], "net") for name in followed}

@@ -15,8 +15,9 @@ import pandas as pd
 from dtml.attention.summary import verdict
 from dtml.attention.summary import words as explained
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
-from dtml.evaluation.breakdowns import ROLLING_SESSIONS, curve_with_intervals, recalibrated
+from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.calibration import Calibration, called
+from dtml.evaluation.calibration_curve import curve_with_intervals, recalibrated
 from dtml.pages.attention_map import SHADES, Attention, heat_map, sector_map
 from dtml.pages.backtest import BASELINES, calls_verdict, predictor_chart
 from dtml.pages.benchmark import PROTOCOL_WORDS

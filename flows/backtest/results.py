@@ -22,12 +22,13 @@ from dtml.backtest.performance import performance, session_sharpe
 from dtml.backtest.portfolio import YEAR, Quotes, equal_weight_track, follow, index_track, positions
 from dtml.baselines.naive_rules import MODEL, calls_on, rules_read_from
 from dtml.errors import DtmlError, UsageError
-from dtml.evaluation.breakdowns import Calls, calibration_curve, rolling_mcc, slice_scores
+from dtml.evaluation.breakdowns import Calls, rolling_mcc, slice_scores
 from dtml.evaluation.calibration import coverage
+from dtml.evaluation.calibration_curve import calibration_curve
 from dtml.inference import choose_device
 from dtml.pages.backtest import backtest_page
+from dtml.prices.returns import moves_between
 from dtml.prices.sessions import previous_session, require_session, sessions_between
-from dtml.windows import moves_between
 from flows.backtest.folds import Backtest, Runner, jobs_of, one_by_one, read_card, read_predictions
 from flows.nightly.context import read_bars
 from flows.nightly.predict import first_needed, look

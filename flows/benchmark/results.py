@@ -21,12 +21,13 @@ from db.engine import reading, transaction
 from db.rows import benchmarks, outcomes, predictions
 from db.rows import runs as stored_runs
 from dtml.checkpoints import save_ensemble
-from dtml.evaluation.breakdowns import calibration_curve
+from dtml.evaluation.calibration_curve import calibration_curve
 from dtml.evaluation.scoreboard import Predictor, common_stock_days, member_scores, scoreboard
 from dtml.inference import choose_device
 from dtml.pages.benchmark import benchmark_page
+from dtml.prices.returns import moves_between
 from dtml.training.fit import EpochReport, no_report
-from dtml.windows import Windows, moves_between
+from dtml.windows import Windows
 from flows.benchmark.train import Study, Trial, train_models, was_begun
 from flows.nightly.score import outcome_rows
 from flows.settings import data_folder, reports_folder, write_page

@@ -15,11 +15,13 @@ from db.rows import calibration, prices
 from db.rows import outcomes as stored_outcomes
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, calls_on, rules_read_from
-from dtml.evaluation.calibration import count_band, count_bins
+from dtml.evaluation.calibration import count_band
+from dtml.evaluation.calibration_curve import count_bins
 from dtml.evaluation.metrics import score_days
+from dtml.labels import paper_labels
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
+from dtml.prices.returns import adjusted_price
 from dtml.prices.sessions import next_session, sessions_up_to
-from dtml.windows import adjusted_price, paper_labels
 from flows.nightly.context import Desk
 from flows.nightly.fetch import OVERLAP
 

@@ -19,7 +19,6 @@ from sqlalchemy import Connection
 from db.engine import reading, transaction
 from db.rows import calibration as stored_calibration
 from db.rows import runs
-from dtml.backtest.folds import spans
 from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ensemble
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import Calibration
@@ -178,7 +177,7 @@ def fit_bars(
 ) -> Fitted:
     """Train on these bars, which end at `as_of`, keeping the state after each epoch in `folder` to resume from."""
     windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
-    train, validation = spans(windows, as_of, desk.experiment)
+    train, validation = desk.experiment.spans(windows, as_of)
     log.info("%d days to train on, %d for validation", len(train), len(validation))
     fits = fit_members(
         train,

@@ -1,0 +1,20 @@
+"""Labels of stock-days: which moves are a rise or a fall, and which count under a label protocol."""
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+from dtml.markets.definition import LabelProtocol
+
+RISE, FALL = 0.0055, -0.005  # the paper's labels: a move from +0.55 % is a rise, one to -0.5 % a fall
+
+
+def paper_labels(move: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
+    """1 for a rise, -1 for a fall, 0 for a move between the thresholds or an unknown one (section 4.1 of the paper)."""
+    return np.select([move >= RISE, move <= FALL], [1, -1], default=0)
+
+
+def labelled(move: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[ndarray, "*shape"]:
+    """Which moves count: those that are known and, under the paper's protocol, large enough for a label."""
+    known = np.isfinite(move)
+    return np.asarray(known if protocol == "all" else known & (paper_labels(move) != 0))

@@ -1,0 +1,29 @@
+"""The price that moves are taken from, and the moves between two sessions."""
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
+
+from dtml.markets.definition import Returns
+
+
+def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
+    """The price that moves come from, row by row of a bars frame: the adjusted close, if that is what is asked for.
+
+    A symbol without any adjusted close has its moves taken from the close.
+    """
+    if returns == "close":
+        return bars["close"]
+    has_adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).transform("any")
+    return bars["adj_close"].where(has_adjusted, bars["close"])
+
+
+def moves_between(
+    bars: pd.DataFrame, as_of: pd.DatetimeIndex, target: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns
+) -> Float[ndarray, "days stocks"]:
+    """Moves from each `as_of` to its `target`, ratios minus 1 in full precision; NaN without both bars."""
+    priced = bars.assign(price=adjusted_price(bars, returns))
+    prices = priced.pivot(index="session", columns="symbol", values="price").reindex(columns=list(symbols))
+    before, after = (prices.reindex(sessions).to_numpy() for sessions in (as_of, target))
+    return np.asarray(after / before - 1)
