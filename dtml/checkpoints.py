@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors and JSON, which hold numbers and words and can run no code."""
+"""Trained weights on disk, as safetensors with a JSON card: formats that hold data and can run no code."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ CONFIGS: dict[str, Any] = {config.__name__: config for config in (ModelConfig, R
 
 @dataclass(frozen=True)
 class Ensemble:
-    """A trained model: one set of weights a seed, and what they were trained for.
+    """A trained model: the weights of each seed, and the market, stocks and settings that they were trained for.
 
     `weights` maps each parameter to a tensor with a leading axis of members, in the order of `seeds`.
     """
@@ -43,16 +43,16 @@ class Ensemble:
 
     @property
     def is_tied(self) -> bool:
-        """Whether the model knows its stocks one by one, and so serves no others."""
+        """Return whether the model has gains of its own for each stock, and so serves no others."""
         return isinstance(self.model, ModelConfig) and self.model.normalisation == "per_stock"
 
     def member(self, position: int) -> Weights:
-        """The weights of one member."""
+        """Return the weights of one member."""
         return {name: value[position] for name, value in self.weights.items()}
 
 
 def save_ensemble(ensemble: Ensemble, file: Path, write: WriteWhole) -> str:
-    """Write the checkpoint and return its SHA-256, by which it is known from then on.
+    """Write the checkpoint and return its SHA-256, by which its run knows it.
 
     Raises DtmlError, naming the parameter, for a weight that is NaN or infinite.
     """
@@ -62,7 +62,7 @@ def save_ensemble(ensemble: Ensemble, file: Path, write: WriteWhole) -> str:
 
 
 def checkpoint_hash(ensemble: Ensemble) -> str:
-    """The SHA-256 that the checkpoint would have; nothing is written."""
+    """Return the SHA-256 that the checkpoint would have; nothing is written."""
     return hashlib.sha256(_as_bytes(ensemble.weights, _card(ensemble))).hexdigest()
 
 
@@ -79,7 +79,10 @@ def _card(ensemble: Ensemble) -> dict[str, Any]:
 
 
 def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
-    """Read a checkpoint that must be the one recorded (`sha`) and made for this market."""
+    """Read the checkpoint whose SHA-256 is `sha`, trained for this market.
+
+    Raises DtmlError, with the way out, where the file is missing, changed, damaged or of another market or format.
+    """
     if not file.exists():
         raise DtmlError(f"checkpoint {file} is not there: {_way_out(market)}")
     found = sha256(file)
@@ -123,7 +126,7 @@ def _way_out(market: str) -> str:
 
 
 def sha256(file: Path) -> str:
-    """Hexadecimal SHA-256 of a file."""
+    """Return the hexadecimal SHA-256 of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -140,7 +143,7 @@ def _as_bytes(tensors: Weights, card: dict[str, Any]) -> bytes:
 
 
 def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
-    """Read what `write_tensors` wrote."""
+    """Read the tensors and the card that `write_tensors` wrote; DtmlError for a file that is none of its own."""
     try:
         with safe_open(file, framework="pt") as stream:
             card = json.loads((stream.metadata() or {})["card"])

@@ -1,4 +1,4 @@
-"""What can go wrong, split by who can mend it."""
+"""The errors of this package, split by who can mend them."""
 
 
 class DtmlError(Exception):

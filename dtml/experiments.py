@@ -1,6 +1,6 @@
-"""Named runs: how a market's night is trained.
+"""What a market's nightly model is and how it is trained, in one value.
 
-An experiment is a value; a variant of it is `dataclasses.replace(experiment, ...)`.
+A variant of an experiment is `dataclasses.replace(experiment, ...)`.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ MINIMUM_TRAIN_DAYS = 64  # below that there is nothing to learn from
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that decides what a training does, besides the bars and the seeds."""
+    """Everything but bars and seeds that decides the result of a training."""
 
     windows: WindowConfig = field(default_factory=WindowConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -30,7 +30,7 @@ class Experiment:
     train_sessions: int | None = None  # days of the training span; None: all there are
     validation_sessions: int = 126  # days before `as_of` that choose the epoch
     gap_sessions: int = 1  # days left out before and after them, so that no close is part of labels on both sides
-    warm_start: bool = False  # from the weights of the model before, in place of fresh ones
+    warm_start: bool = False  # start from the weights of the previous model, not from fresh ones
 
     def __post_init__(self) -> None:
         counts = (self.members, 1 if self.train_sessions is None else self.train_sessions, self.validation_sessions)
@@ -41,12 +41,12 @@ class Experiment:
             )
 
     def members_of(self, *seeds: int) -> list[Member]:
-        """The members of its ensemble, or those of other seeds."""
+        """Return the members of its ensemble, or those of other seeds."""
         return [Member(seed, self.model, self.training) for seed in seeds or range(self.members)]
 
     @property
     def history(self) -> int | None:
-        """Sessions of bars that a training reads, or None for all there are."""
+        """Return the number of sessions of bars that a training reads; None is all there are."""
         if self.train_sessions is None:
             return None
         return self.train_sessions + self.validation_sessions + 2 * self.gap_sessions + self.windows.history
@@ -71,7 +71,7 @@ class Experiment:
 
 
 def nightly() -> Experiment:
-    """A night's training: the paper's network with gains that any universe shares, and a fit that stops in time."""
+    """Return the experiment of a night: the paper's network with gains shared by all stocks, stopped early."""
     return Experiment(
         model=ModelConfig(normalisation="shared"),
         training=TrainingConfig(epochs=15, first_kept_epoch=3, patience=5),
@@ -81,14 +81,14 @@ def nightly() -> Experiment:
 def nightly_of(
     overrides: Mapping[str, Any], *, z_close: ZClose, returns: Returns, max_move: float | None
 ) -> Experiment:
-    """A market's night: `nightly` with what the market's file says of bars and under `[model]`."""
+    """Return `nightly` with what a market's file says of bars and under `[model]`."""
     base = nightly()
     windows = replace(base.windows, z_close=z_close, returns=returns, max_move=max_move)
     return vary(replace(base, windows=windows), overrides)
 
 
 def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:
-    """Replace parameters by name, wherever in the experiment they stand."""
+    """Return the experiment with parameters replaced by name, whichever part of it they belong to."""
     parts = {}
     for part in ("windows", "model", "training"):
         config = getattr(experiment, part)

@@ -1,7 +1,7 @@
-"""The 11 features of a stock and session (section 4.1 of Yoo et al., KDD 2021, after Feng et al., IJCAI 2019).
+"""The 11 features of a stock in a session (section 4.1 of Yoo et al., KDD 2021, after Feng et al., IJCAI 2019).
 
-All are percentages, and all read the session's own bar and earlier ones only. A stock's bars are counted as they come:
-the bar before a halt precedes the bar after it. What a feature needs and is not there makes it missing (NaN).
+All are percentages and read the session's own bar and earlier ones only. A stock's bars are counted as they come: the
+bar before a halt precedes the bar after it. A feature that lacks a bar it needs is missing (NaN).
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ CORPORATE_ACTION = 0.03  # raw and adjusted moves further apart than this have a
 class Panel:
     """Prices of a market on a grid of sessions, in currency units; NaN where there is no bar.
 
-    `adjusted` is the price that moves and averages come from: the adjusted close, or the close where a source has no
-    other.
+    `adjusted` is the price that moves and averages are taken from: the adjusted close, or the close where the
+    source has no adjusted one.
     """
 
     open: Prices
@@ -37,9 +37,9 @@ class Panel:
 
 
 def moves(panel: Panel, max_move: float = np.inf) -> Prices:
-    """Ratio of each session's adjusted price to the one of the session before on the grid, minus 1.
+    """Return the ratio of each session's adjusted price to that of the session before on the grid, minus 1.
 
-    Missing where either bar is missing, and where the move exceeds `max_move`: a corporate action, no return.
+    Missing where either bar is missing, and where the move exceeds `max_move`: a corporate action is no return.
     """
     move = _from_previous(panel.adjusted)
     move[np.abs(move) > max_move] = np.nan
@@ -49,9 +49,9 @@ def moves(panel: Panel, max_move: float = np.inf) -> Prices:
 def features(panel: Panel, *, z_close: ZClose, max_move: float = np.inf) -> Float[ndarray, "sessions stocks features"]:
     """Return all features in the order of `FEATURES`, in percent, NaN where history is missing.
 
-    `z_close="raw"` is the paper's, split days included; "adjusted" takes the adjusted move on days where a split or a
-    spin-off lies between two bars. A move beyond `max_move` is taken as a change of the unit of account: no feature
-    reaches across it.
+    `z_close="raw"` is the paper's, split days included; "adjusted" takes the adjusted move where a split or a spin-off
+    lies between two bars. A move beyond `max_move` counts as a change of the unit of account: no feature reads prices
+    from both sides of it.
     """
     observed = np.isfinite(panel.adjusted)
     order = np.argsort(~observed, axis=0, kind="stable")  # each stock's bars first, in time

@@ -1,4 +1,4 @@
-"""Run a trained ensemble: the probability that each stock rises, and who moved whom."""
+"""Run a trained ensemble: the probability that each stock rises, and which stocks it looked at."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,10 @@ PREDICTED_DAYS = 64  # that one member sees at once
 
 
 def choose_device(name: str) -> torch.device:
-    """The device called `name`: "cpu", "cuda", or "auto", which is CUDA where there is one."""
+    """Return the device called "cpu" or "cuda"; "auto" is CUDA where there is one.
+
+    Raises DtmlError for CUDA on a machine without it.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
@@ -26,10 +29,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.DataFrame:
-    """Probability of a rise for every observed stock-day, a row each.
+    """Return the probability that each observed stock rises on each day, one row a stock-day.
 
     Rows are `as_of, target, symbol, probability, spread, lowest, highest, rising_share`: the mean over the members, in
-    [0, 1], their standard deviation (0 for a single one), the ends of their range, and the share of them above .5.
+    [0, 1], their standard deviation (0 for a single one), their lowest and highest, and the share of them above .5.
     """
     members = member_probabilities(ensemble, windows, device)
     day, stock = windows.observed.nonzero(as_tuple=True)
@@ -52,9 +55,10 @@ def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.Da
 def member_probabilities(
     ensemble: Ensemble, windows: Windows, device: torch.device
 ) -> Float[Tensor, "members days stocks"]:
-    """Probability of a rise from each member; NaN for stocks that are not observed.
+    """Return the probability of a rise from each member; NaN for stocks that are not observed.
 
-    On CPU one thread computes: how many share a product decides its last bits, and the machine should not.
+    On CPU one thread computes: the number of threads decides the last bits of a product, and must not depend on the
+    machine.
     """
     days = windows.observed.any(dim=1).nonzero().squeeze(1)
     found = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
@@ -68,9 +72,9 @@ def member_probabilities(
 
 @torch.no_grad()
 def attention(ensemble: Ensemble, windows: Windows, device: torch.device) -> Float[Tensor, "days stocks stocks"]:
-    """Who moves whom: row u, column v is how much stock u looked at stock v, the mean over members and heads.
+    """Return how much stock u (row) looked at stock v (column) on each day, the mean over members and heads.
 
-    Each row of an observed stock sums to 1. Days without any observed stock are not allowed.
+    Each row of an observed stock sums to 1. Every day needs at least one observed stock.
     """
     total = torch.zeros(len(windows), len(windows.symbols), len(windows.symbols))
     every_day = torch.arange(len(windows))

@@ -10,11 +10,11 @@ RISE, FALL = 0.0055, -0.005  # the paper's labels: a move from +0.55 % is a rise
 
 
 def paper_labels(move: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
-    """1 for a rise, -1 for a fall, 0 for a move between the thresholds or an unknown one (section 4.1 of the paper)."""
+    """Return 1 for a rise, -1 for a fall, 0 for a move between the thresholds or an unknown one (section 4.1)."""
     return np.select([move >= RISE, move <= FALL], [1, -1], default=0)
 
 
 def labelled(move: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[ndarray, "*shape"]:
-    """Which moves count: those that are known and, under the paper's protocol, large enough for a label."""
+    """Return which moves count: those that are known and, under the paper's protocol, large enough for a label."""
     known = np.isfinite(move)
     return np.asarray(known if protocol == "all" else known & (paper_labels(move) != 0))

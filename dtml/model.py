@@ -29,7 +29,7 @@ class ModelConfig(NetworkConfig):
     beta: float = 0.1  # weight of the index's context, eq. 4
     dropout: float = 0.15
     normalisation: Normalisation = "per_stock"  # gains of eq. 3 per (stock, unit), or per unit for a live universe
-    identity: float = 0.0  # spread of the initial offsets of eq. 3: 0 in the paper; above, stocks differ from the start
+    identity: float = 0.0  # standard deviation of the initial offsets of eq. 3 (0 in the paper)
     data_axis: bool = True  # False: each stock alone, the control that shows what the data axis adds
 
     def __post_init__(self) -> None:
@@ -44,12 +44,12 @@ class ModelConfig(NetworkConfig):
             )
 
     def build(self, stocks: int) -> "DTML":
-        """The network for so many stocks."""
+        """Return the network for so many stocks."""
         return DTML(self, stocks)
 
 
 class DTML(Network):
-    """From the sessions of a market to the logit of each stock's rise in the next one.
+    """The network: from the sessions of a market to the logit that each stock rises in the next one.
 
     The attention of eq. 6 is multi-head, as the published runs', and so scaled by sqrt(hidden / heads).
     """
@@ -83,11 +83,11 @@ class DTML(Network):
         *,
         need_attention: bool = False,
     ) -> tuple[Float[Tensor, "days stocks"], Float[Tensor, "days heads stocks stocks"] | None]:
-        """Return the logits and, on request, who moves whom: row u of the attention is what stock u looks at.
+        """Return the logits and, on request, the attention: row u holds how much stock u looks at every stock.
 
         `rows` are features in percent, the index the last symbol; `windows` says which of them each day sees, oldest
-        first. Stocks that are not `observed` are no key to any other and count in no statistic; their own logits mean
-        nothing. Every day needs at least one observed stock.
+        first. No stock attends to one that is not `observed`, and no statistic counts it; its own logit means nothing.
+        Every day needs at least one observed stock.
         """
         transformed = self.transform(rows).tanh()  # feature transformation, once a session
         contexts = temporal_attention(self.lstm(transformed, windows))  # eqs. 1-2
@@ -105,19 +105,19 @@ class DTML(Network):
         windows: Int[Tensor, "days window"],
         observed: Bool[Tensor, "days stocks"],
     ) -> Float[Tensor, "days stocks"]:
-        """The logits alone."""
+        """Return the logits without the attention."""
         logits: Tensor = self(rows, windows, observed)[0]
         return logits
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Cross-entropy with selective regularisation: the squared norm of the last layer alone (section 3.4)."""
+        """Return the cross-entropy with selective regularisation: the squared norm of the last layer (section 3.4)."""
         logits = self.logits(batch.rows, batch.windows, batch.observed)
         last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()
         return cross_entropy(logits, batch.rises, batch.counted) + penalty * last_layer
 
 
 class LSTM(nn.Module):
-    """A long short-term memory over the window; what `nn.LSTM` is not, it can be mapped over members.
+    """A long short-term memory over the window that, unlike `nn.LSTM`, works under `torch.vmap`.
 
     Gates lie in the order input, forget, output, candidate. Weights start uniform in +-1/sqrt(hidden), as torch's.
     """

@@ -1,8 +1,8 @@
-"""The published experiment: its sets, their spans, each model's recipe, and the figures in print.
+"""The published experiment: its data sets and their spans, the recipe of each model, and the published figures.
 
-Spans are sessions predicted, as `../shared/spec` of this project's sources and Feng et al. (IJCAI 2019) have them.
-A recipe is what its authors report for the set; where they report none, what its comment says. Nothing here was
-chosen on a test span.
+Spans are sessions predicted, as Yoo et al. (KDD 2021) and Feng et al. (IJCAI 2019) have them. A recipe is what its
+authors report for the set; where they report none, its comment gives the source. Nothing here was chosen on a test
+span.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from dtml.training.recipe import TrainingConfig
 
 @dataclass(frozen=True)
 class Recipe:
-    """One configuration of one network: sessions it sees, its shape, how it is trained."""
+    """One configuration of one network: the sessions it sees, its shape, and how it is trained."""
 
     window: int
     model: NetworkConfig
@@ -31,7 +31,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Figure:
-    """ACC and MCC in print, mean and standard deviation over 10 seeds (Yoo et al., KDD 2021, table 2)."""
+    """Published ACC and MCC, mean and standard deviation over 10 seeds (Yoo et al., KDD 2021, table 2)."""
 
     acc: float
     acc_sd: float
@@ -41,7 +41,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class PaperSet:
-    """A public set: spans of sessions predicted, both ends included, and what is trained on it.
+    """A public data set: spans of sessions predicted, both ends included, and the models trained on it.
 
     `notes` say how the public files compare with the paper's set; `data_until` is their last session, where they end
     before the test span does.
@@ -59,14 +59,14 @@ class PaperSet:
 
     @property
     def last_session(self) -> date:
-        """The last session that the data must reach."""
+        """Return the last session that the data must reach."""
         return self.data_until or self.test[1]
 
 
 def require_set(market: Market, paper: PaperSet) -> None:
     """Raise UsageError unless the market has the set's stocks.
 
-    They are those that the set's market lists; as many as the public files hold, where its list is of another time.
+    They are those that the set's market lists or, where its list is of another time, as many as the public files hold.
     """
     listed = set(load_market(paper.market).symbols)
     named = listed if len(listed) == paper.stocks else set(market.symbols)
@@ -78,7 +78,7 @@ def require_set(market: Market, paper: PaperSet) -> None:
 
 
 def _dtml(window: int, hidden: int, beta: float, epochs: int) -> Recipe:
-    """Chosen by Yoo et al. for the set; batch 64 days, Adam .001, dropout .15, lambda 1.
+    """Return what Yoo et al. chose for the set; batch 64 days, Adam .001, dropout .15, lambda 1.
 
     Of the 100 and 200 epochs of their grid, the long sets take the first.
     """
@@ -86,7 +86,7 @@ def _dtml(window: int, hidden: int, beta: float, epochs: int) -> Recipe:
 
 
 def _feng(window: int, penalty: float, model: RecurrentConfig, *, batch_days: int = 20, epochs: int = 150) -> Recipe:
-    """Feng et al.'s public settings: Adam .01, batches of 1,024 labelled stock-days, 150 epochs.
+    """Return Feng et al.'s public settings: Adam .01, batches of 1,024 labelled stock-days, 150 epochs.
 
     ACL18 has some 51 labelled stocks a day, KDD17 33; the long sets take a third of the epochs, as many steps.
     """
@@ -97,9 +97,9 @@ def _feng(window: int, penalty: float, model: RecurrentConfig, *, batch_days: in
 
 
 def _stocknet(epochs: int) -> Recipe:
-    """Xu and Cohen's public settings but the batch: 32 samples there, 4 days here, of 33 to 51 labelled stocks each.
+    """Return Xu and Cohen's public settings, but for batches of 4 days of 33 to 51 labelled stocks, not 32 samples.
 
-    15 epochs there; the long sets take a third, as many steps.
+    They train 15 epochs; the long sets take a third of them, as many steps.
     """
     training = TrainingConfig(epochs=epochs, batch_days=4, first_kept_epoch=1, clip=15.0)
     return Recipe(5, StockNetConfig(posterior_past=True), training)
@@ -200,7 +200,7 @@ SETS: Mapping[str, PaperSet] = MappingProxyType({paper.market: paper for paper i
 
 
 def name_of(model: NetworkConfig) -> str:
-    """The name of a network in the published table."""
+    """Return the name of a network in the published table."""
     match model:
         case RecurrentConfig(attention=False):
             return "lstm"
@@ -214,9 +214,9 @@ def name_of(model: NetworkConfig) -> str:
 
 
 def grid(recipe: Recipe) -> list[Recipe]:
-    """The published grid around DTML's recipe: window, hidden size, beta, learning rate.
+    """Return the published grid around DTML's recipe: window, hidden size, beta, learning rate.
 
-    Epochs, its fifth axis (100 or 200), are no choice of their own where the best epoch on validation is kept.
+    Its fifth axis, 100 or 200 epochs, is left out: the best epoch on validation is kept in any case.
     """
     assert isinstance(recipe.model, ModelConfig)
     axes = product((10, 15), (64, 128), (0.01, 0.1, 1.0), (1e-3, 1e-4))
@@ -231,7 +231,7 @@ def grid(recipe: Recipe) -> list[Recipe]:
 
 
 def shortened(paper: PaperSet, epochs: int | None) -> PaperSet:
-    """The same experiment with at most so many epochs of training: for a quick look, not for a table."""
+    """Return the same experiment with at most so many epochs of training: for a quick look, not for a table."""
     if epochs is None:
         return paper
     recipes = {}

@@ -1,7 +1,7 @@
-"""From bars to windows: what a model may see of each day, and what came of it.
+"""From bars to windows: what a model may see of each day, and the movement that followed.
 
 A window for the session `target` holds the rows of the sessions up to `as_of`, the session before it on the exchange.
-Everything later is used for the movement, which is the label, and for nothing else.
+Later prices are used for the movement, which is the label, and for nothing else.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from dtml.labels import labelled
 from dtml.markets.definition import LabelProtocol, Returns, ZClose
 from dtml.prices.returns import adjusted_price
 
-QUORUM = 0.5  # a session with a bar for fewer of the stocks is no session of this market's data
+QUORUM = 0.5  # a session in which fewer of the stocks have a bar is left out
 
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """How bars become windows."""
+    """The settings by which bars become windows."""
 
     window: int = 10  # sessions the model sees
     z_close: ZClose = "adjusted"
@@ -38,12 +38,12 @@ class WindowConfig:
 
     @property
     def largest_move(self) -> float:
-        """`max_move` as a number."""
+        """Return `max_move` as a number, infinite for None."""
         return np.inf if self.max_move is None else self.max_move
 
     @property
     def history(self) -> int:
-        """Sessions before `as_of` that a full window reads, `as_of` included."""
+        """Return the number of sessions up to `as_of`, it included, that a full window reads."""
         return self.window + HISTORY - 1
 
 
@@ -68,32 +68,32 @@ class Windows:
 
     @property
     def window(self) -> int:
-        """Sessions in a window."""
+        """Return the number of sessions in a window."""
         return self.index.shape[1]
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all that a model reads: symbols, sessions, features, which stocks are observed."""
+        """Return the SHA-256 of all that a model reads: symbols, sessions, features, which stocks are observed."""
         said = hashlib.sha256(repr([self.symbols, [str(day.date()) for day in self.as_of]]).encode())
         for tensor in (self.stocks, self.index, self.observed):
             said.update(tensor.contiguous().numpy().tobytes())
         return said.hexdigest()
 
     def rows(self) -> Float[Tensor, "sessions symbols features"]:
-        """The sessions behind the windows, the index the last symbol: day d sees rows d .. d + window - 1."""
+        """Return the sessions behind the windows, the index the last symbol: day d sees rows d .. d + window - 1."""
         if not len(self):
             return self.stocks.new_zeros(0, len(self.symbols) + 1, self.stocks.shape[-1])
         together = torch.cat([self.stocks, self.index.unsqueeze(1)], dim=1)
         return torch.cat([together[0].movedim(1, 0), together[1:, :, -1]])
 
     def between(self, first: pd.Timestamp | None = None, last: pd.Timestamp | None = None) -> "Windows":
-        """The days whose target lies in first .. last, both included."""
+        """Return the days whose target lies in first .. last, both included."""
         start = 0 if first is None else int(self.target.searchsorted(first, side="left"))
         stop = len(self) if last is None else int(self.target.searchsorted(last, side="right"))
         return self.days(slice(start, stop))
 
     def days(self, which: slice) -> "Windows":
-        """The days at these positions."""
+        """Return the days at these positions."""
         return replace(
             self,
             stocks=self.stocks[which],
@@ -105,15 +105,15 @@ class Windows:
         )
 
     def only(self, members: Bool[ndarray, "days stocks"]) -> "Windows":
-        """The same days, with no other stock observed than a day's `members`."""
+        """Return the same days with only each day's `members` observed."""
         return replace(self, observed=self.observed & torch.from_numpy(members))
 
     def labelled(self, protocol: LabelProtocol) -> Bool[Tensor, "days stocks"]:
-        """Which stock-days count: observed, with a known movement that counts under a protocol."""
+        """Return which stock-days count: observed, with a known movement that counts under a protocol."""
         return self.observed & torch.from_numpy(labelled(self.movement.numpy(), protocol))
 
     def rises(self) -> Bool[Tensor, "days stocks"]:
-        """Whether the move is above zero; a tie is a fall. On the paper's labelled stock-days this is its label."""
+        """Return whether the move is above zero; a tie is a fall. Where the paper has a label, this is it."""
         return self.movement > 0
 
 
@@ -125,11 +125,11 @@ def build_windows(
     index_symbol: str,
     config: WindowConfig,
 ) -> Windows:
-    """Build the window of every day that the bars allow, the session after the last bar included.
+    """Return the window of every day that the bars allow, the session after the last bar included.
 
     `bars` is the long frame `symbol, session, open, high, low, close, adj_close`; `sessions` are the sessions of
     the exchange from the first bar to at least one after the last. A day needs a whole window of the index; a stock
-    without a whole window of its own is not `observed` that day.
+    without a whole window of its own is not `observed` that day. Raises DtmlError where no day has one.
     """
     grid = _grid(bars, sessions, symbols, index_symbol)
     panel = _panel(bars, grid, [*symbols, index_symbol], config)
@@ -158,7 +158,7 @@ def build_windows(
 def _grid(
     bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], index_symbol: str
 ) -> pd.DatetimeIndex:
-    """The sessions of the exchange on which the index and a quorum of the stocks have a bar."""
+    """Return the sessions of the exchange on which the index and a quorum of the stocks have a bar."""
     stocks = bars.loc[bars["symbol"].isin(symbols)]
     counts = stocks.groupby("session")["symbol"].count()
     listed = counts.rolling(HISTORY, min_periods=1).max()
@@ -182,7 +182,7 @@ def _panel(bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: list[str], confi
 
 
 def _complete_windows(complete: Bool[ndarray, "sessions stocks"], window: int) -> Bool[ndarray, "sessions stocks"]:
-    """Whether the last `window` rows, this one included, are all complete."""
+    """Return whether the last `window` rows, this one included, are all complete."""
     found = np.zeros_like(complete)
     if len(complete) >= window:
         found[window - 1 :] = np.lib.stride_tricks.sliding_window_view(complete, window, axis=0).all(axis=-1)
@@ -192,7 +192,7 @@ def _complete_windows(complete: Bool[ndarray, "sessions stocks"], window: int) -
 def _movement(
     panel: Panel, grid: pd.DatetimeIndex, sessions: pd.DatetimeIndex, max_move: float
 ) -> Float[ndarray, "sessions stocks"]:
-    """The move to the next session of the exchange; missing where that session is not on the grid."""
+    """Return the move to the next session of the exchange; missing where that session is not on the grid."""
     following = np.full_like(panel.adjusted, np.nan)
     following[:-1] = moves(panel, max_move)[1:]
     position = sessions.get_indexer(grid)

@@ -1,1 +1,1 @@
-"""What networks are made of: their common interface, the LSTM over windows, random numbers."""
+"""The parts of networks: their common interface, the LSTM over windows, random numbers."""

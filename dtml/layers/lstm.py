@@ -1,12 +1,13 @@
-"""The recurrence of an LSTM over windows of sessions, forward and backward, for many members at once.
+"""An LSTM over windows of sessions, forward and backward, for many members at once.
 
 Axes: `members` of a stacked training, `sessions` projected once, `days` whose `window` names sessions by position,
 `symbols`, `hidden` units; `gates` are 4 x hidden, in the order input, forget, output, candidate.
 
-Written out because autograd would keep five more tensors a session and add up a gradient as large as all projections
-after each of them. Here every gate is activated in place, days go through in chunks that stay in a core's cache, one
-buffer takes the gradient of the projections, and on CPU the buffers of a step serve the next one: fresh memory costs
-more than the sums that fill it. `tests/test_dtml_recurrence.py` holds it to the four lines that it stands for.
+It is written out because autograd would keep five more tensors a session and add up a gradient as large as all
+projections after each of them. Here every gate is activated in place, days go through in chunks that stay in a core's
+cache, one buffer takes the gradient of the projections, and on CPU the buffers of a step serve the next one: fresh
+memory costs more than the sums that fill it. `tests/test_dtml_recurrence.py` compares it with the four lines that it
+replaces.
 """
 
 import threading
@@ -31,7 +32,7 @@ def recur(
     bias: Float[Tensor, " gates"],
     from_state: Float[Tensor, "gates hidden"],
 ) -> Float[Tensor, "window days symbols hidden"]:
-    """Hidden states after each session of each day's window, from states and memories of zero.
+    """Return the hidden states after each session of each day's window, from states and memories of zero.
 
     gates_t = from_input x_t + bias + from_state h_(t-1), c_t = forget c_(t-1) + input candidate,
     h_t = output tanh(c_t).
@@ -75,7 +76,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep what the backward pass reads; only the states have a gradient."""
+        """Save what the backward pass reads; only the states have a gradient."""
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
         if any(value.requires_grad for value in inputs):
@@ -86,7 +87,7 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Gradients of inputs, weights and bias; once, as the buffers then serve other steps."""
+        """Return the gradients of inputs, weights and bias; only once, as the buffers then serve other steps."""
         if getattr(ctx, "spent", False):
             raise RuntimeError("the recurrence goes backward once: its buffers serve other steps now; run it anew")
         ctx.spent = True
@@ -102,7 +103,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """Let the mapped axis join the members'."""
+        """Fold the mapped axis into the axis of members."""
         size = info.batch_size
         joined = [
             (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
@@ -166,25 +167,25 @@ def _through_cell(
 
 
 def _table(projected: Tensor, windows: Tensor, symbols: int) -> tuple[Tensor, Tensor]:
-    """All members' sessions as the rows of one table, and the row of each member's day at each step of the window."""
+    """Return all members' sessions as rows of one table, and the row of each member's day at each step."""
     members, rows, width = projected.shape
     first = rows // symbols * torch.arange(members, device=windows.device)
     return projected.view(-1, symbols * width), (windows + first.view(-1, 1, 1)).movedim(2, 0)
 
 
 def _chunks(members: int, days: int, device: torch.device) -> list[slice]:
-    """Days that go through the window together: a few on CPU; all on an accelerator, or where members are stacked."""
+    """Return the days that go through together: a few on CPU; all on an accelerator, or where members are stacked."""
     step = DAYS_AT_ONCE if members == 1 and device.type == "cpu" else days
     return [slice(first, min(first + step, days)) for first in range(0, days, step)]
 
 
 def _flat(x: Tensor) -> Tensor:
-    """Days and symbols as one axis of rows."""
+    """Join days and symbols into one axis of rows."""
     return x.flatten(1, 2)
 
 
 class _Workspace(threading.local):
-    """Buffers of a thread that wait to be used again; an accelerator's allocator does this by itself."""
+    """A thread's free buffers, for the next step; an accelerator's allocator does this by itself."""
 
     def __init__(self) -> None:
         self.free: list[Tensor] = []
@@ -194,7 +195,7 @@ _workspace = _Workspace()
 
 
 def _borrow(shape: tuple[int, ...] | torch.Size, like: Tensor) -> Tensor:
-    """An uninitialised tensor, in memory that an earlier step gave back where some is large enough."""
+    """Return an uninitialised tensor, in memory that an earlier step gave back where some is large enough."""
     size = torch.Size(shape).numel()
     fitting = [i for i, flat in enumerate(_workspace.free) if flat.dtype == like.dtype and flat.numel() >= size]
     if like.device.type != "cpu" or not fitting:
@@ -204,7 +205,7 @@ def _borrow(shape: tuple[int, ...] | torch.Size, like: Tensor) -> Tensor:
 
 
 def _give_back(*buffers: Tensor) -> None:
-    """Let the next step have these buffers; nobody may read them any more. The largest few are kept."""
+    """Free these buffers for the next step; nobody may read them any more. The largest few are kept."""
     if buffers[0].device.type == "cpu":
         flat = [buffer.new_empty(0).set_(buffer.untyped_storage()) for buffer in buffers]
         waiting = sorted([*_workspace.free, *flat], key=Tensor.numel)

@@ -1,4 +1,4 @@
-"""What every network of this program is: scores of stocks from rows of sessions, and the loss its paper minimises."""
+"""The interface of every network: it scores stocks from rows of sessions, and has the loss that its paper minimises."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ class Batch(NamedTuple):
 class Network(nn.Module, ABC):
     """A network that can be one member of a stacked training (`dtml.training.fit`).
 
-    It is called under `torch.vmap`: no flow of control that depends on data, no randomness but
-    `dtml.layers.random`'s, which takes the place of torch's own dropout. Scalars that differ between members are
-    buffers that are not persistent.
+    It is called under `torch.vmap`: no control flow may depend on data, and random numbers come from
+    `dtml.layers.random`, also in place of torch's own dropout. Scalars that differ between members are non-persistent
+    buffers.
     """
 
     @abstractmethod
@@ -39,25 +39,25 @@ class Network(nn.Module, ABC):
         windows: Int[Tensor, "days window"],
         observed: Bool[Tensor, "days stocks"],
     ) -> Float[Tensor, "days stocks"]:
-        """Score of each stock of each day: above 0 is a rise, its sigmoid the probability of one."""
+        """Return the score of each stock on each day: above 0 is a rise, its sigmoid the probability of one."""
 
     @abstractmethod
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """What training minimises; `penalty` weighs the network's own regularisation."""
+        """Return the loss that training minimises; `penalty` weighs the network's own regularisation."""
 
 
 @dataclass(frozen=True)
 class NetworkConfig(ABC):
-    """The shape of a network, in plain values."""
+    """The settings that decide the shape of a network."""
 
     @abstractmethod
     def build(self, stocks: int) -> Network:
-        """The network for so many stocks, its weights not yet drawn."""
+        """Return the network for so many stocks, its weights not yet drawn."""
 
 
 def cross_entropy(
     logits: Float[Tensor, "*axes"], rises: Bool[Tensor, "*axes"], counted: Bool[Tensor, "*axes"]
 ) -> Float[Tensor, ""]:
-    """Binary cross-entropy averaged over the counted stock-days."""
+    """Return the binary cross-entropy averaged over the counted stock-days."""
     each = nn.functional.binary_cross_entropy_with_logits(logits, rises.to(logits.dtype), reduction="none")
     return (each * counted).sum() / counted.sum()

@@ -1,7 +1,7 @@
-"""Random numbers of networks, from generators that the caller owns.
+"""Random numbers for networks, from generators that the caller owns.
 
-torch's one global generator is raced for by concurrent trainings: with its own, a training draws the same numbers on
-any number of workers, alone or in a stack.
+Concurrent trainings race for torch's one global generator. With generators of its own, a training draws the same
+numbers on any number of workers, alone or in a stack.
 """
 
 from collections.abc import Sequence
@@ -25,23 +25,23 @@ class _Draw(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Nothing flows back through a draw."""
+        """Mark the draw as having no gradient."""
         ctx.mark_non_differentiable(output)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[None, None, None]:  # noqa: ARG004
-        """Nothing flows back."""
+        """Return no gradient."""
         return None, None, None
 
     @staticmethod
     def vmap(
         info: Any,
-        in_dims: tuple[int | None, ...],
+        in_dims: tuple[Any, ...],  # of the generators a sequence
         like: Tensor,
         generators: Sequence[torch.Generator | None],
         normal: bool,
     ) -> tuple[Tensor, int]:
-        """One draw a member, each with its own generator."""
+        """Draw for each member with its own generator."""
         assert len(generators) == info.batch_size, "a generator for each member"
         assert in_dims[0] is not None
         members = like.movedim(in_dims[0], 0)
@@ -50,19 +50,19 @@ class _Draw(torch.autograd.Function):
 
 
 class Noise(nn.Module):
-    """A module that draws, from one generator a member of a stacked training."""
+    """A module that draws random numbers, from one generator a member of a stacked training."""
 
     def __init__(self) -> None:
         super().__init__()
         self.generators: Sequence[torch.Generator | None] = (None,)
 
     def uniform(self, like: Tensor) -> Tensor:
-        """Uniform in [0, 1), in the shape of `like`."""
+        """Draw uniform numbers in [0, 1), in the shape of `like`."""
         drawn: Tensor = _Draw.apply(like.detach(), self.generators, False)  # type: ignore[no-untyped-call]
         return drawn
 
     def normal(self, like: Tensor) -> Tensor:
-        """Standard normal, in the shape of `like`."""
+        """Draw standard normal numbers, in the shape of `like`."""
         drawn: Tensor = _Draw.apply(like.detach(), self.generators, True)  # type: ignore[no-untyped-call]
         return drawn
 
@@ -84,15 +84,15 @@ class Dropout(Noise):
 
 
 class Gaussian(Noise):
-    """Standard normal noise, for latent variables; none outside of training."""
+    """Standard normal noise for latent variables; zero outside of training."""
 
     def forward(self, like: Tensor) -> Tensor:
-        """Noise in the shape of `like` while training, else zeros."""
+        """Return noise in the shape of `like` while training, else zeros."""
         return self.normal(like) if self.training else torch.zeros_like(like)
 
 
 def use_generators(model: nn.Module, *generators: torch.Generator) -> None:
-    """Make everything random in `model`, torch's own dropout too, draw from these generators, one a member."""
+    """Make all random parts of `model`, torch's own dropout included, draw from these generators, one a member."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:

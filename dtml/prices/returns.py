@@ -9,9 +9,9 @@ from dtml.markets.definition import Returns
 
 
 def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
-    """The price that moves come from, row by row of a bars frame: the adjusted close, if that is what is asked for.
+    """Return the price that moves are taken from, for each row of a bars frame: the close or the adjusted close.
 
-    A symbol without any adjusted close has its moves taken from the close.
+    For a symbol without any adjusted close it is the close.
     """
     if returns == "close":
         return bars["close"]
@@ -22,7 +22,7 @@ def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
 def moves_between(
     bars: pd.DataFrame, as_of: pd.DatetimeIndex, target: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns
 ) -> Float[ndarray, "days stocks"]:
-    """Moves from each `as_of` to its `target`, ratios minus 1 in full precision; NaN without both bars."""
+    """Return the moves from each `as_of` to its `target`, ratios minus 1; NaN where either bar is missing."""
     priced = bars.assign(price=adjusted_price(bars, returns))
     prices = priced.pivot(index="session", columns="symbol", values="price").reindex(columns=list(symbols))
     before, after = (prices.reindex(sessions).to_numpy() for sessions in (as_of, target))

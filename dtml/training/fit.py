@@ -52,7 +52,7 @@ class Span:
 
     @classmethod
     def of(cls, windows: Windows, protocol: LabelProtocol, device: torch.device) -> "Span":
-        """The span of these windows; `protocol` says which stock-days count."""
+        """Return the span of these windows; `protocol` says which stock-days count."""
         counted = windows.labelled(protocol)
         return cls(
             rows=windows.rows().to(device),
@@ -64,10 +64,10 @@ class Span:
         )
 
     def batch(self, days: Int[Tensor, "members days"], steps: Sequence[int], *, width: int | None = None) -> Batch:
-        """The batch of each member's days, as a `Batch` whose tensors have the leading axis of members.
+        """Return the batch of each member's days, as a `Batch` whose tensors have a leading axis of members.
 
         A day is a row of the span. With a `width`, every member gets that many days, and distinct sessions for as
-        many: those added count nowhere, and shapes stay the same from step to step, as a captured graph needs.
+        many: the days added count nowhere, and shapes stay the same from step to step, as a captured graph needs.
         """
         real = days.shape[1]
         if width is not None and width > real:
@@ -89,13 +89,13 @@ class Span:
         )
 
     def _sessions(self, days: Int[Tensor, " days"]) -> tuple[Tensor, Tensor]:
-        """The distinct sessions that the windows of these days hold, and each window as positions in them."""
+        """Return the distinct sessions in the windows of these days, and each window as positions in them."""
         held = days.unsqueeze(1) + torch.arange(self.window)
         sessions, position = held.unique(return_inverse=True)
         return sessions, position
 
     def in_order(self) -> Iterator[Batch]:
-        """All counted days in order, a few at a time, for a program of any number of members: no leading axis."""
+        """Yield all counted days in order, a few at a time, the same for all members: no leading axis."""
         for days in self.days.split(VALIDATED_DAYS):
             yield Batch(*(value[0] for value in self.batch(days.unsqueeze(0), [0])))
 
@@ -145,11 +145,11 @@ class Program:
         self.penalty = torch.tensor(penalty, device=device)
 
     def member(self, position: int) -> dict[str, Tensor]:
-        """One member's parameters: rows of the stacks, in the same memory."""
+        """Return one member's parameters: rows of the stacks, in the same memory."""
         return {name: stacked.detach()[position] for name, stacked in self.parameters.items()}
 
     def losses(self, batch: Batch) -> Float[Tensor, " members"]:
-        """The objective of each member on its own batch, in training."""
+        """Return the objective of each member on its own batch, in training."""
         self.network.train()
         objective = _Calling(self.network, "objective")
         losses: Tensor = vmap(lambda own, each, weight: functional_call(objective, own, (each, weight)))(
@@ -158,7 +158,7 @@ class Program:
         return losses
 
     def gradients(self, losses: Float[Tensor, " members"]) -> list[dict[str, Tensor]]:
-        """Each member's gradients, by the names of its parameters, laid out as these: a fused optimiser takes it so."""
+        """Return each member's gradients by parameter, laid out like the parameters, as a fused optimiser needs."""
         parameters = tuple(self.parameters.values())
         found = torch.autograd.grad(losses.sum(), parameters, materialize_grads=True)  # zeros for a part left out
         named = dict(zip(self.parameters, found, strict=True))
@@ -166,7 +166,7 @@ class Program:
 
     @torch.no_grad()
     def validate(self, span: Span) -> tuple[Float[Tensor, " members"], Float[Tensor, " members"]]:
-        """Cross-entropy and accuracy of each member over the counted stock-days of a span, counted on the device."""
+        """Return the cross-entropy and accuracy of each member over the counted stock-days of a span."""
         self.network.eval()
         state, network = self._state(), _Calling(self.network, "logits")
         loss, right, counted = (torch.zeros_like(self.penalty) for _ in range(3))
@@ -210,7 +210,7 @@ class Captured:
             self.gradients = program.gradients(self.losses)
 
     def __call__(self, batch: Batch) -> tuple[Float[Tensor, " members"], list[dict[str, Tensor]]]:
-        """Losses and gradients, in memory that the next call overwrites."""
+        """Return losses and gradients, in memory that the next call overwrites."""
         for mine, new in zip(self.batch, batch, strict=True):
             mine.copy_(new)
         self.graph.replay()
@@ -218,7 +218,7 @@ class Captured:
 
 
 def no_report(_member: Member, _epoch: Epoch) -> None:
-    """Say nothing."""
+    """Report nothing."""
 
 
 def fit_members(
@@ -234,10 +234,10 @@ def fit_members(
 ) -> list[Fit]:
     """Train all members and return them in their order, each with its best epoch on validation.
 
-    Members are stacked into programs of at most `stack`, which changes nothing of what a member becomes; by default
-    all that can be on CUDA, and on CPU as many as a thread's cache holds. Programs run on a thread each. With a
-    `state_folder`, the state after each epoch lies there, and a fit that finds one continues from it. `on_epoch` is
-    called from the program's thread, first with the last epoch done of a fit that is continued. `begin` holds the
+    Members are stacked into programs of at most `stack`, which does not change what a member becomes; by default as
+    many as can be on CUDA, and on CPU as many as a thread's cache holds. Each program runs on a thread. With a
+    `state_folder`, the state is kept there after each epoch, and a fit that finds one resumes from it. `on_epoch` is
+    called from the program's thread, for a fit that resumes first with the last epoch that was done. `begin` holds the
     first weights of each member; without it they are drawn.
     """
     groups = _programs(members, train, device, stack)
@@ -296,16 +296,16 @@ def _advance(programs: "deque[Iterator[int]]", device: torch.device) -> None:
 
 
 def stack_members(fits: Sequence[Fit]) -> Weights:
-    """The kept weights of all members, each parameter with a leading axis of members."""
+    """Return the kept weights of all members, each parameter with a leading axis of members."""
     return {name: torch.stack([fit.best[name] for fit in fits]) for name in fits[0].best}
 
 
 def _stack_size(alike: Sequence[Member], train: Windows, device: torch.device) -> int:
-    """How many of these members one program takes: the same on every machine, so that weights are, to the last bit.
+    """Return how many of these members one program takes: the same on every machine, as it decides last bits.
 
     On CPU a stack of large networks leaves the cache (10 DTMLs of ACL18 were trained at 0.6 times the pace of one
-    after the other), and one of small networks spares the threads their quarrel over the interpreter: the LSTMs of
-    ACL18, each alone in its program, gained nothing from four threads.
+    after the other), and a stack of small ones keeps the threads from waiting for the interpreter: the LSTMs of ACL18,
+    each alone in its program, gained nothing from four threads.
     """
     if device.type != "cpu":
         return len(alike)
@@ -320,7 +320,7 @@ def state_files(folder: StateFolder, members: Sequence[Member], train: Windows, 
 
 
 def _programs(members: Sequence[Member], train: Windows, device: torch.device, stack: int | None) -> list[list[int]]:
-    """Positions of members that one program can train together: the same network but for its buffers, and batches."""
+    """Return the positions of members that train together: the same network but for its buffers, and batches."""
 
     def likeness(position: int) -> Hashable:
         member = members[position]
@@ -338,7 +338,7 @@ def _programs(members: Sequence[Member], train: Windows, device: torch.device, s
 def _fit_program(
     fits: list[Fit], train: Span, validation: Span, state_folder: StateFolder | None, on_epoch: EpochReport
 ) -> Iterator[int]:
-    """Train these members together; yields after each epoch. One that has finished leaves the stack."""
+    """Train these members together and yield after each epoch; one that has finished leaves the stack."""
     stocks, device = train.observed.shape[1], train.rows.device
     if state_folder is not None and state_folder.restore(fits):
         for fit in fits:
@@ -356,7 +356,7 @@ def _fit_program(
 
 
 class _Step:
-    """Losses and gradients of a batch; on CUDA a captured graph, made of the first batch."""
+    """The losses and gradients of a batch; on CUDA from a graph that the first batch is captured in."""
 
     def __init__(self, program: Program, generators: Sequence[torch.Generator]) -> None:
         self.program = program
@@ -374,7 +374,7 @@ class _Step:
 
 
 def _epoch(fits: Sequence[Fit], program: Program, step: _Step, train: Span, validation: Span) -> None:
-    """One pass over the training days of every member, each in its own order."""
+    """Pass once over the training days of every member, each in its own order."""
     orders = [train.days[torch.randperm(len(train.days), generator=fit.order)] for fit in fits]
     batches = torch.stack(orders).split(fits[0].member.training.batch_days, dim=1)
     total = torch.zeros(len(fits), device=train.rows.device)
@@ -390,7 +390,7 @@ def _epoch(fits: Sequence[Fit], program: Program, step: _Step, train: Span, vali
 
 
 def _assemble(fits: Sequence[Fit], stocks: int, device: torch.device) -> Program:
-    """Stack the members, and let each optimiser go on with its row of the stack."""
+    """Stack the members, and let each optimiser continue on its row of the stack."""
     networks = [fit.member.model.build(stocks) for fit in fits]
     for fit, network in zip(fits, networks, strict=True):
         network.load_state_dict(fit.weights)

@@ -33,23 +33,23 @@ class Fit:
 
     @property
     def best_acc(self) -> float:
-        """Validation accuracy of the epoch that is kept; below every real one before there is one."""
+        """Return the validation accuracy of the epoch that is kept; -1 before there is one."""
         return self.epochs[self.best_epoch - 1].validation_acc if self.best_epoch else -1.0
 
     @property
     def finished(self) -> bool:
-        """Whether all epochs are done, or patience has run out."""
+        """Return whether all epochs are done, or patience has run out."""
         config, done = self.member.training, len(self.epochs)
         stale = config.patience is not None and self.best_epoch > 0 and done - self.best_epoch >= config.patience
         return done >= config.epochs or stale
 
     def start_from(self, weights: Weights) -> None:
-        """Begin from these weights in place of those drawn."""
+        """Replace the weights drawn by these."""
         for name, value in self.weights.items():
             value.copy_(weights[name])
 
     def step(self, gradients: Weights) -> None:
-        """One step of the optimiser."""
+        """Take one step of the optimiser."""
         for name, parameter in self.weights.items():
             parameter.grad = gradients[name]
         if self.member.training.clip is not None:
@@ -58,7 +58,10 @@ class Fit:
         self.steps += 1
 
     def end_epoch(self, loss: float, validation_loss: float, validation_acc: float) -> None:
-        """Note the epoch, and keep its weights if none was better on validation."""
+        """Record the epoch, and keep its weights if it is the best on validation so far.
+
+        Raises DtmlError for a loss that is not finite.
+        """
         number, config = len(self.epochs) + 1, self.member.training
         if not np.isfinite(loss):
             raise DtmlError(f"the loss of seed {self.member.seed} is {loss} in epoch {number}: lower the learning rate")
@@ -70,7 +73,7 @@ class Fit:
 
 
 def initialise(network: Network, generator: torch.Generator) -> None:
-    """Draw every linear map uniform in +-1/sqrt(inputs), torch's default, from a generator of the caller's.
+    """Draw every linear map uniform in +-1/sqrt(inputs), torch's default, from the caller's generator.
 
     The offsets of DTML's context normalisation, one row a stock, are normal with the spread of its configuration.
     """
@@ -85,7 +88,7 @@ def initialise(network: Network, generator: torch.Generator) -> None:
 
 
 def start(member: Member, stocks: int, device: torch.device) -> Fit:
-    """A member before its first epoch: weights, order and noise come from its seed alone."""
+    """Return a member before its first epoch: weights, order and noise come from its seed alone."""
     first, order, noise = (int(state) for state in np.random.SeedSequence(member.seed).generate_state(3))
     network = member.model.build(stocks)
     initialise(network, torch.Generator().manual_seed(first))
@@ -100,7 +103,7 @@ def start(member: Member, stocks: int, device: torch.device) -> Fit:
 
 
 def optimiser_of(member: Member, weights: Weights) -> torch.optim.Adam:
-    """The optimiser of these parameters."""
+    """Return the optimiser of these parameters."""
     return torch.optim.Adam(weights.values(), lr=member.training.learning_rate, fused=True)
 
 
