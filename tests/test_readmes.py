@@ -111,6 +111,17 @@ def test_every_command_and_option_named_in_a_sentence_is_there(page: str) -> Non
         assert {word for word in rest if word.startswith("--")} <= known, f"dtml {path}: {said}"
 
 
+def all_options(command: Any) -> set[str]:
+    """The options of a command, or of every command of a group."""
+    below = [all_options(each) for each in getattr(command, "commands", {}).values()]
+    return {name for option in command.params for name in option.opts}.union(*below)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_option_named_alone_is_of_some_command(page: str) -> None:
+    assert set(re.findall(r"`(--[a-z][a-z-]*)", TEXT[page])) <= all_options(COMMAND)
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in MADE])
 def test_a_line_of_a_page_ends_at_100_characters(page: str) -> None:
     free = re.compile(r"^\||\]\(")  # of a table, or with a link
@@ -131,7 +142,7 @@ def test_the_first_page_has_a_tree_of_every_room_and_of_no_other() -> None:
         named.add(f"{floor}/{name}" if line.startswith(" ") else name)
     floors = ("flows", "dtml", "db", "translation")
     rooms = {str(file.parent.relative_to(ROOT)) for floor in floors for file in (ROOT / floor).glob("*/__init__.py")}
-    assert named == rooms | {*floors, "tests", "benchmarks"}
+    assert named == rooms | {*floors, "tests", "benchmarks"}, "README.md, Read in this order"
 
 
 def test_pages_name_every_market_and_the_store_s_every_view_and_table() -> None:
