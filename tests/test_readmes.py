@@ -119,7 +119,7 @@ def all_options(command: Any) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_option_named_alone_is_of_some_command(page: str) -> None:
-    assert set(re.findall(r"`(--[a-z][a-z-]*)", TEXT[page])) <= all_options(COMMAND)
+    assert set(re.findall(r"`(--[a-z][a-z0-9-]*)", TEXT[page])) <= all_options(COMMAND) | {"--help"}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in MADE])
@@ -137,9 +137,13 @@ def test_the_first_page_has_a_tree_of_every_room_and_of_no_other() -> None:
     tree = next(block for block in blocks_of("README.md") if block.startswith("flows/"))
     named, floor = set(), ""
     for line in tree.splitlines():
-        name = line.strip().split("/")[0]
-        floor = floor if line.startswith(" ") else name
-        named.add(f"{floor}/{name}" if line.startswith(" ") else name)
+        name = line.split("/")[0].strip()
+        if not line.startswith(" "):
+            named.add(floor := name)
+        elif "/" in line.split()[0]:
+            named.add(f"{floor}/{name}")
+        for file in re.findall(r"[\w]+\.py", line):
+            assert (ROOT / floor / file).exists(), line
     floors = ("flows", "dtml", "db", "translation")
     rooms = {str(file.parent.relative_to(ROOT)) for floor in floors for file in (ROOT / floor).glob("*/__init__.py")}
     assert named == rooms | {*floors, "tests", "benchmarks"}, "README.md, Read in this order"
