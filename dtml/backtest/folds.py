@@ -1,6 +1,6 @@
-"""Walk forward: when a backtest trains, what it trains on, and which sessions it then predicts.
+"""Walk forward: when a backtest trains, and which sessions each model then predicts.
 
-A fold is a night of training followed by the nights until the next one: the same spans, the same code.
+A fold is a night with a training and the nights until the next one, run by the same code as nights are.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from dtml.errors import UsageError
 
 @dataclass(frozen=True)
 class Fold:
-    """Trained on what was known at the close of `as_of`; predicts the sessions first .. last, both included."""
+    """A model trained on what was known at the close of `as_of`, for the sessions first .. last, both included."""
 
     number: int  # from 1
     as_of: date
@@ -22,7 +22,7 @@ class Fold:
 
 
 def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: int) -> list[Fold]:
-    """The folds that predict every session of first .. last, each the next `retrain_every` of them.
+    """Return the folds that predict every session of first .. last, `retrain_every` sessions each.
 
     `sessions` are those of the exchange, one before `first` among them. Raises UsageError for a span without a
     session.

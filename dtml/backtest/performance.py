@@ -1,6 +1,6 @@
-"""The usual statistics of a portfolio, with what chance and the number of tries explain of them.
+"""The usual statistics of a portfolio, and how much of them chance and the number of tries explain.
 
-Sharpe ratios are those of the net returns themselves: no risk-free rate is taken off. A year has 252 sessions.
+Sharpe ratios are of net returns, without a risk-free rate. A year has 252 sessions.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from dtml.evaluation.metrics import day_interval
 
 @dataclass(frozen=True)
 class Performance:
-    """What a portfolio did over `days` sessions, after costs; ratios, not percent.
+    """The statistics of a portfolio over `days` sessions, after costs; ratios, not percent.
 
     `annual_return` is geometric and `max_drawdown` 0 or less. `sharpe` is per year, with its 95 % interval; NaN where
     returns do not vary, its ends also below `dtml.evaluation.metrics.MINIMUM_DAYS`. `deflated_sharpe` is in [0, 1]
     (`deflated_sharpe`), NaN for a yardstick. `hit_rate` is the share of days above 0, `turnover` the mean per day.
     `break_even` is the cost in basis points per unit traded at which the mean return, less borrow, is 0; below 0 where
-    it is lost without any cost, NaN without turnover.
+    the portfolio loses even without costs, NaN without turnover.
     """
 
     days: int
@@ -40,7 +40,7 @@ class Performance:
 
 
 def performance(track: pd.DataFrame, *, trials: Sequence[float] | None, resamples: int = 4000) -> Performance:
-    """The statistics of a track of `dtml.backtest.portfolio.follow`.
+    """Return the statistics of a track of `dtml.backtest.portfolio.follow`.
 
     `trials` are the Sharpe ratios per session (`session_sharpe`) of everything tried, this track included; None for a
     yardstick, which was not chosen among tries. Raises ValueError where the track has no day.
@@ -67,18 +67,18 @@ def performance(track: pd.DataFrame, *, trials: Sequence[float] | None, resample
 
 
 def equity(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
-    """What 1 has become by the end of each day."""
+    """Return what 1 has become by the end of each day."""
     return np.cumprod(1 + net)
 
 
 def drawdown(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
-    """How far equity lies below its highest so far, the 1 at the start included; 0 or less."""
+    """Return how far equity lies below its highest so far, the 1 at the start included; 0 or less."""
     value = equity(net)
     return value / np.maximum.accumulate(np.maximum(value, 1)) - 1
 
 
 def session_sharpe(net: Float[ndarray, " days"]) -> float:
-    """The mean return over its standard deviation (of a sample: days - 1), not annualised; NaN if nothing varies."""
+    """Return the mean return over its standard deviation (ddof 1), not annualised; NaN if nothing varies."""
     if len(net) < 2 or np.ptp(net) == 0:
         return np.nan
     return float(net.mean() / net.std(ddof=1))
@@ -87,7 +87,7 @@ def session_sharpe(net: Float[ndarray, " days"]) -> float:
 def sharpe_interval(
     net: Float[ndarray, "days models"], *, resamples: int = 4000
 ) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
-    """The ends of the 95 % interval of each Sharpe ratio per year, by resampling days (`dtml.evaluation.bootstrap`).
+    """Return the ends of the 95 % interval of each Sharpe ratio per year, from resampled days.
 
     NaN for a series that does not vary, and for all of them below `dtml.evaluation.metrics.MINIMUM_DAYS`.
     """
@@ -100,12 +100,12 @@ def sharpe_interval(
 
 
 def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> float:
-    """The probability, in [0, 1], that the true Sharpe ratio is above what the best of `trials` shows by chance.
+    """Return the probability, in [0, 1], that the true Sharpe ratio exceeds what the best of `trials` shows by chance.
 
     Bailey & Lopez de Prado, "The Deflated Sharpe Ratio" (2014): the ratio is compared with the expected maximum of so
     many ratios of no skill (`luckiest`), with an error that allows for skew and fat tails. With one trial it is their
-    probabilistic Sharpe ratio against 0 (2012). `trials` are per session; those that are NaN never varied and count for
-    nothing. Days count as independent. NaN where the returns do not vary.
+    probabilistic Sharpe ratio against 0 (2012). `trials` are per session; those that are NaN never varied and are left
+    out. Days count as independent. NaN where the returns do not vary.
     """
     from scipy.special import ndtr
     from scipy.stats import kurtosis, skew
@@ -118,13 +118,13 @@ def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> fl
 
 
 def luckiest(trials: Sequence[float], days: int) -> float:
-    """The best Sharpe ratio per session to expect, in so many days, of so many trials without skill; 0 of one.
+    """Return the best Sharpe ratio per session to expect, in so many days, of trials without skill; 0 of one trial.
 
     Eq. 1 of Bailey & Lopez de Prado (2014) takes the variance across the trials (of a sample: trials - 1), and so falls
-    where trials that resemble each other are added. Two bounds keep it from that: the variance is never below
-    1 / (days - 1), that of a ratio without skill (2012), so that trials alike count in full; and of all parts of the
-    trials the one counts that gives most. So bounded, this is the least figure that neither lies below Eq. 1 nor falls
-    with a trial more. Raises ValueError where no trial is a number.
+    where trials that resemble each other are added. Two bounds prevent that: the variance is never below 1 / (days - 1),
+    that of a ratio without skill (2012), so that similar trials count in full; and the subset of the trials counts that
+    gives the highest figure. With them this is the least figure that neither lies below Eq. 1 nor falls when a trial is
+    added. Raises ValueError where no trial is a number.
     """
     ratios = np.sort(np.asarray(trials, dtype=float))
     ratios = ratios[np.isfinite(ratios)]
@@ -137,14 +137,14 @@ def luckiest(trials: Sequence[float], days: int) -> float:
 
 
 def _highest_of(number: Int[ndarray, " sizes"]) -> Float[ndarray, " sizes"]:
-    """About the expected maximum of so many standard normal variables, 2 or more."""
+    """Return about the expected maximum of so many standard normal variables, 2 or more."""
     from scipy.special import ndtri
 
     return np.asarray((1 - np.euler_gamma) * ndtri(1 - 1 / number) + np.euler_gamma * ndtri(1 - 1 / (number * np.e)))
 
 
 def _widest(ratios: Float[ndarray, " trials"]) -> Float[ndarray, " sizes"]:
-    """The highest variance that 2, 3, ... of the sorted ratios have: that of some lowest and the rest highest."""
+    """Return the highest variance of any 2, 3, ... of the sorted ratios: some of the lowest and the rest highest."""
     centred = ratios - ratios.mean()
     low, low_squares = (np.concatenate([[0.0], part.cumsum()]) for part in (centred, centred**2))
     high, high_squares = (np.concatenate([[0.0], part[::-1].cumsum()]) for part in (centred, centred**2))
@@ -157,7 +157,7 @@ def _widest(ratios: Float[ndarray, " trials"]) -> Float[ndarray, " sizes"]:
 
 
 def _sharpe_of_sums(sums: ndarray) -> ndarray:
-    """The ratio of days, returns and squared returns, summed; 0 where a resample does not vary."""
+    """Return the ratio from summed days, returns and squared returns; 0 where a resample does not vary."""
     days, total, squares = np.moveaxis(sums, -1, 0)
     mean = total / days
     variance = np.maximum(squares / days - mean**2, 0) * days / (days - 1)

@@ -1,8 +1,8 @@
-"""What following the predictions would have earned: positions, fills, costs.
+"""The portfolios that follow the predictions: positions, fills, costs and what they would have earned.
 
 A prediction is made after the close of `as_of`. Filled at the next open, it is traded at the open of the session after
 `as_of` and held to the open of the session after that. Filled at the close, as the paper does it, it is traded at the
-very close it was made from, which nobody can do. Returns are shares of the equity at the fill, so equity compounds.
+very close it was made from, which is impossible. Returns are shares of the equity at the fill, so equity compounds.
 """
 
 from dataclasses import dataclass, fields
@@ -22,13 +22,13 @@ Fill = Literal["next_open", "close"]
 
 YEAR = 252  # sessions
 BASIS_POINT = 1e-4
-PATIENCE = 20  # sessions a position waits for a price to trade at; then it is settled at the last price known
+PATIENCE = 20  # sessions that a position waits for a price; then it is settled at the last price known
 COLUMNS = ["session", "gross", "turnover", "cost", "borrow", "net", "long", "short"]
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What trading costs, in basis points, each 0 or more.
+    """The costs of trading, in basis points, each 0 or more.
 
     `commission` and `spread` (half of what is quoted between bid and ask) are paid on the value of every purchase and
     of every sale; `borrow` is paid per year of 252 sessions on the value held short.
@@ -46,12 +46,12 @@ class Costs:
 
     @property
     def trading(self) -> float:
-        """The share of the value traded that is lost."""
+        """Return the cost of a trade as a share of the value traded."""
         return (self.commission + self.spread) * BASIS_POINT
 
     @property
     def holding_short(self) -> float:
-        """The share of the value held short that is lost each session."""
+        """Return the cost of a session as a share of the value held short."""
         return self.borrow * BASIS_POINT / YEAR
 
 
@@ -60,11 +60,11 @@ FREE = Costs(0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Strategy:
-    """How predictions become positions.
+    """The rule by which predictions become positions.
 
     "long" holds the `top` stocks of highest probability in equal parts. "long_short" has a gross exposure of 1: half in
     these, minus half in the `top` of lowest. "weighted" has one too, in proportion to probability - 1/2. No stock gets
-    more than `max_weight` of the equity, a share in (0, 1]; what is cut off stays in cash.
+    more than `max_weight` of the equity, a share in (0, 1]; the rest stays in cash.
     """
 
     form: Form
@@ -81,7 +81,7 @@ class Strategy:
 
     @property
     def name(self) -> str:
-        """Form, fill and whether trading is free, in words."""
+        """Return the form, the fill and whether trading is free, in words."""
         words = f"{self.form.replace('_', '-')}, {self.fill.replace('_', ' ')}"
         if self.costs != FREE:
             return words
@@ -90,7 +90,7 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Quotes:
-    """Adjusted prices on all sessions of the exchange; NaN where there is none, and the stock cannot be traded."""
+    """Adjusted prices on all sessions of the exchange; NaN where there is none and the stock cannot be traded."""
 
     sessions: pd.DatetimeIndex
     open: Float[ndarray, "sessions stocks"]
@@ -99,10 +99,10 @@ class Quotes:
 
     @classmethod
     def of(cls, bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns) -> "Quotes":
-        """The quotes in a bars frame `symbol, session, open, close, adj_close`; what is not asked for is left out.
+        """Return the quotes in a bars frame `symbol, session, open, close, adj_close`; other sessions are left out.
 
-        `returns` names the price that moves come from (`dtml.prices.returns.adjusted_price`); opens are adjusted by the
-        factor of their session's close.
+        `returns` names the price that moves are taken from (`dtml.prices.returns.adjusted_price`); opens are
+        adjusted by the factor of their session's close.
         """
         row = sessions.get_indexer(pd.DatetimeIndex(bars["session"]))
         column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
@@ -114,11 +114,11 @@ class Quotes:
         return cls(sessions, opened, closed, tuple(symbols))
 
     def fills(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:
-        """The price that a position is opened at in each session."""
+        """Return the price at which positions are opened in each session."""
         return self.open if fill == "next_open" else self.close
 
     def marks(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:
-        """What a stock counts as worth at each fill: its price, or else its last price known by then, open or close."""
+        """Return the value of a stock at each fill: its price, or else its last price known by then, open or close."""
         known = pd.DataFrame(np.where(np.isfinite(self.close), self.close, self.open)).ffill().to_numpy()
         if fill == "close":
             return np.asarray(known)
@@ -127,11 +127,11 @@ class Quotes:
 
 
 def positions(probability: Float[ndarray, "days stocks"], strategy: Strategy) -> Float[ndarray, "days stocks"]:
-    """The share of equity to hold in each stock, negative where short, 0 where there is no prediction.
+    """Return the share of equity to hold in each stock, negative where short, 0 where there is no prediction.
 
     `probability` of a rise is in [0, 1], NaN where there is none; of equals, the first column ranks higher. With fewer
     than `top` stocks (in long-short: twice `top`) all are held (an odd one in the middle is not). A day without any
-    prediction is NaN throughout: nothing is asked of it, and `follow` keeps what is held.
+    prediction is NaN throughout, and `follow` then keeps its holdings.
     """
     predicted = np.isfinite(probability)
     count = predicted.sum(axis=1, keepdims=True)
@@ -155,7 +155,7 @@ def positions(probability: Float[ndarray, "days stocks"], strategy: Strategy) ->
 def follow(
     weights: Float[ndarray, "days stocks"], as_of: pd.DatetimeIndex, quotes: Quotes, strategy: Strategy
 ) -> pd.DataFrame:
-    """What holding `weights`, decided after the close of each `as_of`, earned: a row for each session of a fill.
+    """Return what holding `weights`, decided after the close of each `as_of`, earned: a row for each session of a fill.
 
     Rows run from the first to the last `as_of` without a gap, as far as the next fill's prices are known: the last
     prediction, not yet sold, has no row. In a session without weights (or with NaN throughout) nothing is traded.
@@ -167,12 +167,12 @@ def follow(
     - `cost` of that turnover, `borrow` of the short value, `net` = gross - cost - borrow, which compounds. Costs are
       drawn from all holdings and cash alike: weights and turnover do not depend on them.
 
-    A stock without a price at the fill is not traded: what was meant for it stays in cash, what is held of it stays
-    held at its last known price, and the others are scaled down where the gross exposure would pass 1. After
-    `PATIENCE` sessions it is settled at that price, at the cost of a trade. This knows nothing of the future, so it
-    misses what a stock that resumes later has lost or gained, and flatters the holder of a bankrupt one.
+    A stock without a price at the fill is not traded: cash meant for it stays cash, holdings of it are kept at its last
+    known price, and the others are scaled down where the gross exposure would pass 1. After `PATIENCE` sessions it is
+    settled at that price, at the cost of a trade. As this does not look ahead, it misses what a stock that resumes
+    later has lost or gained, and flatters the holder of a bankrupt one.
 
-    Raises ValueError where `as_of` are no increasing sessions of the quotes, DtmlError where the equity is gone.
+    Raises ValueError where `as_of` are no increasing sessions of the quotes, DtmlError where all equity is lost.
     """
     first, wanted = _by_session(weights, as_of, quotes, strategy.fill)
     rows = slice(first, first + len(wanted))
@@ -191,7 +191,7 @@ def follow(
 
 
 def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFrame:
-    """What holding the index alone earned, in the columns of `follow`, without costs; `index` quotes one symbol."""
+    """Return what holding the index earned, in the columns of `follow`, without costs; `index` quotes one symbol."""
     if len(index.symbols) != 1:
         raise ValueError(f"quotes of the index alone expected, got {len(index.symbols)} symbols")
     return follow(np.ones((len(as_of), 1)), as_of, index, Strategy("long", fill, costs=FREE))
@@ -200,7 +200,7 @@ def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFr
 def equal_weight_track(
     probability: Float[ndarray, "days stocks"], as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
 ) -> pd.DataFrame:
-    """What equal parts of every stock predicted that day earned, in the columns of `follow`, without costs."""
+    """Return what equal parts of every stock predicted that day earned, in the columns of `follow`, without costs."""
     everything = Strategy("long", fill, top=probability.shape[1], max_weight=1.0, costs=FREE)
     return follow(positions(probability, everything), as_of, quotes, everything)
 
@@ -208,7 +208,7 @@ def equal_weight_track(
 def _by_session(
     weights: Float[ndarray, "days stocks"], as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
 ) -> tuple[int, Float[ndarray, "rows stocks"]]:
-    """The row of the first fill, and the weights of every session from there to the last fill that is sold again."""
+    """Return the row of the first fill, and the weights of every session from it to the last fill sold again."""
     place = quotes.sessions.get_indexer(as_of)
     if not len(as_of) or (place < 0).any() or (np.diff(place) < 1).any():
         raise ValueError(f"as_of must be one or more increasing sessions of the quotes, got {list(as_of[:3])} ...")
@@ -224,7 +224,7 @@ def _by_session(
 def _tradable(
     price: Float[ndarray, "sessions stocks"],
 ) -> tuple[Bool[ndarray, "sessions stocks"], Bool[ndarray, "sessions stocks"]]:
-    """Whether a stock can be traded at each fill, and whether it could not for longer than `PATIENCE` sessions."""
+    """Return whether a stock can be traded at each fill, and whether it could not for over `PATIENCE` sessions."""
     tradable = np.isfinite(price)
     session = np.arange(len(price))[:, None]
     last = np.maximum.accumulate(np.where(tradable, session, -1), axis=0)
@@ -232,7 +232,7 @@ def _tradable(
 
 
 def _moves(mark: Float[ndarray, "sessions stocks"]) -> Float[ndarray, "sessions stocks"]:
-    """The move from each fill to the next; 0 where a stock had no price yet, which is where none can be held."""
+    """Return the move from each fill to the next; 0 where a stock had no price yet, so that nobody holds it."""
     following = np.zeros_like(mark)
     following[:-1] = np.where(np.isfinite(mark[:-1]), mark[1:] / mark[:-1] - 1, 0.0)
     return following
@@ -244,7 +244,7 @@ def _trade(
     tradable: Bool[ndarray, " stocks"],
     settled: Bool[ndarray, " stocks"],
 ) -> Float[ndarray, " stocks"]:
-    """The weights after trading what can be traded."""
+    """Return the weights after trading the stocks that can be traded."""
     if np.isnan(wanted).all():
         return np.where(settled, 0.0, drifted)
     stuck = np.where(tradable | settled, 0.0, drifted)

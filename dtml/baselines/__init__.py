@@ -1,1 +1,1 @@
-"""What DTML is compared with: recurrent networks, StockNet, classifiers, naive rules."""
+"""The models and rules that DTML is compared with: recurrent networks, StockNet, classifiers, naive rules."""

@@ -1,7 +1,7 @@
-"""Logistic regression and gradient boosting on flattened windows: what is there without a network.
+"""Logistic regression and gradient boosting on flattened windows: what can be predicted without a network.
 
-One row is one stock-day: the window of the stock, then the window of the index. What is chosen, is chosen by the
-accuracy on the validation span, from the lists below; `Fitted.tried` says among how many.
+One row is one stock-day: the window of the stock, then the window of the index. Settings are chosen from the lists
+below by the accuracy on the validation span; `Fitted.tried` counts the choices.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,11 +27,11 @@ Rising = Callable[[Float[ndarray, "rows columns"]], Float[ndarray, " rows"]]
 INVERSE_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)  # C of the logistic regression: 1 / weight of its squared norm
 LEAVES, RATES = (4, 16), (0.03, 0.1)  # of the boosting: the grid
 ITERATIONS = 100  # trees that a boosting grows; any number of the first ones may be kept
-COLUMNS_A_SPLIT = 0.3  # share of the columns that a split chooses from, drawn anew with the seed: all that it decides
+COLUMNS_A_SPLIT = 0.3  # share of the columns that a split chooses from, drawn from the seed, which decides nothing else
 
 
 class Labelled(NamedTuple):
-    """The stock-days of a span that count."""
+    """The stock-days of a span that count: their rows, and which rose."""
 
     x: Float[ndarray, "rows columns"]
     rises: Bool[ndarray, " rows"]
@@ -39,15 +39,15 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True)
 class Fitted:
-    """A classifier and how it was chosen."""
+    """A fitted classifier and how it was chosen."""
 
     rising: Rising  # probability of a rise of each row
     chosen: Mapping[str, float | int]
     validation_acc: float
-    tried: int  # configurations that the validation span chose from; numbers of trees count as such
+    tried: int  # configurations that the validation span chose from, each number of trees included
 
     def probability(self, windows: Windows) -> Float[ndarray, "days stocks"]:
-        """Probability of a rise; above 0.5 is a rise, NaN where a stock is not observed."""
+        """Return the probability of a rise; above 0.5 is a rise, NaN where a stock is not observed."""
         x, day, stock = design(windows)
         found = np.full(windows.observed.shape, np.nan)
         if len(x):
@@ -58,7 +58,7 @@ class Fitted:
 def design(
     windows: Windows, which: Bool[ndarray, "days stocks"] | None = None
 ) -> tuple[Float[ndarray, "rows columns"], Int[ndarray, " rows"], Int[ndarray, " rows"]]:
-    """Rows of the observed stock-days, or of those in `which`, with the position of their day and of their stock.
+    """Return the rows of the observed stock-days, or of those in `which`, with the positions of day and stock.
 
     Columns are the features in percent of the stock, oldest session first, then of the index: 2 x window x features.
     """
@@ -71,7 +71,8 @@ def fit_classifier(kind: Kind, train: Windows, validation: Windows, protocol: La
     """Fit every configuration on `train` and keep the most accurate on `validation`; of equals, the first.
 
     `protocol` says which stock-days count. The seed draws the columns that each split of a boosting may use; the
-    logistic regression has one solution, and so is the same for every seed.
+    logistic regression has one solution, the same for every seed. Raises DtmlError where no stock-day counts, or where
+    all that count move the same way.
     """
     seen, heard = _labelled(train, protocol, "training"), _labelled(validation, protocol, "validation")
     if len(np.unique(seen.rises)) < 2:
@@ -80,7 +81,7 @@ def fit_classifier(kind: Kind, train: Windows, validation: Windows, protocol: La
 
 
 def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
-    """Rows and labels of the stock-days that count."""
+    """Return the rows and labels of the stock-days that count."""
     x, day, stock = design(windows, windows.labelled(protocol).numpy())
     if not len(x):
         raise DtmlError(f"no stock-day of the {span} span counts under the protocol {protocol!r}")
@@ -88,9 +89,9 @@ def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
 
 
 def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
-    """The columns scaled by their training mean and deviation, one fit a penalty.
+    """Fit one model a penalty, on columns scaled by their training mean and deviation, and keep the best.
 
-    With some hundreds of columns Newton's steps through the normal equations are few and end at the optimum.
+    With some hundreds of columns, Newton's method reaches the optimum in a few steps.
     """
     found: list[Fitted] = []
     for c in INVERSE_PENALTIES:
@@ -102,7 +103,7 @@ def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
 
 
 def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
-    """One boosting a point of the grid, cut where the validation span is predicted best."""
+    """Fit one boosting a point of the grid, and keep the one, and the trees, that predict the validation span best."""
     grid = list(product(LEAVES, RATES))
     found: list[Fitted] = []
     for leaves, rate in grid:
@@ -122,12 +123,12 @@ def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
 
 
 def _first_trees(model: HistGradientBoostingClassifier, trees: int) -> Rising:
-    """The boosting as it was after so many trees."""
+    """Return the boosting as it was after so many trees."""
     return _rising(lambda x: next(islice(model.staged_predict_proba(x), trees - 1, None)))
 
 
 def _rising(classes: Callable[[Float[ndarray, "rows columns"]], Float[ndarray, "rows 2"]]) -> Rising:
-    """The second class of two: a rise."""
+    """Return the probability of the second class of two: a rise."""
     return lambda x: classes(x)[:, 1]
 
 

@@ -1,7 +1,7 @@
 """The one-line rules that every model is printed beside.
 
-Each rule gives all stocks of a session the same call. On the public sets these rules, chosen on the training span
-alone, tie the published figures: a model that does not beat them has shown nothing.
+Each rule gives all stocks of a session the same call. On the public data sets the best of these rules on the training
+span does as well as the published models: a model that does not beat them has shown no skill.
 """
 
 from datetime import date
@@ -15,7 +15,7 @@ from numpy import ndarray
 from dtml.labels import paper_labels
 from dtml.prices.sessions import sessions_up_to
 
-MODEL = "dtml"  # the name among the predictors of what the rules stand beside
+MODEL = "dtml"  # the name of the model among the predictors
 NAIVE_RULES = {
     "always_up": "every stock rises",
     "index_reversal": "every stock rises after a session in which the index fell, and falls after the others",
@@ -40,23 +40,23 @@ def naive_calls(index_close: "pd.Series[float]") -> pd.DataFrame:
 
 
 def calls_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
-    """`naive_calls` for the session after each of `days`, a row a day, from the index among `bars`.
+    """Return `naive_calls` for the session after each of `days`, a row a day, from the index among `bars`.
 
-    A day on which the index has no bar has no call.
+    NaN on a day on which the index has no bar.
     """
     index = bars[bars["symbol"] == index_symbol].set_index("session")["close"]
     return naive_calls(index).reindex(days)
 
 
 def rules_read_from(calendar: str, day: date) -> date:
-    """The first session that a call on `day` can read, bars of the index missing in between allowed for."""
+    """Return the first session that a call on `day` may read, allowing for missing bars of the index."""
     return sessions_up_to(calendar, day, 2 * RULE_HISTORY)[0].date()
 
 
 def beside_rules(scores: pd.DataFrame, nights: str = "nights") -> "tuple[pd.Series[Any], pd.DataFrame] | None":
-    """The model's row of one session's scores, a row a predictor, and the rows of the rules; None without the model's.
+    """Return the model's row of one session's scores and the rows of the rules; None where the model has none.
 
-    Rules that were scored on another number of `nights` (the name of that column) cannot be compared and are left out.
+    `scores` has a row a predictor; rules scored on another number of nights, in column `nights`, are left out.
     """
     own = scores[scores["predictor"] == MODEL]
     if own.empty:
@@ -66,18 +66,18 @@ def beside_rules(scores: pd.DataFrame, nights: str = "nights") -> "tuple[pd.Seri
 
 
 def best_at(rules: pd.DataFrame, figure: str) -> "pd.Series[Any] | None":
-    """The row of the rule with the highest figure, of equals the first; None where no rule has it."""
+    """Return the row of the rule with the highest figure, of equals the first; None where no rule has it."""
     known = rules.dropna(subset=[figure])
     return None if known.empty else known.iloc[int(known[figure].to_numpy(dtype=float).argmax())]
 
 
 def choose_rule(calls: pd.DataFrame, movement: Float[ndarray, "days stocks"]) -> str:
-    """The rule with the best ACC on the paper's labels; of equals, the first column.
+    """Return the rule with the best ACC on the paper's labels; of equals, the first column.
 
-    `calls` has a column a rule (as `naive_calls` gives them) and a row for each day of a training span; `movement` is
-    what followed, a ratio minus 1, NaN where it is not known. Hand it training days only: a rule chosen on the days
-    it is scored on has seen their outcomes. Days without a call of every rule are left out. Raises ValueError when
-    the days differ in number or none of them has both calls and a label.
+    `calls` has a column a rule, as `naive_calls` returns them, and a row for each day of a training span; `movement` is
+    the move that followed, a ratio minus 1, NaN where it is not known. Pass training days only: a rule chosen on the
+    days it is scored on has seen their outcomes. Days without a call of every rule are left out. Raises ValueError when
+    the numbers of days differ, or when no day has both calls and a label.
     """
     if len(calls) != len(movement):
         raise ValueError(f"calls of {len(calls)} days and movements of {len(movement)}: one row of each a day expected")

@@ -1,7 +1,7 @@
 """LSTM, ALSTM and Adv-ALSTM: recurrent networks that see one stock at a time.
 
 After Feng, Chen, He, Ding, Sun, Chua, "Enhancing Stock Movement Prediction with Adversarial Training", IJCAI 2019.
-Axes as in `dtml.model`; the index is in the rows and is never read.
+Axes as in `dtml.model`; the rows hold the index, which is never read.
 """
 
 from dataclasses import dataclass
@@ -33,21 +33,21 @@ class RecurrentConfig(NetworkConfig):
 
     @classmethod
     def lstm(cls, hidden: int = 16) -> "RecurrentConfig":
-        """LSTM as Feng et al. compare with it (after Nelson, Pereira, de Oliveira, IJCNN 2017)."""
+        """Return the LSTM that Feng et al. compare with (after Nelson, Pereira, de Oliveira, IJCNN 2017)."""
         return cls(hidden=hidden, attention=False)
 
     @classmethod
     def alstm(cls, hidden: int = 16) -> "RecurrentConfig":
-        """ALSTM: with attention over the window (Qin et al., IJCAI 2017, in the form that Feng et al. give it)."""
+        """Return ALSTM: with attention over the window (Qin et al., IJCAI 2017, in the form of Feng et al.)."""
         return cls(hidden=hidden)
 
     @classmethod
     def adv_alstm(cls, hidden: int = 16, epsilon: float = 0.01, adversarial: float = 0.01) -> "RecurrentConfig":
-        """Adv-ALSTM; both amounts are the defaults of the authors' public code."""
+        """Return Adv-ALSTM; both amounts are the defaults of the authors' public code."""
         return cls(hidden=hidden, epsilon=epsilon, adversarial=adversarial)
 
     def build(self, stocks: int) -> "RecurrentNetwork":  # noqa: ARG002 - every config builds for a number of stocks
-        """The network; it is the same for any number of stocks."""
+        """Return the network, which is the same for any number of stocks."""
         return RecurrentNetwork(self)
 
 
@@ -70,7 +70,7 @@ class RecurrentNetwork(Network):
     def latent(
         self, rows: Float[Tensor, "sessions symbols features"], windows: Int[Tensor, "days window"]
     ) -> Float[Tensor, "days stocks latent"]:
-        """Last hidden state and, with attention, the context beside it: what the linear score reads."""
+        """Return the last hidden state and, with attention, the context beside it: the input of the linear score."""
         transformed = self.transform(rows[:, :-1]).tanh()
         states: Tensor = self.lstm(transformed, windows)
         return states[-1] if self.attention is None else torch.cat([states[-1], self.attention(states)], dim=-1)
@@ -81,11 +81,11 @@ class RecurrentNetwork(Network):
         windows: Int[Tensor, "days window"],
         observed: Bool[Tensor, "days stocks"],  # noqa: ARG002 - no stock sees another
     ) -> Float[Tensor, "days stocks"]:
-        """The score; the hinge calibrates no probability, so its sigmoid is only monotone in one."""
+        """Return the score; a hinge loss calibrates nothing, so its sigmoid only orders stocks by probability."""
         return self._score(self.latent(rows, windows))
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Hinge loss, the hinge loss of the perturbed latents, and penalty / 2 times the squared last layer."""
+        """Return the hinge loss plus that of the perturbed latents plus penalty / 2 times the squared last layer."""
         latent = self.latent(batch.rows, batch.windows)
         score = self._score(latent)
         perturbed = latent + self.perturbation(score, batch.rises)
@@ -99,7 +99,7 @@ class RecurrentNetwork(Network):
     def perturbation(
         self, score: Float[Tensor, "days stocks"], rises: Bool[Tensor, "days stocks"]
     ) -> Float[Tensor, "days stocks latent"]:
-        """The step of length epsilon along the gradient of each stock-day's hinge with respect to its latent.
+        """Return the step of length epsilon along the gradient of each stock-day's hinge with respect to its latent.
 
         Where the hinge is active that gradient is -y times the weights of the score, elsewhere 0. It is a constant to
         the backward pass. With a linear score that changes no gradient: a unit vector moves at right angles to itself.
@@ -134,7 +134,7 @@ class AdditiveAttention(nn.Module):
 def hinge_loss(
     score: Float[Tensor, "days stocks"], rises: Bool[Tensor, "days stocks"], counted: Bool[Tensor, "days stocks"]
 ) -> Float[Tensor, ""]:
-    """Mean of max(0, 1 - y score) over the counted stock-days, y = 1 for a rise and -1 for a fall."""
+    """Return the mean of max(0, 1 - y score) over the counted stock-days; y is 1 for a rise, -1 for a fall."""
     each = (1 - _sign(rises, score) * score).clamp_min(0)
     return (each * counted).sum() / counted.sum()
 

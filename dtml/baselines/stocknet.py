@@ -1,7 +1,7 @@
 """StockNet without tweets, its "TechnicalAnalyst", in the order of the paper (Xu, Cohen, ACL 2018).
 
 Axes: `window` sessions, `days`, `stocks`, `hidden` units of the recurrence, `latent` variables, `movement` units of
-the decoded movement. Each stock is seen alone; the index is in the rows and is never read. The sessions inside the
+the decoded movement. Each stock is seen alone; the rows hold the index, which is never read. The sessions inside the
 window have movements of their own, known from the rows: they are auxiliary targets.
 """
 
@@ -26,12 +26,12 @@ class StockNetConfig(NetworkConfig):
 
     features: int = 11
     hidden: int = 150
-    latent: int = 150  # as many as hidden, there
+    latent: int = 150  # as many as hidden, in that code
     movement: int = 50
     dropout: float = 0.3  # of the inputs
     alpha: float = 0.5  # weight of the auxiliary targets
     annealing: float = 0.005  # the weight of the KL divergence grows by this a step, up to 1
-    posterior_past: bool = False  # True: predict with the posteriors of sessions whose next session was seen, as there
+    posterior_past: bool = False  # True: with posteriors where the next session was seen, as in that code
 
     def __post_init__(self) -> None:
         sizes = (self.hidden, self.latent, self.movement)
@@ -46,7 +46,7 @@ class StockNetConfig(NetworkConfig):
             )
 
     def build(self, stocks: int) -> "StockNet":  # noqa: ARG002 - every config builds for a number of stocks
-        """The network; it is the same for any number of stocks."""
+        """Return the network, which is the same for any number of stocks."""
         return StockNet(self)
 
 
@@ -58,7 +58,7 @@ class Normal(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """A window decoded: hidden states, and the latent variables that were drawn or expected."""
+    """A decoded window: its hidden states, and its latent variables, drawn or at their means."""
 
     hidden: Float[Tensor, "window days stocks hidden"]
     latent: Float[Tensor, "window days stocks latent"]
@@ -106,10 +106,10 @@ class StockNet(Network):
         windows: Int[Tensor, "days window"],
         observed: Bool[Tensor, "days stocks"],  # noqa: ARG002 - no stock sees another
     ) -> Float[Tensor, "days stocks"]:
-        """The target's logit, its latent at the mean of its prior: the target's movement is not known yet.
+        """Return the target's logit, its latent at the mean of its prior: the target's movement is not known yet.
 
         The earlier latents are means of priors too or, with `posterior_past`, of posteriors: training draws from
-        these, and the movements that they ask for lie inside the window.
+        these, and the movements that they depend on lie inside the window.
         """
         inputs = _inputs(rows, windows)
         x = self.dropout(inputs)
@@ -117,7 +117,7 @@ class StockNet(Network):
         return self._predict(x, self.decode(x, known if self.posterior_past else known[:0])).target
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """The negative of the paper's objective, averaged over the counted stock-days.
+        """Return the negative of the paper's objective, averaged over the counted stock-days.
 
         The target counts once, each earlier session alpha times its attention; each with the log-likelihood of its
         movement minus the weighted divergence of posterior from prior. That divergence is all the regularisation there
@@ -136,7 +136,7 @@ class StockNet(Network):
         return (each * batch.counted).sum() / batch.counted.sum()
 
     def kl_weight(self, step: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Weight of the divergence after `step` steps, from 0 up to 1 (KL annealing)."""
+        """Return the weight of the divergence after `step` steps, from 0 up to 1 (KL annealing)."""
         return (self.annealing * step).clamp_max(1)
 
     def decode(
@@ -164,14 +164,14 @@ class StockNet(Network):
         return Decoded(torch.stack(hiddens), torch.stack(latents), posterior)
 
     def _recur(self, x: Tensor, hidden: Tensor, latent: Tensor) -> Tensor:
-        """A gated recurrent unit whose gates also read the previous latent."""
+        """Take one step of a gated recurrent unit whose gates also read the previous latent."""
         gates: Tensor = self.gates(torch.cat([x, hidden, latent], dim=-1)).sigmoid()
         reset, update = gates.chunk(2, dim=-1)
         candidate: Tensor = self.candidate(torch.cat([x, reset * hidden, latent], dim=-1)).tanh()
         return hidden + update * (candidate - hidden)
 
     def _predict(self, x: Tensor, decoded: Decoded) -> Prediction:
-        """Movements from hidden states and latents; the target's from its own and the attended earlier ones."""
+        """Predict movements from hidden states and latents; the target's from its own and the attended earlier ones."""
         movement: Tensor = self.decode_movement(torch.cat([x, decoded.hidden, decoded.latent], dim=-1)).tanh()
         earlier, last = movement[:-1], movement[-1]
         auxiliary = self.predict_auxiliary(earlier).squeeze(-1)
@@ -190,13 +190,13 @@ class NormalLayer(nn.Module):
         self.parameters_of = nn.Linear(latent, 2 * latent)
 
     def forward(self, seen: Float[Tensor, "*batch inputs"]) -> Normal:
-        """The distribution, given what is seen."""
+        """Return the distribution, given what is seen."""
         mean, log_variance = self.parameters_of(self.expand(seen).tanh()).chunk(2, dim=-1)
         return Normal(mean, log_variance)
 
 
 class MovementAttention(nn.Module):
-    """Attention on the earlier sessions: how telling each is, times how much it bears on the last (section 5.3)."""
+    """Attention on the earlier sessions: the information in each times its dependency with the last (section 5.3)."""
 
     def __init__(self, movement: int) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class MovementAttention(nn.Module):
     def forward(
         self, earlier: Float[Tensor, "earlier days stocks movement"], last: Float[Tensor, "days stocks movement"]
     ) -> Float[Tensor, "earlier days stocks"]:
-        """Weights that sum to 1 over the earlier sessions."""
+        """Return weights that sum to 1 over the earlier sessions."""
         information = self.information(self.project_information(earlier).tanh()).squeeze(-1)
         dependency = (self.project_dependency(earlier).tanh() * last).sum(dim=-1)
         weights: Tensor = (information * dependency).softmax(dim=0)
@@ -215,12 +215,12 @@ class MovementAttention(nn.Module):
 
 
 def past_movements(inputs: Float[Tensor, "window days stocks features"]) -> Float[Tensor, "earlier days stocks"]:
-    """1 where the NEXT session is a rise, else 0, of all sessions but the last: read from the next row."""
+    """Return 1 where the next session is a rise, else 0, for all sessions but the last, read from the next row."""
     return (inputs[1:, ..., Z_ADJ_CLOSE] > 0).to(inputs.dtype)
 
 
 def kl_divergence(of: Normal, given: Normal) -> Float[Tensor, "*batch"]:
-    """KL(of || given) in nats, summed over the latents; 0 or more."""
+    """Return KL(of || given) in nats, summed over the latents; 0 or more."""
     ratio = of.log_variance - given.log_variance
     apart = (of.mean - given.mean).square() * (-given.log_variance).exp()
     return (ratio.exp() - 1 - ratio + apart).sum(dim=-1) / 2
@@ -229,10 +229,10 @@ def kl_divergence(of: Normal, given: Normal) -> Float[Tensor, "*batch"]:
 def _inputs(
     rows: Float[Tensor, "sessions symbols features"], windows: Int[Tensor, "days window"]
 ) -> Float[Tensor, "window days stocks features"]:
-    """The window of each day, without the index."""
+    """Return the window of each day, without the index."""
     return rows[windows.mT, :-1]
 
 
 def _surprise(logits: Float[Tensor, "*batch"], moves: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Negative log-likelihood of each movement, in nats."""
+    """Return the negative log-likelihood of each movement, in nats."""
     return nn.functional.binary_cross_entropy_with_logits(logits, moves, reduction="none")
