@@ -121,10 +121,10 @@ def luckiest(trials: Sequence[float], days: int) -> float:
     """Return the best Sharpe ratio per session to expect, in so many days, of trials without skill; 0 of one trial.
 
     Eq. 1 of Bailey & Lopez de Prado (2014) takes the variance across the trials (of a sample: trials - 1), and so falls
-    where trials that resemble each other are added. Two bounds prevent that: the variance is never below 1 / (days - 1),
-    that of a ratio without skill (2012), so that similar trials count in full; and the subset of the trials counts that
-    gives the highest figure. With them this is the least figure that neither lies below Eq. 1 nor falls when a trial is
-    added. Raises ValueError where no trial is a number.
+    where trials that resemble each other are added. Two bounds prevent that: the variance is never below
+    1 / (days - 1), that of a ratio without skill (2012), so that similar trials count in full; and the subset of the
+    trials counts that gives the highest figure. With them this is the least figure that neither lies below Eq. 1 nor
+    falls when a trial is added. Raises ValueError where no trial is a number.
     """
     ratios = np.sort(np.asarray(trials, dtype=float))
     ratios = ratios[np.isfinite(ratios)]

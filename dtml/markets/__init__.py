@@ -1,4 +1,4 @@
-"""Named markets, one TOML file each, and the user's own in a file of the same shape."""
+"""Named markets, one TOML file each, and users' own markets in files of the same shape."""
 
 import difflib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a market is: its exchange, its index, its constituents with their dates, its bounds for good bars."""
+"""A market: its exchange, its index, its constituents with their dates, its bounds for good bars."""
 
 import re
 from collections import Counter
@@ -15,10 +15,10 @@ if TYPE_CHECKING:  # a market is read without waiting for pandas
     import pandas as pd
 
 SourceName = Literal["yahoo", "files", "simulated"]
-Universe = Literal["list", "source"]  # where the stocks are named: by the market, or by its source
+Universe = Literal["list", "source"]  # whether the market or its source names the stocks
 Returns = Literal["adj_close", "close"]
 ZClose = Literal["raw", "adjusted"]
-LabelProtocol = Literal["paper", "all"]  # which stock-days count: those with one of the paper's labels, or every one
+LabelProtocol = Literal["paper", "all"]  # which stock-days count: those that the paper labels, or all
 Retrain = Literal["never", "missing"] | int
 
 LABEL_PROTOCOLS: tuple[LabelProtocol, ...] = get_args(LabelProtocol)
@@ -36,7 +36,7 @@ CALENDARS = frozenset(
     )
 )
 
-# What [model] may override. Types only: the ranges belong to the configuration they override.
+# The keys of [model], with their types; the configurations that they override check the ranges.
 MODEL_KEYS: dict[str, type] = {
     "window": int,
     "hidden": int,
@@ -59,7 +59,7 @@ MODEL_KEYS: dict[str, type] = {
     "warm_start": bool,
 }
 
-# The levels at which a band of no call is kept for every model: shares of outcomes that are to be covered.
+# The levels at which every model has a band of no call: shares of outcomes that are to be covered.
 LEVELS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 
 # Letters, digits and the marks Yahoo uses (BRK-B, BT-A.L, M&M.NS, EURUSD=X, ^GSPC): a symbol can be part of a
@@ -75,9 +75,9 @@ def is_symbol(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Constituent:
-    """A stay in the index; `since` is its first day as a member, `until` the first day on which it is none.
+    """A stay in the index; `since` is its first day as a member, `until` the first day after it.
 
-    A missing date means that nothing is known on that side. A stock that came back has a stay for each time.
+    A missing date means that nothing is known on that side. A stock that came back has one entry a stay.
     """
 
     symbol: str
@@ -107,7 +107,7 @@ class Checks:
 
     max_move: largest believable |move| of one session with no split recorded, a ratio (0.35 is 35 %);
     max_refused: share of the constituents, in [0, 1), that may lack a good bar before the night is refused;
-    stale_share: share of the symbols, in (0, 1], repeating their close at zero volume that makes a stale day.
+    stale_share: share of the symbols, in (0, 1], that repeat their close at zero volume on a stale day.
     """
 
     max_move: float = 0.35
@@ -119,11 +119,11 @@ class Checks:
 class Market:
     """A market as its file describes it.
 
-    calendar is a code of exchange_calendars; no constituents means those found in the prices the user names;
-    returns says which price moves and averages come from; z_close "raw" is the paper's feature, "adjusted"
-    sends a split between two bars through the adjusted close; retrain says when to train: never, if no model
-    is there, or every N sessions; level is the share of outcomes, above 0 and below 1, that the night's calls are to
-    cover (a band of no call); model holds overrides of the model's and the training's configuration.
+    calendar is a code of exchange_calendars; without constituents, they are those found in the prices that the user
+    names; returns says which price moves and averages are taken from; z_close "raw" is the paper's feature, "adjusted"
+    takes the adjusted close where a split lies between two bars; retrain says when to train: never, when there is no
+    model, or every N sessions; level is the share of outcomes, above 0 and below 1, that the night's calls are to
+    cover (a band of no call); model overrides settings of the model and of the training.
     """
 
     name: str
@@ -146,15 +146,15 @@ class Market:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The symbols of every constituent listed, whatever its dates; the index is not among them."""
+        """Return the symbols of all constituents listed, whatever their dates, without the index."""
         return tuple(dict.fromkeys(member.symbol for member in self.constituents))
 
     def constituents_on(self, day: date) -> tuple[Constituent, ...]:
-        """Return those listed that were members on a day, in the order of the list."""
+        """Return the constituents of a day, in the order of the list."""
         return tuple(member for member in self.constituents if member.is_member_on(day))
 
     def membership(self, days: "pd.DatetimeIndex") -> "npt.NDArray[np.bool_]":
-        """Say which were members on each day: [days, stocks], the stocks in the order of `symbols`."""
+        """Return which stocks were constituents on each day: [days, stocks], the stocks in the order of `symbols`."""
         import numpy as np
 
         day = days.to_numpy().astype("datetime64[D]")
@@ -167,11 +167,11 @@ class Market:
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether the list gives no date of membership: it is that of one day, and past days are seen through it."""
+        """Return whether the list gives no dates of membership, so that one day's constituents stand for all days."""
         return all(member.since is None and member.until is None for member in self.constituents)
 
     def with_symbols(self, symbols: Iterable[str]) -> "Market":
-        """Return the same market over these symbols alone, in order; what the list knows of them is kept.
+        """Return the same market with these symbols alone, in order, and what the list says of each.
 
         The index is left out. Raises UsageError for a symbol that cannot be one or comes twice.
         """

@@ -1,4 +1,4 @@
-"""Read a market from TOML: every key is checked; a mistake is one line that names the file and the key."""
+"""Read a market from a TOML file; every key is checked, and a mistake is one line that names file and key."""
 
 import difflib
 import math
@@ -42,9 +42,9 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 
 def read_market(path: Path) -> Market:
-    """Read the market a TOML file describes; its name is the file's.
+    """Read the market that a TOML file describes; its name is the file's.
 
-    Raises UsageError, one line with file and key, for whatever is missing, unknown, mistyped or impossible.
+    Raises UsageError, one line with file and key, for a key that is missing, unknown, mistyped or impossible.
     """
     if not _NAME.fullmatch(path.stem):
         raise UsageError(f"{path}: the file names the market: call it by small letters, digits, - and _ alone")
@@ -84,7 +84,7 @@ _MARKET_KEYS = (
 
 @dataclass(frozen=True)
 class _Table:
-    """One TOML table with the file and the key it came from, so that every complaint can name both."""
+    """One TOML table with its file and key, so that every complaint can name both."""
 
     path: Path
     prefix: str
@@ -208,7 +208,7 @@ def _member(table: _Table, position: int, row: object, suffix: str) -> Constitue
 
 
 def _refuse_repeats(table: _Table, members: tuple[Constituent, ...]) -> None:
-    """A symbol may come again for another stay, after the one before; a source's symbol belongs to one stock."""
+    """Raise for a symbol whose stays overlap, or are out of order, and for a source's symbol of two stocks."""
     left: dict[str, date | None] = {}
     known_as: dict[str, str] = {}
     for stay in members:

@@ -1,1 +1,1 @@
-"""Bars, the sessions they belong to, and histories that a source restated."""
+"""Bars and the sessions they belong to, the moves between sessions, and histories that a source restated."""

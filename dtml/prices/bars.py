@@ -1,8 +1,8 @@
-"""What a good bar is: each bar is accepted as it came or refused with one reason, and none is repaired.
+"""The checks of bars: each bar is accepted as it came or refused with one reason, and none is repaired.
 
-A bar is one row of the table that sources hand over (`BAR_COLUMNS`): prices in the market's currency, NaN
-where the source has no value, `split` the ratio of a split effective that session (2.0 = two new shares for
-one) and `dividend` the cash paid per share, both NaN on ordinary sessions.
+A bar is one row of the table that sources return (`BAR_COLUMNS`): prices in the market's currency, NaN where the
+source has no value, `split` the ratio of a split effective that session (2.0 is two new shares for one) and `dividend`
+the cash paid per share, both NaN on ordinary sessions.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -51,10 +51,10 @@ Positions = Int[ndarray, "bars"]
 
 @dataclass(frozen=True)
 class Checked:
-    """Bars split in two; every bar checked is in exactly one of them, in the order it came.
+    """Checked bars in two frames; every bar is in exactly one of them, in the order it came.
 
-    `accepted` has `BAR_COLUMNS`; `refused` has symbol, session, reason (one of `REASONS`) and value, a text
-    that shows what was wrong.
+    `accepted` has `BAR_COLUMNS`; `refused` has symbol, session, reason (one of `REASONS`) and value, a text that shows
+    what was wrong.
     """
 
     accepted: pd.DataFrame
@@ -62,10 +62,10 @@ class Checked:
 
 
 def bars_frame(table: pd.DataFrame) -> pd.DataFrame:
-    """Bring `table` into the one shape of bars: `BAR_COLUMNS`, str, naive datetime64[ns] and float64.
+    """Return `table` in the one shape of bars: `BAR_COLUMNS`, str, naive datetime64[ns] and float64.
 
-    Columns that the table lacks become NaN, other columns are left out. A dividend of 0 and a split of 0 or 1
-    are what some sources write on ordinary sessions: they become NaN.
+    Columns that the table lacks become NaN, other columns are left out. Some sources write a dividend of 0 and a split
+    of 0 or 1 on ordinary sessions: they become NaN.
     """
     frame = pd.DataFrame(index=pd.RangeIndex(len(table)))
     frame["symbol"] = table["symbol"].to_numpy()
@@ -79,7 +79,7 @@ def bars_frame(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def no_bars() -> pd.DataFrame:
-    """The frame of bars without a row."""
+    """Return the frame of bars without a row."""
     return bars_frame(pd.DataFrame({"symbol": [], "session": []}))
 
 
@@ -95,11 +95,11 @@ def check(
 ) -> Checked:
     """Accept good bars and refuse the others, naming for each the first of `REASONS` that applies.
 
-    `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session. `returns`
-    names the price that moves come from; a symbol without any adjusted close is judged by its close.
-    A symbol's first bar has nothing to be compared with. `market_size` is the number of stocks a session should
-    have, for a table that holds only some of them: one halted stock on its own is then no stale day.
-    Raises ValueError when columns are not those of bars.
+    `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session. `returns` names the
+    price that moves are taken from; a symbol without any adjusted close is judged by its close, and its first bar has
+    nothing to be compared with. `market_size` is the number of stocks a session should have, for a table that holds
+    only some of them: one halted stock on its own is then no stale day. Raises ValueError when columns are not those of
+    bars.
     """
     _require_columns(bars)
     rows = bars.reset_index(drop=True)
@@ -121,7 +121,7 @@ def check(
 
 @dataclass(frozen=True)
 class _Judged:
-    """The columns that checks share; `price` is what moves come from, the adjusted close where `by_adjusted`."""
+    """The columns that checks share; moves are taken from `price`, the adjusted close where `by_adjusted`."""
 
     code: Positions
     symbols: ndarray
@@ -144,7 +144,7 @@ class _Judged:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What the checks across rows saw, for the texts of refused bars."""
+    """The results of the checks across rows, for the texts of refused bars."""
 
     judged: _Judged
     before: Positions
@@ -158,7 +158,7 @@ def _require_columns(bars: pd.DataFrame) -> None:
 
 
 def _calendar_faults(session: ndarray, sessions: pd.DatetimeIndex, closed_until: date) -> dict[str, Flags]:
-    """A bar after the last closed session belongs to the session under way, or else to the future."""
+    """Return the faults of dates: a bar after the last closed session is of the session under way or of the future."""
     known = sessions.to_numpy("datetime64[ns]")
     closed = np.datetime64(closed_until, "ns")
     under_way = known[known > closed][:1]
@@ -171,7 +171,7 @@ def _calendar_faults(session: ndarray, sessions: pd.DatetimeIndex, closed_until:
 
 
 def _duplicates(rows: pd.DataFrame) -> Flags:
-    """Rows that share symbol and session: all of them where they differ, for nobody knows which one is right.
+    """Return the rows that share symbol and session: all of them where they differ, as any of them may be right.
 
     Where they are equal in every column the first is a good bar, and only its repeats are marked.
     """
@@ -185,7 +185,7 @@ def _duplicates(rows: pd.DataFrame) -> Flags:
 
 
 def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
-    """Faults that one row shows by itself."""
+    """Return the faults that one row shows by itself."""
     opening, high, low, close = (rows[column].to_numpy(np.float64) for column in PRICES)
     needed = (opening, high, low, close, judged.price)
     amounts = rows[["volume", "dividend", "split"]].to_numpy(np.float64)
@@ -200,10 +200,9 @@ def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
 
 
 def _row_before(judged: _Judged, usable: Flags) -> Positions:
-    """Position of the same symbol's last usable row before each row; -1 where there is none.
+    """Return the position of the same symbol's last usable row before each row; -1 where there is none.
 
-    A row refused for its open, high or low is still usable: its close is what the next session is compared
-    with.
+    A row refused for its open, high or low is still usable: the next session is compared with its close.
     """
     order = np.lexsort((judged.session, judged.code))
     place = np.arange(len(order))
@@ -218,14 +217,14 @@ def _row_before(judged: _Judged, usable: Flags) -> Positions:
 
 
 def _repeats(rows: pd.DataFrame, judged: _Judged, before: Positions) -> Flags:
-    """Rows without volume that repeat the close before; a volume that is not known does not count as none."""
+    """Return the rows without volume that repeat the close before; an unknown volume does not count as none."""
     same_close = judged.close == judged.close[before]
     repeats: Flags = (before >= 0) & same_close & (rows["volume"].to_numpy() == 0)
     return repeats
 
 
 def _share_by_session(repeated: Flags, present: Flags, session: ndarray, market_size: int) -> Values:
-    """Share of the stocks of each row's session that repeat the close before."""
+    """Return the share of the stocks of each row's session that repeat the close before."""
     _, day = np.unique(session, return_inverse=True)
     stocks = np.maximum(np.bincount(day, weights=present), max(market_size, 1))
     share: Values = (np.bincount(day, weights=repeated & present) / stocks)[day]
@@ -233,14 +232,14 @@ def _share_by_session(repeated: Flags, present: Flags, session: ndarray, market_
 
 
 def _move(price: Values, before: Positions) -> Values:
-    """Change of the price since the row before, as a fraction; NaN where there is none."""
+    """Return the change of the price since the row before, as a fraction; NaN where there is none."""
     with np.errstate(divide="ignore", invalid="ignore"):
         move: Values = np.where(before >= 0, price / price[before] - 1, np.nan)
     return move
 
 
 def _first_fault(faults: dict[str, Flags]) -> Positions:
-    """Position in `REASONS` of the first fault of each row; GOOD where it has none."""
+    """Return the position in `REASONS` of the first fault of each row; GOOD where it has none."""
     table = np.stack([faults[reason] for reason in REASONS])
     return np.where(table.any(axis=0), table.argmax(axis=0), GOOD)
 

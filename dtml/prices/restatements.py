@@ -1,17 +1,16 @@
-"""Which histories a source has restated since they were stored."""
+"""Find the histories that a source has restated since they were stored."""
 
 import pandas as pd
 
-RESTATED = 1e-6  # relative; restated prices move by far more, prices as sent twice by none
+RESTATED = 1e-6  # relative; restated prices differ by far more, unchanged ones not at all
 
 
 def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
-    """Symbols whose past the source has restated since `stored` was fetched, sorted: their whole history is due
-    again.
+    """Return the symbols, sorted, whose past the source has restated since `stored`: to be fetched again as a whole.
 
-    Both are bars frames; only sessions in both can tell, so a fetch should reach back over some that are
-    stored. A dividend moves adj_close / close on every earlier session; a split scales close itself, which
-    shows on the oldest common session (a correction of the last close does not reach that far).
+    Both are bars frames; only their common sessions can tell, so a fetch should reach back over some stored ones. A
+    dividend moves adj_close / close on every earlier session; a split scales close itself, which shows on the oldest
+    common session (a correction of the last close does not reach that far).
     """
     both = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
     both = both.sort_values(["symbol", "session"])
@@ -23,5 +22,5 @@ def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
 
 
 def _differs(old: pd.Series, new: pd.Series) -> pd.Series:
-    """Where two values are further apart than rounding; a value missing on one side alone differs."""
+    """Return where two values differ by more than rounding; a value missing on one side alone differs."""
     return ~(((new / old - 1).abs() <= RESTATED) | (old.isna() & new.isna()))

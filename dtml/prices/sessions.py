@@ -1,4 +1,4 @@
-"""Trading sessions of an exchange: which days, when they open and close, which one was the last to close."""
+"""Trading sessions of an exchange: their days, when they open and close, and which one closed last."""
 
 import warnings
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from exchange_calendars import ExchangeCalendar
 
 _EARLIEST = "1990-01-01"
-_RARE = 0.05  # the share of the sessions that a weekday of trading has at least
+_RARE = 0.05  # a weekday with a smaller share of the sessions is no usual one
 
 # Closures that exchange_calendars 4.13.2 still shows as sessions; its issue threads 574 and 583.
 _CLOSED = {
@@ -28,7 +28,7 @@ _CLOSED = {
 
 @dataclass(frozen=True)
 class _Exchange:
-    """What is known of an exchange: sessions [n] (naive midnights, ns), opens and closes [n] (UTC, ns), time zone."""
+    """An exchange: its sessions [n] (naive midnights, ns), opens and closes [n] (UTC, ns), and time zone."""
 
     code: str
     sessions: pd.DatetimeIndex
@@ -60,7 +60,7 @@ def sessions_between(calendar: str, first: date, last: date) -> pd.DatetimeIndex
 
 
 def sessions_up_to(calendar: str, last: date, count: int | None = None) -> pd.DatetimeIndex:
-    """Return the last `count` sessions up to a day, it included; all since the calendar begins without a count."""
+    """Return the last `count` sessions up to a day, it included; without a count, all since the calendar begins."""
     exchange = _exchange(calendar)
     known = sessions_between(calendar, exchange.first, last)
     return known if count is None else known[-count:]
@@ -109,7 +109,7 @@ def session_close(calendar: str, day: date) -> datetime:
 
 
 class UsualWeek(NamedTuple):
-    """When an exchange usually closes: the time since a session's local midnight, its weekdays (Monday is 0), its zone.
+    """When an exchange usually closes: the time since a session's local midnight, weekdays (Monday is 0), time zone.
 
     A close at midnight is 24 hours after the session's own.
     """
@@ -120,7 +120,7 @@ class UsualWeek(NamedTuple):
 
 
 def usual_week(calendar: str, day: date) -> UsualWeek:
-    """Return the most common close and weekdays of the year that begins on a day, as far as its sessions are known."""
+    """Return the most common close and weekdays of the year that begins on a day, as far as it is known."""
     exchange = _exchange(calendar)
     _require_known(exchange, day)
     year = slice(_position(exchange, day), _position(exchange, day + timedelta(days=365)))
@@ -135,7 +135,7 @@ def usual_week(calendar: str, day: date) -> UsualWeek:
 def last_closed_session(calendar: str, now: datetime, grace: timedelta = timedelta(minutes=30)) -> date:
     """Return the last session whose close lies at least `grace` before now.
 
-    now carries a time zone, any one. The grace is for the closing auction and for the source to publish it.
+    now carries any time zone. The grace leaves time for the closing auction and for the source to publish it.
     Raises UsageError for a naive now, DtmlError when the calendar ends before now.
     """
     if now.tzinfo is None:

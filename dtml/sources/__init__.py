@@ -1,4 +1,4 @@
-"""Where bars come from: one file for each source, all of one shape."""
+"""The sources of bars: a module each, all with one interface."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ OUTCOME_COLUMNS = ("symbol", "status", "rows", "detail")
 
 @dataclass(frozen=True)
 class Fetched:
-    """What a source answered, unchecked: the bars that came, and one outcome for each symbol asked for.
+    """The unchecked answer of a source: the bars that came, and one outcome for each symbol asked for.
 
     `bars` has `dtml.prices.bars.BAR_COLUMNS`; `outcomes` has `OUTCOME_COLUMNS`: status is one of `Status`, rows the
     number of bars, detail one line for people (empty when ok).
@@ -28,27 +28,26 @@ class Fetched:
 
 
 class Source(Protocol):
-    """Anything that can hand over bars."""
+    """Anything that provides bars."""
 
     @property
     def name(self) -> str:
-        """The name that stored bars carry."""
+        """Return the name that stored bars carry."""
 
     def symbols(self) -> list[str] | None:
-        """Stocks that the source holds, the index excluded; None when it cannot list them."""
+        """Return the stocks that the source holds, without the index; None when it cannot list them."""
 
     def last_session(self) -> date | None:
-        """The last session that the source can give whole; None when it grows every day."""
+        """Return the last session that the source holds whole; None when it grows every day."""
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Bars of each symbol of `first`, the index too, from its first session to `last`, both included."""
+        """Return the bars of each symbol of `first`, the index too, from its first session to `last`, both included."""
 
 
 def open_source(name: str, market: Market, *, prices: Path | None = None, index: Path | None = None) -> Source:
     """Return the source called `name`; `prices` and `index` are the paths that `files` reads.
 
-    Raises UsageError for an unknown name, for `files` without prices and for paths that no other source would
-    read.
+    Raises UsageError for an unknown name, for `files` without prices, and for paths where the source reads none.
     """
     if name not in get_args(SourceName):
         raise UsageError(f"source {name!r} is unknown: choose one of {', '.join(get_args(SourceName))}")

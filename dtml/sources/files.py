@@ -52,11 +52,10 @@ class TableFile:
     timezone: str
 
     def rows(self, first: date, last: date, *, with_symbol: bool) -> pd.DataFrame:
-        """Rows of `first` to `last`, both included, in the order of the file.
+        """Return the rows of `first` to `last`, both included, in the order of the file.
 
-        Columns are those of `BAR_COLUMNS` that the file has, under these names: session datetime64[ns],
-        numbers float64 with NaN where the file has none. `with_symbol` says whether the column symbol is
-        required and read.
+        Columns are those of `BAR_COLUMNS` that the file has, under these names: session datetime64[ns], numbers float64
+        with NaN where the file has none. `with_symbol` says whether the column symbol is required and read.
         """
         self._require("session", "close", *(["symbol"] if with_symbol else []))
         sessions = self._sessions
@@ -73,21 +72,21 @@ class TableFile:
         return frame
 
     def symbols(self) -> list[str]:
-        """The distinct symbols, sorted; none when the file has no column of them."""
+        """Return the distinct symbols, sorted; none when the file has no column of them."""
         if "symbol" not in self._columns:
             return []
         column = self._read(["symbol"])["symbol"]
         return sorted(self._symbols(column, np.arange(len(column))).unique())
 
     def last_session(self) -> date:
-        """The latest date of the file."""
+        """Return the latest date of the file."""
         self._require("session")
         latest: date = self._sessions.max().astype("datetime64[D]").item()
         return latest
 
     @cached_property
     def _columns(self) -> dict[str, str]:
-        """Where the columns of bars are: their names in the file."""
+        """Return the names that the columns of bars have in the file."""
         columns: dict[str, str] = {}
         for found in self._header:
             name = NAMES.get(found.strip().lower().replace(" ", "_"))
@@ -123,7 +122,7 @@ class TableFile:
 
     @cached_property
     def _csv(self) -> pa.Table:
-        """The whole file as text: a type guessed from the first rows would lose the zeros of `005930`."""
+        """Read the whole file as text: a type guessed from the first rows would lose the zeros of `005930`."""
         with _readable(self.path):
             content = self.path.read_bytes()
             if self.path.name.lower().endswith(".gz"):
@@ -134,7 +133,7 @@ class TableFile:
             return pyarrow.csv.read_csv(pa.BufferReader(content), read_options=one_by_one, convert_options=text)
 
     def _read(self, names: Sequence[str]) -> pa.Table:
-        """Columns by their names in bars."""
+        """Read columns by their names in bars."""
         found = [self._columns[name] for name in names]
         with _readable(self.path):
             if self._is_parquet:
@@ -146,7 +145,7 @@ class TableFile:
 
     @cached_property
     def _sessions(self) -> ndarray:
-        """The date of every row as datetime64[ns]; each distinct value is read once."""
+        """Return the date of every row as datetime64[ns]; each distinct value is parsed once."""
         with _readable(self.path):
             encoded = self._read(["session"])["session"].combine_chunks().dictionary_encode()
             written = encoded.dictionary.to_pylist()
@@ -160,7 +159,7 @@ class TableFile:
         return dates
 
     def _symbols(self, column: pa.ChunkedArray, row: ndarray) -> pd.Series:
-        """Symbols as text; a number would have lost its leading zeros already."""
+        """Return symbols as text; a number would have lost its leading zeros already."""
         if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
             raise UsageError(f"{self.path}: symbols are text, but column {self._columns['symbol']!r} is {column.type}")
         symbols = pd.Series(column.to_pandas(), dtype=str).str.strip()
@@ -170,7 +169,7 @@ class TableFile:
         return symbols
 
     def _numbers(self, name: str, column: pa.ChunkedArray, row: ndarray) -> pd.Series:
-        """Numbers as float64; text is read as a number, blanks as NaN."""
+        """Return numbers as float64; text is parsed as a number, blanks are NaN."""
         kind = pa.types
         if any(is_kind(column.type) for is_kind in (kind.is_integer, kind.is_floating, kind.is_decimal, kind.is_null)):
             return pd.Series(column.cast(pa.float64(), safe=False).to_numpy())
@@ -204,21 +203,21 @@ class FileSource:
         self._index = None if index is None else _file(index, market.timezone)
 
     def symbols(self) -> list[str]:
-        """Stocks found, sorted, under the market's symbols; the index is not among them."""
+        """Return the stocks found, sorted, under the market's symbols, without the index."""
         found = self._by_symbol if self._long is None else self._long.symbols()
         return sorted({self._own(symbol) for symbol in found} - {self._market.index.symbol})
 
     def last_session(self) -> date | None:
-        """The last date that both the prices and the index reach."""
+        """Return the last date that both the prices and the index reach."""
         files = self._by_symbol.values() if self._long is None else [self._long]
         last = max(file.last_session() for file in files)
         return last if self._index is None else min(last, self._index.last_session())
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Bars of each symbol from its own first session to `last`; a symbol without one is `no_data`.
+        """Return the bars of each symbol from its own first session to `last`; a symbol without one is `no_data`.
 
-        Raises UsageError for a file that cannot be read, lacks a required column or holds something that is
-        no date, symbol or number where one is due.
+        Raises UsageError for a file that cannot be read, lacks a required column, or holds a value that is no date,
+        symbol or number where one is expected.
         """
         earliest = min(first.values(), default=last)
         index = self._market.index.symbol
@@ -232,7 +231,7 @@ class FileSource:
         return Fetched(bars=bars, outcomes=self._outcomes(bars, first, last))
 
     def _price_tables(self, first: Mapping[str, date], earliest: date, last: date) -> list[pd.DataFrame]:
-        """Bars of the prices under the market's symbols; of a folder, only the files asked for are read."""
+        """Read the prices under the market's symbols; of a folder, only the files asked for."""
         if self._long is not None:
             rows = self._long.rows(earliest, last, with_symbol=True)
             own = {symbol: self._own(symbol) for symbol in rows["symbol"].unique()}
@@ -244,7 +243,7 @@ class FileSource:
         return tables or [no_bars()]
 
     def _index_table(self, file: TableFile, earliest: date, last: date) -> pd.DataFrame:
-        """Bars of the index file under the market's symbol of its index."""
+        """Read the index file under the market's symbol of its index."""
         index = self._market.index
         held = file.symbols()
         rows = file.rows(earliest, last, with_symbol=len(held) > 1)
@@ -265,7 +264,7 @@ class FileSource:
         return outcomes[list(OUTCOME_COLUMNS)]
 
     def _place(self, symbol: str) -> Path:
-        """The file or folder that should have held a symbol."""
+        """Return the file or folder that should have held a symbol."""
         if self._index is not None and symbol == self._market.index.symbol:
             return self._index.path
         return self._prices
@@ -275,7 +274,7 @@ class FileSource:
 
     @cached_property
     def _own_symbols(self) -> dict[str, str]:
-        """The market's symbols by Yahoo's; a name that is both stays itself."""
+        """Return the market's symbols by Yahoo's; a name that is both stays itself."""
         index, members = self._market.index, self._market.constituents
         pairs = [(index.source_symbol, index.symbol), *((each.source_symbol, each.symbol) for each in members)]
         return dict(pairs) | {symbol: symbol for _, symbol in pairs}
@@ -290,7 +289,7 @@ def _file(path: Path, timezone: str) -> TableFile:
 
 
 def _folder(folder: Path, timezone: str) -> dict[str, TableFile]:
-    """The files of a folder by the symbol that each is named after."""
+    """Return the files of a folder by the symbol that each is named after."""
     files: dict[str, TableFile] = {}
     for path in sorted(folder.iterdir()):
         if not path.name.lower().endswith(SUFFIXES):
@@ -305,13 +304,13 @@ def _folder(folder: Path, timezone: str) -> dict[str, TableFile]:
 
 
 def stem_of(path: Path) -> str:
-    """File name without its ending, other dots kept: `BT-A.L` for BT-A.L.csv.gz."""
+    """Return a file's name without its ending, other dots kept: `BT-A.L` for BT-A.L.csv.gz."""
     ending = next(suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix))
     return path.name[: -len(ending)]
 
 
 def _shown(value: object) -> str:
-    """A value as a complaint shows it: of a long one, the beginning."""
+    """Return a value as a complaint shows it: the beginning of a long one."""
     written = repr(value)
     return written if len(written) <= LONGEST else f"{written[:LONGEST]}..."
 
@@ -321,7 +320,7 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _day(value: object, timezone: str) -> date | None:
-    """The date that a cell of a file stands for, or None; text with a time zone keeps the date as written."""
+    """Return the date in a cell of a file, or None; text with a time zone keeps the date as written."""
     day = None
     if isinstance(value, datetime):
         day = (value if value.tzinfo is None else value.astimezone(ZoneInfo(timezone))).date()
@@ -337,7 +336,7 @@ def _day(value: object, timezone: str) -> date | None:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn what a file that is not what its name says can raise into one line; the file is never trusted."""
+    """Turn any error of a file that is not what its name says into one line; the file is never trusted."""
     try:
         yield
     except (pa.ArrowException, OSError, EOFError, zlib.error, ValueError, OverflowError, csv.Error) as error:

@@ -1,10 +1,10 @@
 """A seeded market whose best possible accuracy is known, on the sessions of a real exchange.
 
 Leaders move on news of their own. Each follower copies its leader's last session with a known correlation and shares
-the rest of its move with the market and its sector. Nothing else can be predicted, so on a follower the best possible
-accuracy is that of the sign of its leader's last move, and on a leader it is one half: only a model that looks across
-stocks can do better than a coin. There are splits, dividends, halts (sessions without a bar) and one late listing.
-Any day's bar depends on the seed and the sessions before it alone, so a longer history never restates a shorter one.
+the rest of its move with the market and its sector. Nothing else can be predicted: on a follower the best possible
+accuracy is that of the sign of its leader's last move, on a leader it is one half, so only a model that looks across
+stocks can beat a coin. There are splits, dividends, halts (sessions without a bar) and one late listing. A bar depends
+only on the seed and the sessions before it, so a longer history never restates a shorter one.
 """
 
 import math
@@ -31,7 +31,7 @@ LISTED_LATE, LISTING = "F02B", date(2019, 6, 3)
 
 @dataclass(frozen=True)
 class SimulatedMarket:
-    """What the market is made of; `correlation` is that of a follower with its leader's last move."""
+    """The settings of the market; `correlation` is that of a follower with its leader's last move."""
 
     leaders: int = 10
     followers: int = 2  # of each leader
@@ -42,12 +42,12 @@ class SimulatedMarket:
 
     @property
     def leader_symbols(self) -> tuple[str, ...]:
-        """Names of the leaders: L01, L02, ..."""
+        """Return the names of the leaders: L01, L02, ..."""
         return tuple(f"L{i + 1:02d}" for i in range(self.leaders))
 
     @property
     def follower_symbols(self) -> tuple[str, ...]:
-        """Names of the followers: F01A and F01B follow L01, and so on."""
+        """Return the names of the followers: F01A and F01B follow L01, and so on."""
         return tuple(f"F{i + 1:02d}{chr(65 + j)}" for i in range(self.leaders) for j in range(self.followers))
 
     @property
@@ -57,7 +57,7 @@ class SimulatedMarket:
 
     @property
     def best_accuracy(self) -> float:
-        """The accuracy on followers that no model can beat in the long run.
+        """Return the accuracy on followers that no model can beat in the long run.
 
         A follower's move and its leader's last move are jointly normal with this correlation, so their signs agree
         with probability 1/2 + arcsin(correlation) / pi (Sheppard, 1899).
@@ -65,15 +65,15 @@ class SimulatedMarket:
         return 0.5 + math.asin(self.correlation) / math.pi
 
     def leader_of(self, symbol: str) -> str:
-        """The stock whose last move `symbol` copies; a leader is its own."""
+        """Return the stock whose last move `symbol` copies; a leader is its own."""
         return f"L{symbol[1:3]}"
 
     def sector_of(self, symbol: str) -> str:
-        """Leaders of consecutive numbers share a sector, with their followers."""
+        """Return the sector: leaders of consecutive numbers share one, with their followers."""
         return f"sector {(int(symbol[1:3]) - 1) * self.sectors // self.leaders + 1}"
 
     def returns(self, sessions: int) -> Shocks:
-        """Total returns of all stocks as log moves, leaders first."""
+        """Draw the total returns of all stocks as log moves, leaders first."""
         leading = self._draw("leaders", sessions, self.leaders)
         copied = np.repeat(np.vstack([np.zeros((1, self.leaders)), leading[:-1]]), self.followers, axis=1)
         rest = math.sqrt(1 - self.correlation**2)
@@ -95,15 +95,15 @@ class SimulatedMarket:
         return self._generator(stream).standard_normal((sessions, width))
 
     def happens(self, stream: str, sessions: int, rate: float) -> Bool[ndarray, "sessions stocks"]:
-        """Rare events, independent of each other and of the moves."""
+        """Draw rare events, independent of each other and of the moves."""
         return self._generator(stream).random((sessions, len(self.symbols))) < rate
 
     def uniform(self, stream: str, sessions: int, width: int) -> Shocks:
-        """Uniform draws in [0, 1)."""
+        """Draw uniform numbers in [0, 1)."""
         return self._generator(stream).random((sessions, width))
 
     def _generator(self, stream: str) -> np.random.Generator:
-        """Each stream has its own generator, drawn session by session: that is what keeps the past as it was."""
+        """Return the stream's own generator: drawn from session by session, it leaves the past as it was."""
         return np.random.default_rng([self.seed, *stream.encode()])
 
 
@@ -121,11 +121,11 @@ class SimulatedSource:
         return list(self.market.symbols)
 
     def last_session(self) -> date | None:
-        """None: there is always one more."""
+        """Return None: there is always one more."""
         return None
 
     def remark(self) -> str:
-        """What can be reached on this market, in words."""
+        """Return the best accuracy that a model can reach on this market, in words."""
         market = self.market
         followers = len(market.follower_symbols)
         overall = (followers * market.best_accuracy + 0.5 * market.leaders) / len(market.symbols)
@@ -135,7 +135,7 @@ class SimulatedSource:
         )
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Bars of each symbol from its own first session to `last`."""
+        """Return the bars of each symbol from its own first session to `last`."""
         bars = self.bars(last)
         wanted = bars["symbol"].map({symbol: pd.Timestamp(day) for symbol, day in first.items()})
         bars = bars[bars["session"] >= wanted].reset_index(drop=True)
@@ -145,7 +145,7 @@ class SimulatedSource:
         return Fetched(bars=bars, outcomes=outcomes.assign(detail=""))
 
     def bars(self, last: date) -> pd.DataFrame:
-        """The bars frame of the whole market from its start to `last`."""
+        """Return the bars frame of the whole market from its start to `last`."""
         sessions = sessions_between(self.calendar, self.market.start, last)
         moves = self.market.returns(len(sessions))
         index = moves.mean(axis=1, keepdims=True)  # equal weights, rebalanced daily
@@ -165,7 +165,7 @@ class SimulatedSource:
         *,
         actions: bool,
     ) -> pd.DataFrame:
-        """Turn log moves into bars; the adjusted close carries the total return, the close is what was paid."""
+        """Turn log moves into bars; the adjusted close carries the total return, the close is the price paid."""
         adjusted = 100 * np.exp(np.cumsum(moves, axis=0))
         split, paid = (
             self._actions(len(sessions), len(symbols)) if actions else (np.ones_like(moves), np.zeros_like(moves))
@@ -191,7 +191,7 @@ class SimulatedSource:
         return pd.DataFrame(frame | {name: value[row, column] for name, value in columns.items()})[list(BAR_COLUMNS)]
 
     def _actions(self, sessions: int, stocks: int) -> tuple[Shocks, Shocks]:
-        """Splits as new shares for one old, and dividends as a share of the price before; no two on one day."""
+        """Draw splits (new shares for one old) and dividends (shares of the price before), never both on one day."""
         splits = self.market.happens("splits", sessions, SPLIT_RATE)
         dividends = self.market.happens("dividends", sessions, DIVIDEND_RATE) & ~splits
         large = self.market.uniform("split size", sessions, stocks) < 0.5

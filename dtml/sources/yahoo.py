@@ -1,8 +1,8 @@
 """Bars from Yahoo Finance through the unmodified yfinance client, one request for each symbol.
 
-Yahoo's prices are split-adjusted already, its adjusted close takes dividends out too, and both are restated
-over the whole past after every such event. yfinance hides failures as empty tables unless told otherwise;
-here every symbol has an outcome, and whatever arrived before a failure is handed over.
+Yahoo's prices are split-adjusted already, its adjusted close takes dividends out too, and both are restated over the
+whole past after every such event. yfinance hides failures as empty tables unless told otherwise; here every symbol has
+an outcome, and the bars that arrived before a failure are returned.
 """
 
 import atexit
@@ -57,19 +57,18 @@ class YahooSource:
         self._timeout = timeout
 
     def symbols(self) -> list[str] | None:
-        """None: Yahoo lists no market; the constituents are in the market's own file."""
+        """Return None: Yahoo lists no market; the constituents are in the market's own file."""
         return None
 
     def last_session(self) -> date | None:
-        """None: Yahoo grows every day."""
+        """Return None: Yahoo grows every day."""
         return None
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Bars of each symbol from its own first session to `last`, as Yahoo adjusts them today.
+        """Return the bars of each symbol from its own first session to `last`, as Yahoo adjusts them today.
 
-        A session under way may be among them. At the first rate limit, or after `OUTAGE` symbols in a row
-        without a usable answer, the symbols left are `not_asked`. Raises UsageError for a symbol that the
-        market does not list.
+        A session under way may be among them. At the first rate limit, or after `OUTAGE` symbols in a row without a
+        usable answer, the symbols left are `not_asked`. Raises UsageError for a symbol that the market does not list.
         """
         names = {member.symbol: member.source_symbol for member in self._market.constituents}
         names[self._market.index.symbol] = self._market.index.source_symbol
@@ -89,7 +88,7 @@ class YahooSource:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What came back for one symbol: its bars, or the reason why there are none."""
+    """The answer for one symbol: its bars, or the reason why there are none."""
 
     symbol: str
     status: Status
@@ -98,7 +97,7 @@ class _Answer:
 
 
 class _Batch:
-    """The symbols of one fetch, asked for from several threads until Yahoo stops answering."""
+    """The symbols of one fetch, requested from several threads until Yahoo stops answering."""
 
     def __init__(self, client: Any, last: date, timeout: float) -> None:
         self._client = client
@@ -109,7 +108,7 @@ class _Batch:
         self._stopped = ""
 
     def ask(self, symbol: str, source_symbol: str, first: date) -> _Answer:
-        """Ask for one symbol, unless an answer before it said to stop."""
+        """Request one symbol, unless an earlier answer said to stop."""
         if self._stopped:
             return _Answer(symbol, "not_asked", self._stopped, no_bars())
         status, detail, table = self._request(source_symbol, first)
@@ -120,7 +119,7 @@ class _Batch:
         return _Answer(symbol, status, " ".join(detail.split())[:200], bars)
 
     def _request(self, source_symbol: str, first: date) -> tuple[Status, str, pd.DataFrame | None]:
-        """Classify what yfinance returns or raises; its own names of the failures say too little."""
+        """Request a history and classify what yfinance returns or raises; its own classes of errors say too little."""
         errors = self._client.exceptions
         try:
             return "ok", "", self._history(source_symbol, first)
@@ -159,7 +158,7 @@ class _Batch:
 
 
 def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataFrame:
-    """The bars frame of one answer; its index is midnight in the exchange's time zone."""
+    """Return the bars frame of one answer, whose index is midnight in the exchange's time zone."""
     renamed = table.rename(columns=COLUMNS)[list(COLUMNS.values())].astype(np.float64)
     without_price = renamed[list(PRICES)].isna().all(axis=1)
     renamed["volume"] = renamed["volume"].mask(without_price)  # yfinance writes 0 for a missing volume
@@ -169,7 +168,7 @@ def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataF
 
 
 def _client(source_symbols: list[str], timezone: str) -> Any:
-    """Return yfinance, ready to ask for these symbols anew with one request each."""
+    """Return yfinance, ready to request these symbols anew with one request each."""
     client = _quiet_client()
     # Responses of past spans, errors included, are kept for the life of the process otherwise.
     client.data.YfData.cache_get.cache_clear()
