@@ -1,1 +1,1 @@
-"""Whether attention explains anything, and what the test found in words."""
+"""The test of attention as an explanation, and its findings in words."""

@@ -1,10 +1,10 @@
-"""Is attention an explanation? What networks look at is held against chance, against what moves them, and the truth.
+"""Is attention an explanation? It is compared with chance, with what changes predictions, and with known drivers.
 
-Three tests, each of which attention can fail. Networks of the same settings are trained on true labels and on labels
-of shuffled days, from which nothing can be learnt: attention that is the same in both groups explains nothing
-(`distance_test`). The stocks that one looks at most should be those whose rows, taken from another day, change its
-prediction most (`importance_by_day`, `agreement`). And where a market is made by a known law, the driver of each
-stock should be among them (`share_found`).
+There are three tests, each of which attention can fail. Networks of the same settings are trained on true labels and on
+labels of shuffled days, from which nothing can be learnt: attention that is the same in both groups explains nothing
+(`distance_test`). The stocks that a stock looks at most should be those whose rows, taken from another day, change its
+prediction most (`importance_by_day`, `agreement`). And in a simulated market, the driver of each stock should be among
+them (`share_found`).
 
 Everything is drawn from a seed. torch is imported where networks are: a page that prints
 `dtml.attention.summary.words` does not wait for it.
@@ -34,15 +34,15 @@ Positions = Int[ndarray, " days"]
 
 STOCKS, STOCK_DAYS = 50, 50_000  # at most: 1,000 sessions of 50 stocks, or more sessions of fewer
 DRAWS = 3  # times that every day takes the rows of another
-TOP = 3  # sources of a stock that are held against its driver
+TOP = 3  # sources of a stock among which its driver should be
 SIGNIFICANT = 0.05
-WAYS = 10_000  # in which networks are grouped, at most; all of them where there are fewer
+WAYS = 10_000  # to group networks, at most; all of them where there are fewer
 RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found: columns of the table `explanation`.
+    """The findings of the three tests: columns of the table `explanation`.
 
     `distance` and its p-value are those of `distance_test`, `agreement` and its ends those of `agreement` (NaN: too few
     days), `drivers` and `drivers_importance` shares of `share_found`, None where no driver is known.
@@ -73,7 +73,7 @@ def find(
     *,
     seed: int = 0,
 ) -> Findings:
-    """Put every test to the attention of all networks, the `members` of true labels first, and to what moves these.
+    """Run every test on the attention of all networks, the `members` of true labels first, and on their `importance`.
 
     Only days count on which both stocks are `together`. `drivers` maps a stock to the one that drives it.
     """
@@ -101,17 +101,17 @@ def find(
 
 
 def shuffled(windows: "Windows", seed: int) -> "Windows":
-    """The same windows with what followed each day taken from another: nothing is left to be learnt from them.
+    """Return the same windows with the movements of days shuffled: nothing can be learnt from them.
 
-    Movements go as whole rows, so that stocks still move together and rise as often; that of a stock which was not
-    observed on its day goes nowhere, and a stock-day that gets none has no label.
+    Movements are shuffled as whole rows, so that stocks still move together and rise as often; that of a stock which
+    was not observed on its day is dropped, and a stock-day that gets none has no label.
     """
     order = np.random.default_rng(seed).permutation(len(windows))
     return replace(windows, movement=windows.movement.masked_fill(~windows.observed, np.nan)[order])
 
 
 def attention_by_day(network: "DTML", windows: "Windows", days: Positions) -> PerDay:
-    """How much stock u (row) looked at stock v (column) on each of these days, the mean over heads."""
+    """Return how much stock u (row) looked at stock v (column) on each of these days, the mean over heads."""
     import torch
 
     seen, observed = _seen(windows, days)
@@ -124,10 +124,11 @@ def attention_by_day(network: "DTML", windows: "Windows", days: Positions) -> Pe
 def importance_by_day(
     network: "Network", windows: "Windows", days: Positions, *, draws: int = DRAWS, seed: int = 0
 ) -> PerDay:
-    """How much the logit of stock u (row) changes on each day when stock v (column) has the window of another day.
+    """Return how much the logit of stock u (row) changes when stock v (column) has the window of another day.
 
-    The mean absolute change over `draws` drawings, in each of which every day takes the window of one other of these
-    days; 0 on the diagonal, and on days on which v is not observed. It has the unit of a logit and no upper end.
+    It is the mean absolute change over `draws` drawings, in each of which every day takes the window of one other of
+    these days; 0 on the diagonal, and on days on which v is not observed. Its unit is that of a logit, without an upper
+    bound.
     """
     import torch
 
@@ -147,21 +148,21 @@ def importance_by_day(
 
 
 def _seen(windows: "Windows", days: Positions) -> tuple["Tensor", "Tensor"]:
-    """What each of these days sees, `[days window symbols features]`, the index last, and which stocks are observed."""
+    """Return the rows each day sees, `[days window symbols features]`, the index last, and the stocks observed."""
     import torch
 
     return torch.cat([windows.stocks[days].movedim(1, 2), windows.index[days].unsqueeze(2)], 2), windows.observed[days]
 
 
 def _places(seen: "Tensor") -> "Tensor":
-    """Where the sessions of each day lie when those of all days lie one after the other."""
+    """Return the positions of each day's sessions when those of all days are concatenated."""
     import torch
 
     return torch.arange(seen.shape[0] * seen.shape[1]).view(seen.shape[:2])
 
 
 def _other_days(observed: Bool[ndarray, "days stocks"], generator: np.random.Generator) -> Int[ndarray, "days stocks"]:
-    """The day that each day takes a stock's rows from: one cycle through the days on which it is observed."""
+    """Draw the day that each day takes a stock's rows from: one cycle through the days on which it is observed."""
     order = generator.permutation(len(observed))  # of all stocks, so that none depends on its place among them
     donors = np.tile(np.arange(len(observed))[:, None], observed.shape[1])
     for stock in range(observed.shape[1]):
@@ -171,20 +172,20 @@ def _other_days(observed: Bool[ndarray, "days stocks"], generator: np.random.Gen
 
 
 def over_days(each: PerDay, together: Bool[ndarray, "days stocks stocks"]) -> Float[ndarray, "stocks stocks"]:
-    """The mean over the days on which both stocks are there; 0 where they never are."""
+    """Return the mean over the days on which both stocks are observed; 0 where they never are."""
     return np.asarray((each * together).sum(axis=0) / np.maximum(together.sum(axis=0), 1))
 
 
 def distance_test(
     matrices: Float[ndarray, "networks stocks stocks"], first: int, *, seed: int = 0
 ) -> tuple[float, float]:
-    """Energy distance of the first so many networks' matrices from the others', and its p-value.
+    """Return the energy distance of the first so many networks' matrices from the others', and its p-value.
 
-    Two matrices are as far apart as the root of the mean squared distance of their rows. The p-value is the share of
-    all ways to choose the first group that part them as far, or of `WAYS` drawn ones where there are more (Szekely &
-    Rizzo, "Testing for equal distributions in high dimension", 2004). Those of true labels share these, and so are a
-    little more alike than those of shuffled ones, each of its own: of 98 markets without any signal, 7 were parted at
-    5 %. One network against 19 is exact.
+    The distance of two matrices is the root of the mean squared distance of their rows. The p-value is the share of all
+    ways to choose the first group, or of `WAYS` drawn ones where there are more, that give at least this distance
+    (Szekely & Rizzo, "Testing for equal distributions in high dimension", 2004). Networks of true labels share their
+    labels, and so are a little more alike than those of shuffled ones: of 98 markets without any signal, 7 were told
+    apart at 5 %. One network against 19 is exact.
     """
     apart = np.linalg.norm(matrices[:, None] - matrices[None], axis=(-2, -1)) / np.sqrt(matrices.shape[1])
     found = _energy(apart, _groupings(len(matrices), first, np.random.default_rng(seed)))
@@ -192,7 +193,7 @@ def distance_test(
 
 
 def _groupings(networks: int, first: int, generator: np.random.Generator) -> Float[ndarray, "ways networks"]:
-    """1 for the networks of the first group, 0 for the others, the true grouping before all."""
+    """Return 1 for the networks of the first group, 0 for the others, the true grouping first."""
     if comb(networks, first) <= WAYS:
         chosen = np.array(list(combinations(range(networks), first)))
     else:
@@ -206,7 +207,7 @@ def _groupings(networks: int, first: int, generator: np.random.Generator) -> Flo
 def _energy(
     apart: Float[ndarray, "networks networks"], one: Float[ndarray, "ways networks"]
 ) -> Float[ndarray, " ways"]:
-    """Twice the mean distance between groups, less those within each, a network's from itself among them."""
+    """Return twice the mean distance between groups less those within each, the zeros of the diagonal included."""
     other = 1 - one
     pairs = ((one, other), (one, one), (other, other))
     between, first, rest = (((a @ apart) * b).sum(axis=1) / (a.sum(axis=1) * b.sum(axis=1)) for a, b in pairs)
@@ -216,13 +217,13 @@ def _energy(
 def agreement(
     attention: PerDay, importance: PerDay, together: Bool[ndarray, "days stocks stocks"], *, seed: int = 0
 ) -> tuple[float, float, float]:
-    """Spearman's correlation of what a stock looks at with what moves it, over the other stocks, and its interval.
+    """Return Spearman's correlation of attention with importance, over a stock's other stocks, and its interval.
 
-    Both are means over days; the correlation, -1 to 1 and 0 where one of them is the same for all, is a mean over
+    Both are means over days; the correlation, from -1 to 1 and 0 where one of them is the same for all, is a mean over
     stocks. The 95 % interval is as wide as that of resampled days (`dtml.evaluation.bootstrap`; NaN below
-    `MINIMUM_DAYS`), around what was found: resamples add noise to both ranks and lie too near 0. It is what other
-    days would have given these networks. Two maps that have nothing in common but that each has its favourites still
-    reach 2 / sqrt(stocks) or so.
+    `MINIMUM_DAYS`) but centred on the estimate: resamples add noise to both ranks and lie too near 0. It allows for
+    other days, not for other networks. Two unrelated maps that both prefer a few stocks still reach about
+    2 / sqrt(stocks).
     """
     parts = (attention * together, importance * together, together)
     sums = np.concatenate([each.reshape(len(together), -1) for each in parts], axis=1)
@@ -233,7 +234,7 @@ def agreement(
 
 
 def _correlation(sums: Float[ndarray, "*batch sums"]) -> Float[ndarray, "*batch"]:
-    """The mean correlation from attention, importance and days, each summed over days, pair by pair."""
+    """Return the mean correlation from attention, importance and days, each summed over days, pair by pair."""
     from scipy.stats import rankdata
 
     stocks = isqrt(sums.shape[-1] // 3)
@@ -247,9 +248,9 @@ def _correlation(sums: Float[ndarray, "*batch sums"]) -> Float[ndarray, "*batch"
 
 
 def share_found(matrix: Float[ndarray, "stocks stocks"], drivers: Mapping[int, int], top: int) -> float | None:
-    """Share of the driven stocks whose driver is among the `top` largest other entries of their row; None of none.
+    """Return the share of stocks whose driver is among the `top` largest other entries of their row; None without any.
 
-    Entries that are equal share the places left, as a draw among them would: a row that says nothing finds by chance.
+    Equal entries share the places left, as a draw among them would: a constant row finds its driver by chance.
     """
     found = []
     for stock, driver in drivers.items():

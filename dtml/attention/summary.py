@@ -1,4 +1,4 @@
-"""What the test of an explanation found, in one word and in sentences: for pages and the command alike."""
+"""The findings of the test of attention, in one word and in sentences, for pages and the console."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -9,19 +9,19 @@ from dtml.attention.significance import STOCK_DAYS
 
 
 def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fails"]:
-    """Whether attention may be read as an explanation: it differs from nonsense, and agrees with what moves calls."""
+    """Return whether attention explains: it differs from that on shuffled labels, and agrees with importance."""
     if row is None:
         return "untested"
     return "holds" if row["told_apart"] and _agrees(row) else "fails"
 
 
 def _agrees(row: Mapping[str, Any]) -> bool:
-    """Above 0 with its whole interval, and larger than chance makes the correlation of one stock's row."""
+    """Return whether the agreement lies above 0 with its whole interval, and above that of unrelated rows."""
     return bool(_figure(row["agreement_low"]) > 0 and row["agreement"] >= 2 / np.sqrt(row["stocks"]))
 
 
 def words(row: Mapping[str, Any] | None) -> str:
-    """What a row of the table `explanation` says, in sentences for people; None is a model that was never tested."""
+    """Put a row of the table `explanation` into sentences; None is a model that was never tested."""
     if row is None:
         return "What this model looks at has not been tested: run dtml explain MARKET."
     groups = f"{row['members']} networks trained on true labels, {row['shuffles']} on labels of shuffled days"
@@ -57,5 +57,5 @@ def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
 
 
 def _figure(value: float | None) -> float:
-    """NaN for what a store has as missing."""
+    """Return NaN for a missing value of the store."""
     return np.nan if value is None else float(value)

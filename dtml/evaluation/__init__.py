@@ -1,1 +1,1 @@
-"""How good predictions were: metrics, intervals, breakdowns, calibration."""
+"""The evaluation of predictions: metrics, intervals, breakdowns, calibration."""

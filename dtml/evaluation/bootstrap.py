@@ -1,9 +1,9 @@
 """Intervals that resample days: the stationary bootstrap (Politis & Romano, 1994), for many models at once.
 
-The same resamples serve every model, as one matrix product of how often each resample holds a day with what each
-model adds up on that day. Three things keep the intervals from being too narrow (`python -m benchmarks.coverage`
-measures what is left): the mean block follows the dependence found in the data; the quantiles lie as far out as
-Student's t asks for the number of blocks; and dependence that blocks of that length cut through is added back.
+The same resamples serve every model, as one matrix product of how often each resample holds a day with the sums of
+each model on that day. Three things keep the intervals from being too narrow (`python -m benchmarks.coverage` measures
+what is missing): the mean block follows the dependence found in the data; the quantiles lie as far out as Student's t
+asks for the number of blocks; and dependence that blocks of that length cut through is added back.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,13 @@ Statistic = Callable[[ndarray], ndarray]  # maps [..., sums] to [...]
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 SIGNIFICANT = 2.0  # c of Politis & White (2004): an autocorrelation below c sqrt(log10(days) / days) counts as none
-QUIET = 5  # their K: so many such lags in a row end the dependence
+QUIET = 5  # K of that paper: so many such lags in a row end the dependence
 CHUNK = 128  # models whose resamples are in memory at once
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """How the days of each model hang together.
+    """The dependence between the days of each model.
 
     `block` is the mean block in days, 1 for independent days; `widening`, at least 1, is the long-run standard
     deviation in units of the one that blocks of that length reproduce.
@@ -39,7 +39,7 @@ class Dependence:
 def interval(
     sums: Sums, statistic: Statistic, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
-    """The ends of the 95 % interval of a statistic of totals over days, for each model.
+    """Return the ends of the 95 % interval of a statistic of totals over days, for each model.
 
     `sums` holds what each day adds to the totals, finite; `statistic` maps totals [..., sums] to values [...]. A
     paired difference takes the sums of both predictors side by side (`difference`). Needs two days; with few the
@@ -58,7 +58,7 @@ def interval(
 
 
 def difference(statistic: Statistic) -> Statistic:
-    """The statistic of the first half of the sums less that of the second half: two predictors on the same days."""
+    """Return the statistic of the first half of the sums less that of the second: two predictors, the same days."""
 
     def less(sums: ndarray) -> ndarray:
         first, second = np.split(sums, 2, axis=-1)
@@ -68,10 +68,10 @@ def difference(statistic: Statistic) -> Statistic:
 
 
 def dependence(influence: Float[ndarray, "days models"]) -> Dependence:
-    """The mean block of Politis & White (2004), as corrected by Patton, Politis & White (2009), from daily influences.
+    """Return the mean block of Politis & White (2004), corrected by Patton, Politis & White (2009), from influences.
 
-    Rounded to a power of the square root of 2, so that models share resamples. Days that hang together negatively
-    count as independent: blocks may widen an interval and never narrow it.
+    It is rounded to a power of the square root of 2, so that models share resamples. Negatively dependent days count as
+    independent: blocks may widen an interval and never narrow it.
     """
     days = len(influence)
     correlation = _autocorrelation(influence)
@@ -94,9 +94,9 @@ def resample_days(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Float[ndarray, "resamples *models sums"]:
-    """Totals over days drawn in blocks of geometric length, of mean `block` days, that wrap around the end.
+    """Return totals over days drawn in blocks of geometric length, of mean `block` days, that wrap around the end.
 
-    Whole numbers stay exact while a total is below 2^24; other sums keep seven digits.
+    Whole numbers are exact while a total is below 2^24; other sums have seven digits.
     """
     held = multiplicities(len(sums), block, resamples, seed)
     totals = held @ sums.reshape(len(sums), -1).astype(np.float32)
@@ -105,7 +105,7 @@ def resample_days(
 
 @lru_cache(maxsize=8)
 def multiplicities(days: int, block: float, resamples: int, seed: int) -> Float[ndarray, "resamples days"]:
-    """How often each resample holds each day; each row adds up to `days`. The same arguments give the same draws."""
+    """Return how often each resample holds each day; rows sum to `days`. The same arguments give the same draws."""
     generator = np.random.default_rng(seed)
     place = np.arange(days, dtype=np.int32)
     starts = generator.integers(0, days, (resamples, days), dtype=np.int32)
@@ -121,7 +121,7 @@ def multiplicities(days: int, block: float, resamples: int, seed: int) -> Float[
 
 
 def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "lags models"]:
-    """Of lags 1, 2, ...: as many as the choice of a block looks at; 0 for a series that does not vary."""
+    """Return the autocorrelation at as many lags as the choice of a block reads; 0 for a series that does not vary."""
     days = len(series)
     lags = min(int(np.ceil(np.sqrt(days))) + QUIET, days - 1)
     centred = series - series.mean(axis=0)
@@ -130,7 +130,7 @@ def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "l
 
 
 def _flat_top(correlation: Float[ndarray, "lags models"], days: int) -> Float[ndarray, "lags models"]:
-    """Weights of the lags: 1 up to the last lag that counts (at least the first), then falling to 0 at its double."""
+    """Return the weights of the lags: 1 up to the last that counts (at least the first), then falling to 0."""
     counts = np.abs(correlation) > SIGNIFICANT * np.sqrt(np.log10(days) / days)
     padded = np.concatenate([counts, np.zeros((QUIET, counts.shape[1]), dtype=bool)])
     ahead = np.lib.stride_tricks.sliding_window_view(padded, QUIET, axis=0).any(axis=-1)
@@ -140,7 +140,7 @@ def _flat_top(correlation: Float[ndarray, "lags models"], days: int) -> Float[nd
 
 
 def _level(blocks: Float[ndarray, " models"], widening: Float[ndarray, " models"]) -> Float[ndarray, " models"]:
-    """The lower quantile to read off so many blocks, whose resamples vary too little by (blocks - 1) / blocks."""
+    """Return the lower quantile for so many blocks, whose resamples vary too little by (blocks - 1) / blocks."""
     from scipy.special import ndtr, stdtrit
 
     reach = stdtrit(blocks - 1, (1 + CONFIDENCE) / 2) * np.sqrt(blocks / (blocks - 1))
@@ -151,7 +151,7 @@ def _level(blocks: Float[ndarray, " models"], widening: Float[ndarray, " models"
 def _tails(
     drawn: Float[ndarray, "resamples models"], level: Float[ndarray, " models"]
 ) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
-    """The quantiles at each model's `level` and at 1 less it, between order statistics."""
+    """Return the quantiles at each model's `level` and at 1 - `level`, between order statistics."""
     ordered = np.sort(drawn.T, axis=1)
     below = level * (len(drawn) - 1)
     rank = np.floor(below).astype(int)

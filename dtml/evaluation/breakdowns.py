@@ -1,4 +1,4 @@
-"""Scores of a long history, whole and by fold, year and stock: the calls of a model beside those of naive rules."""
+"""Scores of a long history, as a whole and by fold, year and stock, of a model beside naive rules."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -48,7 +48,7 @@ def slice_scores(
 
 
 def rolling_mcc(calls: Calls, movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex) -> pd.DataFrame:
-    """MCC of the last `ROLLING_SESSIONS` sessions up to each: `session, predictor, mcc, mcc_low, mcc_high`.
+    """Return the MCC of the last `ROLLING_SESSIONS` up to each session: `session, predictor, mcc, mcc_low, mcc_high`.
 
     All stock-days count on which every predictor has a call.
     """
@@ -63,7 +63,7 @@ def rolling_mcc(calls: Calls, movement: Float[ndarray, "days stocks"], target: p
 def rolling_scores(
     counts: Int[ndarray, "days 4"], target: pd.DatetimeIndex, statistics: Sequence[str] = ("acc", "mcc")
 ) -> pd.DataFrame:
-    """ACC and MCC of one predictor over the last `ROLLING_SESSIONS` of its sessions up to each, from counts of days.
+    """Return ACC and MCC of one predictor over the last `ROLLING_SESSIONS` of its sessions up to each.
 
     `counts` are true rises, false rises, false falls and true falls of each session of `target`. Columns: session,
     and each of `statistics` with its 95 % interval, `acc, acc_low, acc_high, ...`; no row with fewer sessions.
@@ -82,7 +82,7 @@ def rolling_scores(
 
 
 def confusion_by_stock(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: LabelProtocol) -> Counts:
-    """True rises, false rises, false falls and true falls, of the stock-days on which every predictor has a call."""
+    """Count true rises, false rises, false falls and true falls where every predictor has a call."""
     counted = labelled(movement, protocol)
     for called in calls.values():
         counted = counted & np.isfinite(called)
@@ -100,7 +100,7 @@ def _spans(target: pd.DatetimeIndex, fold: Int[ndarray, " days"]) -> Iterator[tu
 
 
 def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.DataFrame:
-    """A row for each predictor; days on which none of its calls counts are no days of its own."""
+    """Return a row for each predictor; days on which none of its calls counts are not among its days."""
     total = counts.sum(axis=0)
     days = (counts.sum(axis=-1) > 0).sum(axis=0)
     scores = {"n": total.sum(axis=-1), "days": days, "rises": total[:, 0] + total[:, 2]}

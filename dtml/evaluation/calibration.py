@@ -1,8 +1,8 @@
-"""Probabilities that can be taken at their word, and a band around one half in which no call is made.
+"""Calibrated probabilities, and a band around one half in which no call is made.
 
 Both rest on validation days, which the weights have not seen and which chose nothing but the epoch. Stocks of one day
-move together, so days are what is counted: each weighs the same, however many stocks it has. The correction is fitted
-to every second day and the band is measured on the others, so that what it promises was not fitted to those days.
+move together, so every day has the same weight, however many stocks it has. The correction is fitted to every second
+day and the band is measured on the others, so that its coverage was not fitted to the days that measure it.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from dtml.markets.definition import LEVELS
 
 SMALLEST = 1e-6  # probabilities are held this far from 0 and 1, before their logit is taken and after the correction
 ROUNDING = 1e-6  # logits that spread less differ by the rounding of single precision alone
-STEP = 1e-6  # what a threshold lies above the stock-day that set it, so that no rounding parts equal probabilities
+STEP = 1e-6  # a threshold's distance above the stock-day that set it: rounding must not divide equal probabilities
 RESAMPLES = 2000
 COUNTS = ["n", "covered", "called", "right_calls"]
 OF_CALLS = ["called", "called_acc", "called_acc_low", "called_acc_high"]
@@ -32,11 +32,11 @@ Flat = Float[ndarray, " calls"]
 
 @dataclass(frozen=True)
 class Calibration:
-    """How a model's probabilities are corrected, and how sure it must be for a call.
+    """The correction of a model's probabilities, and the thresholds beyond which it makes a call.
 
     The calibrated probability is logistic(`slope` * logit(probability) + `intercept`), with a `slope` of 0 or more.
     `thresholds` maps each nominal level to the calibrated probability, in [.5, 1], above which a rise is called; at 1
-    nothing is ever called. They rest on `calls` stock-days of `days` days. Raises ValueError for what is out of range.
+    there is never a call. They rest on `calls` stock-days of `days` days. Raises ValueError for what is out of range.
     """
 
     slope: float
@@ -54,24 +54,24 @@ class Calibration:
 
     @property
     def bands(self) -> pd.DataFrame:
-        """The thresholds as rows `level, threshold, days, n`, by level."""
+        """Return the thresholds as rows `level, threshold, days, n`, by level."""
         rows = pd.DataFrame(sorted(self.thresholds.items()), columns=["level", "threshold"], dtype=float)
         return rows.assign(days=self.days, n=self.calls)
 
     def apply(self, probability: Floats) -> Floats:
-        """Calibrated probabilities, in (0, 1) and never in another order than those given; NaN stays NaN."""
+        """Return calibrated probabilities, in (0, 1) and in the order of those given; NaN stays NaN."""
         corrected = _logistic(self.slope * logit(probability) + self.intercept)
         return np.asarray(np.clip(corrected, SMALLEST, 1 - SMALLEST))
 
     def call(self, calibrated: Floats, level: float) -> Floats:
-        """1.0 for a rise, 0.0 for a fall, NaN for no call, at one of the nominal levels; ValueError at another."""
+        """Return 1.0 for a rise, 0.0 for a fall, NaN for no call, at a nominal level; ValueError at any other."""
         if level not in self.thresholds:
             raise ValueError(f"the level is one of {', '.join(map(str, self.thresholds))}; got {level}")
         return called(calibrated, self.thresholds[level])
 
 
 def called(calibrated: Floats, threshold: float | Floats) -> Floats:
-    """1.0 (a rise) above the threshold, 0.0 (a fall) below 1 less the threshold, else NaN (no call)."""
+    """Return 1.0 (a rise) above the threshold, 0.0 (a fall) below 1 - threshold, else NaN (no call)."""
     return np.where(calibrated > threshold, 1.0, np.where(calibrated < 1 - threshold, 0.0, np.nan))
 
 
@@ -85,12 +85,12 @@ class _StockDays:
 
     @property
     def days(self) -> int:
-        """How many days there are."""
+        """Return the number of days."""
         return int(self.day.max(initial=-1)) + 1
 
     @property
     def weight(self) -> Flat:
-        """The share of each stock-day in its day."""
+        """Return the share of each stock-day in its day."""
         return np.asarray(1 / np.bincount(self.day)[self.day])
 
 
@@ -98,14 +98,14 @@ def calibrate(probability: Float[ndarray, "days stocks"], movement: Float[ndarra
     """Fit the correction to every second day of a validation span, and measure the thresholds on the others.
 
     `probability` of a rise, in [0, 1], is NaN where a stock was not observed; `movement` is the move to the target, a
-    ratio minus 1, NaN where it is not known. Days without a stock-day that has both are passed over. The correction
-    is Platt's (1999), but for the care that few days ask for; where the model's order was wrong, or its probabilities
-    were all the same, the slope is 0 and every stock gets the base rate.
+    ratio minus 1, NaN where it is not known. Days without a stock-day that has both are left out. The correction is
+    Platt's (1999), shrunk where there are few days; where the model's order was wrong, or its probabilities were all
+    the same, the slope is 0 and every stock gets the base rate.
 
-    On a day that could have stood in place of any of the validation days, the expected share of stocks whose call is
-    not wrong is at least the level, whatever the model (Lee, Barber & Willett, 2023, after the pooling of Dunn,
-    Wasserman & Ramdas, 2022). No call is never wrong: how many of the calls made are right, coverage does not say.
-    Raises ValueError when shapes differ or a probability is none, DtmlError when no stock-day counts.
+    On a day exchangeable with the validation days, the expected share of stocks without a wrong call is at least the
+    level, whatever the model (Lee, Barber & Willett, 2023, after the pooling of Dunn, Wasserman & Ramdas, 2022). A
+    stock without a call counts as covered, so coverage does not tell how many of the calls are right. Raises ValueError
+    when shapes differ or a probability lies outside [0, 1], DtmlError when no stock-day counts.
     """
     if probability.shape != movement.shape:
         raise ValueError(f"probabilities are {probability.shape} and movements {movement.shape}: one shape expected")
@@ -122,11 +122,11 @@ def calibrate(probability: Float[ndarray, "days stocks"], movement: Float[ndarra
 
 
 def _line(sample: _StockDays) -> tuple[float, float]:
-    """Slope and intercept of the correction; the base rate is Laplace's, a rising and a falling day more than seen.
+    """Return slope and intercept of the correction; the base rate is Laplace's: a rising and a falling day more.
 
-    Platt's targets lie inside (0, 1), which keeps the line finite. What a few days say of its height and of its slope
-    may be chance: each is multiplied by estimate^2 / (estimate^2 + variance), which of all multiples of an unbiased
-    estimate errs least, and with more days goes to 1.
+    Platt's targets lie inside (0, 1), which keeps the line finite. On a few days its height and its slope may be
+    chance: each is multiplied by estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with the
+    least error, which tends to 1 with more days.
     """
     rose, weight = sample.rose, sample.weight
     base_rate = float(logit(np.asarray((weight[rose].sum() + 1) / (sample.days + 2))))
@@ -146,9 +146,9 @@ def _line(sample: _StockDays) -> tuple[float, float]:
 
 
 def _regression(place: Flat, target: Flat, sample: _StockDays) -> tuple[Float[ndarray, "2"], Float[ndarray, "2"]]:
-    """Intercept and slope of a logistic regression on targets between 0 and 1, and the variance of each.
+    """Return intercept and slope of a logistic regression on targets between 0 and 1, and the variance of each.
 
-    A stock-day counts as a rise and as a fall, in these parts. The variance is that of drawing days, not stock-days.
+    A stock-day counts as a rise and as a fall, in these shares. The variance is that of drawing days, not stock-days.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -164,12 +164,12 @@ def _regression(place: Flat, target: Flat, sample: _StockDays) -> tuple[Float[nd
 
 
 def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
-    """For each level, the smallest threshold that leaves so many days of stock-days without a wrong call.
+    """Return, for each level, the smallest threshold that leaves that share of the days without a wrong call.
 
-    One day more, of which nothing is known, stands for the day to come and counts as wrong whatever the threshold.
-    Where it weighs more than the level allows there are too few days, and nothing is called.
+    One unknown day more stands for the day to come and counts as wrong whatever the threshold. Where its weight is more
+    than the level allows there are too few days, and there is no call.
     """
-    surprise = np.where(sample.rose, 1 - calibrated, calibrated)  # what was left to the other outcome
+    surprise = np.where(sample.rose, 1 - calibrated, calibrated)  # the probability of the other outcome
     order = np.argsort(surprise)
     surprise, mass = surprise[order], np.cumsum(sample.weight[order])
     found = {}
@@ -181,10 +181,10 @@ def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
 
 
 def count_band(calls: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
-    """What became of the calls of each night at each level: rows `target, level, n, covered, called, right_calls`.
+    """Count the outcomes of each night's calls at each level: rows `target, level, n, covered, called, right_calls`.
 
     `calls` has a row a stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and level, `run_id, level,
-    threshold`; other columns of either are passed over. `n` counts the stock-days of runs that have the level, with a
+    threshold`; other columns of either are ignored. `n` counts the stock-days of runs that have the level, with a
     calibrated probability and an outcome; `covered` those not called or called rightly. Nights and levels that count
     none have no row. Raises ValueError when a run has a level twice.
     """
@@ -207,7 +207,7 @@ def count_band(calls: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 
 
 def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFrame:
-    """What each level kept of its promise, from rows of `count_band`: a row a level.
+    """Return the coverage reached at each level, from rows of `count_band`: a row a level.
 
     Columns: `level, days, n, coverage, called` (shares of the stock-days) and `called_acc` (the share of right calls,
     NaN without a call), with 95 % intervals `coverage_low, coverage_high, called_acc_low, called_acc_high` that
@@ -224,7 +224,7 @@ def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFram
 
 
 def _share(name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"], resamples: int) -> dict[str, float]:
-    """What share of the whole a part is, and its interval where enough days have any of it."""
+    """Return a part's share of the whole, and its interval where enough days have any of it."""
     low = high = np.array([np.nan])
     if (whole > 0).sum() >= MINIMUM_DAYS:
         low, high = day_interval(np.stack([part, whole], axis=-1)[:, None], ratio, resamples=resamples, seed=0)
@@ -233,7 +233,7 @@ def _share(name: str, part: Int[ndarray, " days"], whole: Int[ndarray, " days"],
 
 
 def logit(probability: Floats) -> Floats:
-    """The logarithm of the odds of probabilities, finite: they are held inside (0, 1)."""
+    """Return the logarithm of the odds of probabilities, finite, as they are clipped to inside of (0, 1)."""
     chance = np.clip(probability, SMALLEST, 1 - SMALLEST)
     return np.asarray(np.log(chance / (1 - chance)))
 

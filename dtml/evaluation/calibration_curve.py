@@ -34,10 +34,10 @@ def count_bins(calls: pd.DataFrame) -> pd.DataFrame:
 def calibration_curve(
     probability: Float[ndarray, "*shape"], rose: Bool[ndarray, "*shape"], bins: int = 10
 ) -> pd.DataFrame:
-    """What came of probabilities: `bin_low, bin_high, mean_probability, share_risen, n`, a row a bin.
+    """Return the share that rose by probability: `bin_low, bin_high, mean_probability, share_risen, n`, a row a bin.
 
-    Bins hold equal shares of the stock-days, for a model may say little beside .5; ties may leave fewer bins. A NaN
-    probability is left out. Raises ValueError when none is left.
+    Bins hold equal shares of the stock-days, as a model's probabilities may all lie near .5; ties may leave fewer bins.
+    NaN is left out. Raises ValueError when no probability is left.
     """
     said = np.isfinite(probability)
     if not said.any():
@@ -55,10 +55,10 @@ def calibration_curve(
 
 
 def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
-    """What came of probabilities, from rows of `count_bins`: columns as those of `calibration_curve`.
+    """Return the columns of `calibration_curve` from rows of `count_bins`.
 
-    Neighbouring bins make up groups of about equal numbers of stock-days; a bin is never parted, so a model that says
-    little beside one half has few groups. Without a stock-day there is no row.
+    Neighbouring bins are joined into groups of about equal numbers of stock-days; no bin is divided, so a model whose
+    probabilities all lie near one half has few groups. Without a stock-day there is no row.
     """
     held = bins[bins["n"] > 0].groupby("bin", as_index=False)[OF_BINS].sum()
     middle = held["n"].cumsum() - held["n"] / 2  # stock-days up to the middle of each bin
@@ -70,7 +70,7 @@ def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
 
 
 def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
-    """The curve of `binned_curve`, of fewer points where there are few calls, with intervals.
+    """Return the curve of `binned_curve`, of fewer points where there are few calls, with intervals.
 
     Adds `share_risen_low, share_risen_high`, the 95 % interval of each share from resampled days, NaN with too few.
     `bins` as in `recalibrated`, of one calibration or none; there must be some.
@@ -94,7 +94,7 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
 
 
 def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> pd.DataFrame:
-    """The bins of calibrated runs, each moved to where the calibration of its run puts its mean probability.
+    """Return the bins of calibrated runs, each moved to where the calibration of its run puts its mean probability.
 
     `bins` has `run_id, target, bin, n, probability_sum, rises`; `calibrations` are by run id. A bin is a hundredth
     wide, so that its calls all move by nearly as much.

@@ -1,4 +1,4 @@
-"""How good the calls were: ACC, MCC and what resampling the days says of both.
+"""The metrics of calls, ACC and MCC, with intervals.
 
 Stocks of one day move together, so the sample is days, not stock-days: every interval resamples whole days.
 """
@@ -17,7 +17,7 @@ Counts = Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]  # true rises, fa
 Scores = Float[ndarray, "*batch"]
 
 RESAMPLES = 4000
-MINIMUM_DAYS = 20  # fewer cannot show how they hang together, and no interval can then be wide enough for dependence
+MINIMUM_DAYS = 20  # fewer cannot show their dependence, and no interval would be wide enough for it
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def score(calls: pd.DataFrame) -> Score:
 
 
 def score_days(counts: Int[ndarray, "days 4"]) -> Score:
-    """Score calls counted by day, as `confusion_by_day` does; see `score`. A day without a call counts for none."""
+    """Score calls counted by day, as `confusion_by_day` does; see `score`. A day without a call does not count."""
     from sklearn.metrics import accuracy_score, matthews_corrcoef
 
     counts = counts[counts.sum(axis=1) > 0]
@@ -70,18 +70,18 @@ def confusion_by_day(calls: pd.DataFrame) -> Int[ndarray, "days 4"]:
 def confusion(
     called: Bool[ndarray, "*batch"], rose: Bool[ndarray, "*batch"], counted: Bool[ndarray, "*batch"]
 ) -> Int[ndarray, "*batch 4"]:
-    """Each call as a true rise, false rise, false fall or true fall: a 1 among three 0, or four 0 if not counted."""
+    """Return each call as a true rise, false rise, false fall or true fall: one 1, or four 0 if it is not counted."""
     kinds = (called & rose, called & ~rose, ~called & rose, ~called & ~rose)
     return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
 
 
 def accuracy(counts: Counts) -> Scores:
-    """Share of right calls of each row of counts."""
+    """Return the share of right calls of each row of counts."""
     return np.asarray((counts[..., 0] + counts[..., 3]) / counts.sum(axis=-1))
 
 
 def mcc(counts: Counts) -> Scores:
-    """Matthews correlation of each row of counts; 0 when one class is never called or never happens."""
+    """Return the Matthews correlation of each row of counts; 0 when one class is never called or never happens."""
     rises, false_rises, false_falls, falls = np.moveaxis(counts.astype(float), -1, 0)
     product = (rises + false_rises) * (rises + false_falls) * (falls + false_rises) * (falls + false_falls)
     covariance = rises * falls - false_rises * false_falls
@@ -89,7 +89,7 @@ def mcc(counts: Counts) -> Scores:
 
 
 def ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores:
-    """The first sum in units of the second; one half where that is 0, as of pairs or calls that no day has."""
+    """Return the first sum divided by the second; one half where that is 0, as of pairs that no day has."""
     part, whole = np.moveaxis(np.asarray(sums, dtype=float), -1, 0)
     return np.asarray(np.divide(part, whole, out=np.full_like(part, 0.5), where=whole > 0))
 
@@ -97,14 +97,14 @@ def ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores
 def day_interval(
     sums: Sums, statistic: Statistic, *, resamples: int, seed: int
 ) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
-    """`interval` of each model, missing (NaN) below `MINIMUM_DAYS`."""
+    """Return `interval` of each model, missing (NaN) below `MINIMUM_DAYS`."""
     if len(sums) < MINIMUM_DAYS:
         return np.full(sums.shape[1], np.nan), np.full(sums.shape[1], np.nan)
     return interval(sums, statistic, resamples=resamples, seed=seed)
 
 
 def told_apart(ends: tuple[Any, Any], other: tuple[Any, Any]) -> str | None:
-    """How a figure stands to another, in words, by whether their intervals meet; None where an end is missing.
+    """Compare a figure with another, in words, by whether their intervals meet; None where an end is missing.
 
     An interval is (low, high), its ends numbers, NaN or None.
     """

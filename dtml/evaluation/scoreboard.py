@@ -1,7 +1,7 @@
 """Every predictor beside every other on the same stock-days, with intervals that resample days.
 
-ACC and MCC mix two skills: timing the market, which one-line rules have too, and telling the stocks of a day apart.
-`auc` measures the second alone; `same_call` says how far a predictor calls the market one way, as the rules do.
+ACC and MCC mix two skills: timing the market, which one-line rules do too, and ranking the stocks of a day. `auc`
+measures the second alone; `same_call` says how far a predictor calls all stocks one way, as the rules do.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ Columns = dict[str, Float[ndarray, " predictors"]]
 
 @dataclass(frozen=True)
 class Predictor:
-    """What one predictor said.
+    """The probabilities of one predictor.
 
     `probability` of a rise, in [0, 1], is NaN where there is none; a naive rule has one member of 0.0 and 1.0.
     `configurations` counts those tried on validation days before this one was kept.
@@ -46,7 +46,7 @@ class Predictor:
 
 @dataclass(frozen=True)
 class _Sample:
-    """The stock-days that count, of the days that have any, and how these days are resampled."""
+    """The stock-days that count, of the days that have any, and the number of resamples."""
 
     days: Bool[ndarray, " all_days"]
     counted: Bool[ndarray, "days stocks"]
@@ -54,11 +54,11 @@ class _Sample:
     resamples: int
 
     def counts(self, probability: Float[ndarray, "days stocks"]) -> Int[ndarray, "days 4"]:
-        """The confusion counts of each day, a rise called above one half."""
+        """Return the confusion counts of each day, a rise called above one half."""
         return np.asarray(confusion(probability > 0.5, self.rose, self.counted).sum(axis=1))
 
     def measure(self, name: str, sums: Sums, statistic: Statistic) -> Columns:
-        """A statistic of each predictor and its interval."""
+        """Return a statistic of each predictor and its interval."""
         low, high = day_interval(sums, statistic, resamples=self.resamples, seed=0)
         return {name: statistic(sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
 
@@ -71,7 +71,7 @@ def scoreboard(
     best_rule: str,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """One row a predictor and protocol, in `COLUMNS`; all on the stock-days for which every model has a probability.
+    """Return a row a predictor and protocol, in `COLUMNS`, on the stock-days for which every model has a probability.
 
     `movement` is the move to `target`, a ratio minus 1, NaN where it is not known; protocol 'all' counts every known
     move, 'paper' those large enough for a label. Means and sd (ddof 1, NaN for one member) are over members; all
@@ -98,7 +98,7 @@ def scoreboard(
 def member_scores(
     probability: Float[ndarray, "members days stocks"], movement: Float[ndarray, "days stocks"]
 ) -> tuple[Float[ndarray, " members"], Float[ndarray, " members"]]:
-    """ACC and MCC of each member on the paper's labels, where every member has a probability.
+    """Return ACC and MCC of each member on the paper's labels, where every member has a probability.
 
     `movement` is as in `scoreboard`. Raises ValueError when no stock-day counts.
     """
@@ -111,9 +111,9 @@ def member_scores(
 
 
 def calibration_line(probability: Float[ndarray, " calls"], rose: Bool[ndarray, " calls"]) -> tuple[float, float]:
-    """Slope and intercept of the logistic regression of the outcome on the logit of its probability (Cox, 1958).
+    """Return slope and intercept of the logistic regression of the outcome on the logit of its probability (Cox, 1958).
 
-    NaN where it has no finite solution: one outcome only, one probability only, or a threshold that parts the two.
+    NaN where it has no finite solution: one outcome only, one probability only, or a threshold that separates the two.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -136,13 +136,13 @@ def pairs_by_day(
     rose: Bool[ndarray, "days stocks"],
     counted: Bool[ndarray, "days stocks"],
 ) -> Float[ndarray, "days 2"]:
-    """Of the pairs of a riser and a faller of each day: those whose riser was the more probable, and all.
+    """Count the pairs of a riser and a faller of each day: those whose riser was the more probable, and all.
 
     A tie is half a pair. Only stock-days that are counted form pairs.
     """
     from scipy.stats import rankdata
 
-    rank = rankdata(np.where(counted, probability, np.inf), axis=1)  # what is not counted ranks above all that is
+    rank = rankdata(np.where(counted, probability, np.inf), axis=1)  # the others rank above all counted ones
     risers, fallers = (counted & rose).sum(axis=1), (counted & ~rose).sum(axis=1)
     won = np.where(counted & rose, rank, 0.0).sum(axis=1) - risers * (risers + 1) / 2
     return np.stack([won, risers * fallers], axis=-1).astype(float)
@@ -170,7 +170,7 @@ def _check(
 def common_stock_days(
     predictors: Sequence[Predictor], movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex
 ) -> Bool[ndarray, "days stocks"]:
-    """Where the move is known and every member of every model has a probability: the stock-days of `scoreboard`.
+    """Return where the move is known and every member of every model has a probability: the rows of `scoreboard`.
 
     Raises ValueError when a rule has no call on one of them.
     """
@@ -187,7 +187,7 @@ def common_stock_days(
 
 
 def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> pd.DataFrame:
-    """A row a predictor, all columns but the protocol."""
+    """Return a row a predictor, all columns but the protocol."""
     said = [predictor.probability[:, sample.days] for predictor in predictors]
     together = [members.mean(axis=0) for members in said]
     counts = np.stack([sample.counts(probability) for probability in together], axis=1)
@@ -224,7 +224,7 @@ def _of_members(said: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample
 
 
 def _gains(counts: Int[ndarray, "days predictors 4"], best: int, sample: _Sample) -> Columns:
-    """Paired differences to one of the predictors."""
+    """Return paired differences to one of the predictors."""
     rule = np.broadcast_to(counts[:, best : best + 1], counts.shape)
     paired = np.concatenate([counts, rule], axis=-1)
     return sample.measure("acc_gain", paired, difference(accuracy)) | sample.measure(

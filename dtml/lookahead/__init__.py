@@ -1,1 +1,1 @@
-"""The look-ahead audit, the pipeline it runs and the leaks it must catch."""
+"""The look-ahead audit, the pipeline that it runs, and the leaks that it must catch."""

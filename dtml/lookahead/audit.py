@@ -1,11 +1,11 @@
 """The look-ahead audit: does anything behind a prediction come from after it was made?
 
-Each check runs a whole pipeline, from bars to probabilities, on a history and on a changed one, and says what it
-found. What changes lies in the future or is pure chance, so an honest pipeline cannot tell; `dtml.lookahead.leaks`
-holds pipelines that can. Everything is drawn from a seed and runs on CPU, where equal means equal to the last bit.
+Each check runs a whole pipeline, from bars to probabilities, on a history and on a changed one. The change lies in the
+future or is pure chance, so the predictions of an honest pipeline stay the same; `dtml.lookahead.leaks` holds pipelines
+whose predictions do not. Everything is drawn from a seed and runs on CPU, where equal means equal to the last bit.
 
-Trainings are cut short (`hurried`), and whoever audits a large market hands in a part of it (`History.cut`): what is
-audited is where rows come from. A leak that only more stocks, sessions or epochs would bring out is not found.
+Trainings are short (`hurried`), and of a large market a part is audited (`History.cut`): the audit is about where rows
+come from. It does not find a leak that needs more stocks, sessions or epochs to show.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from dtml.windows import Windows
 
 LOOK_BACK, LOOK_AHEAD = 10, 5  # sessions before and after a date that are predicted when it is checked
 LATEST_RETRAINING = 20  # a date is at most so many sessions after the training that serves it
-ZOO_STOCKS, ZOO_SESSIONS = 12, 280  # what leaks are proven on
+ZOO_STOCKS, ZOO_SESSIONS = 12, 280  # the size of the history on which the planted leaks are audited
 TEST_DAYS = 252  # at most, scored with directions drawn by coin
 TRAIN_DAYS, VALIDATION_DAYS = 252, 21  # at most
 SHORT, LONGER = 2, 12  # epochs; the latter where a leak must be learnt to show
@@ -36,7 +36,7 @@ SHORT, LONGER = 2, 12  # epochs; the latter where a leak must be learnt to show
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found; `at` is the date on which it was made, `detail` one line for people."""
+    """The finding of one check; `at` is the date that it looked at, `detail` one line for people."""
 
     check: str
     at: pd.Timestamp
@@ -46,21 +46,21 @@ class Finding:
 
 @dataclass(frozen=True)
 class Trained(Pipeline):
-    """A pipeline whose model is there already."""
+    """A pipeline with a model that is already trained."""
 
     ensemble: Ensemble
 
     def symbols(self, market: Market) -> tuple[str, ...]:
-        """Those of the model, where it knows its stocks one by one."""
+        """Return the stocks of the model, where it has gains for each of them."""
         return self.ensemble.symbols if self.ensemble.is_tied else market.symbols
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:  # noqa: ARG002 - it serves every date
-        """That model."""
+        """Return that model."""
         return self.ensemble
 
 
 def audit(pipeline: Pipeline, history: History, *, seed: int = 0, dates: int = 3) -> list[Finding]:
-    """Run every check, those that look at a date at so many of them, drawn from the seed.
+    """Run every check, those that look at a date at so many dates, drawn from the seed.
 
     Trainings are short and of one member. Raises DtmlError when the history is too short to train and to score.
     """
@@ -91,8 +91,8 @@ def audit_model(ensemble: Ensemble, history: History, *, seed: int = 0, dates: i
 def prove(history: History, experiment: Experiment, *, seed: int = 0, dates: int = 2) -> pd.DataFrame:
     """Audit every planted leak, and honest pipelines of both normalisations, on a small part of a history.
 
-    Rows `pipeline, planted, caught_by, caught`: `caught_by` names the checks that failed, and all is well where
-    `caught` equals `planted`. The network is small; some stocks enter and leave, whatever the market knows of dates.
+    Rows `pipeline, planted, caught_by, caught`: `caught_by` names the checks that failed, and the audit works where
+    `caught` equals `planted`. The network is small; some stocks enter and leave, whatever the market's list says.
     """
     small = _with_memberships(history.cut(stocks=ZOO_STOCKS, sessions=ZOO_SESSIONS, seed=seed), seed)
     network = replace(experiment.model, hidden=16, heads=2)
@@ -110,7 +110,7 @@ def scrambled_future(
 ) -> Finding:
     """Scramble everything after `at`, train as of `trained` and predict: no row made up to `at` may change.
 
-    Some stocks lack their last bars in both histories: what is filled from behind then shows.
+    Some stocks lack their last bars in both histories, so that backward filling shows.
     """
     before = history.with_holes(at, seed)
     rows, others = (_served(pipeline, each, at, trained) for each in (before, before.scrambled_after(at, seed)))
@@ -121,7 +121,7 @@ def scrambled_future(
 
 
 def appended_rows(pipeline: Pipeline, history: History, at: pd.Timestamp, seed: int) -> Finding:
-    """Windows made of what was known at `at` equal those of the whole history up to there, to the last bit."""
+    """Check that windows of what was known at `at` equal those of the whole history up to `at`, to the last bit."""
     whole = history.with_holes(at, seed)
     old, new = (pipeline.windows(each) for each in (whole.known_at(at), whole))
     old, new = (each.days(slice(0, int((each.as_of <= at).sum()))) for each in (old, new))
@@ -139,7 +139,7 @@ def appended_rows(pipeline: Pipeline, history: History, at: pd.Timestamp, seed: 
 
 
 def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
-    """Of a training as of `at`: days to fit, a gap, days that choose the epoch, a gap, and no outcome later."""
+    """Check a training as of `at`: days to fit, a gap, days that choose the epoch, a gap, and no later outcome."""
     parts = pipeline.spans(pipeline.windows(history), at)
     fitted, chosen = (part.target[part.movement.isfinite().any(dim=1).numpy()] for part in parts)
     gap = pipeline.experiment.gap_sessions
@@ -154,7 +154,7 @@ def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findi
 
 
 def whole_days(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
-    """From `at` on, every observed stock of a day is predicted: which rows are scored is no choice of the future's."""
+    """Check that from `at` on every observed stock of a day is predicted, so that no outcome chooses the rows."""
     windows = pipeline.windows(history)
     days = _around(windows, at, back=0)
     rows = pipeline.predict(pipeline.model(windows, at), days)
@@ -166,11 +166,11 @@ def whole_days(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findin
 
 
 def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
-    """With directions drawn by coin, the 95 % interval of MCC covers 0, at the first or at a second drawing.
+    """Check that with directions drawn by coin the 95 % interval of MCC covers 0, at the first or a second drawing.
 
-    A pipeline is refused if both exclude 0 on the same side: of honest ones, 2 x .025 x .025, about one in 800. The
-    coin decides before there is any window, so features and labels change together, and a label among the features
-    stays one; and it decides for whole days, so that stocks still move together (`History.tossed`).
+    A pipeline fails if both exclude 0 on the same side: of honest ones 2 x .025 x .025, about one in 800. The coin is
+    tossed before windows are built, so features and labels change together, and a label among the features stays one;
+    and it is tossed for whole days, so that stocks still move together (`History.tossed`).
     """
     detail, sides = [], []
     for drawing in (2 * seed, 2 * seed + 1):
@@ -184,7 +184,7 @@ def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
 
 
 def hurried(experiment: Experiment, epochs: int) -> Experiment:
-    """The same experiment with one member and a short training on few days."""
+    """Return the same experiment with one member and a short training on few days."""
     mine = experiment.training
     recipe = replace(
         mine,
@@ -205,7 +205,7 @@ def hurried(experiment: Experiment, epochs: int) -> Experiment:
 
 
 def changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
-    """Of predictions `as_of, symbol, probability`, how many changed, came or went, and the first of them."""
+    """Say how many predictions `as_of, symbol, probability` changed, came or went, and name the first of them."""
     both = rows.merge(others, on=["as_of", "symbol"], how="outer", suffixes=("", "_other"))
     changed = both[both["probability"] != both["probability_other"]].sort_values(["as_of", "symbol"])
     if changed.empty:
@@ -234,28 +234,28 @@ def _with_memberships(history: History, seed: int) -> History:
 
 
 def _score_tossed(pipeline: Pipeline, tossed: History) -> tuple[pd.Timestamp, float, tuple[float, float]]:
-    """The date of training, MCC and its interval on the days after it, at most a third of all."""
+    """Return the date of training, and MCC with its interval on the days after it, at most a third of all."""
     windows = pipeline.windows(tossed)
     at = windows.as_of[-min(TEST_DAYS, len(windows) // 3)]
     later = windows.days(slice(int(windows.as_of.searchsorted(at)), len(windows)))
     rows = pipeline.predict(pipeline.model(windows, at), later)
     move = pd.Series(tossed.moves(rows))
     calls = pd.DataFrame({"session": rows["target"], "called": rows["probability"] > 0.5, "rose": move > 0})
-    found = score(calls[move.notna() & (move != 0)])  # a coin cannot turn a move of nothing
+    found = score(calls[move.notna() & (move != 0)])  # a coin cannot change the sign of a move of 0
     if not np.isfinite(found.mcc_interval).all():
         raise DtmlError(f"{found.days} days after {_day(at)} can be scored: too few for the audit; fetch more history")
     return at, found.mcc, found.mcc_interval
 
 
 def _served(pipeline: Pipeline, history: History, at: pd.Timestamp, trained: pd.Timestamp) -> pd.DataFrame:
-    """Predictions made up to `at`; those of a few later days are made beside them, as in a backtest."""
+    """Return the predictions made up to `at`; a few later days are predicted with them, as in a backtest."""
     windows = pipeline.windows(history)
     rows = pipeline.predict(pipeline.model(windows, trained), _around(windows, at, LOOK_BACK))
     return rows[rows["as_of"] <= at].reset_index(drop=True)
 
 
 def _around(windows: Windows, at: pd.Timestamp, back: int) -> Windows:
-    """The day of a date, so many before it, and some after it."""
+    """Return the day of a date, so many before it, and some after it."""
     place = int(windows.as_of.searchsorted(at))
     return windows.days(slice(max(0, place - back), place + 1 + LOOK_AHEAD))
 
@@ -263,9 +263,9 @@ def _around(windows: Windows, at: pd.Timestamp, back: int) -> Windows:
 def _dates(
     pipeline: Pipeline, history: History, seed: int, dates: int, training: int | None = None
 ) -> Iterator[tuple[pd.Timestamp, pd.Timestamp]]:
-    """Dates drawn from those with history and a future, each with the date of the training that serves it.
+    """Draw dates that have a history and a future, each with the date of the training that serves it.
 
-    The first is served by a training of its own close: nothing later may reach it by any way.
+    The first is served by a training at its own close, the strictest case: nothing later may reach it.
     """
     windows = Pipeline.windows(pipeline, history)
     as_of = windows.as_of[windows.observed.any(dim=1).numpy()]

@@ -1,7 +1,7 @@
-"""The leaks that the look-ahead audit must catch: pipelines that are not honest.
+"""The leaks that the look-ahead audit must catch: dishonest pipelines.
 
-Each overrides one step of the honest pipeline (`dtml.lookahead.pipeline`) by what is found in practice, and says where.
-`dtml.lookahead.audit` must catch every one of them.
+Each overrides one step of the honest pipeline (`dtml.lookahead.pipeline`) with a mistake found in practice, and says
+where. `dtml.lookahead.audit` must catch every one of them.
 """
 
 from dataclasses import replace
@@ -88,7 +88,7 @@ class TodaysConstituents(Pipeline):
     """The stocks that are members today are taken for the members of every day: survivorship, from a list."""
 
     def windows(self, history: History) -> Windows:
-        """Forget all dates but whether there is an exit."""
+        """Drop all dates but whether there is an exit."""
         listed = history.market.constituents
         members = tuple(replace(each, since=None if each.until is None else NEVER, until=None) for each in listed)
         return super().windows(replace(history, market=replace(history.market, constituents=members)))
@@ -141,6 +141,6 @@ LEAKS: tuple[type[Pipeline], ...] = (
 
 
 def _with_rows(windows: Windows, rows: Float[Tensor, "sessions symbols features"]) -> Windows:
-    """The same windows over other features of the sessions."""
+    """Return the same windows over other features of the sessions."""
     views = rows.unfold(0, windows.window, 1).permute(0, 1, 3, 2)
     return replace(windows, stocks=views[:, :-1], index=views[:, -1])

@@ -31,7 +31,7 @@ STRUCK, LOST = 0.2, 0.05  # shares of stocks and of rows that a change of a hist
 
 @dataclass(frozen=True)
 class History:
-    """What a pipeline may read.
+    """The data that a pipeline may read.
 
     `bars` is the long frame `symbol, session, open, high, low, close, adj_close`; `sessions` are those of the exchange
     from the first bar to at least one after the last; `market` knows the memberships.
@@ -42,11 +42,11 @@ class History:
     market: Market
 
     def known_at(self, at: pd.Timestamp) -> "History":
-        """What was known at the close of a session: no later bar, no later entry, no exit that was to come."""
+        """Return what was known at the close of a session: no later bar, no later entry, no later exit."""
         return replace(self, bars=self.bars[self.bars["session"] <= at], market=self._market_at(at, NEVER, ()))
 
     def with_holes(self, at: pd.Timestamp, seed: int) -> "History":
-        """Some members lack their bar of this session, and half of those the one before too."""
+        """Return the history in which some members lack a session's bar, and half of these the one before too."""
         struck = self._some_members(at, seed)
         last = self.sessions[: self.sessions.searchsorted(at, side="right")]
         session, symbol = self.bars["session"], self.bars["symbol"]
@@ -54,7 +54,7 @@ class History:
         return replace(self, bars=self.bars[~lost])
 
     def scrambled_after(self, at: pd.Timestamp, seed: int) -> "History":
-        """Another future from a session on: other prices, rows missing, stocks that end, other memberships."""
+        """Return another future after a session: other prices, rows missing, stocks that end, other memberships."""
         generator = np.random.default_rng(seed)
         past, future = (self.bars[part] for part in (self.bars["session"] <= at, self.bars["session"] > at))
         ended = self._some_members(at, seed)
@@ -66,11 +66,11 @@ class History:
         return replace(self, bars=pd.concat([past, inserted]), market=self._market_at(at, follows, ended))
 
     def tossed(self, seed: int) -> "History":
-        """The same history with the direction of every session drawn by coin, one toss for all stocks and the index.
+        """Return the same history with the direction of every session drawn by coin, one toss for all symbols.
 
         Whatever was known before, each stock then rises as likely as it falls; sizes of moves, missing bars and how
-        stocks move together stay. To shuffle sessions would not do: a stock that rises more often than it falls would
-        still do so, and a model that learns it is honest.
+        stocks move together stay. Shuffling sessions would not suffice: a stock that rises more often than it falls
+        would still do so, and a model that learns it is honest.
         """
         bars = self.bars.assign(price=adjusted_price(self.bars, self.market.returns))
         bars = bars[bars["price"] > 0].sort_values(["symbol", "session"], kind="stable")
@@ -85,7 +85,7 @@ class History:
         return replace(self, bars=bars.drop(columns="price").assign(**made))
 
     def cut(self, *, stocks: int, sessions: int, seed: int) -> "History":
-        """A smaller history: so many of the stocks and of their last sessions."""
+        """Return a smaller history: so many of the stocks and of their last sessions."""
         generator = np.random.default_rng(seed)
         symbols = np.array(self.market.symbols)
         chosen = sorted(generator.permutation(len(symbols))[:stocks])
@@ -95,14 +95,14 @@ class History:
         return replace(self, bars=self.bars[(stock | index) & self.bars["session"].isin(days)], market=market)
 
     def moves(self, rows: pd.DataFrame) -> Float[np.ndarray, " rows"]:
-        """The move of each row from `as_of` to `target`, a ratio minus 1; NaN where a bar is missing."""
+        """Return the move of each row from `as_of` to `target`, a ratio minus 1; NaN where a bar is missing."""
         place = pd.MultiIndex.from_frame(self.bars[["symbol", "session"]])
         price = pd.Series(adjusted_price(self.bars, self.market.returns).to_numpy(), index=place)
         start, end = (price.reindex(pd.MultiIndex.from_frame(rows[["symbol", day]])) for day in ("as_of", "target"))
         return end.to_numpy() / start.to_numpy() - 1
 
     def _market_at(self, at: pd.Timestamp, entry: date, leaving: Sequence[str]) -> Market:
-        """The market whose later entries are on one day, and whose later exits are those of some, on that day too."""
+        """Return the market with its later entries, and the exits of those `leaving`, all on one day."""
         day = at.date()
 
         def seen(member: Constituent) -> Constituent:
@@ -115,7 +115,7 @@ class History:
         return replace(self.market, constituents=tuple(map(seen, self.market.constituents)))
 
     def _some_members(self, at: pd.Timestamp, seed: int) -> list[str]:
-        """One member with a bar of that session, and a share of the others."""
+        """Draw one member with a bar of that session, and a share of the others."""
         traded = set(self.bars.loc[self.bars["session"] == at, "symbol"])
         members = [each.symbol for each in self.market.constituents_on(at.date()) if each.symbol in traded]
         drawn = np.random.default_rng([seed, 1]).permutation(len(members))[: 1 + int(STRUCK * len(members))]
@@ -124,12 +124,12 @@ class History:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """From a history to predictions, honestly, in the steps of a night and of a backtest; a leak overrides one."""
+    """The honest way from a history to predictions, in the steps of a night; a leak overrides one of them."""
 
     experiment: Experiment
 
     def windows(self, history: History) -> Windows:
-        """The windows of all days, with the stocks observed that were members on that day."""
+        """Return the windows of all days; a stock is observed while it was a member."""
         symbols, market = self.symbols(history.market), history.market
         built = build_windows(
             history.bars,
@@ -142,11 +142,11 @@ class Pipeline:
         return built.only(listed.reindex(columns=list(symbols), fill_value=False).to_numpy(copy=True))
 
     def symbols(self, market: Market) -> tuple[str, ...]:
-        """The stocks of a window, in order."""
+        """Return the stocks of a window, in order."""
         return market.symbols
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
-        """The days that a training as of a date fits, and those that choose its epoch."""
+        """Return the days that a training as of a date fits, and those that choose its epoch."""
         return self.experiment.spans(windows, as_of.date())
 
     def fit(self, train: Windows, validation: Windows) -> Ensemble:
@@ -156,11 +156,11 @@ class Pipeline:
         return Ensemble("audit", train.symbols, tuple(each.seed for each in members), mine.model, mine.windows, weights)
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:
-        """The model that serves from the close of a date on."""
+        """Return the model that serves from the close of a date on."""
         return self.fit(*self.spans(windows, as_of))
 
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
-        """Rows as those of `dtml.inference.predict`, made a day at a time, as nights are."""
+        """Return rows as `dtml.inference.predict` does, a day at a time, as nights are predicted."""
         days = windows.observed.any(dim=1).nonzero().flatten().tolist()
         nights = [predict(ensemble, windows.days(slice(day, day + 1)), CPU) for day in days]
         return pd.concat(nights, ignore_index=True)
