@@ -110,7 +110,7 @@ def test_a_training_that_loses_one_of_its_processes_ends_with_a_line_and_goes_on
         time.sleep(0.005)
     os.kill(member(process, 1), signal.SIGKILL)
     code, _, complaint = ended(process)
-    assert (code, is_one_line(complaint), "goes on from the last check" in complaint) == (1, True, True), complaint
+    assert (code, is_one_line(complaint), "to resume from the last check" in complaint) == (1, True, True), complaint
     assert ended(started("train", "tiny.toml", "--processes", "2"))[0] == 0
     assert stored(bare, WEIGHTS) == [(expected,)]
     assert counts(bare) == [1, 3, 1]
@@ -278,9 +278,9 @@ def test_a_database_that_cannot_be_reached_is_one_line_without_its_password(
 def test_a_recipe_that_cannot_be_meant_is_one_line(bare: Path, translate: Command) -> None:
     recipe = write_recipe(bare)
     (bare / "train.tsv").unlink()
-    for file, words in (("none.toml", "none.toml"), ("tiny.toml", "train.tsv is not there")):
+    for file, words in (("none.toml", "none.toml"), ("tiny.toml", "train.tsv does not exist")):
         code, _, complaint = translate("train", file)
         assert (code, is_one_line(complaint), words in complaint) == (2, True, True), complaint
     recipe.write_text("name = ")
     code, _, complaint = translate("train", "tiny.toml")
-    assert (code, is_one_line(complaint), "is no TOML" in complaint) == (2, True, True)
+    assert (code, is_one_line(complaint), "is not valid TOML" in complaint) == (2, True, True)

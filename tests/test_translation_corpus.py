@@ -96,7 +96,7 @@ def test_a_damaged_gzip_file_is_named(write: Write, tmp_path: Path) -> None:
 
 
 def test_missing_files_and_folders_are_named(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none.txt is not there"):
+    with pytest.raises(UsageError, match=r"none.txt does not exist"):
         read(tmp_path / "none.txt", write("b", "b\n"))
     with pytest.raises(TranslationError, match="cannot be read"):
         read(tmp_path)
@@ -112,7 +112,7 @@ def test_a_row_without_the_columns_is_named(write: Write) -> None:
     table = write("pairs.tsv", "one\teins\ntwo\n")
     with pytest.raises(UsageError, match=r"pairs.tsv has 1 column at line 2, but columns 0 and 1"):
         read(table)
-    with pytest.raises(UsageError, match="two different places"):
+    with pytest.raises(UsageError, match="two different numbers"):
         read(table, columns=(1, 1))
 
 

@@ -118,7 +118,7 @@ def test_steps_find_room_for_a_long_translation(
     network: Transformer, onednn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(incremental, "ONEDNN", onednn and incremental.ONEDNN)
-    monkeypatch.setattr(incremental, "FIRST_ROOM", 2)
+    monkeypatch.setattr(incremental, "FIRST_CAPACITY", 2)
     network, source, target = network.float(), tokens(SOURCE, 1), tokens(9, 2)
     expected, decoder = network.logits(network(source, target)[0]), IncrementalTransformer(network)
     state = decoder.start(source, beams=1, limit=target.shape[1])

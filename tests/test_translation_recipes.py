@@ -22,8 +22,8 @@ columns = [1, 0]
 """
 # What is added, and the words that the line must have.
 MISTAKES = {
-    "unknown table": ("[corpus]\nx = 1", ["corpus", "not known"]),
-    "unknown word": ('nmae = "x"\n', ["nmae", "not known"]),
+    "unknown table": ("[corpus]\nx = 1", ["corpus", "unknown"]),
+    "unknown word": ('nmae = "x"\n', ["nmae", "unknown"]),
     "unknown key of a training": ("[training]\nepochs = 3", ["epochs", "[training]"]),
     "unknown key of a network": ("[network]\nwidth = 3", ["width", "[network]"]),
     "vocabularies are of tokens": ("[network]\nsource_vocabulary = 3", ["source_vocabulary", "[network]"]),
@@ -100,9 +100,9 @@ def test_what_is_not_said_is_named(tmp_path: Path, line: str) -> None:
 
 def test_tables_that_are_none_and_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     assert "tokens" in refused(tmp_path, "tokens = 5\n" + WHOLE)
-    assert "no TOML" in refused(tmp_path, "name =")
+    assert "not valid TOML" in refused(tmp_path, "name =")
     (tmp_path / "made.toml").write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="no TOML"):
+    with pytest.raises(UsageError, match="not valid TOML"):
         read_recipe(tmp_path / "made.toml")
     with pytest.raises(UsageError, match="cannot read"):
         read_recipe(tmp_path / "none.toml")

@@ -127,7 +127,7 @@ def test_long_lines_line_ends_and_reserved_characters_teach_too() -> None:
 
 
 def test_of_many_lines_some_are_drawn_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_module, "MOST_LINES", 50)
+    monkeypatch.setattr(tokenizer_module, "MAX_LINES", 50)
     lines = [f"word{number} and more" for number in range(1000)]
     first = Tokenizer.train(iter(lines), 500)
     assert first.digest == Tokenizer.train(iter(lines), 500).digest

@@ -1,1 +1,1 @@
-"""Text and tensors; `translation.transformer` is the attention that DTML shares."""
+"""Translate text: corpora, networks, training and search. DTML shares `translation.transformer` alone."""

@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all."""
+"""Write files and folders atomically: readers see the old one or the new one, never a part."""
 
 import ctypes
 import errno
@@ -10,16 +10,16 @@ from contextlib import suppress
 from functools import partial as bound
 from pathlib import Path
 
-# Of <fcntl.h> and <linux/fs.h>: paths are relative to the current folder; two of them change places.
+# From <fcntl.h> and <linux/fs.h>: resolve paths from the current folder; swap the two paths.
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # a system, or a disk, that has no such step
+UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # by the kernel or by the file system
 
 
 def write_whole(file: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file, which is then there whole or not at all, whoever else writes it, after a power cut too.
+    """Write `file` atomically, even with several writers or a power cut.
 
-    `write` gets the path of an empty file beside it and fills that very file. It is locked meanwhile: who writes the
-    same file waits, and what a killed process left of it the next one writes over.
+    `write` gets the path of a temporary file beside `file` and must fill that very file, which then replaces `file`.
+    The temporary file is locked: other writers of `file` wait, and the next one overwrites what a killed one left.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
@@ -36,10 +36,10 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_folder_whole(folder: Path, fill: Callable[[Path], object], *, replaces: bool = False) -> None:
-    """Let `fill` make a folder, as `write_whole` does a file.
+    """Write `folder` atomically, as `write_whole` does a file.
 
-    `fill` gets an empty folder beside it, .NAME.partial. One of its name that is not empty gives way in the same step
-    where it `replaces` one; else that raises OSError.
+    `fill` gets an empty folder beside it, .NAME.partial. A folder that is already there and not empty is exchanged
+    for the new one in one step if `replaces`; otherwise it raises OSError.
     """
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def write_folder_whole(folder: Path, fill: Callable[[Path], object], *, replaces
         fill(partial)
         sync(partial)
         if replaces and folder.exists():
-            held.append(_lock(os.open(folder, os.O_RDONLY)))  # it is beside, and the next writer's, after the exchange
+            held.append(_lock(os.open(folder, os.O_RDONLY)))  # after the exchange it is the .partial of the next writer
             _exchange(partial, folder)
             shutil.rmtree(partial, ignore_errors=True)
         else:
@@ -64,17 +64,17 @@ def write_folder_whole(folder: Path, fill: Callable[[Path], object], *, replaces
 
 
 def _locked(partial: Path, open_it: Callable[[], int]) -> int:
-    """A descriptor of what is under way, made if it is not there, that no other process holds."""
+    """Return a descriptor of the temporary path, locked by this process alone; `open_it` creates the path if needed."""
     while True:
         held = _lock(open_it())
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(held), partial.stat()):
                 return held
-        os.close(held)  # who held it has put it into its place
+        os.close(held)  # its former holder has renamed it into place
 
 
 def _lock(opened: int) -> int:
-    """Wait until no other process holds a file, and hold it; it is closed where that fails."""
+    """Lock a descriptor once no other process holds it, and return it; close it if that fails."""
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)
     except BaseException:
@@ -87,12 +87,12 @@ def _made(folder: Path) -> int:
     while True:
         with suppress(FileExistsError):
             folder.mkdir()
-        with suppress(FileNotFoundError):  # who made it has put it into its place
+        with suppress(FileNotFoundError):  # its maker has renamed it into place
             return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def sync(folder: Path) -> None:
-    """Wait until every file of a folder is on the disk, from where a power cut takes none."""
+    """Flush every file of a folder to the disk, so that a power cut loses none."""
     for file in sorted(each for each in folder.rglob("*") if each.is_file()):
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
@@ -107,15 +107,15 @@ def _clear(folder: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Put a folder in the place of another, which goes to the place of the first, or is removed.
+    """Swap two folders, or move `one` to `other` and remove what was there.
 
-    It is one step where the system can, else there is a moment in which neither is there.
+    The swap is atomic where the system supports it; otherwise `other` is missing for a moment.
     """
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:
         if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:
             return
-        if (number := ctypes.get_errno()) not in CANNOT:
+        if (number := ctypes.get_errno()) not in UNSUPPORTED:
             raise OSError(number, os.strerror(number), str(other))
     aside = one.with_name(f"{one.name}.before")
     shutil.rmtree(aside, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""A trained Transformer for CTranslate2, which translates without torch and, with weights of 8 bits, faster.
+"""Export a Transformer to CTranslate2, which translates without torch and, with weights of 8 bits, faster.
 
-The tables of positions are written as our own: those that CTranslate2 computes put all sines before the cosines.
+Position tables are exported too: those that CTranslate2 computes put all sines before the cosines.
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ from translation.transformer import (
     sinusoids,
 )
 
-# Of a weight of 8 bits. Processors without 8-bit dot products (VNNI) add two products of an activation, up to 255, and
-# a weight in 16 bits, and cut what does not fit: 2 * 255 * 127 does not, 2 * 255 * 64 does.
-LARGEST = 64
-POSITIONS = 2048  # written of the sinusoids, which have no end: longer sentences are refused by CTranslate2
+# The largest 8-bit weight. CPUs without 8-bit dot products (VNNI) add two products of an activation, up to 255, and a
+# weight in 16 bits, and saturate: 2 * 255 * 127 overflows, 2 * 255 * 64 does not.
+MAX_INT8 = 64
+POSITIONS = 2048  # of the sinusoids: CTranslate2 rejects longer sentences
 
 
 def export_ctranslate2(
@@ -47,13 +47,12 @@ def export_ctranslate2(
 ) -> None:
     """Write `network` to `folder`, new or empty, as a model of CTranslate2.
 
-    `pieces` is the source vocabulary by token number, and the target's unless that has `target_pieces`. A sentence is
-    given to the `ctranslate2.Translator` as its pieces alone: CTranslate2 appends the end, and begins the translation.
-    It says what our search says at alpha 0 if it is called with `length_penalty=0`, `min_decoding_length=0`,
-    `disable_unk=True` and `suppress_sequences` of the padding and the beginning. With `int8` the matrices have 8 bits,
-    which lose no more on one processor than on another (see `LARGEST`), otherwise all is float32. Raises a `UsageError`
-    without the extra `ctranslate2`, for a network without LayerNorm, for vocabularies of another size and for a folder
-    in use.
+    `pieces` is the source vocabulary by token number, and the target's too without `target_pieces`. The
+    `ctranslate2.Translator` takes a sentence as its pieces alone and adds begin and end itself. It translates as our
+    search does at alpha 0 with `length_penalty=0`, `min_decoding_length=0`, `disable_unk=True` and
+    `suppress_sequences` of padding and begin. With `int8` the matrices have 8 bits, which lose no more on one CPU than
+    on another (see `MAX_INT8`), otherwise float32. Raises UsageError without the extra `ctranslate2`, for a network
+    without LayerNorm, for vocabularies of another size and for a folder in use.
     """
     target = pieces if target_pieces is None else target_pieces
     specs = _specs()
@@ -81,13 +80,13 @@ def export_ctranslate2(
 
 
 def export_model(model: Model, folder: Path, *, int8: bool) -> None:
-    """Write a model with its vocabularies, `source.model` and `target.model`, whole or not at all.
+    """Export a model with its vocabularies, `source.model` and `target.model`, atomically.
 
-    Raises what `export_ctranslate2` does, and a UsageError for a network that is no Transformer.
+    Raises what `export_ctranslate2` does, and UsageError for a network that is not a Transformer.
     """
     network, config = model.network, network_config(model.card.kind, model.card.network)
     if not (isinstance(network, Transformer) and isinstance(config, TransformerConfig)):
-        raise UsageError(f"{model.card.name} is a {model.card.kind}: CTranslate2 runs Transformers alone")
+        raise UsageError(f"{model.card.name} is a {model.card.kind}: CTranslate2 runs Transformers only")
     pieces, target = (each.pieces(range(each.size)) for each in (model.source, model.target))
     _check_free(folder)
 
@@ -103,14 +102,14 @@ def export_model(model: Model, folder: Path, *, int8: bool) -> None:
 
 
 def open_exported(folder: Path, *, threads: int = 0, kind: str = "default") -> Any:
-    """A `ctranslate2.Translator`; 0 threads are all, `kind` is that of its arithmetic, by default of its weights."""
+    """Open a `ctranslate2.Translator`; 0 threads are all, `kind` is its arithmetic, by default that of its weights."""
     return import_module("ctranslate2").Translator(
         str(folder), device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads
     )
 
 
 def translate_exported(translator: Any, model: Model, rows: Sequence[Sequence[int]], how: Search) -> list[list[int]]:
-    """The best translation of each row of source tokens, as our search would find it at alpha 0."""
+    """Translate rows of source tokens as our search does at alpha 0; return the best translation of each."""
     pieces = model.target.pieces(range(model.target.size))
     numbers = {piece: number for number, piece in enumerate(pieces)}
     found = translator.translate_batch(
@@ -127,9 +126,9 @@ def translate_exported(translator: Any, model: Model, rows: Sequence[Sequence[in
 
 
 def agreement(model: Model, folder: Path, rows: Sequence[Sequence[int]]) -> int:
-    """How many of the rows of source tokens the exported model translates, greedily, token for token as ours.
+    """Count the rows of source tokens that the exported model translates greedily, token for token, as ours does.
 
-    What has no end is cut by our search at its limit, by CTranslate2 at its own.
+    A translation without end is cut at our search's limit.
     """
     theirs = translate_exported(open_exported(folder), model, rows, GREEDY)
     ours = search(model.decoder, rows, GREEDY, device=model.device)
@@ -173,13 +172,13 @@ def _check_free(folder: Path) -> None:
 
 
 def _quantise(spec: Any) -> None:
-    """Write each matrix as integers up to `LARGEST`, and what they are multiples of, a row, as CTranslate2 does."""
+    """Replace each matrix by integers up to `MAX_INT8`, and a scale a row, in the format of CTranslate2."""
     for name, weight in spec.variables().items():
         scope, _, kind = name.rpartition("/")
         layer = import_module("ctranslate2.specs.model_spec").index_spec(spec, scope)
         if hasattr(layer, f"{kind}_scale"):
             largest = np.abs(weight).max(axis=1, keepdims=True)
-            scale = LARGEST / np.where(largest > 0, largest, 1)
+            scale = MAX_INT8 / np.where(largest > 0, largest, 1)
             setattr(layer, kind, np.rint(weight * scale).astype(np.int8))
             setattr(layer, f"{kind}_scale", scale[:, 0].astype(np.float32))
 
@@ -212,7 +211,7 @@ def _set_self_attention(spec: Any, attention: MultiHeadAttention, around: Residu
 
 
 def _set_memory_attention(spec: Any, attention: MultiHeadAttention, around: Residual) -> None:
-    """The packed projection is cut: queries are those of the target, keys and values those of the memory."""
+    """Split the packed projection: queries are the target's, keys and values the memory's."""
     weight, bias = _weights(attention.project_qkv)
     width = weight.shape[1]
     _set_norm(spec.layer_norm, around.layer_norm)
@@ -246,7 +245,7 @@ def _weights(module: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def _positions(network: Transformer) -> "ndarray[Any, Any]":
-    """The table of positions, `[positions, d_model]`."""
+    """Return the table of positions, `[positions, d_model]`."""
     learned, width = network.embed_source.learned, network.embed_source.tokens.embedding_dim
     return _array(sinusoids(torch.arange(POSITIONS), width) if learned is None else learned.weight)
 

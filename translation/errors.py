@@ -1,13 +1,13 @@
-"""What goes wrong in words: one line that says what, where and what to do."""
+"""Errors whose message is one line: what is wrong, where, and what to do."""
 
 
 class TranslationError(Exception):
-    """Something stands in the way that is not the user's mistake."""
+    """Raised when the work cannot go on and the user made no mistake."""
 
     exit_code = 1
 
 
 class UsageError(TranslationError):
-    """A mistake of the user: a corpus, an option or a file that cannot be used."""
+    """Raised for a mistake of the user: a corpus, an option or a file that cannot be used."""
 
     exit_code = 2

@@ -1,18 +1,18 @@
-"""Processes that end with the one that started them, however that ends."""
+"""Exit together with the process that started this one, even if that one is killed."""
 
 import os
 import time
 from threading import Thread
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 def exit_with_parent(parent: int) -> None:
-    """End this process, at once, when its parent is no longer the process of this number."""
+    """Watch from a thread, and exit at once with code 1 when process `parent` is no longer the parent of this one."""
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         os._exit(1)
 
     Thread(target=watch, daemon=True).start()

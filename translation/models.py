@@ -1,4 +1,4 @@
-"""A model as a folder: its configuration, its weights and its tokenizers, none of which can run code."""
+"""Save and load a model as a folder of configuration, weights and tokenizers, none of which can run code."""
 
 import hashlib
 import json
@@ -25,25 +25,25 @@ KINDS: Mapping[str, type[NetworkConfig]] = {"transformer": TransformerConfig, "r
 CONFIG, WEIGHTS = "model.json", "weights.safetensors"
 SOURCE, TARGET, LANGUAGE_ID = "source.model", "target.model", "language_id.json"
 
-# Named sizes: tiny is that of Wu et al. (ACL 2021) for Multi30k, base and big are those of Vaswani et al.
+# tiny is that of Wu et al. (ACL 2021) for Multi30k, base and big are those of Vaswani et al.
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"d_model": 128, "heads": 4, "d_ff": 256, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
     "small": {"d_model": 256, "heads": 4, "d_ff": 1024, "encoder_layers": 5, "decoder_layers": 5, "dropout": 0.3},
     "base": {"d_model": 512, "heads": 8, "d_ff": 2048, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.1},
     "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.3},
 }
-# Fewer pairs than these carry no larger size: d_model 512 loses 5 BLEU on the 29,000 pairs of Multi30k.
+# The pairs that a size needs: with the 29,000 of Multi30k, d_model 512 loses 5 BLEU.
 PAIRS_FOR = {"small": 100_000, "base": 1_000_000, "big": 10_000_000}
 
 
 def size_for(pairs: int) -> str:
-    """The largest named size that a corpus of so many sentence pairs carries."""
+    """Return the largest named size that suits a corpus of so many sentence pairs."""
     return next((name for name in ("big", "base", "small") if pairs >= PAIRS_FOR[name]), "tiny")
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a model says of itself; `network` is the configuration of its kind, `made` how it was trained."""
+    """The description of a model; `network` is the configuration of its kind, `made` how it was trained."""
 
     name: str
     kind: str
@@ -57,13 +57,13 @@ class Card:
 
     @property
     def languages(self) -> str:
-        """Such as en-de."""
+        """Return both languages, such as en-de."""
         return f"{self.source_language}-{self.target_language}"
 
 
 @dataclass(frozen=True)
 class Model:
-    """A network that can translate, with its tokenizers."""
+    """A trained network, with its tokenizers and the classifier of source and target language."""
 
     card: Card
     network: nn.Module
@@ -73,17 +73,17 @@ class Model:
 
     @cached_property
     def decoder(self) -> IncrementalDecoder:
-        """The network, position by position."""
+        """Return the network's incremental decoder."""
         return incremental_decoder(self.network)
 
     @property
     def device(self) -> torch.device:
-        """Where the network lies."""
+        """Return the device of the network."""
         return next(self.network.parameters()).device
 
 
 def incremental_decoder(network: nn.Module) -> IncrementalDecoder:
-    """A network of either kind, position by position."""
+    """Return the incremental decoder of a network of either kind."""
     if isinstance(network, RecurrentTranslator):
         return IncrementalRnn(network)
     assert isinstance(network, Transformer)
@@ -91,7 +91,7 @@ def incremental_decoder(network: nn.Module) -> IncrementalDecoder:
 
 
 def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
-    """The configuration of a network; raises UsageError for a kind or a value that there is not."""
+    """Return the configuration of a network; raises UsageError for an unknown kind or value."""
     if kind not in KINDS:
         raise UsageError(f"unknown kind of network {kind!r}: choose {' or '.join(KINDS)}")
     try:
@@ -101,18 +101,18 @@ def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
 
 
 def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
-    """A network with new weights; raises UsageError for a kind or a configuration that none can have."""
+    """Build a network with new weights; raises UsageError for an unknown kind or an impossible configuration."""
     config = network_config(kind, values)
     try:
         return config.build()
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        raise UsageError(f"no {kind} can be built so: {str(error).splitlines()[0]}") from error
+        raise UsageError(f"cannot build this {kind}: {str(error).splitlines()[0]}") from error
 
 
 def save_model(folder: Path, model: Model) -> Card:
-    """Write a model beside the one of its name, and put it in its place when it is whole.
+    """Save a model atomically, in place of an earlier one, and return its card with the hash of the weights.
 
-    Returns the card with the hash of the weights. Raises TranslationError, naming it, for a weight that is no number.
+    Raises TranslationError, naming the parameter, for a weight that is NaN or infinite.
     """
     require_finite(model.network.state_dict(), f"{model.card.name} is not saved")
     write_folder_whole(folder, lambda made: _fill(made, model), replaces=True)
@@ -130,7 +130,7 @@ def _fill(made: Path, model: Model) -> None:
 
 
 def read_card(folder: Path) -> Card:
-    """What the model of a folder says of itself; raises TranslationError when there is none, or none that is whole."""
+    """Read the card of a model; raises UsageError if there is no model and TranslationError if the card is damaged."""
     if not (folder / CONFIG).exists():
         raise UsageError(f"no model in {folder}: train one with dtml translate train, or name another")
     values = _read_json(folder / CONFIG)
@@ -141,9 +141,9 @@ def read_card(folder: Path) -> Card:
 
 
 def load_model(folder: Path, device: torch.device) -> Model:
-    """The model of a folder, ready to translate.
+    """Load the model of a folder, in evaluation mode.
 
-    Raises TranslationError when a file is missing, damaged, or not the one that the card tells of.
+    Raises TranslationError if a file is missing, damaged, or not the one that the card describes.
     """
     card = read_card(folder)
     if _digest(folder / WEIGHTS) != card.weights_hash:

@@ -1,4 +1,4 @@
-"""A training as its user writes it: a TOML file that names the corpora, and whatever else is not left to its size."""
+"""Read a recipe: the TOML file in which a user names the corpora of a model and changes defaults of its size."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from translation.training.loop import TrainingConfig
 
 Decider = Literal["bleu", "loss"]
 
-# Trainings that suit the named sizes; tiny is that of Wu et al. (ACL 2021), base and big are those of Vaswani et al.
+# tiny is that of Wu et al. (ACL 2021), base and big are those of Vaswani et al.
 TRAININGS: Mapping[str, Mapping[str, Any]] = {
     "tiny": {"batch_tokens": 4096, "accumulate": 2, "warmup": 2000, "peak": 0.005, "updates": 8000, "check_every": 150},
     "small": {"batch_tokens": 4096, "accumulate": 2, "warmup": 4000, "peak": 0.002, "updates": 30_000},
@@ -30,7 +30,7 @@ TRAININGS: Mapping[str, Mapping[str, Any]] = {
 VOCABULARY = {"tiny": 10_000, "small": 16_000, "base": 32_000, "big": 32_000}
 TABLES = dict.fromkeys(("train", "validation", "test", "tokens", "network", "training", "rules"), dict)
 WORDS = dict.fromkeys(("name", "source_language", "target_language"), str)
-OF_TOKENS = {"source_vocabulary", "target_vocabulary", "shared_embeddings"}  # what [tokens] says, not [network]
+OF_TOKENS = {"source_vocabulary", "target_vocabulary", "shared_embeddings"}  # set by [tokens], not by [network]
 TYPES = {
     int: "a whole number",
     float: "a number",
@@ -43,7 +43,7 @@ TYPES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a model is trained from and how; None leaves it to the size, and the size to the corpus."""
+    """What a model is trained from and how; None stands for the default of its size, which the corpus decides."""
 
     name: str
     source_language: str
@@ -61,22 +61,22 @@ class Recipe:
     decide_by: Decider = "bleu"  # of the validation set
 
     def vocabulary_for(self, size: str) -> int:
-        """How many subwords there may be."""
+        """Return the limit of subwords."""
         return VOCABULARY[size] if self.vocabulary is None else self.vocabulary
 
     def network_for(self, size: str) -> dict[str, Any]:
-        """The network's configuration but for its vocabularies; a recurrent one has the same width and dropout."""
+        """Return the network's configuration without vocabularies; an RNN has twice the width and the same dropout."""
         named = dict(SIZES[size])
         if self.kind == "rnn":
             named = {"d_model": 2 * named["d_model"], "dropout": named["dropout"]}
         return named | {"shared_embeddings": self.joint} | dict(self.network)
 
     def training_for(self, size: str) -> TrainingConfig:
-        """How it is trained."""
+        """Return the settings of the training."""
         return TrainingConfig(**(dict(TRAININGS[size]) | dict(self.training)))
 
     def key(self, size: str, corpus_hash: str) -> str:
-        """Names the training: one that goes on must be the same, but for where it ends."""
+        """Return a hash of all settings but the training's end: a training resumes only one of the same hash."""
         training = asdict(self.training_for(size))
         for end in ("updates", "minutes", "patience"):
             training.pop(end)
@@ -86,17 +86,17 @@ class Recipe:
 
 
 def read_recipe(file: Path) -> Recipe:
-    """The recipe of a TOML file, whose paths are relative to it; raises UsageError for whatever cannot be meant."""
+    """Read a recipe from a TOML file, whose paths are relative to it; raises UsageError for any mistake."""
     try:
         told = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is no TOML: {error}") from error
+        raise UsageError(f"{file} is not valid TOML: {error}") from error
     _require_known(file, "", told, WORDS | TABLES)
     missing = sorted((WORDS.keys() | {"train", "validation"}) - told.keys())
     if missing:
-        raise UsageError(f"{file} does not say {', '.join(missing)}")
+        raise UsageError(f"{file} lacks {', '.join(missing)}")
     tokens, network, training = (dict(told.get(name, {})) for name in ("tokens", "network", "training"))
     _require_known(file, "tokens", tokens, {"vocabulary": int, "joint": bool})
     _require_known(file, "network", network, _network_keys(file, network.get("kind", "transformer")))
@@ -123,13 +123,11 @@ def read_recipe(file: Path) -> Recipe:
 
 
 def _require_known(file: Path, table: str, told: Mapping[str, Any], types: Mapping[str, Any]) -> None:
-    """Refuse keys that there are not, and values that are not of their key's type."""
+    """Raise UsageError for an unknown key, and for a value that is not of its key's type."""
     unknown = sorted(told.keys() - types.keys())
     if unknown:
         place = f" of [{table}]" if table else ""
-        raise UsageError(
-            f"{file} has {', '.join(unknown)}{place}, which is not known: there are {', '.join(sorted(types))}"
-        )
+        raise UsageError(f"{file} has unknown {', '.join(unknown)}{place}: the known are {', '.join(sorted(types))}")
     for key, value in told.items():
         if not _is_of(value, types[key]):
             name = f"{table}.{key}" if table else key
@@ -155,7 +153,7 @@ def _spoken(kind: Any) -> str:
 
 
 def _network_keys(file: Path, kind: Any) -> dict[str, Any]:
-    """The keys of [network]; vocabularies are the corpus's and [tokens]'."""
+    """Return the keys of [network] and their types, without those that [tokens] sets."""
     if not isinstance(kind, str) or kind not in KINDS:
         raise UsageError(f"{file}: network.kind is {kind!r}, but must be one of {', '.join(KINDS)}")
     named = {"kind": str, "size": Literal[*SIZES]} | get_type_hints(KINDS[kind])
@@ -163,7 +161,7 @@ def _network_keys(file: Path, kind: Any) -> dict[str, Any]:
 
 
 def _refuse_impossible(file: Path, recipe: Recipe) -> None:
-    """What is of the right type and still cannot be; where the corpus decides the size, tiny stands for it."""
+    """Raise UsageError for values of the right type that cannot work; an undecided size is taken for tiny."""
     if recipe.vocabulary is not None and recipe.vocabulary < SMALLEST:
         raise UsageError(f"{file}: tokens.vocabulary is {recipe.vocabulary}, but must be {SMALLEST} or more")
     least = {"learned_positions": 0}
@@ -198,8 +196,8 @@ def _corpus(file: Path, table: str, told: Mapping[str, Any]) -> Corpus:
     target = told.get("target")
     columns = told.get("columns", [0, 1])
     if [type(each) for each in columns] != [int, int]:
-        raise UsageError(f"{file}: columns of [{table}] are two numbers, the source's and the target's, from 0 on")
-    folder = file.parent.resolve()  # a model keeps where its tests are, whatever folder it is asked from
+        raise UsageError(f"{file}: columns of [{table}] must be two numbers from 0 on, of the source and the target")
+    folder = file.parent.resolve()  # absolute, as a model stores where its tests are
     try:
         return Corpus(
             source=folder / told["source"],

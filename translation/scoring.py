@@ -1,7 +1,7 @@
-"""How good translations are: BLEU and chrF of sacreBLEU, with intervals and comparisons by bootstrap (Koehn, 2004).
+"""Score translations: BLEU and chrF of sacreBLEU, with intervals and comparisons by bootstrap (Koehn, 2004).
 
-BLEU is cased, on detokenised text. The tokenizer is sacreBLEU's 13a, and single characters for Chinese, Japanese and
-Korean, whose words no space shows: the signature says which.
+BLEU is cased, on detokenised text. The tokenizer is sacreBLEU's 13a, or single characters for Chinese, Japanese and
+Korean; the signature says which.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,13 @@ from sacrebleu.metrics.chrf import CHRF
 from translation.errors import UsageError
 
 BY_CHARACTER = ("ja", "ko", "zh")
-UNSPACED = ("ja", "zh")  # between sentences
-ORDER = 4  # of the longest n-grams
+UNSPACED = ("ja", "zh")  # no space between sentences
+ORDER = 4  # longest n-gram
 INTERVAL = (2.5, 97.5)  # percentiles
 
-Statistics = NDArray[Any]  # [..., 2 + 2 * ORDER]: lengths of hypothesis and reference, n-grams found, n-grams there
+Statistics = NDArray[
+    Any
+]  # [..., 2 + 2 * ORDER]: lengths of hypothesis and reference, n-grams matched, n-grams of the hypothesis
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """BLEU of a first system less that of a second, the ends of its 95 % interval, and the chance of it by luck."""
+    """The difference in BLEU of a first and a second system, the ends of its 95 % interval, and its p-value."""
 
     difference: float
     low: float
@@ -75,8 +77,8 @@ def compare(
 ) -> Comparison:
     """Compare two systems' translations of the same sentences by paired bootstrap (Koehn, 2004).
 
-    Both are scored on the same resampled corpora. `p` is two-sided: how often a resampled difference lies as far from
-    their mean as the difference found lies from 0, with one added to both counts.
+    Both are scored on the same resampled corpora. `p` is two-sided: the share of resampled differences at least as far
+    from their mean as the observed difference is from 0, with one added to both counts.
     """
     measured = [_statistics(system, references, language) for system in (first, second)]
     _check_resamples(resamples)
@@ -90,12 +92,12 @@ def compare(
 
 
 def tokenizer_of(language: str) -> str:
-    """The name of sacreBLEU's tokenizer for a target language, by its code; a region, as in pt-BR, changes nothing."""
+    """Return the name of sacreBLEU's tokenizer for a target language; a region, as in pt-BR, is ignored."""
     return "char" if _code(language) in BY_CHARACTER else "13a"
 
 
 def is_unspaced(language: str) -> bool:
-    """Whether sentences of the language follow each other without a space."""
+    """Return whether sentences of the language follow each other without a space."""
     return _code(language) in UNSPACED
 
 
@@ -109,32 +111,32 @@ def _check_resamples(resamples: int) -> None:
 
 
 def _statistics(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Statistics:
-    """What BLEU counts in each sentence, `[sentences, 2 + 2 * ORDER]`."""
+    """Count what BLEU needs of each sentence, `[sentences, 2 + 2 * ORDER]`."""
     if len(hypotheses) != len(references):
         raise UsageError(
             f"{len(hypotheses)} translations but {len(references)} references: give one line each, in the same order"
         )
     if not references:
         raise UsageError("there are no sentences to score: give at least one translation and its reference")
-    # The order in effect changes no count, and sacreBLEU wants it for single sentences.
+    # The effective order changes no count; sacreBLEU warns without it on single sentences.
     metric = BLEU(tokenize=tokenizer_of(language), effective_order=True)
     found = [metric.sentence_score(*pair) for pair in zip(hypotheses, ([each] for each in references), strict=True)]
     return np.array([[each.sys_len, each.ref_len, *each.counts, *each.totals] for each in found], dtype=float)
 
 
 def _resampled(measured: Statistics, resamples: int, seed: int) -> Statistics:
-    """Sums over corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`; a seed draws the same for all systems."""
+    """Sum over corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`; a seed draws the same for all systems."""
     random, count = np.random.default_rng(seed), len(measured)
     draws = (np.bincount(random.integers(count, size=count), minlength=count) for _ in range(resamples))
     return np.array([times @ measured for times in draws])
 
 
 def _bleu(sums: Statistics) -> NDArray[Any]:
-    """BLEU, 0 to 100, of each row of sums, as sacreBLEU computes it: exponential smoothing, no effective order."""
+    """Compute BLEU, 0 to 100, of each row of sums as sacreBLEU does: exponential smoothing, no effective order."""
     lengths, references = sums[..., 0], sums[..., 1]
     found, there = sums[..., 2 : 2 + ORDER], sums[..., 2 + ORDER :]
     nothing = (found == 0).all(axis=-1) | (there == 0).any(axis=-1)
-    halved = 2.0 ** -(found == 0).cumsum(axis=-1)  # each order without a match counts half of the one before
+    halved = 2.0 ** -(found == 0).cumsum(axis=-1)  # each order without a match counts half as much as the one before
     precisions = np.where(found == 0, halved, found) / np.maximum(there, 1)
     brevity = np.minimum(1 - references / np.maximum(lengths, 1), 0)
     return np.where(nothing, 0.0, 100 * np.exp(brevity + np.log(precisions).mean(axis=-1)))

@@ -1,8 +1,8 @@
-"""What the Transformer replaced: RNN encoder-decoders, without attention and with it.
+"""RNN encoder-decoders, the networks before the Transformer, with attention and without.
 
 "none" is the sequence to sequence learning of Sutskever et al. (NeurIPS 2014), "additive" the attention of Bahdanau et
 al. (ICLR 2015), "dot" that of Luong et al. (EMNLP 2015); each attention may be structured (Kim et al., ICLR 2017).
-Called, trained and searched as `translation.transformer.Transformer` is. LSTMs throughout.
+They have the interface of `translation.transformer.Transformer`. Every RNN is an LSTM.
 """
 
 from dataclasses import dataclass
@@ -18,18 +18,18 @@ from translation.transformer import PADDING, Weights
 
 AttentionKind = Literal["none", "additive", "dot"]
 LstmState = tuple[Tensor, Tensor]  # hidden and cell, each [layers, rows, d_model]
-FIRST_EMBEDDINGS = 0.1  # they are drawn uniform in +- this
+EMBEDDING_RANGE = 0.1  # initial embeddings are uniform in +- this
 
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """The defaults are sized for small corpora; `d_model` is the width of embeddings and of hidden states."""
+    """Sizes of the network, by default for small corpora; `d_model` is the width of embeddings and hidden states."""
 
     source_vocabulary: int
     target_vocabulary: int
     d_model: int = 256
     layers: int = 1
-    dropout: float = 0.3  # of embeddings, between layers, of the encoder's and the decoder's outputs
+    dropout: float = 0.3  # on embeddings, between layers, and on the outputs of encoder and decoder
     attention: AttentionKind = "additive"
     structured: bool = False  # marginals of a linear chain in place of softmax
     shared_embeddings: bool = True  # of source and target, which then have one vocabulary
@@ -50,28 +50,28 @@ class RecurrentConfig:
             raise UsageError(f"dropout is 0 or more and below 1; got {self.dropout}")
 
     def build(self) -> "RecurrentTranslator":
-        """The network, with new weights."""
+        """Build the network with new weights."""
         return RecurrentTranslator(self)
 
 
 @dataclass
 class EncodedSource:
-    """What a decoder knows of the source; the mask is True where there is a token."""
+    """The encoder's output as the decoder attends to it; `mask` is True where there is a token."""
 
     memory: Tensor  # [sentences, source positions, d_model]
-    keys: Tensor  # of the same shape, what scores are computed with
+    keys: Tensor  # of the same shape; scores are computed from them
     mask: Tensor  # [sentences, 1, source positions]
 
     def keep(self, sentences: Tensor) -> "EncodedSource":
-        """Of these sentences `[kept]` alone."""
+        """Return these sentences `[kept]` alone."""
         return EncodedSource(self.memory[sentences], self.keys[sentences], self.mask[sentences])
 
 
 class Attention(nn.Module):
-    """Context = sum_i a_i h_i over the encoder's states h, a = softmax(score) or the marginals of a chain.
+    """Context = sum_i a_i h_i over the encoder's states h, where a is softmax(score) or the marginals of a chain.
 
-    "dot": score(s, h) = s . h, not scaled. "additive": score(s, h) = W_a^T tanh(W_b s + W_c h); its tanh is
-    `[sentences, queries, source positions, d_model]` in memory.
+    "dot": score(s, h) = s . h, not scaled. "additive": score(s, h) = W_a^T tanh(W_b s + W_c h), whose tanh takes
+    `[sentences, queries, source positions, d_model]` of memory.
     """
 
     def __init__(self, score: Literal["additive", "dot"], d_model: int, *, structured: bool) -> None:
@@ -84,14 +84,14 @@ class Attention(nn.Module):
         self.pairwise = nn.Parameter(torch.zeros(2, 2)) if structured else None
 
     def keys(self, memory: Tensor) -> Tensor:
-        """The part of the scores that is the same for every query."""
+        """Compute the part of the scores that is the same for every query."""
         keys: Tensor = self.project_memory(memory) if self.additive else memory
         return keys
 
     def forward(self, query: Tensor, source: EncodedSource) -> tuple[Tensor, Tensor]:
-        """Contexts of queries `[rows, positions, d_model]`, and the weights `[rows, positions, source positions]`.
+        """Return contexts of queries `[rows, positions, d_model]`, and weights `[rows, positions, source positions]`.
 
-        Rows are sentences, or so many beams of each sentence one after the other.
+        Rows are sentences, or the beams of each sentence one after the other.
         """
         rows, positions = query.shape[:2]
         query = query.reshape(len(source.memory), -1, query.shape[-1])
@@ -105,11 +105,11 @@ class Attention(nn.Module):
 
 
 class Decoder(nn.Module):
-    """An LSTM over the target, then attention if there is one.
+    """An LSTM over the target, with no attention or that of Luong et al.
 
-    Without, the encoder's last states are its first state and all that it knows of the source. With it as Luong et
-    al.: attention after the recurrence, so for all positions at once, and out = tanh(W [context; s]). Their feeding of
-    that output into the next step is left out: it would make the recurrence wait for the attention.
+    Without attention, its first state, the encoder's last, is all that it knows of the source. With it, attention comes
+    after the recurrence, for all positions at once, and out = tanh(W [context; s]). Luong et al. also feed that output
+    into the next step; this is left out, as the recurrence would have to wait for the attention.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -130,11 +130,11 @@ class Decoder(nn.Module):
 
 
 class BahdanauDecoder(nn.Module):
-    """Attention from the state before a token, whose context then enters the recurrence with the token.
+    """An LSTM that attends from its last state before each token, and reads the context together with the token.
 
-    It is the first layer's; what layers there are above run over its states. The output is that of Luong et al., tanh(W
-    [context; s]), in place of Bahdanau's maxout, so that the two attentions differ in nothing else. Positions go one
-    by one: each waits for the state before.
+    The first layer attends; layers above run over its states. The output is that of Luong et al., tanh(W [context; s]),
+    in place of Bahdanau's maxout, so that the two attentions differ in nothing else. Positions are computed one by one,
+    as each needs the state before.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -147,7 +147,7 @@ class BahdanauDecoder(nn.Module):
         self.combine = nn.Linear(2 * width, width, bias=False)
 
     def forward(self, x: Tensor, state: LstmState, source: EncodedSource) -> tuple[Tensor, Weights, LstmState]:
-        """As `Decoder`'s."""
+        """Map as `Decoder.forward` does."""
         hidden, cell = state[0][0], state[1][0]
         steps: list[tuple[Tensor, Tensor, Tensor]] = []
         for token in x.unbind(dim=1):
@@ -163,10 +163,10 @@ class BahdanauDecoder(nn.Module):
 
 
 class RecurrentTranslator(nn.Module):
-    """An encoder-decoder of LSTMs; token 0 is padding, on either side, and changes nothing.
+    """An encoder-decoder of LSTMs; token 0 is padding, on either side, and changes no output.
 
-    The encoder runs in both directions, each half of d_model wide; the state after its last token, of either
-    direction and of each layer, is the decoder's first.
+    The encoder runs in both directions, each half of d_model wide; the last states of both directions, layer by layer,
+    are the decoder's first state.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -181,7 +181,7 @@ class RecurrentTranslator(nn.Module):
         _initialise(self)
 
     def encode(self, source: Tensor) -> tuple[EncodedSource, LstmState]:
-        """Read `[sentences, source positions]` tokens: what the decoder remembers, and its first state."""
+        """Encode `[sentences, source positions]` tokens; return what the decoder attends to, and its first state."""
         real = source != PADDING
         order = in_front(real)
         x = _moved(self.dropout(self.embed_source(source)), order)
@@ -195,14 +195,14 @@ class RecurrentTranslator(nn.Module):
         return EncodedSource(memory, keys, real.unsqueeze(1)), (hidden, cell)
 
     def decode(self, target: Tensor, state: LstmState, source: EncodedSource) -> tuple[Tensor, Weights, LstmState]:
-        """Go on from `state` with `[rows, positions]` tokens, padded behind; rows as in `Attention`."""
+        """Decode `[rows, positions]` tokens, padded behind, from `state` on; rows as in `Attention`."""
         decoded, weights, state = self.decoder(self.dropout(self.embed_target(target)), state, source)
         return self.dropout(decoded), weights, state
 
     def forward(self, source: Tensor, target: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """What each of `[sentences, target positions]` tokens leads to, seeing none after it; see `logits`.
+        """Decode `[sentences, target positions]` tokens, each seeing none after it, to `[..., d_model]`; see `logits`.
 
-        Weights on request are `[sentences, target positions, source positions]`; without attention there are none.
+        Weights on request are `[sentences, target positions, source positions]`, None without attention.
         """
         remembered, state = self.encode(source)
         order = in_front(target != PADDING)
@@ -211,50 +211,50 @@ class RecurrentTranslator(nn.Module):
         return _moved(decoded, back), _moved(weights, back) if need_weights and weights is not None else None
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """Of `[..., d_model]` the scores of every next token, `[..., target vocabulary]`: the embedding is the map."""
+        """Map `[..., d_model]` to scores of the next token, `[..., target vocabulary]`, by the embedding itself."""
         return decoded @ self.embed_target.weight.T
 
     @property
     def output_weight(self) -> Tensor:
-        """`[target vocabulary, d_model]`: the embedding of target tokens."""
+        """Return the output layer's weight `[target vocabulary, d_model]`: the embedding of target tokens."""
         return self.embed_target.weight
 
 
 @dataclass
 class RecurrentState:
-    """What is kept of translations under way: the decoder's state, each part `[layers, sentences, beams, d_model]`."""
+    """The decoder's state of each beam: `hidden` and `cell` are `[layers, sentences, beams, d_model]`."""
 
     source: EncodedSource
     hidden: Tensor
     cell: Tensor
 
     def reorder(self, origin: Tensor) -> None:
-        """See `translation.decoding.incremental.DecoderState`."""
+        """Implement `translation.decoding.incremental.DecoderState`."""
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
         self.hidden, self.cell = self.hidden[:, rows, origin], self.cell[:, rows, origin]
 
     def keep(self, sentences: Tensor) -> None:
-        """See `translation.decoding.incremental.DecoderState`."""
+        """Implement `translation.decoding.incremental.DecoderState`."""
         self.source = self.source.keep(sentences)
         self.hidden, self.cell = self.hidden[:, sentences], self.cell[:, sentences]
 
 
 class IncrementalRnn:
-    """An RNN encoder-decoder, position by position: each step gives the row that a whole pass would."""
+    """Decode with an RNN position by position: each step gives the row that a full pass would give."""
 
     def __init__(self, network: RecurrentTranslator) -> None:
         self.network = network
 
     @torch.no_grad()
     def start(self, source: Tensor, beams: int, limit: int) -> RecurrentState:  # noqa: ARG002 - its memory does not grow
-        """See `translation.decoding.incremental.IncrementalDecoder`."""
+        """Implement `translation.decoding.incremental.IncrementalDecoder`."""
         remembered, state = self.network.encode(source)
         hidden, cell = (each.unsqueeze(2).repeat(1, 1, beams, 1) for each in state)
         return RecurrentState(remembered, hidden, cell)
 
     @torch.no_grad()
     def step(self, state: RecurrentState, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """See `translation.decoding.incremental.IncrementalDecoder`."""
+        """Implement `translation.decoding.incremental.IncrementalDecoder`."""
         before = state.hidden.flatten(1, 2), state.cell.flatten(1, 2)
         decoded, weights, after = self.network.decode(tokens.reshape(-1, 1), before, state.source)
         state.hidden, state.cell = (each.view_as(state.hidden) for each in after)
@@ -263,7 +263,7 @@ class IncrementalRnn:
 
 
 def in_front(real: Tensor) -> Tensor:
-    """Of each row of `[rows, positions]`, the positions that are real, in their order, and behind them the others."""
+    """Return the positions of each row of `[rows, positions]`, real ones first, otherwise in their order."""
     return (~real).byte().argsort(dim=-1, stable=True)
 
 
@@ -272,17 +272,19 @@ def _moved(x: Tensor, order: Tensor) -> Tensor:
 
 
 def _lstm(config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: bool = False) -> nn.LSTM:
-    dropout = config.dropout if layers > 1 else 0.0  # torch drops between layers alone, and warns where there is one
+    dropout = (
+        config.dropout if layers > 1 else 0.0
+    )  # torch drops out between layers only, and warns if there is just one
     return nn.LSTM(config.d_model, hidden, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
 
 
 def _initialise(network: RecurrentTranslator) -> None:
-    """Matrices as Glorot and Bengio, biases 0 but 1 for the forget gate (Jozefowicz et al., ICML 2015)."""
+    """Initialise matrices as Glorot and Bengio, biases 0 but 1 for the forget gate (Jozefowicz et al., ICML 2015)."""
     for name, parameter in network.named_parameters():
         if name.endswith("pairwise"):
-            continue  # a chain begins with independent positions
+            continue  # zeros: at first, positions are independent
         if "embed" in name:
-            nn.init.uniform_(parameter, -FIRST_EMBEDDINGS, FIRST_EMBEDDINGS)
+            nn.init.uniform_(parameter, -EMBEDDING_RANGE, EMBEDDING_RANGE)
         elif parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter)
         else:

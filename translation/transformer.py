@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 Norm = Literal["post", "pre", "none"]
 PADDING = 0
-Weights = Tensor | None  # of attention: there are some when they were asked for
+Weights = Tensor | None  # of attention: None unless asked for
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
 ) -> tuple[Tensor, Weights]:
-    """Scaled dot-product attention, softmax(QK^T / sqrt(d_k)) V (eq. 1 of Vaswani et al.).
+    """Compute scaled dot-product attention, softmax(QK^T / sqrt(d_k)) V (eq. 1 of Vaswani et al.).
 
     `query` is `[..., queries, d_k]`, `key` `[..., keys, d_k]`, `value` `[..., keys, d_v]`; `mask` broadcasts to
     `[..., queries, keys]`. Returns the values `[..., queries, d_v]` and, on request, the weights
@@ -42,7 +42,7 @@ class MultiHeadAttention(nn.Module):
     `output_projection=False` leaves out W_O, as DTML does. Queries, keys and values share one packed weight.
     """
 
-    product = staticmethod(nn.functional.linear)  # a search has a quicker one
+    product = staticmethod(nn.functional.linear)  # incremental decoding sets a faster one
 
     def __init__(self, d_model: int, heads: int, *, output_projection: bool = True) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class MultiHeadAttention(nn.Module):
         self.project_output = nn.Linear(d_model, d_model) if output_projection else nn.Identity()
 
     def forward(self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """Self-attention over `x` `[..., positions, d_model]`; weights on request are `[..., heads, queries, keys]`.
+        """Attend from `x` `[..., positions, d_model]` to itself; weights on request are `[..., heads, queries, keys]`.
 
         `mask` broadcasts to `[..., queries, keys]` and holds for every head.
         """
@@ -61,16 +61,16 @@ class MultiHeadAttention(nn.Module):
         return self.mix(query, key, value, mask, need_weights=need_weights)
 
     def queries_keys_values(self, x: Tensor) -> Iterator[Tensor]:
-        """Of `x` `[..., positions, d_model]`, each `[..., heads, positions, d_k]`."""
+        """Project `x` `[..., positions, d_model]` to queries, keys and values, each `[..., heads, positions, d_k]`."""
         return self._heads(self.project_qkv(x), 3)
 
     def queries(self, x: Tensor) -> Tensor:
-        """As above, the queries alone: for attention over another sequence."""
+        """Project `x` to queries alone, to attend over another sequence."""
         weight, bias, width = self.project_qkv.weight, self.project_qkv.bias, x.shape[-1]
         return next(self._heads(self.product(x, weight[:width], bias[:width]), 1))
 
     def keys_values(self, memory: Tensor) -> Iterator[Tensor]:
-        """As above, the keys and the values alone: of the sequence that is attended to."""
+        """Project `memory`, the sequence that is attended to, to keys and values alone."""
         weight, bias, width = self.project_qkv.weight, self.project_qkv.bias, memory.shape[-1]
         return self._heads(self.product(memory, weight[width:], bias[width:]), 2)
 
@@ -103,7 +103,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """What surrounds every sub-layer (section 5.4 and 3.1 of Vaswani et al.).
+    """The residual connection around every sub-layer (sections 3.1 and 5.4 of Vaswani et al.).
 
     "post", as published, is LayerNorm(x + Dropout(Sublayer(x))); "pre" is x + Dropout(Sublayer(LayerNorm(x))); with
     "none" there is no LayerNorm.
@@ -116,12 +116,12 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def enter(self, x: Tensor) -> Tensor:
-        """What the sub-layer gets of `x`."""
+        """Return the sub-layer's input: `x`, normalised first in "pre"."""
         entered: Tensor = self.layer_norm(x) if self.norm == "pre" else x
         return entered
 
     def leave(self, x: Tensor, output: Tensor) -> Tensor:
-        """`x` and the sub-layer's output, added."""
+        """Return `x` plus the sub-layer's output, normalised after in "post"."""
         added: Tensor = x + self.dropout(output)
         return self.layer_norm(added) if self.norm == "post" else added
 
@@ -129,7 +129,7 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward, each with a residual (section 3.1 of Vaswani et al.).
 
-    `dropout` falls on the output of each sub-layer, `activation_dropout` between the two maps of the feed-forward.
+    `dropout` applies to the output of each sub-layer, `activation_dropout` between the two maps of the feed-forward.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """As the encoder's, with attention over the encoder's output, the memory, between the two sub-layers."""
+    """The encoder's layer with, between its sub-layers, attention over the encoder's output, the memory."""
 
     def __init__(self, d_model: int, heads: int, d_ff: int, *, norm: Norm = "post", dropout: float = 0.0) -> None:
         super().__init__()
@@ -176,13 +176,13 @@ class DecoderLayer(nn.Module):
         return self.attend_memory(x, attended, self.remember(memory), memory_mask, need_weights=need_weights)
 
     def remember(self, memory: Tensor) -> Tensor:
-        """Keys and values `[2, ..., heads, source positions, d_k]` of the memory `[..., source positions, d_model]`."""
+        """Project `memory` `[..., positions, d_model]` to keys and values `[2, ..., heads, positions, d_k]`."""
         return torch.stack(list(self.memory_attention.keys_values(memory)))
 
     def attend_memory(
         self, x: Tensor, attended: Tensor, remembered: Tensor, memory_mask: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """The layer after its self-attention, which gave `attended`."""
+        """Compute the rest of the layer from the output of its self-attention, `attended`."""
         x = self.around_attention.leave(x, attended)
         query = self.memory_attention.queries(self.around_memory_attention.enter(x))
         key, value = remembered
@@ -192,7 +192,7 @@ class DecoderLayer(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Of tokens, times sqrt(d_model), plus their positions' (sections 3.4 and 3.5 of Vaswani et al.)."""
+    """The sum of token embedding, times sqrt(d_model), and position embedding (sections 3.4, 3.5 of Vaswani et al.)."""
 
     def __init__(self, tokens: nn.Embedding, positions: nn.Embedding | None, dropout: float) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """`[...]` token numbers at `[...]` positions from 0 on, as `[..., d_model]`."""
+        """Embed token numbers `[...]` at positions `[...]`, from 0 on, as `[..., d_model]`."""
         width = self.tokens.embedding_dim
         placed = sinusoids(positions, width) if self.learned is None else self.learned(positions)
         embedded: Tensor = self.dropout(self.tokens(tokens) * math.sqrt(width) + placed)
@@ -209,7 +209,7 @@ class Embedding(nn.Module):
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """`[..., width]`: sin and cos of pos / 10000^(2i / width) by turns (section 3.5 of Vaswani et al.)."""
+    """Return `[..., width]`: alternating sin and cos of pos / 10000^(2i / width) (section 3.5 of Vaswani et al.)."""
     even = torch.arange(0, width, 2, device=positions.device)
     angles = positions.unsqueeze(-1) * torch.exp(even * (-math.log(10000.0) / width))
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
@@ -232,12 +232,12 @@ class TransformerConfig:
     shared_embeddings: bool = True  # of source and target, which then have one vocabulary
 
     def build(self) -> "Transformer":
-        """The network, with new weights."""
+        """Build the network with new weights."""
         return Transformer(self)
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder (figure 1 of Vaswani et al.); token 0 is padding, on either side, and changes nothing."""
+    """The encoder-decoder (figure 1 of Vaswani et al.); token 0 is padding, on either side, and changes no output."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class Transformer(nn.Module):
             nn.init.normal_(table.weight, std=width**-0.5)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Of `[sentences, source positions]` tokens the memory, and the mask of those who attend to it."""
+        """Encode `[sentences, source positions]` tokens; return the memory and the mask for attention over it."""
         real = source != PADDING
         mask = real.unsqueeze(-2)
         x = self.embed_source(source, positions_of(real))
@@ -269,9 +269,9 @@ class Transformer(nn.Module):
         return self.encoder_norm(x), mask
 
     def forward(self, source: Tensor, target: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """What each of `[sentences, target positions]` tokens leads to, seeing none after it; see `logits`.
+        """Decode `[sentences, target positions]` tokens, each seeing none after it, to `[..., d_model]`; see `logits`.
 
-        Weights on request are the last layer's over the source, the heads' mean: `[sentences, target positions,
+        Weights on request are the last layer's over the source, averaged over heads: `[sentences, target positions,
         source positions]`.
         """
         memory, memory_mask = self.encode(source)
@@ -285,15 +285,15 @@ class Transformer(nn.Module):
         return self.decoder_norm(x), None if weights is None else weights.mean(dim=-3)
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """Of `[..., d_model]` the scores of every next token, `[..., target vocabulary]`: the embedding is the map."""
+        """Map `[..., d_model]` to scores of the next token, `[..., target vocabulary]`, by the embedding itself."""
         return decoded @ self.output_weight.T
 
     @property
     def output_weight(self) -> Tensor:
-        """`[target vocabulary, d_model]`."""
+        """Return the output layer's weight `[target vocabulary, d_model]`: the embedding of target tokens."""
         return self.embed_target.tokens.weight
 
 
 def positions_of(real: Tensor) -> Tensor:
-    """Positions from 0 on, counted from the first real token: padding in front moves nothing."""
+    """Return positions from 0 on, counted from the first real token: padding in front changes none."""
     return (real.cumsum(dim=-1) - 1).clamp(min=0)

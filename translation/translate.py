@@ -10,16 +10,16 @@ from translation.decoding.beam_search import Hypothesis, Search, search
 from translation.models import Model
 from translation.scoring import is_unspaced
 
-MAX_PIECES = 150  # pieces that are translated at once: longer texts are cut at the ends of sentences
+MAX_PIECES = 150  # of a text translated at once: longer ones are cut at the ends of sentences
 SENTENCE_END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
 
 
 @dataclass(frozen=True)
 class Translation:
-    """A text in the other language, the n best where they were asked for, and what is odd about the text.
+    """The best translation of a text, the n best, and a warning if the text seems to be in the target language.
 
     `score` is the log probability of the pieces divided by the length penalty, 0 for an empty text. `attention` on
-    request is of each part of the text: its source pieces, its target pieces, and the weights between them.
+    request has, for each part of the text, its source pieces, its target pieces, and the weights between them.
     """
 
     text: str
@@ -36,10 +36,10 @@ def translate(
     *,
     report: Callable[[int], object] | None = None,
 ) -> list[Translation]:
-    """Translate texts of any length, in their order; longer ones than `MAX_PIECES` pieces part by part.
+    """Translate texts of any length, in order; one of more than `MAX_PIECES` pieces is translated part by part.
 
-    An empty text is translated by an empty one. The n best of a text of several parts are those of its parts, paired
-    by rank.
+    The translation of an empty text is empty. The n best of a text of several parts join the parts' n best by rank.
+    `report` is called with the number of parts that were done since its last call.
     """
     parts = [_parts(model, text) for text in texts]
     rows = [row for each in parts for row in each]
@@ -48,7 +48,7 @@ def translate(
 
 
 def _parts(model: Model, text: str) -> list[list[int]]:
-    """The pieces of a text, cut at the ends of sentences, or anywhere, where they are too many."""
+    """Return the pieces of a text; too many are cut at the ends of sentences, or anywhere in too long a sentence."""
     whole = model.source.encode(text)
     if len(whole) <= MAX_PIECES:
         return [whole]

@@ -1,1 +1,1 @@
-"""From text to batches: corpora, subwords, language identification."""
+"""Turn text into batches: corpora, subwords, language identification."""

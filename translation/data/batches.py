@@ -1,4 +1,4 @@
-"""Batches of sentences of nearly one length, so that little of what a network computes is padding."""
+"""Group sentences of similar length into batches, so that little of what a network computes is padding."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,9 +16,9 @@ from translation.errors import UsageError
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Token numbers (int64) of some pairs; a source ends with END, `target_output` is what follows `target_input`.
+    """Token numbers (int64) of some pairs; `target_output` is `target_input` moved by one position.
 
-    `target_input` begins with BEGIN and has no END, `target_output` ends with END and has no BEGIN. PAD fills a row.
+    `source` and `target_output` end with END, `target_input` begins with BEGIN. Rows are filled up with PAD.
     """
 
     source: Int[Tensor, "sentences source"]
@@ -27,18 +27,18 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """How many tokens there are to predict, END among them."""
+        """Count the tokens to predict, END among them."""
         return int((self.target_output != PAD).sum())
 
 
 def batch_indices(
     examples: Examples, tokens: int, generator: torch.Generator | None
 ) -> list[Int[ndarray, " sentences"]]:
-    """The examples of each batch of an epoch, as their numbers.
+    """Return the indices of the examples of each batch of an epoch.
 
     Sentences x longest side, BEGIN or END counted, is at most `tokens`; a longer example is a batch of its own.
-    With a generator, examples of the same lengths are shuffled, and so are the batches; without, they come from short
-    to long. The same generator state gives the same order, so a training goes on in the middle of an epoch.
+    With a generator, examples of equal lengths are shuffled, and so are the batches; without, they come from short
+    to long. The same generator state gives the same order, so a training can resume in the middle of an epoch.
     """
     if tokens < 1:
         raise UsageError(f"a batch has 1 token or more, not {tokens}")
@@ -54,7 +54,7 @@ def batch_indices(
 
 
 def _bounds(longest: list[int], tokens: int) -> list[int]:
-    """Where each batch starts, and the end, of rows whose longer sides are so long."""
+    """Return where each batch starts, and the end, from the longer side of each row."""
     bounds = [0]
     while (start := bounds[-1]) < len(longest):
         stop, width = start + 1, longest[start]
@@ -66,7 +66,7 @@ def _bounds(longest: list[int], tokens: int) -> list[int]:
 
 
 def batch_of(examples: Examples, indices: Int[ndarray, " sentences"]) -> Batch:
-    """The batch of these examples; PAD comes behind the tokens."""
+    """Return the batch of these examples."""
     return Batch(
         source=_padded(examples.source, indices, end=True),
         target_input=_padded(examples.target, indices, begin=True),
@@ -77,11 +77,11 @@ def batch_of(examples: Examples, indices: Int[ndarray, " sentences"]) -> Batch:
 def _padded(
     sentences: Sentences, indices: Int[ndarray, " sentences"], *, begin: bool = False, end: bool = False
 ) -> Int[Tensor, "sentences positions"]:
-    """Rows of tokens with BEGIN before or END behind them, filled with PAD."""
+    """Return rows of tokens with BEGIN before or END behind them, filled up with PAD."""
     starts = sentences.starts[indices]
     lengths = sentences.starts[indices + 1] - starts
     width = int(lengths.max()) + begin + end
-    # Of each position among a row's own tokens.
+    # The index of each position among its row's own tokens.
     places = np.broadcast_to(np.arange(width) - begin, (len(indices), width))
     is_token: Bool[ndarray, "sentences positions"] = (places >= 0) & (places < lengths[:, None])
     rows = np.full((len(indices), width), PAD, dtype=np.int64)

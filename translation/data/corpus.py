@@ -1,4 +1,4 @@
-"""Sentences and their translations: read from files line by line, judged, and kept as token numbers."""
+"""Read parallel text from files, drop unfit pairs, and encode the others as token numbers."""
 
 import gzip
 import hashlib
@@ -20,7 +20,7 @@ from translation.errors import TranslationError, UsageError
 
 GZIP = b"\x1f\x8b"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-CHUNK = 4096  # pairs that are encoded at once
+CHUNK = 4096  # pairs encoded at once
 Pair = tuple[str, str]
 
 
@@ -28,8 +28,8 @@ Pair = tuple[str, str]
 class Corpus:
     """Parallel text: two files whose lines translate each other, or one file with a tab between its columns.
 
-    Files are UTF-8, plain or gzip (known by their first bytes, not their names). Without `target`, `source` is the
-    table, and `columns` are the places of the two texts in it, from 0 on.
+    Files are UTF-8, plain or gzip (told by their first bytes, not their names). Without `target`, `source` is a table
+    and `columns` are the indices of its two texts, from 0 on.
     """
 
     source: Path
@@ -39,13 +39,13 @@ class Corpus:
 
     def __post_init__(self) -> None:
         if self.target is None and (min(self.columns) < 0 or self.columns[0] == self.columns[1]):
-            raise UsageError(f"columns are two different places from 0 on, not {self.columns}")
+            raise UsageError(f"columns must be two different numbers from 0 on, not {self.columns}")
 
     def pairs(self) -> Iterator[Pair]:
-        """Each sentence with its translation, in the files' order; no file is ever whole in memory.
+        """Yield each sentence with its translation, in the files' order, without loading a whole file.
 
-        Raises UsageError for files that are missing, empty, of unequal length (after their last line) or not UTF-8,
-        and for a row without the columns; TranslationError for a damaged gzip file.
+        Raises UsageError for files that are missing, empty, not UTF-8 or (after the last line) of unequal length, and
+        for a row without the columns; TranslationError for a damaged gzip file.
         """
         return self._rows(self.source) if self.target is None else _matched(self.source, self.target)
 
@@ -88,7 +88,7 @@ def _unequal(source: Path, sources: int, target: Path, targets: int) -> UsageErr
 
 
 def lines_of(file: Path) -> Iterator[str]:
-    """The lines of a UTF-8 text, plain or gzip; "\\n" and "\\r\\n" end a line, no other character does."""
+    """Yield the lines of a UTF-8 text, plain or gzip; only "\\n" and "\\r\\n" end a line."""
     try:
         with file.open("rb") as start:
             is_gzip = start.read(2) == GZIP
@@ -97,7 +97,7 @@ def lines_of(file: Path) -> Iterator[str]:
                 text = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
                 yield _decoded(text.removesuffix(b"\n").removesuffix(b"\r"), file, number)
     except FileNotFoundError as error:
-        raise UsageError(f"{file} is not there: check the path") from error
+        raise UsageError(f"{file} does not exist: check the path") from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TranslationError(f"{file} is damaged or cut short ({error}): restore it") from error
     except OSError as error:
@@ -115,10 +115,9 @@ def _decoded(line: bytes, file: Path, number: int) -> str:
 
 
 def check_languages(corpus: Corpus, source_language: str, target_language: str) -> None:
-    """Raise UsageError when a file is named as the other side's language, as train.de.txt.gz for English.
+    """Raise UsageError if a file's name has the code of the other side's language, as train.de.txt.gz for English.
 
-    A language in a name is a part between dots that is its code; names without one are believed. One table holds
-    both languages, so its name says nothing.
+    A code counts if it stands between dots; names without one pass, and so does a table, which holds both languages.
     """
     if corpus.target is None or source_language.lower() == target_language.lower():
         return
@@ -133,11 +132,11 @@ def check_languages(corpus: Corpus, source_language: str, target_language: str) 
 
 @dataclass(frozen=True)
 class Rules:
-    """Which pairs are fit to learn from.
+    """The rules by which pairs are dropped from a corpus.
 
-    `longest` is the most pieces of either side; `ratio` the most of (longer + 1) / (shorter + 1), in pieces;
-    `drop_repeated` drops a pair that came before, both sides alike; `drop_same` one whose sides are the same text.
-    The last is off unless asked for: names, numbers and titles are rightly the same in two languages.
+    `longest` is the limit of pieces of either side; `ratio` that of (longer + 1) / (shorter + 1), in pieces;
+    `drop_repeated` drops a pair that came before; `drop_same` a pair whose two sides are the same text. This is off
+    by default: names, numbers and titles may well be the same in two languages.
     """
 
     longest: int = 200
@@ -147,7 +146,7 @@ class Rules:
 
     def __post_init__(self) -> None:
         if self.longest < 1 or self.ratio < 1:
-            raise UsageError(f"longest and ratio are 1 or more, not {self.longest} and {self.ratio}")
+            raise UsageError(f"longest and ratio must be 1 or more, not {self.longest} and {self.ratio}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +166,7 @@ class Sentences:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Pairs to learn from as token numbers without BEGIN and END, and how many pairs were dropped for which reason."""
+    """Pairs as token numbers without BEGIN and END, and how many others were dropped for which reason."""
 
     source: Sentences
     target: Sentences
@@ -181,21 +180,21 @@ class Examples:
 
     @property
     def kept(self) -> int:
-        """How many pairs there are."""
+        """Count the pairs."""
         return len(self)
 
     @property
     def source_lengths(self) -> Int[ndarray, " pairs"]:
-        """Pieces of each source."""
+        """Return the number of pieces of each source."""
         return np.diff(self.source.starts)
 
     @property
     def target_lengths(self) -> Int[ndarray, " pairs"]:
-        """Pieces of each target."""
+        """Return the number of pieces of each target."""
         return np.diff(self.target.starts)
 
     def summary(self) -> str:
-        """One line: what was kept and what was dropped."""
+        """Return a line that says how many pairs were kept and dropped."""
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.dropped.items()))
         kept = f"{self.kept:,} of {self.kept + sum(self.dropped.values()):,} pairs kept"
         return f"{kept}; dropped: {reasons}" if reasons else kept
@@ -205,28 +204,28 @@ Encoded = tuple["array[int]", "array[int]"]
 
 
 def clean(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules) -> Examples:
-    """The pairs that the rules keep, in memory: about 4 bytes a piece.
+    """Encode the pairs that the rules keep, in memory: about 4 bytes a piece.
 
-    Raises UsageError when none is kept.
+    Raises UsageError if none is kept.
     """
     return next(shards(pairs, source, target, rules, sys.maxsize))
 
 
 def shards(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules, size: int) -> Iterator[Examples]:
-    """As `clean`, at most `size` pairs at a time, for corpora larger than memory.
+    """Yield what `clean` returns at most `size` pairs at a time, for corpora larger than memory.
 
-    Repeated pairs are found over the whole stream by 64-bit hashes, about 80 bytes a pair: without `drop_repeated`
-    nothing grows. `dropped` counts what was dropped since the shard before; none is empty.
+    Repeated pairs are found over the whole stream by 64-bit hashes, about 80 bytes a pair; without `drop_repeated`
+    memory is constant. `dropped` counts the pairs dropped since the last shard. No shard is empty.
     """
     if size < 1:
-        raise UsageError(f"a shard has 1 or more pairs, not {size}")
+        raise UsageError(f"a shard must have 1 pair or more, not {size}")
     stream, seen, dropped = iter(pairs), set[bytes](), Counter[str]()
     waiting: list[Encoded] = []
     has_some = False
     while chunk := list(islice(stream, CHUNK)):
         waiting += _kept(chunk, source, target, rules, seen, dropped)
         has_some = has_some or bool(waiting)
-        while len(waiting) > size:  # not at `size`: what is dropped after the last pair belongs to its shard
+        while len(waiting) > size:  # not >=: pairs dropped after the shard's last one count to it
             yield _examples(waiting[:size], dropped)
             waiting = waiting[size:]
             dropped.clear()
@@ -250,7 +249,7 @@ def _kept(
 
 
 def _reason(pair: Pair, source: int, target: int, rules: Rules, seen: set[bytes]) -> str | None:
-    """Why a pair with so many pieces is dropped, if it is."""
+    """Return why a pair with so many pieces is dropped, or None if it is kept."""
     shorter, longer = sorted((source, target))
     if not shorter:
         return "empty"

@@ -1,4 +1,4 @@
-"""A corpus made ready once: its tokenizers and its pairs as numbers in files, which need not fit the memory."""
+"""Encode a recipe's corpus once, into files that are memory-mapped: the corpus may be larger than memory."""
 
 import hashlib
 import json
@@ -18,14 +18,14 @@ from translation.models import SOURCE, TARGET, size_for
 from translation.recipes import Recipe
 
 NOTES, SIDES = "corpus.json", ("source", "target")
-SHARD = 500_000  # pairs in memory at a time
-EVERYTHING = Rules(longest=100_000, ratio=100_000.0, drop_repeated=False)  # of a validation set, which is judged whole
+SHARD = 500_000  # pairs in memory at once
+EVERYTHING = Rules(longest=100_000, ratio=100_000.0, drop_repeated=False)  # the validation set is scored whole
 READ_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class CachedCorpus:
-    """What a training reads."""
+    """The tokenizers and encoded pairs of a recipe, and the size of network that suits them."""
 
     size: str
     source: Tokenizer
@@ -36,22 +36,22 @@ class CachedCorpus:
 
 
 def cache_corpus(recipe: Recipe, folder: Path) -> CachedCorpus:
-    """Train the tokenizers and encode the corpora into `folder`, unless it holds those of the same files and words.
+    """Train the tokenizers and encode the corpora into `folder`, unless it already holds those of the same recipe.
 
-    Raises UsageError for corpora that cannot be meant; see `translation.data.corpus`.
+    Raises UsageError for corpora that cannot be used; see `translation.data.corpus`.
     """
     for corpus in (recipe.train, recipe.validation, *recipe.tests.values()):
         check_languages(corpus, recipe.source_language, recipe.target_language)
-    for corpus in (recipe.validation, *recipe.tests.values()):  # what is wrong with them is known before the training
+    for corpus in (recipe.validation, *recipe.tests.values()):  # their mistakes must show before the training
         deque(corpus.pairs(), maxlen=0)
     corpus_hash = hash_of(recipe.train, recipe.validation)
     key = json.dumps([corpus_hash, recipe.size, recipe.vocabulary, recipe.joint, asdict(recipe.rules)])
     notes = _notes(folder)
     if notes.get("key") != key:
         notes = _write_cache(recipe, folder) | {"key": key}
-        said = json.dumps(notes)
-        sync(folder)  # before the notes say that it is there
-        write_whole(folder / NOTES, lambda partial: partial.write_text(said))
+        written = json.dumps(notes)
+        sync(folder)  # before the notes that describe it
+        write_whole(folder / NOTES, lambda partial: partial.write_text(written))
     source = Tokenizer.load(folder / SOURCE)
     target = source if recipe.joint else Tokenizer.load(folder / TARGET)
     training, validation = (_examples(folder, name, notes[name]) for name in ("train", "validation"))
@@ -59,7 +59,7 @@ def cache_corpus(recipe: Recipe, folder: Path) -> CachedCorpus:
 
 
 def _notes(folder: Path) -> dict[str, Any]:
-    """What was told of the folder; nothing where it was cut short, as then nothing in it is to be relied on."""
+    """Read the notes of a folder; empty if they are missing or cut short, as then none of its files is reliable."""
     file = folder / NOTES
     try:
         return dict(json.loads(file.read_text())) if file.exists() else {}
@@ -68,7 +68,7 @@ def _notes(folder: Path) -> dict[str, Any]:
 
 
 def _write_cache(recipe: Recipe, folder: Path) -> dict[str, Any]:
-    """Write everything; the size and what was dropped of each corpus."""
+    """Write tokenizers and pairs; return the size, and how many pairs of each corpus were dropped for which reason."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / NOTES).unlink(missing_ok=True)
     size = recipe.size or size_for(sum(1 for _ in recipe.train.pairs()))
@@ -90,7 +90,7 @@ def _write_cache(recipe: Recipe, folder: Path) -> dict[str, Any]:
 
 
 def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]:
-    """Write the pairs of all shards into two files a side; what was dropped."""
+    """Write the pairs of all shards into two files a side; return how many were dropped for which reason."""
     dropped: Counter[str] = Counter()
     files = [_files(folder, name, side) for side in SIDES]
     ends = [0, 0]
@@ -121,7 +121,7 @@ def _files(folder: Path, name: str, side: str) -> tuple[Path, Path]:
 
 
 def hash_of(*corpora: Corpus) -> str:
-    """The SHA-256 of the files' bytes; raises what reading the first line of each would."""
+    """Return the SHA-256 of the files' bytes; raises what reading the first line of each does."""
     digest = hashlib.sha256()
     for corpus in corpora:
         for file in (corpus.source, corpus.target):

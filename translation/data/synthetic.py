@@ -1,9 +1,9 @@
-"""A made pair of languages for trying things out: `xa` puts words in a row, `xb` bends them and puts the verb last.
+"""Generate parallel text of two invented languages: `xa` does not inflect, `xb` inflects and puts the verb last.
 
-What must be learned is not in the words. Adjectives and articles of xb end by the gender of their noun, the object's
-article has a case, verbs end by tense and the number of their subject. A negation stands in two places. Adjectives
-come before the noun, adverbs and subordinate clauses before everything. Some verbs have a prefix, which leaves them in
-a main clause and joins them in a subordinate one. No two readings of a sentence of xa differ in xb.
+Words alone do not suffice to translate. In xb, adjectives and articles agree with the gender of their noun, the
+object's article has a case, verbs inflect for tense and number, and a negation has two parts. Adjectives precede the
+noun; adverbs and subordinate clauses precede everything. Some verbs have a prefix that is separate in a main clause.
+Each sentence of xa has one translation.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from translation.data.corpus import Pair
 from translation.errors import UsageError
 
-LANGUAGES = ("xa", "xb")  # codes that ISO 639 gives to no language
+LANGUAGES = ("xa", "xb")  # codes of no language in ISO 639
 TRAIN, VALIDATION, TEST = 4000, 200, 200
 
 Word = TypeVar("Word")
@@ -25,8 +25,8 @@ def _words(table: str) -> list[tuple[str, ...]]:
     return [tuple(entry.split("/")) for entry in table.split()]
 
 
-# Each entry: the word of xa, the stem of xb, and the gender of a noun (o, i, u), the prefix of a verb that has one, or
-# the number of a pronoun.
+# Each entry is the word of xa, the stem of xb, and a noun's gender (o, i, u), a verb's prefix if it has one, or a
+# pronoun's number.
 NOUNS = _words("""
     bano/dorsk/o lume/velt/i sarto/prin/u tiko/gram/o meral/hust/u poska/lind/i veno/tarm/o gulda/skir/u
     nirra/blef/i fanto/morg/o ruvel/snit/u kesto/jarl/i dalmo/brut/o wira/fenk/u zolpa/trest/i hando/kvam/o
@@ -54,13 +54,13 @@ class Phrase:
 
 
 class SentenceGenerator:
-    """Draws meanings by a seed and says each in both languages."""
+    """A generator of sentences in both languages, from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
 
     def sentence(self) -> Pair:
-        """A main clause, and for three in ten a subordinate one: behind in xa, in front in xb."""
+        """Return a main clause, three times in ten with a subordinate one: behind it in xa, before it in xb."""
         xa, xb = self.clause(main=True)
         if not self.happens(0.3):
             return xa, xb
@@ -68,7 +68,7 @@ class SentenceGenerator:
         return f"{xa} {joins_xa} {other_xa}", f"{joins_xb} {other_xb} {xb}"
 
     def clause(self, *, main: bool) -> Pair:
-        """Subject, verb, object, adverb in xa; adverb, subject, object, verb in xb."""
+        """Return a clause: subject, verb, object, adverb in xa; adverb, subject, object, verb in xb."""
         subject, thing = self.subject(), self.noun_phrase(is_object=True)
         (verb, stem, prefix), (particle, tense) = self.one_of(VERBS), self.one_of(TENSES)
         adverb = self.one_of(ADVERBS) if self.happens(0.3) else ("", "")
@@ -77,17 +77,17 @@ class SentenceGenerator:
         apart, joined = (prefix, "") if main else ("", prefix)
         xa = (subject.xa, no, particle, verb, thing.xa, adverb[0])
         xb = (adverb[1], subject.xb, apart, not_first, thing.xb, joined + stem + ending, not_last)
-        return _spoken(xa), _spoken(xb)
+        return _sentence(xa), _sentence(xb)
 
     def subject(self) -> Phrase:
-        """A pronoun or a noun with what belongs to it."""
+        """Return a pronoun or a noun phrase."""
         if not self.happens(0.3):
             return self.noun_phrase(is_object=False)
         xa, xb, number = self.one_of(PRONOUNS)
         return Phrase(xa, xb, number == "many")
 
     def noun_phrase(self, *, is_object: bool) -> Phrase:
-        """Article, number, noun, adjective in xa; article, number, adjective, noun in xb, which agree."""
+        """Return article, number, noun, adjective in xa; article, number, adjective, noun in xb, which agree."""
         (noun, stem, gender), many = self.one_of(NOUNS), self.happens(0.4)
         number = self.one_of(NUMBERS) if many and self.happens(0.5) else ("", "")
         adjective, bent = self.one_of(ADJECTIVES) if self.happens(0.4) else ("", "")
@@ -96,33 +96,33 @@ class SentenceGenerator:
         bent_article = ("d" if article == "la" else "en") + ending + ("m" if is_object else "")
         xa = (article, number[0], noun + ("ri" if many else ""), adjective)
         xb = (bent_article, number[1], bent and bent + ending, stem + ("er" if many else ""))
-        return Phrase(_spoken(xa), _spoken(xb), many)
+        return Phrase(_sentence(xa), _sentence(xb), many)
 
     def one_of(self, words: Sequence[Word]) -> Word:
-        """One of these, all equally likely."""
+        """Return one of `words`, all equally likely."""
         return words[int(self.random.integers(len(words)))]
 
     def happens(self, chance: float) -> bool:
-        """Whether something of this chance, 0 to 1, comes true."""
+        """Return True with probability `chance`, 0 to 1."""
         return bool(self.random.random() < chance)
 
 
-def _spoken(words: Sequence[str]) -> str:
+def _sentence(words: Sequence[str]) -> str:
     return " ".join(word for word in words if word)
 
 
 def made_pairs(count: int, seed: int) -> list[Pair]:
-    """So many sentences of xa with their translations into xb; no sentence comes twice, a seed gives the same ones."""
+    """Return `count` different sentences of xa with their translations into xb; a seed gives the same ones."""
     if count < 0:
-        raise UsageError(f"{count} sentences cannot be made: ask for 0 or more")
-    speaker, pairs = SentenceGenerator(seed), dict[str, str]()
+        raise UsageError(f"cannot make {count} sentences: ask for 0 or more")
+    generator, pairs = SentenceGenerator(seed), dict[str, str]()
     while len(pairs) < count:
-        source, target = speaker.sentence()
+        source, target = generator.sentence()
         pairs[source] = target
     return list(pairs.items())
 
 
 def demo_corpus(seed: int) -> tuple[list[Pair], list[Pair], list[Pair]]:
-    """Pairs for training, validation and test, which share no sentence of xa."""
+    """Return pairs for training, validation and test, which share no sentence of xa."""
     pairs = made_pairs(TRAIN + VALIDATION + TEST, seed)
     return pairs[:TRAIN], pairs[TRAIN : TRAIN + VALIDATION], pairs[TRAIN + VALIDATION :]

@@ -1,4 +1,4 @@
-"""Text as numbers: one SentencePiece vocabulary, learned from a corpus, kept in one file.
+"""Encode text as token numbers with a SentencePiece vocabulary that is learned from a corpus.
 
 Pieces are learned by byte-pair encoding (Sennrich et al., ACL 2016); a character that has no piece of its own is
 spelled in bytes, so no text is unknown. Text is composed (Unicode NFC, so that a Korean syllable or an accented
@@ -20,19 +20,19 @@ from translation.atomic_files import write_whole
 from translation.errors import TranslationError, UsageError
 
 PAD, UNKNOWN, BEGIN, END = 0, 1, 2, 3
-SPECIAL = 4  # tokens below it stand for no text
+SPECIAL = 4  # tokens below it are not text
 BYTES = 256
-SMALLEST = 300  # pieces of a vocabulary: the special ones, the bytes and a few more
-MOST_LINES = 1_000_000  # more teach no better pieces
-LONGEST_PART = 1000  # characters: SentencePiece passes over lines of more than 4192 bytes
-UNREADABLE = dict.fromkeys(map(ord, "\n\x00\u2581\u2585"), " ")  # to SentencePiece, spaces or no text at all
+SMALLEST = 300  # vocabulary: the special pieces, the bytes and a few more
+MAX_LINES = 1_000_000  # more give no better pieces
+LONGEST_PART = 1000  # characters: SentencePiece skips lines of more than 4192 bytes
+UNREADABLE = dict.fromkeys(map(ord, "\n\x00\u2581\u2585"), " ")  # SentencePiece takes these for spaces or for no text
 
 
 class Tokenizer:
-    """A vocabulary: text to token numbers and back.
+    """A vocabulary, which maps text to token numbers and back.
 
-    `decode(encode(text))` is `text` when it is composed (NFC), has one space between words and none around them, and
-    holds no U+2581, by which SentencePiece writes a space. A lone surrogate, which is no text, becomes "?".
+    `decode(encode(text))` is `text` if it is composed (NFC), has single spaces between words and none around them, and
+    no U+2581, which SentencePiece writes for a space. A lone surrogate, which is no text, becomes "?".
     """
 
     def __init__(self, model: bytes) -> None:
@@ -45,14 +45,13 @@ class Tokenizer:
     def train(cls, lines: Iterable[str], size: int) -> "Tokenizer":
         """Learn at most `size` pieces from lines of text; the same lines give the same vocabulary.
 
-        A small corpus gives fewer: as many as it holds. Of more than `MOST_LINES` lines as many are drawn, evenly
-        over the stream. Where single characters would take more than half of the vocabulary (Chinese, a small
-        Korean one), the rarest are left to their bytes.
-        Raises UsageError for a `size` under `SMALLEST` and for lines without a character.
+        A small corpus gives fewer pieces. Of more than `MAX_LINES` lines a sample of `MAX_LINES` is used. If single
+        characters would take more than half of the vocabulary (Chinese, a small Korean one), the rarest are spelled
+        in bytes. Raises UsageError for a `size` below `SMALLEST` and for lines without a character.
         """
         if size < SMALLEST:
-            raise UsageError(f"a vocabulary has at least {SMALLEST} pieces, not {size}: raise its size")
-        drawn = [_composed(line).translate(UNREADABLE) for line in _drawn(lines, MOST_LINES)]
+            raise UsageError(f"a vocabulary needs at least {SMALLEST} pieces, not {size}: raise its size")
+        drawn = [_composed(line).translate(UNREADABLE) for line in _drawn(lines, MAX_LINES)]
         counts: Counter[str] = Counter()
         for line in drawn:
             counts.update(line)
@@ -64,7 +63,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, file: Path) -> "Tokenizer":
-        """Read what `save` wrote; raises TranslationError when the file is missing, broken or another program's."""
+        """Read what `save` wrote; raises TranslationError if the file is missing, damaged or not by `save`."""
         try:
             model = file.read_bytes()
         except OSError as error:
@@ -79,33 +78,35 @@ class Tokenizer:
         processor = tokenizer._processor
         special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
         if special != (PAD, UNKNOWN, BEGIN, END):
-            raise TranslationError(f"{file} numbers its special tokens {special}, not as this program does: train anew")
+            raise TranslationError(
+                f"{file} numbers its special tokens {special}, not {(PAD, UNKNOWN, BEGIN, END)}: train again"
+            )
         return tokenizer
 
     def save(self, file: Path) -> None:
-        """Write the vocabulary, whole or not at all; SentencePiece's own tools read it too."""
+        """Write the vocabulary atomically; SentencePiece's own tools read it too."""
         write_whole(file, lambda partial: partial.write_bytes(self._model))
 
     def encode(self, text: str) -> list[int]:
-        """The pieces of a text, without BEGIN and END."""
+        """Return the token numbers of a text, without BEGIN and END."""
         tokens: list[int] = self._processor.encode(_composed(text))
         return tokens
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `encode`, of many texts at once, on all cores."""
+        """Encode many texts at once, on all cores."""
         tokens: list[list[int]] = self._processor.encode([_composed(text) for text in texts])
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of pieces; PAD, BEGIN and END are passed over wherever they are.
+        """Return the text of token numbers; PAD, BEGIN and END are skipped.
 
-        Raises IndexError for a number that is not of this vocabulary.
+        Raises IndexError for a number outside of the vocabulary.
         """
         text: str = self._processor.decode([int(token) for token in tokens if token not in {PAD, BEGIN, END}])
         return text
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
-        """Each token as it is written: `▁` is the space before a word, `<0xE2>` a byte, `</s>` END."""
+        """Return the piece of each token as written: `▁` is the space before a word, `<0xE2>` a byte, `</s>` END."""
         names: list[str] = self._processor.id_to_piece([int(token) for token in tokens])
         return names
 
@@ -120,7 +121,7 @@ def _composed(text: str) -> str:
 
 
 def _drawn(lines: Iterable[str], most: int) -> list[str]:
-    """All lines, or `most` of them, each as likely as any other (reservoir sampling, Vitter 1985, algorithm R)."""
+    """Return all lines, or a uniform sample of `most` (reservoir sampling, Vitter 1985, algorithm R)."""
     drawn: list[str] = []
     draw = random.Random(0)  # noqa: S311 - the same lines give the same vocabulary
     for number, line in enumerate(lines):
@@ -132,7 +133,7 @@ def _drawn(lines: Iterable[str], most: int) -> list[str]:
 
 
 def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> bytes:
-    """The model that SentencePiece learns from the lines, in its own format."""
+    """Return the model that SentencePiece learns from the lines, in its own format."""
 
     def parts() -> Iterator[str]:
         for line in lines:

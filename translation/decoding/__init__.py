@@ -1,1 +1,1 @@
-"""Search for the best translation."""
+"""Search for the best translation, position by position."""

@@ -1,7 +1,7 @@
-"""Translations under way: what a search asks of a network, and the Transformer's answer, with its keys and values kept.
+"""Decode position by position: the interface that a search needs, and the Transformer's, with a key-value cache.
 
-A step costs one position of each beam, however many came before: keys and values are written once. What is known of the
-source is kept once a sentence, for all its beams.
+A step costs one position of each beam, however many came before: keys and values are computed once. Those of the source
+are stored once a sentence, for all its beams.
 """
 
 import copy
@@ -17,21 +17,21 @@ from translation.transformer import DecoderLayer, FeedForward, MultiHeadAttentio
 ONEDNN = torch.backends.mkldnn.is_available() and all(
     hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight")
 )
-FIRST_ROOM = 16  # positions; it doubles when it is full: to take memory for all at once is slow
+FIRST_CAPACITY = 16  # positions; doubled when full: to allocate memory for all at once is slow
 
 
 class DecoderState(Protocol):
-    """What a network keeps of `[sentences, beams]` translations under way."""
+    """A network's state of `[sentences, beams]` unfinished translations."""
 
     def reorder(self, origin: Tensor) -> None:
-        """Let each beam go on from the beam `origin` `[sentences, beams]` of its sentence."""
+        """Continue each beam from the beam `origin` `[sentences, beams]` of its sentence."""
 
     def keep(self, sentences: Tensor) -> None:
-        """Go on with these sentences `[kept]` alone."""
+        """Drop all sentences but these `[kept]`."""
 
 
 class IncrementalDecoder(Protocol):
-    """A network that translates position by position."""
+    """The interface of a network that decodes position by position."""
 
     def start(self, source: Tensor, beams: int, limit: int) -> Any:
         """Encode `[sentences, source positions]` tokens, padded with 0 on either side, and return a `DecoderState`.
@@ -40,7 +40,7 @@ class IncrementalDecoder(Protocol):
         """
 
     def step(self, state: Any, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """Append `[sentences, beams]` tokens; return scores of the next, and attention to the source on request.
+        """Append tokens `[sentences, beams]`; return scores of the next, and attention over the source on request.
 
         The scores are `[sentences, beams, target vocabulary]`, the weights `[sentences, beams, source positions]`.
         """
@@ -48,73 +48,73 @@ class IncrementalDecoder(Protocol):
 
 @dataclass
 class KeyValueCache:
-    """The Transformer's state; `length` positions are written.
+    """The Transformer's state: keys and values of `length` positions.
 
-    Keys and values stay where they were written: each beam attends to all that its sentence's beams have written, under
-    a mask that shows it its own past. To go on from another beam is then to copy a row of the mask.
+    They never move: each beam attends to those of all beams of its sentence, under a mask of its own past. To continue
+    from another beam is then to copy a row of the mask.
     """
 
     memory: list[Tensor]  # of each layer, [2, sentences, heads, source positions, d_k]
     memory_mask: Tensor  # [sentences, 1, source positions]
-    own: list[Tensor]  # of each layer, [2, sentences, heads, room, beams, d_k]
-    past: Tensor  # [sentences, beams, limit, beams]: whether a beam goes on from what another wrote
+    own: list[Tensor]  # of each layer, [2, sentences, heads, capacity, beams, d_k]
+    past: Tensor  # [sentences, beams, limit, beams]: whether a position of a beam is in another's past
     length: int = 0
 
     def reorder(self, origin: Tensor) -> None:
-        """See `DecoderState`."""
+        """Implement `DecoderState`."""
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
         self.past[:, :, : self.length] = self.past[rows, origin, : self.length]
 
     def keep(self, sentences: Tensor) -> None:
-        """See `DecoderState`."""
-        # Quicker than [:, sentences].
+        """Implement `DecoderState`."""
+        # Faster than [:, sentences].
         self.memory = [layer.index_select(1, sentences) for layer in self.memory]
         self.own = [layer.index_select(1, sentences) for layer in self.own]
         self.memory_mask, self.past = self.memory_mask[sentences], self.past[sentences]
 
     def next_position(self) -> None:
-        """Make room for one more."""
+        """Make room for one more position."""
         if self.length == self.own[0].shape[3]:
             self.own = [torch.cat([layer, torch.empty_like(layer)], dim=3) for layer in self.own]
         self.length += 1
 
 
 class IncrementalTransformer:
-    """The Transformer, position by position: each step gives the row that a whole pass would.
+    """Decode with the Transformer position by position: each step gives the row that a full pass would give.
 
-    The output layer is a copy: after an update of the weights, make a new one.
+    The output layer is a copy: make a new `IncrementalTransformer` after an update of the weights.
     """
 
     def __init__(self, network: Transformer) -> None:
-        self.network = _quick(network)
+        self.network = _with_fast_products(network)
         self.layers = cast(Sequence[DecoderLayer], self.network.decoder)
         self.output_weight = _packed(self.network.output_weight.detach())
 
     @torch.no_grad()
     def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
-        """See `IncrementalDecoder`."""
+        """Implement `IncrementalDecoder`."""
         memory, mask = self.network.encode(source)
         remembered = [layer.remember(memory) for layer in self.layers]
         two, sentences, heads, _, width = remembered[0].shape
-        own = [memory.new_empty(two, sentences, heads, FIRST_ROOM, beams, width) for _ in self.layers]
+        own = [memory.new_empty(two, sentences, heads, FIRST_CAPACITY, beams, width) for _ in self.layers]
         itself = torch.eye(beams, dtype=torch.bool, device=source.device).unsqueeze(1)
         return KeyValueCache(remembered, mask, own, itself.repeat(sentences, 1, limit, 1))
 
     @torch.no_grad()
     def step(self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
-        """See `IncrementalDecoder`."""
+        """Implement `IncrementalDecoder`."""
         x, weights = self.network.embed_target(tokens, torch.full_like(tokens, state.length)), None
         state.next_position()
         past = None if tokens.shape[-1] == 1 else state.past[:, :, : state.length].flatten(-2)
         for layer, remembered, own in zip(self.layers, state.memory, state.own, strict=True):
             attended = _attend_past(layer, x, own[..., : state.length, :, :], past)
             x, weights = layer.attend_memory(x, attended, remembered, state.memory_mask, need_weights=True)
-        scores = product(self.network.decoder_norm(x), self.output_weight)
+        scores = fast_linear(self.network.decoder_norm(x), self.output_weight)
         return scores, weights.mean(dim=-3) if need_weights and weights is not None else None
 
 
 def _attend_past(layer: DecoderLayer, x: Tensor, own: Tensor, past: Tensor | None) -> Tensor:
-    """Self-attention of the last position of each beam, `x` `[sentences, beams, d_model]`; writes it to `own`."""
+    """Self-attend from the last position of each beam, `x` `[sentences, beams, d_model]`, and store it in `own`."""
     query, *written = layer.attention.queries_keys_values(layer.around_attention.enter(x))
     for every, new in zip(own, written, strict=True):
         every[..., -1, :, :] = new
@@ -123,17 +123,17 @@ def _attend_past(layer: DecoderLayer, x: Tensor, own: Tensor, past: Tensor | Non
     return attended
 
 
-def product(
+def fast_linear(
     input: Tensor,  # noqa: A002 - as torch calls it
     weight: Tensor,
     bias: Tensor | None = None,
     *,
     then: Literal["none", "relu"] = "none",
 ) -> Tensor:
-    """As `torch.nn.functional.linear`, by oneDNN where it can be: twice as fast on an AMD EPYC as what torch takes.
+    """Compute `torch.nn.functional.linear` by oneDNN if possible, which took half of the time on an AMD EPYC.
 
-    Its operators are those that torch's own compiler puts in the place of linear maps where the size of batches varies;
-    they know no gradients.
+    The operators are those that torch's own compiler uses for linear maps with batches of varying size; they have no
+    gradients.
     """
     if not _is_for_onednn(input):
         mapped = nn.functional.linear(input, weight, bias)
@@ -143,7 +143,7 @@ def product(
 
 
 def _packed(weight: Tensor) -> Tensor:
-    """A weight as oneDNN lays it out, which few rows gain by."""
+    """Return a weight in oneDNN's own layout, which is faster for few rows."""
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight) if _is_for_onednn(weight) else weight
     return packed
 
@@ -152,26 +152,26 @@ def _is_for_onednn(x: Tensor) -> bool:
     return ONEDNN and x.device.type == "cpu" and x.dtype == torch.float32
 
 
-class _QuickFeedForward(FeedForward):
-    def forward(self, x: Tensor) -> Tensor:  # without dropout, which a search has not
-        return product(
-            product(x, self.expand.weight, self.expand.bias, then="relu"), self.contract.weight, self.contract.bias
+class _FastFeedForward(FeedForward):
+    def forward(self, x: Tensor) -> Tensor:  # without dropout, as in evaluation mode
+        return fast_linear(
+            fast_linear(x, self.expand.weight, self.expand.bias, then="relu"), self.contract.weight, self.contract.bias
         )
 
 
-class _QuickLinear(nn.Linear):
+class _FastLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
-        return product(x, self.weight, self.bias)
+        return fast_linear(x, self.weight, self.bias)
 
 
-def _quick(network: Transformer) -> Transformer:
-    """A network that has the parameters of this one, those themselves, and multiplies quicker."""
+def _with_fast_products(network: Transformer) -> Transformer:
+    """Return a copy of a network that shares its parameters and multiplies by `fast_linear`."""
     twin = copy.deepcopy(network, {id(parameter): parameter for parameter in network.parameters()})
     for module in twin.modules():
         if isinstance(module, MultiHeadAttention):
-            module.product = product
+            module.product = fast_linear
         if isinstance(module, FeedForward):
-            module.__class__ = _QuickFeedForward
+            module.__class__ = _FastFeedForward
         if isinstance(module, nn.Linear):
-            module.__class__ = _QuickLinear
+            module.__class__ = _FastLinear
     return twin

@@ -1,4 +1,4 @@
-"""A training on disk: where it goes on from after whatever ended it, and the last weights, to be averaged."""
+"""Save a training's state, from which it resumes however it ended, and its last weights, to be averaged."""
 
 import json
 from collections import OrderedDict
@@ -20,24 +20,24 @@ NOT_ITS_WEIGHTS = "the weights are not of the network that the model's configura
 
 @dataclass
 class Progress:
-    """How far a training has come."""
+    """How far a training is."""
 
     step: int = 0
     epoch: int = 0
-    place: int = 0  # batches of this epoch that were seen
+    place: int = 0  # batches of this epoch already used
     batches: int = 1  # of this epoch
-    tokens: int = 0  # target tokens that were learned from
-    seconds: float = 0.0  # over all sittings
-    best: float | None = None  # the validation figure, larger is better
+    tokens: int = 0  # target tokens used
+    seconds: float = 0.0  # of training, interruptions left out
+    best: float | None = None  # validation figure; larger is better
     best_step: int = 0
-    checks_since: int = 0
-    kept: list[int] = field(default_factory=list)  # steps whose weights are kept, oldest first
+    checks_since: int = 0  # the best
+    kept: list[int] = field(default_factory=list)  # steps whose weights are on disk, oldest first
 
 
 def save_state(
     folder: Path, network: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, key: str
 ) -> None:
-    """Keep everything that the next step depends on, all or nothing; `key` names the training it belongs to."""
+    """Save atomically all that the next step depends on; `key` identifies the training."""
     tensors = {f"weight.{name}": value for name, value in network.state_dict().items()}
     moments = optimiser.state_dict()["state"]
     tensors |= {f"adam.{index}.{name}": value for index, state in moments.items() for name, value in state.items()}
@@ -45,9 +45,9 @@ def save_state(
 
 
 def restore_state(folder: Path, network: nn.Module, optimiser: torch.optim.Optimizer, key: str) -> Progress:
-    """Go on where `save_state` left off; a new `Progress` where nothing is kept.
+    """Restore what `save_state` saved and return its progress, or a new `Progress` if there is none.
 
-    Raises TranslationError when what is kept is damaged, or of a training with another key.
+    Raises TranslationError if the state is damaged or has another key.
     """
     file = folder / STATE
     if not file.exists():
@@ -74,19 +74,19 @@ def _put_back(tensors: Mapping[str, Tensor], network: nn.Module, optimiser: torc
 
 
 def keep_weights(folder: Path, network: nn.Module, progress: Progress, count: int) -> None:
-    """Keep this step's weights beside the last, `count` in all."""
+    """Save this step's weights beside earlier ones, and note the last `count` steps in `progress.kept`."""
     save_weights(folder / _name(progress.step), network.state_dict())
     progress.kept = [*progress.kept, progress.step][-count:]
 
 
 def drop_older_weights(folder: Path, kept: Sequence[int]) -> None:
-    """Delete the weights that a state, which was saved since, names no more."""
+    """Delete all weights but those of the steps `kept`; call it after the state that names these was saved."""
     for file in set(folder.glob(_name("*"))) - {folder / _name(step) for step in kept}:
         file.unlink(missing_ok=True)
 
 
 def average_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]:
-    """The mean of the weights that were kept at these steps (section 6.1 of Vaswani et al.)."""
+    """Return the mean of the weights saved at these steps (section 6.1 of Vaswani et al.)."""
     total: dict[str, Tensor] = {}
     for step in steps:
         for name, value in read_tensors(folder / _name(step))[0].items():
@@ -95,7 +95,7 @@ def average_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]:
 
 
 def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write weights; what is tied is written once."""
+    """Write weights; tensors that share memory, such as tied embeddings, are written once."""
     once = OrderedDict[int, str]()
     for name, value in weights.items():
         once.setdefault(value.data_ptr(), name)
@@ -103,7 +103,7 @@ def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Give a network its weights; raises TranslationError when they are another network's."""
+    """Load weights into a network; raises TranslationError if they are another network's."""
     own = dict(network.state_dict())
     given = {own[name].data_ptr() for name in weights if name in own}
     try:
@@ -115,7 +115,7 @@ def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def require_finite(weights: Mapping[str, Tensor], what: str) -> None:
-    """Raise TranslationError, naming the parameter, for a weight that is NaN or infinite."""
+    """Raise TranslationError, naming the parameter, if a weight is NaN or infinite."""
     for name, value in weights.items():
         if (wrong := int((~value.isfinite()).sum())) > 0:
             raise TranslationError(
@@ -125,7 +125,7 @@ def require_finite(weights: Mapping[str, Tensor], what: str) -> None:
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file and its notes; raises TranslationError when it is missing or damaged."""
+    """Read the tensors of a file and its notes; raises TranslationError if it is missing or damaged."""
     try:
         with safe_open(file, "pt") as opened:
             notes = dict(opened.metadata() or {})

@@ -1,4 +1,4 @@
-"""Several processes that train one network: those of one machine, or torchrun's GPUs and machines."""
+"""Train one network in several processes: of this machine, or of torchrun's GPUs and machines."""
 
 import os
 import signal
@@ -19,28 +19,28 @@ from torch import Tensor, nn
 from translation.errors import TranslationError, UsageError
 from translation.exit_with_parent import exit_with_parent
 
-PATIENCE = timedelta(hours=12)  # of a process for the others: the first prepares the corpus while they wait
-LOOK, FAREWELL = 0.2, 10  # seconds between looks at the processes, and for the first to end by itself
-STARTED_BY = "DTML_TRAINING_STARTED_BY"  # the process that a member of a group ends with
-MEETING = "DTML_TRAINING_MEETING"  # a file that nobody else may open: a port could be another training's
-LOST = "another process of the training ended: the same command goes on from the last check"
+TIMEOUT = timedelta(hours=12)  # for the others to answer: they wait while rank 0 prepares the corpus
+POLL_S, EXIT_S = 0.2, 10  # between looks at the processes, and for rank 0 to end by itself
+PARENT = "DTML_TRAINING_PARENT"  # the process id of the launcher, with which a process exits
+RENDEZVOUS = "DTML_TRAINING_RENDEZVOUS"  # a file that nobody else may open: a port could be another training's
+LOST = "another process of the training ended: run the same command again to resume from the last check"
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """`rank` of `size` processes, each with its own share of every update's batches."""
+    """Process `rank` of `world_size`, each of which computes its own share of every step's batches."""
 
     rank: int = 0
     world_size: int = 1
 
     def reduce_gradients(self, network: nn.Module, figures: tuple[float, int, bool]) -> tuple[float, int, bool]:
-        """Sum the gradients, in place, with an update's loss, its tokens, and whether any calls it the last."""
+        """Sum the gradients over all processes, in place; return `figures` summed: loss, tokens, whether any stops."""
         if self.world_size == 1:
             return figures
         gradients = [each.grad for each in network.parameters() if each.grad is not None]
-        told = torch.tensor(figures, dtype=torch.float32, device=gradients[0].device)
-        flat = torch.cat([told, *(each.flatten() for each in gradients)])
-        with _others_there():
+        summed = torch.tensor(figures, dtype=torch.float32, device=gradients[0].device)
+        flat = torch.cat([summed, *(each.flatten() for each in gradients)])
+        with _loss_of_others_reported():
             dist.all_reduce(flat)
         start = len(figures)
         for gradient in gradients:
@@ -49,33 +49,33 @@ class ProcessGroup:
         return flat[0].item(), int(flat[1].item()), flat[2].item() > 0
 
     def all_reduce(self, figures: Tensor) -> Tensor:
-        """The sum of every process's figures, of the same shape and type, on the processor."""
+        """Return the sum of all processes' `figures`, of the same shape and type, on the CPU."""
         if self.world_size == 1:
             return figures
-        told = _where_told(figures)
-        with _others_there():
-            dist.all_reduce(told)
-        return told.cpu()
+        shared = _on_backend_device(figures)
+        with _loss_of_others_reported():
+            dist.all_reduce(shared)
+        return shared.cpu()
 
     def broadcast(self, figure: float) -> float:
-        """The first process's figure, for all: clocks differ, and a training must end everywhere at once."""
+        """Return rank 0's `figure` to all: clocks differ, and a training must end everywhere at the same step."""
         if self.world_size == 1:
             return figure
-        told = _where_told(torch.tensor([figure], dtype=torch.float64))
-        with _others_there():
-            dist.broadcast(told, 0)
-        return told.item()
+        shared = _on_backend_device(torch.tensor([figure], dtype=torch.float64))
+        with _loss_of_others_reported():
+            dist.broadcast(shared, 0)
+        return shared.item()
 
 
-def _where_told(figures: Tensor) -> Tensor:
+def _on_backend_device(figures: Tensor) -> Tensor:
     return figures.cuda() if dist.get_backend() == "nccl" else figures.clone()
 
 
 @contextmanager
-def _others_there() -> Iterator[None]:
+def _loss_of_others_reported() -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:  # gloo has no other, whatever befell the process on the other side
+    except RuntimeError as error:  # the only one that gloo raises, whatever happened to the other process
         raise TranslationError(LOST) from error
 
 
@@ -83,24 +83,27 @@ SINGLE_PROCESS = ProcessGroup()
 
 
 def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
-    """Take the place that torchrun or `launch_processes` gives by the environment; alone where there is none.
+    """Join the processes that torchrun or `launch_processes` started, and return the device of this one.
 
-    Raises UsageError for a CUDA device that is not there, and for more processes of a machine than it has of them.
+    Returns `SINGLE_PROCESS` if the environment names no others. Raises UsageError if there is no CUDA device, or
+    fewer than there are processes on this machine.
     """
     if device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("no CUDA device is to be had: choose the device cpu")
+        raise UsageError("no CUDA device is available: choose the device cpu")
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return SINGLE_PROCESS, torch.device(device)
-    if started_by := os.environ.get(STARTED_BY):
-        exit_with_parent(int(started_by))
+    if parent := os.environ.get(PARENT):
+        exit_with_parent(int(parent))
     local = int(os.environ["LOCAL_RANK"])
     if device == "cuda" and local >= (count := torch.cuda.device_count()):
-        raise UsageError(f"process {local + 1} finds {count} CUDA devices here: start one a device, or choose cpu")
-    meeting: dict[str, Any] = {}
-    if place := os.environ.get(MEETING):
-        size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-        meeting = {"init_method": f"file://{place}", "world_size": size, "rank": rank}
-    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=PATIENCE, **meeting)
+        raise UsageError(
+            f"process {local + 1} finds {count} CUDA devices here: start one process a device, or choose cpu"
+        )
+    rendezvous: dict[str, Any] = {}
+    if file := os.environ.get(RENDEZVOUS):
+        world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+        rendezvous = {"init_method": f"file://{file}", "world_size": world_size, "rank": rank}
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=TIMEOUT, **rendezvous)
     process_group = ProcessGroup(dist.get_rank(), dist.get_world_size())
     if device != "cuda":
         return process_group, torch.device(device)
@@ -109,35 +112,35 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
     return process_group, own
 
 
-def launch_processes(command: Sequence[str], size: int) -> int:
-    """Run a command in `size` processes of this machine, a group; the exit code of the first that fails, or 0.
+def launch_processes(command: Sequence[str], world_size: int) -> int:
+    """Run a command in `world_size` processes of this machine; return the exit code of one that fails, or 0.
 
-    They share the threads of this process, by default its cores. The first is told of the signals that this process
-    gets; when it ends or one fails, all end.
+    They share the threads of this process, by default its cores. Signals to this process are passed on to rank 0;
+    when it ends or any process fails, all end.
     """
     with tempfile.TemporaryDirectory() as folder:
-        return _launch_processes(command, size, Path(folder) / "meeting")
+        return _launch_processes(command, world_size, Path(folder) / "rendezvous")
 
 
-def _launch_processes(command: Sequence[str], size: int, meeting: Path) -> int:
-    threads = max(1, torch.get_num_threads() // size)
-    place = {MEETING: str(meeting), STARTED_BY: str(os.getpid()), "WORLD_SIZE": str(size)}
-    members: list[subprocess.Popen[bytes]] = []
-    for rank in range(size):
+def _launch_processes(command: Sequence[str], world_size: int, rendezvous: Path) -> int:
+    threads = max(1, torch.get_num_threads() // world_size)
+    shared = {RENDEZVOUS: str(rendezvous), PARENT: str(os.getpid()), "WORLD_SIZE": str(world_size)}
+    processes: list[subprocess.Popen[bytes]] = []
+    for rank in range(world_size):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": str(threads)}
-        members.append(subprocess.Popen(command, env=os.environ | place | own, start_new_session=True))  # noqa: S603
+        processes.append(subprocess.Popen(command, env=os.environ | shared | own, start_new_session=True))  # noqa: S603
     before = {
-        number: signal.signal(number, lambda told, _: members[0].send_signal(told))
+        number: signal.signal(number, lambda received, _: processes[0].send_signal(received))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
-    while members[0].poll() is None and not any(each.poll() for each in members):
-        time.sleep(LOOK)
+    while processes[0].poll() is None and not any(each.poll() for each in processes):
+        time.sleep(POLL_S)
     with suppress(subprocess.TimeoutExpired):
-        members[0].wait(FAREWELL)  # it notices that another is lost, and says so
+        processes[0].wait(EXIT_S)  # it notices that another is lost, and says so
     for number, handler in before.items():
         signal.signal(number, handler)
-    failed = next((each.returncode for each in members if each.returncode), 0)
-    for each in members:
+    failed = next((each.returncode for each in processes if each.returncode), 0)
+    for each in processes:
         each.terminate()
         each.wait()
     return failed

@@ -1,4 +1,4 @@
-"""Train the model of a recipe: corpus, network, training, and the folder that holds the result."""
+"""Train the model of a recipe: prepare its corpus, build its network, train, and save."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +25,7 @@ from translation.translate import MAX_PIECES
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model, and how far its training came."""
+    """A model, and how far its training is."""
 
     model: Model
     progress: Progress
@@ -33,7 +33,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class TrainingCallbacks:
-    """What a training tells: each check, and words about what is done."""
+    """Functions that a training calls: with each check, and with a line about what it does."""
 
     on_check: Callable[[Check], object] = lambda _: None
     on_message: Callable[[str], object] = lambda _: None
@@ -48,10 +48,10 @@ def train_model(
     process_group: ProcessGroup,
     callbacks: TrainingCallbacks,
 ) -> TrainedModel | None:
-    """Prepare the corpus, train, and write the model to the folder of its name in `models`.
+    """Prepare the corpus, train, and save the model to the folder of its name in `models`.
 
-    What the training goes on from after an interruption lies in `work`. None to all of a group but the first, which
-    has the model. Raises TranslationError and UsageError.
+    An interrupted training resumes from its state in `work`. Returns None in every process but rank 0. Raises
+    TranslationError and UsageError.
     """
     cached = _cache_once(recipe, work, process_group)
     callbacks.on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
@@ -64,14 +64,16 @@ def train_model(
         device=device,
         process_group=process_group,
         on_check=callbacks.on_check,
-        bleu=_judge(cached, recipe.target_language, device, process_group) if recipe.decide_by == "bleu" else None,
+        bleu=_validation_bleu(cached, recipe.target_language, device, process_group)
+        if recipe.decide_by == "bleu"
+        else None,
     )
     progress = train_network(network, values["d_model"], cached.training, cached.validation, config, context)
     if process_group.rank > 0:
         return None
     figures = {
         "validation_loss": validation_loss(network, cached.validation, config.batch_tokens, device),
-        "validation_bleu": _judge(cached, recipe.target_language, device, SINGLE_PROCESS)(network),
+        "validation_bleu": _validation_bleu(cached, recipe.target_language, device, SINGLE_PROCESS)(network),
     }
     card = _card(recipe, cached, values, figures | {"training": asdict(config), "progress": asdict(progress)})
     language_id = LanguageIdentifier.fit(*piece_counts(cached.training, cached.source, cached.target))
@@ -80,7 +82,7 @@ def train_model(
 
 
 def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup) -> CachedCorpus:
-    """The corpus made ready; the first of a group writes what the others read."""
+    """Return the cached corpus, which rank 0 writes and all others read."""
     if process_group.rank > 0:
         process_group.broadcast(0.0)
         if not (work / NOTES).exists():
@@ -92,7 +94,7 @@ def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup) -> Cach
 
 
 def _network_values(recipe: Recipe, cached: CachedCorpus) -> dict[str, Any]:
-    """The network's configuration, whole."""
+    """Return the whole configuration of the network."""
     sizes = {"source_vocabulary": cached.source.size, "target_vocabulary": cached.target.size}
     values = recipe.network_for(cached.size) | sizes
     _refuse_positions(recipe.name, cached, values.get("learned_positions", 0))
@@ -126,7 +128,7 @@ def _card(recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], made:
 
 
 def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
-    """A learned position that there is not has no embedding, in the training or in a search."""
+    """Raise UsageError if there are fewer learned positions than a sentence, in training or search, may need."""
     lengths = [
         x.max() for each in (cached.training, cached.validation) for x in (each.source_lengths, each.target_lengths)
     ]
@@ -138,17 +140,20 @@ def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
         )
 
 
-def _judge(
+def _validation_bleu(
     cached: CachedCorpus, language: str, device: torch.device, process_group: ProcessGroup
 ) -> Callable[[nn.Module], float]:
-    """BLEU of greedy translations of the validation set, of which each of a group translates its share."""
+    """Return a function from a network to the BLEU of its greedy translations of the validation set, 0 to 100.
+
+    Each process translates its share.
+    """
     metric = BLEU(tokenize=tokenizer_of(language))
     pairs = [cached.validation[place] for place in range(len(cached.validation))]
     sources = [source.tolist() for source, _ in pairs]
     widest = max(map(len, sources)) + GREEDY.extra
     expected = [cached.target.decode(target.tolist()) for _, target in pairs]
 
-    def judged(network: nn.Module) -> float:
+    def bleu(network: nn.Module) -> float:
         was = network.training
         tokens = torch.zeros(len(sources), widest, dtype=torch.int64)
         mine = range(process_group.rank, len(sources), process_group.world_size)
@@ -160,4 +165,4 @@ def _judge(
         said = [cached.target.decode([token for token in row if token != PAD]) for row in rows]
         return float(metric.corpus_score(said, [expected]).score)
 
-    return judged
+    return bleu

@@ -1,4 +1,4 @@
-"""Fit a translator: batches by length, the published schedule, checkpoints to go on from, the last ones' mean."""
+"""Train a network: the published schedule, validation, checkpoints to resume from, and the mean of the last ones."""
 
 import math
 import time
@@ -25,27 +25,27 @@ from translation.training.checkpoints import (
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.step import TrainingStep, batch_loss, use_fast_dropout
 
-SEEDS = 2**63  # that torch knows
+SEEDS = 2**63  # torch takes seeds below it
 Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """As published, but for batches that suit a processor; tokens are positions, padding included."""
+    """Settings as published, but for batches that suit a CPU; `batch_tokens` counts positions, padding included."""
 
     batch_tokens: int = 4096
-    accumulate: int = 1  # batches an update
+    accumulate: int = 1  # batches a step
     updates: int = 100_000
-    minutes: float | None = None  # an end by time, over all sittings
+    minutes: float | None = None  # limit of training time, interruptions left out
     warmup: int = 4000
     peak: float | None = None  # the highest learning rate; None as published
     label_smoothing: float = 0.1
-    clip: float = 1.0  # the norm that a gradient may have
+    clip: float = 1.0  # largest norm of the gradient
     check_every: int = 500  # updates
-    patience: int = 10  # checks without a better figure
-    average: int = 10  # of the last checks' weights
+    patience: int = 10  # checks without a better validation figure
+    average: int = 10  # last checks whose weights are averaged
     seed: int = 0
-    precision: Precision = "float32"  # on a processor; some multiply bfloat16 faster. On CUDA all is mixed
+    precision: Precision = "float32"  # on a CPU; some multiply bfloat16 faster. CUDA is always mixed
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "accumulate", "updates", "warmup", "check_every", "patience", "average"):
@@ -63,7 +63,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Check:
-    """What is known at a check: losses in nats a target token, BLEU of the validation set where it was asked for."""
+    """The figures of one validation: losses in nats a target token, and BLEU if it was asked for."""
 
     step: int
     epoch: float
@@ -78,18 +78,18 @@ class Check:
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """Who watches a training, and where it runs."""
+    """Where a training runs, where it saves its state, and whom it tells of each check."""
 
     folder: Path
-    key: str  # of the corpus and the configuration
+    key: str  # identifies corpus and configuration
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     process_group: ProcessGroup = SINGLE_PROCESS
     on_check: Callable[[Check], object] = lambda _: None
-    bleu: Callable[[nn.Module], float] | None = None  # of the validation set, asked by all of a group; decides
+    bleu: Callable[[nn.Module], float] | None = None  # of the validation set; all processes call it, and it decides
 
 
 def learning_rate(step: int, width: int, config: TrainingConfig) -> float:
-    """Linear up to `warmup`, then the inverse square root of the step (eq. 3 of Vaswani et al.); steps from 1 on."""
+    """Return the rate of a step, from 1 on: linear up to `warmup`, then 1 / sqrt(step) (eq. 3 of Vaswani et al.)."""
     peak = (width * config.warmup) ** -0.5 if config.peak is None else config.peak
     return peak * min(step / config.warmup, math.sqrt(config.warmup / step))
 
@@ -102,17 +102,17 @@ def train_network(
     config: TrainingConfig,
     context: TrainingContext,
 ) -> Progress:
-    """Train to the end of the time, the updates or the patience; the network has the mean of the last weights then.
+    """Train until time, updates or patience run out, then load the mean of the last checks' weights in rank 0.
 
-    Without patience, these are the last ones up to the best. An interrupted training goes on from its last check, to
-    the same losses. Raises TranslationError when the memory does not suffice and when the loss is no number.
+    If patience ran out, these are the last checks up to the best. An interrupted training resumes from its last check
+    with the same losses. Raises TranslationError when memory runs out and when the loss is NaN or infinite.
     """
     use_fast_dropout(network)
     network.to(context.device).train()
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
     progress = restore_state(context.folder, network, optimiser, context.key)
     products: torch.dtype = getattr(torch, config.precision)
-    update = TrainingStep(
+    training_step = TrainingStep(
         network, optimiser, config.label_smoothing, config.clip, context.device, context.process_group, products
     )
     since, losses, tokens = time.monotonic(), 0.0, 0
@@ -120,13 +120,13 @@ def train_network(
     while not _is_over(progress, config):
         batches = next(batches_of)
         progress.step += 1
-        # Drawn anew at each step, so that a training that goes on draws what it would have drawn.
+        # Seeded anew at each step, so that a resumed training draws the same numbers.
         torch.manual_seed(((config.seed * 1_000_003 + progress.step) * 1_009 + context.process_group.rank) % SEEDS)
         rate = learning_rate(progress.step, width, config)
         over_time = _is_over_time(progress.seconds + time.monotonic() - since, config)
-        done = update(batches, rate, last=over_time)
+        done = training_step(batches, rate, last=over_time)
         if done is None:
-            raise update.out_of_memory(training, config.batch_tokens)
+            raise training_step.out_of_memory(training, config.batch_tokens)
         losses, tokens = losses + done.loss, tokens + done.tokens
         progress.tokens += done.tokens
         if progress.step % config.check_every == 0 or progress.step == config.updates or done.last:
@@ -151,9 +151,9 @@ def _is_over_time(seconds: float, config: TrainingConfig) -> bool:
 
 
 def _averaged(progress: Progress, config: TrainingConfig) -> list[int]:
-    """The steps whose weights count: the last, but none after the best where patience ended the training."""
-    ended_for_want_of_patience = progress.checks_since >= config.patience
-    up_to = progress.kept[: -progress.checks_since] if ended_for_want_of_patience else progress.kept
+    """Return the steps whose weights are averaged: the last, but none after the best if patience ran out."""
+    patience_ran_out = progress.checks_since >= config.patience
+    up_to = progress.kept[: -progress.checks_since] if patience_ran_out else progress.kept
     return up_to[-config.average :]
 
 
@@ -182,9 +182,9 @@ def validation_loss(
     device: torch.device,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> float:
-    """Cross-entropy in nats a target token, without smoothing; the network is left in training mode as it was.
+    """Return the cross-entropy in nats a target token, without smoothing; the network's mode stays as it was.
 
-    Each of a group reads its share.
+    Each process reads its share, and all return the whole.
     """
     was, loss, count = network.training, 0.0, 0
     network.eval()
@@ -204,7 +204,7 @@ def _check(
     context: TrainingContext,
     since: tuple[float, float, float],
 ) -> Check:
-    """Validate; `since` holds the loss, the tokens a second and the learning rate since the last check."""
+    """Validate; `since` is loss, tokens a second and learning rate since the last check."""
     loss = validation_loss(network, validation, config.batch_tokens, context.device, context.process_group)
     bleu = None if context.bleu is None else context.bleu(network)
     per_step = progress.seconds / progress.step
@@ -223,9 +223,9 @@ def _keep(
     config: TrainingConfig,
     context: TrainingContext,
 ) -> None:
-    """Note whether it became better, tell, and keep the weights and the state.
+    """Note whether the figure improved, report the check, and save weights and state.
 
-    Told first: a training that is killed in between tells its check again when it goes on, and loses none.
+    Reporting comes first: a training killed in between reports its check again when it resumes, so none is lost.
     """
     figure = -check.validation_loss if check.validation_bleu is None else check.validation_bleu
     figure = context.process_group.broadcast(

@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy, with the output layer inside: of all a training does, the most."""
+"""Compute label-smoothed cross-entropy together with the output layer, the most costly part of a training."""
 
 from functools import partial
 from typing import Any
@@ -7,18 +7,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-# The scores of so many positions fit a processor's cache with a vocabulary of ten thousand.
+# With a vocabulary of ten thousand, the scores of so many positions fit into a CPU's cache.
 POSITIONS_AT_ONCE = 512
 
 
 class _OutputLayerLoss(torch.autograd.Function):
-    """The loss and its gradients, some positions at a time: the scores of a whole batch are never in memory."""
+    """The loss and its gradients, computed in blocks: the scores of a whole batch are never in memory."""
 
     @staticmethod
     def forward(
         ctx: Any, decoded: Tensor, weight: Tensor, expected: Tensor, smoothing: float, products: torch.dtype
     ) -> Tensor:
-        """The sum over positions; see `smoothed_loss`. `products` is the type of the matrices that are multiplied."""
+        """Sum the loss over positions; see `smoothed_loss`. `products` is the type of the matrix products."""
         total, count = decoded.new_zeros(()), len(weight)
         decoded_gradient, weight_gradient = torch.empty_like(decoded), torch.zeros_like(weight)
         given, outputs = decoded.to(products), weight.to(products)
@@ -31,7 +31,7 @@ class _OutputLayerLoss(torch.autograd.Function):
             top = scores.amax(dim=-1, keepdim=True)
             every = scores.sub_(top).exp_().sum(dim=-1, keepdim=True)
             total += (every.log() + top - (1 - smoothing) * right - smoothing * mean).sum()
-            # What the scores get: softmax less the smoothed target.
+            # The gradient of the scores: softmax less the smoothed target.
             scores.div_(every).sub_(smoothing / count)
             scores.scatter_add_(-1, tokens, scores.new_full((len(tokens), 1), smoothing - 1))
             slopes = scores.to(products)
@@ -42,7 +42,7 @@ class _OutputLayerLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        """The gradients that `forward` has found already."""
+        """Return the gradients, which `forward` has already computed."""
         decoded_gradient, weight_gradient = ctx.saved_tensors
         return decoded_gradient * outer[0], weight_gradient * outer[0], None, None, None
 
@@ -50,17 +50,17 @@ class _OutputLayerLoss(torch.autograd.Function):
 def smoothed_loss(
     decoded: Tensor, weight: Tensor, expected: Tensor, smoothing: float, products: torch.dtype | None = None
 ) -> Tensor:
-    """Summed cross-entropy of `expected` under the scores `decoded @ weight.T`, in nats.
+    """Return the summed cross-entropy of `expected` under the scores `decoded @ weight.T`, in nats.
 
-    `decoded` is `[positions, d_model]`, `weight` `[vocabulary, d_model]`, `expected` `[positions]`, real tokens all.
-    The target's share `smoothing` is spread evenly over the vocabulary (section 5.4 of Vaswani et al.). On a processor
-    that learns, matrices are multiplied in the type `products`, where it is given; all else is of that of `decoded`.
+    `decoded` is `[positions, d_model]`, `weight` `[vocabulary, d_model]`, `expected` `[positions]` without padding.
+    A share `smoothing` of the target is distributed evenly over the vocabulary (section 5.4 of Vaswani et al.). With
+    gradients on a CPU, matrices are multiplied in the type `products`, if given; all else has the type of `decoded`.
     """
     if torch.is_grad_enabled() and not decoded.is_cuda:
         given = (decoded, weight, expected, smoothing, products or decoded.dtype)
         loss: Tensor = _OutputLayerLoss.apply(*given)  # type: ignore[no-untyped-call]
         return loss
-    # A GPU's memory is quick, and its kernels fuse this.
+    # A GPU's memory is fast, and its kernels fuse this.
     at_once = len(decoded) if decoded.is_cuda else POSITIONS_AT_ONCE
     summed = partial(cross_entropy, label_smoothing=smoothing, reduction="sum")
     parts = zip(decoded.split(at_once), expected.split(at_once), strict=True)

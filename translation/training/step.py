@@ -19,12 +19,12 @@ from translation.transformer import PADDING
 
 
 class Translator(Protocol):
-    """What a network offers to a training: see `translation.transformer.Transformer`."""
+    """The interface of a network that can be trained: see `translation.transformer.Transformer`."""
 
     output_weight: Tensor
 
     def __call__(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
-        """`[sentences, target positions, d_model]`."""
+        """Decode to `[sentences, target positions, d_model]`, with weights or None."""
 
 
 class StepResult(NamedTuple):
@@ -37,24 +37,24 @@ class StepResult(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What every update of a training has in common."""
+    """One update of the weights, callable with its batches; the fields are the same for all steps of a training."""
 
     network: nn.Module
     optimiser: torch.optim.Optimizer
     label_smoothing: float
-    clip: float  # the norm that a gradient may have; 0 for any
+    clip: float  # largest norm of the gradient; 0 for no limit
     device: torch.device
     process_group: ProcessGroup
-    products: torch.dtype | None = None  # that the output layer multiplies, on a processor; None for the network's
+    products: torch.dtype | None = None  # of the output layer's matrix products on a CPU; None for the network's type
 
     def __call__(self, batches: list[Batch], rate: float, *, last: bool = False) -> StepResult | None:
-        """Make a step of this learning rate; None without the memory for it."""
+        """Make a step of learning rate `rate`; return None if memory runs out. `last` asks all processes to stop."""
         try:
             return self._step(batches, rate, last)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-        return None  # from here, where the error no longer holds what the step had in memory
+        return None  # outside of the handler, where the error no longer holds the step's tensors
 
     def _step(self, batches: list[Batch], rate: float, last: bool) -> StepResult:
         self.optimiser.zero_grad()
@@ -65,7 +65,7 @@ class TrainingStep:
             loss, count = loss + summed.item(), count + batch.tokens
         done = StepResult(*self.process_group.reduce_gradients(self.network, (loss, count, last)))
         if not math.isfinite(done.loss):
-            raise TranslationError(f"the loss is {done.loss}: train anew with a lower peak of the learning rate")
+            raise TranslationError(f"the loss is {done.loss}: train again with a lower peak of the learning rate")
         for parameter in self.network.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(done.tokens)
@@ -80,13 +80,16 @@ class TrainingStep:
         return batch_loss(self.network, batch, self.label_smoothing, self.device, self.products)
 
     def out_of_memory(self, examples: Examples, batch_tokens: int) -> TranslationError:
-        """What batches fit: both passes over the largest and the longest, beside all that a later update holds."""
+        """Return the error that names the `batch_tokens` that fit.
+
+        Tries both passes over the largest and the longest batch, beside all that a later step holds in memory.
+        """
 
         def attempt(tokens: int) -> None:
             self.optimiser.zero_grad()
             parameters = [] if self.optimiser.state else [*self.network.parameters()] * 2
             moments = [torch.empty_like(each) for each in parameters]
-            batches = batch_indices(examples, tokens + tokens // 8, None)  # more than is said: memory falls into pieces
+            batches = batch_indices(examples, tokens + tokens // 8, None)  # some more than named: memory fragments
             for indices in (max(batches, key=lambda each: _positions(examples, each)), batches[-1]):
                 self._loss(batch_of(examples, indices)).backward()
             moments.clear()
@@ -99,7 +102,7 @@ class TrainingStep:
 def batch_loss(
     network: nn.Module, batch: Batch, smoothing: float, device: torch.device, products: torch.dtype | None = None
 ) -> Tensor:
-    """The loss of a batch, summed over its real target tokens; padding never reaches the output layer."""
+    """Return the loss of a batch in nats, summed over real target tokens; padding never reaches the output layer."""
     source, target, expected = (x.to(device) for x in (batch.source, batch.target_input, batch.target_output))
     with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
         translator = cast(Translator, network)
@@ -109,16 +112,16 @@ def batch_loss(
 
 
 def _positions(examples: Examples, indices: Int[ndarray, " sentences"]) -> int:
-    """Of both sides of a batch, padding included."""
+    """Count the positions of both sides of a batch, padding included."""
     widths = examples.source_lengths[indices].max() + examples.target_lengths[indices].max() + 2
     return int(len(indices) * widths)
 
 
 class FastDropout(nn.Dropout):
-    """As `nn.Dropout`, from uniform numbers: on a processor torch draws these many at a time, others one by one."""
+    """`nn.Dropout` from uniform numbers: on a CPU torch draws these in blocks, but others one by one."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch names it
-        """`input` with a share `p` of its elements 0, and the others larger by 1 / (1 - p)."""
+        """Set a share `p` of the elements to 0 and multiply the others by 1 / (1 - p)."""
         if not self.training or self.p == 0 or input.is_cuda:
             return super().forward(input)
         kept = torch.rand(input.shape, device=input.device) >= self.p
@@ -126,7 +129,7 @@ class FastDropout(nn.Dropout):
 
 
 def use_fast_dropout(network: nn.Module) -> None:
-    """Let every dropout of a network be a quick one."""
+    """Replace every `nn.Dropout` of a network by a `FastDropout`."""
     for module in list(network.modules()):
         for name, inner in module.named_children():
             if type(inner) is nn.Dropout:
