@@ -5,7 +5,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from dtml.published import name_of
 from dtml.training.fit import EpochReport
@@ -30,16 +38,7 @@ def training_progress(members: Sequence[Member], windows: Sequence[int] | None =
     done = dict.fromkeys(members, 0)
     several = len({name_of(member.model) for member in members}) > 1
     total = sum(cost[member] * member.training.epochs for member in members)
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[last]}"),
-    )
-    with Progress(*columns, console=err, transient=True, speed_estimate_period=PACE_SECONDS) as progress:
+    with _bar("training", PACE_SECONDS, TextColumn("{task.fields[last]}")) as progress:
         bar = progress.add_task("training", total=total, last="")
 
         def report(member: Member, epoch: Epoch) -> None:
@@ -68,16 +67,8 @@ def _cost(member: Member) -> int:
 @contextmanager
 def fold_progress(first: int, of: int) -> Iterator[Callable[[int], None]]:
     """Yield the function that a backtest calls with the number of folds done; `first` were done before."""
-    columns = (
-        TextColumn("fold {task.completed:.0f} of {task.total:.0f}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
     begun = time.monotonic()
-    with Progress(*columns, console=err, transient=True, speed_estimate_period=3600) as progress:
+    with _bar("fold {task.completed:.0f} of {task.total:.0f}", 3600) as progress:
         bar = progress.add_task("folds", total=of, completed=first)
 
         def report(done: int) -> None:
@@ -87,3 +78,9 @@ def fold_progress(first: int, of: int) -> Iterator[Callable[[int], None]]:
             log.info("fold %d of %d done after %.0f s, about %.0f s left", done, of, spent, left)
 
         yield report
+
+
+def _bar(text: str, pace_seconds: float, *more: ProgressColumn) -> Progress:
+    columns = (TextColumn(text), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"))
+    more = (TimeRemainingColumn(), *more)
+    return Progress(*columns, *more, console=err, transient=True, speed_estimate_period=pace_seconds)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import partial
-from typing import Protocol
 
 import pandas as pd
 
@@ -21,13 +20,6 @@ from flows.nightly.night import Night, NightRefusedError, run_night
 from flows.nightly.predict import shortage
 
 LIMIT = 30  # sessions looked back: for older nights there is `dtml backtest`
-
-
-class RunNight(Protocol):
-    """Run a missed night, as a plain call or as a part of a flow."""
-
-    def __call__(self, desk: Desk, as_of: date, *, fetch: Callable[[], Catch], known_at: datetime | None) -> Night:
-        """Run it; raises NightRefusedError."""
 
 
 @dataclass
@@ -66,11 +58,12 @@ def known_then(desk: Desk, day: date) -> datetime | None:
     return None if shortage(desk, day, set(known["symbol"])) else moment
 
 
-def catch_up(desk: Desk, last: date, run: RunNight = run_night) -> CaughtUp:
+def catch_up(desk: Desk, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
     """Run every missed night up to `last`; a refused one does not keep the next from running.
 
     The source is asked once. A night sees the bars that were known before the session that it predicts, if they
-    suffice; else those known now, up to its own session. Raises StoreBusyError when another process is running a night.
+    suffice; else those known now, up to its own session. `run` takes the arguments of `run_night`, as in a flow. Raises
+    StoreBusyError when another process is running a night.
     """
     done, fetch = CaughtUp(), _asked_once(desk, last)
     for day in missed_nights(desk, last):

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -120,9 +120,9 @@ def _start(desk: Desk, as_of: date) -> None:
 
 @dataclass
 class _Fetched:
-    """Hold what a night fetched, once it has."""
+    """Hold what a night has fetched so far."""
 
-    catch: Catch | None = None
+    catch: Catch = field(default_factory=nothing_fetched)
 
 
 @contextmanager
@@ -141,9 +141,9 @@ def _recording_refusal(desk: Desk, as_of: date) -> Iterator[_Fetched]:
         raise
 
 
-def _source_failed(catch: Catch | None) -> bool:
+def _source_failed(catch: Catch) -> bool:
     """Return whether the source was out of reach, limited the rate or answered nonsense, not merely empty."""
-    return catch is not None and bool((catch.failures["status"] != "no_data").any())
+    return bool((catch.failures["status"] != "no_data").any())
 
 
 def _require_bars(desk: Desk, as_of: date, catch: Catch, known_at: datetime | None) -> None:
@@ -213,19 +213,12 @@ def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) 
         )
 
 
-def _counts(catch: Catch | None, predictions: int) -> dict[str, int]:
-    """Return the counts of a night's row; a night refused before its fetch ended has none."""
-    if catch is None:
-        return {"fetched": 0, "stored": 0, "refused": 0, "predictions": predictions}
-    return {
-        "fetched": catch.fetched,
-        "stored": catch.stored,
-        "refused": len(catch.refused),
-        "predictions": predictions,
-    }
+def _counts(catch: Catch, predictions: int) -> dict[str, int]:
+    counts = {"fetched": catch.fetched, "stored": catch.stored, "refused": len(catch.refused)}
+    return counts | {"predictions": predictions}
 
 
-def _refuse(desk: Desk, as_of: date, reason: str, catch: Catch | None) -> None:
+def _refuse(desk: Desk, as_of: date, reason: str, catch: Catch) -> None:
     with transaction(desk.engine) as conn:
         if _is_complete(nights.night(conn, desk.name, as_of)):
             return

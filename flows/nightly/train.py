@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-from sqlalchemy import Connection
 
 from db.engine import reading, transaction
 from db.rows import calibration as stored_calibration
@@ -115,7 +114,9 @@ def train_model(
     """
     trained = fit_model(desk, as_of, on_epoch, known_at=known_at, previous=_previous(desk, as_of))
     with transaction(desk.engine) as conn:
-        save_trained(conn, trained)
+        runs.save_run(conn, trained.row)
+        if (calibration := trained.model.calibration) is not None:
+            stored_calibration.save_bands(conn, trained.model.run_id, calibration.bands)
     return trained.model
 
 
@@ -123,13 +124,6 @@ def train_with_progress(desk: Desk, as_of: date, known_at: datetime | None = Non
     """Train, with a bar on a terminal or a line now and then in a log; see `train_model`."""
     with training_progress(desk.experiment.members_of()) as on_epoch:
         return train_model(desk, as_of, on_epoch, known_at=known_at)
-
-
-def save_trained(conn: Connection, trained: Trained) -> None:
-    """Store a run and the bands of its calibration; rows that are stored stay."""
-    runs.save_run(conn, trained.row)
-    if trained.model.calibration is not None:
-        stored_calibration.save_bands(conn, trained.model.run_id, trained.model.calibration.bands)
 
 
 def fit_model(
@@ -157,12 +151,7 @@ def fit_model(
     log.info("training %s", run_id)
     fitted = fit_bars(desk, as_of, bars, folder, on_epoch, previous)
     run_id = _own_name(desk, run_id, checkpoint_hash(fitted.ensemble))
-    row = _row(desk, run_id, fitted) | {
-        "kind": kind,
-        "data_watermark": watermark,
-        "train_first": fitted.first,
-        "train_last": as_of,
-    }
+    row = _row(desk, run_id, fitted) | {"kind": kind, "data_watermark": watermark, "train_last": as_of}
     drop_states(desk.name, as_of, kind, folder.name)
     return Trained(Model(run_id, fitted.ensemble, fitted.calibration), row)
 
@@ -299,13 +288,14 @@ def _row(desk: Desk, run_id: str, fitted: Fitted) -> dict[str, Any]:
         "losses": losses,
         "slope": fitted.calibration.slope,
         "intercept": fitted.calibration.intercept,
+        "train_first": fitted.first,
         "created_at": datetime.now(UTC),
     }
 
 
 def states_folder(kind: str) -> Path:
     """Return where the states of the trainings of a kind, "nightly" or "backtest", lie."""
-    return data_folder() / "training" if kind == "nightly" else data_folder() / "training" / "backtests"
+    return data_folder() / "training" / ("" if kind == "nightly" else "backtests")
 
 
 def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | None = None) -> None:
