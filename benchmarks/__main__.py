@@ -1,42 +1,50 @@
 """`make bench`: every benchmark in turn; those that need the shared data say so when it is not there."""
 
 from benchmarks import (
-    backtest,
+    acl18_controls,
+    backtest_folds,
+    backtest_kills,
+    bootstrap_speed,
     chaos,
-    controls,
-    coverage,
     dashboard_load,
     data_axis,
-    history,
-    kills,
+    feature_windows,
+    interval_coverage,
     layer_cost,
-    night,
-    panel,
-    resampling,
-    serve,
-    store,
-    training,
+    nightly_overhead,
+    service_schedules,
+    store_loading,
+    training_speed,
     translation_engines,
     translation_kills,
-    translation_search,
-    translation_training,
+    translation_search_speed,
+    translation_training_speed,
+    view_latency,
 )
-from benchmarks.panel import SHARED
+from benchmarks.feature_windows import SHARED
 
 # The kills come last, as they end the process with their result.
-STORED = (history, dashboard_load, chaos, serve)
-TRANSLATION = (translation_search, translation_training, translation_engines, layer_cost, translation_kills)
+STORED = (view_latency, dashboard_load, chaos, service_schedules)
+TRANSLATION = (translation_search_speed, translation_training_speed, translation_engines, layer_cost, translation_kills)
 
 
 def main() -> None:
     """Run them all, the quick ones first."""
     if (SHARED / "prices").is_dir():
-        for benchmark in (panel, store, night, backtest, controls):
+        for benchmark in (feature_windows, store_loading, nightly_overhead, backtest_folds, acl18_controls):
             print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}", flush=True)
             benchmark.main()
     else:
         print(f"no shared data at {SHARED}: what needs it is left out")
-    for benchmark in (training, resampling, kills, coverage, data_axis, *STORED, *TRANSLATION):
+    for benchmark in (
+        training_speed,
+        bootstrap_speed,
+        backtest_kills,
+        interval_coverage,
+        data_axis,
+        *STORED,
+        *TRANSLATION,
+    ):
         print(f"\n{(benchmark.__doc__ or '').splitlines()[0]}", flush=True)
         benchmark.main()
 

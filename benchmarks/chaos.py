@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 
-from benchmarks.store import postgresql
+from benchmarks.store_loading import postgresql
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.insert(0, str(TESTS))  # the test-bed is that of the tests

@@ -27,8 +27,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import pandas as pd
 
-from benchmarks.store import postgresql
-from benchmarks.ten_years import MARKETS, STOCKS, TenYears, moment
+from benchmarks.store_loading import postgresql
+from benchmarks.ten_year_store import MARKETS, STOCKS, TenYears, moment
 from db.engine import open_engine, transaction, upgrade
 from db.rows import prices
 

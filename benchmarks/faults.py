@@ -17,7 +17,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # read once, at import: a fork may have no threads before it
 
-from benchmarks.store import postgresql
+from benchmarks.store_loading import postgresql
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the test-bed is that of the tests
 

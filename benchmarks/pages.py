@@ -1,7 +1,7 @@
 """How long the pages take: those of `dtml dashboard` over a filled store, and a night's report of 500 stocks.
 
 `python -m benchmarks.pages`: nights of a simulated market of 500 stocks, then their report, the median of 5.
-`python -m benchmarks.history` times the dashboard over ten million predictions.
+`python -m benchmarks.view_latency` times the dashboard over ten million predictions.
 """
 
 import http.client
@@ -19,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 import uvicorn
 
-from benchmarks.ten_years import BACKTEST, BACKTEST_MARKET, MARKETS, STOCKS, TenYears, run_name
+from benchmarks.ten_year_store import BACKTEST, BACKTEST_MARKET, MARKETS, STOCKS, TenYears, run_name
 from db.engine import open_engine, prepare
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market

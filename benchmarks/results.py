@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.panel import SHARED
+from benchmarks.feature_windows import SHARED
 
 DTML = str(Path(sys.executable).with_name("dtml"))
 ROOT = Path(__file__).parents[1]
@@ -64,9 +64,9 @@ SP500, KOSPI = (*prices("sp500"), *FIVE_YEARS), (*prices("kospi200_2020", "KS11"
 TWO = ("--workers", "2")
 SHORTER = ("--seeds", "5", "--epochs", "30", "--markdown")
 ALONE = ("--rounds", "3", "--threads", "1")
-TRANSLATION = (module("translation_training", *ALONE), module("translation_search"))
+TRANSLATION = (module("translation_training_speed", *ALONE), module("translation_search_speed"))
 MULTI30K = "runs/data/translation/multi30k-en-de"
-BLEU = (module("translation", "--folder", "runs"), module("translation_engines", *ALONE, "--model", MULTI30K))
+BLEU = (module("translation_quality", "--folder", "runs"), module("translation_engines", *ALONE, "--model", MULTI30K))
 NIGHTS = (dtml("nightly", "simulated", "--nights", "6"),)
 EXPLAINED = (dtml("nightly", "simulated"), dtml("explain", "simulated"), FIRST, dtml("explain", "kdd17"))
 
@@ -86,29 +86,34 @@ BARS = (
 )
 RESULTS = (
     Result("simulated", "six nights of the simulated market", 2, NIGHTS, shared=False),
-    Result("speed", "bars, windows, a night", 5, (module("store"), module("panel"), module("night"))),
-    Result("training", "members trained as one program", 10, (module("training"),), shared=False),
-    Result("resampling", "day-resamples", 2, (module("resampling"),), shared=False),
+    Result(
+        "speed",
+        "bars, windows, a night",
+        5,
+        (module("store_loading"), module("feature_windows"), module("nightly_overhead")),
+    ),
+    Result("training", "members trained as one program", 10, (module("training_speed"),), shared=False),
+    Result("resampling", "day-resamples", 2, (module("bootstrap_speed"),), shared=False),
     Result("bars", "what the checks find in public sets", 2, BARS),
     Result("layers", "cost per layer against length", 3, (module("layer_cost"),), shared=False),
     Result("pages", "pages of 500 stocks", 5, (module("pages"),), shared=False),
     Result("dashboard-load", "200 requests a second, with hang-ups", 4, (module("dashboard_load"),), shared=False),
-    Result("kills", "backtests that are killed", 10, (module("kills"),), shared=False),
-    Result("backtest-folds", "time against folds", 5, (module("backtest"),)),
+    Result("kills", "backtests that are killed", 10, (module("backtest_kills"),), shared=False),
+    Result("backtest-folds", "time against folds", 5, (module("backtest_folds"),)),
     Result("audit", "the audit and its planted leaks", 5, (FIRST, dtml("audit", "kdd17"))),
     Result("kdd17-nights", "127 nights beside the naive rules", 12, (FIRST, REST, dtml("score", "kdd17"))),
     Result("calibration", "how the bands of no call hold", 4, (MANY_NIGHTS, BANDS), shared=False),
     Result("explanations", "whether attention explains anything", 12, EXPLAINED),
     Result("data-axis", "the simulated market's ceiling", 20, (module("data_axis"),), shared=False),
-    Result("coverage", "intervals against the truth", 10, (module("coverage"),), shared=False),
-    Result("controls", "what the ACL18 figures hang on", 25, (module("controls"),)),
+    Result("coverage", "intervals against the truth", 10, (module("interval_coverage"),), shared=False),
+    Result("controls", "what the ACL18 figures hang on", 25, (module("acl18_controls"),)),
     Result("acl18", "the published table, ACL18", 30, (dtml("benchmark", "acl18", *prices("acl18"), "--markdown"),)),
     Result("kdd17", "the published table, KDD17", 50, (dtml("benchmark", "kdd17", *prices("kdd17"), "--markdown"),)),
     Result("ndx100", "NDX100, shorter", 20, (dtml("benchmark", "ndx100", *prices("ndx100", "NDX"), *SHORTER),)),
     Result("kdd17-backtest", "a walk through KDD17", 20, (dtml("backtest", "kdd17", *prices("kdd17"), *SPAN), BANDS)),
     Result("kospi200-backtest", "a walk through 192 stocks", 8, (dtml("backtest", "kospi200", *KOSPI, *TWO),)),
     Result("sp500-backtest", "a walk through 483 stocks", 60, (dtml("backtest", "sp500", *SP500, *TWO),)),
-    Result("history", "ten years in one store", 25, (module("history"),), shared=False),
+    Result("history", "ten years in one store", 25, (module("view_latency"),), shared=False),
     Result("translation-speed", "training and search against others", 15, TRANSLATION, shared=False),
     Result("translation-kills", "trainings and jobs that are killed", 20, (module("translation_kills"),), shared=False),
     Result(
@@ -119,7 +124,7 @@ RESULTS = (
         shared=False,
     ),
     Result("chaos", "365 nights of trouble", 30, (module("chaos"),), shared=False),
-    Result("serve", "an hour of schedules", 62, (module("serve", "60"),), shared=False),
+    Result("serve", "an hour of schedules", 62, (module("service_schedules", "60"),), shared=False),
     Result("translation", "BLEU of Multi30k and Tatoeba", 420, BLEU),
 )
 

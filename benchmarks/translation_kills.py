@@ -19,7 +19,7 @@ from pathlib import Path
 import sqlalchemy as sa
 import torch
 
-from benchmarks.kills import seconds_to_end
+from benchmarks.backtest_kills import seconds_to_end
 from db.engine import reading, transaction
 from db.rows import translation_queue
 from db.tables.translations import translation_text

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
-from benchmarks.coverage import MIXED, ONE_WAY_LONG, WORLDS, autoregressive, coverages
+from benchmarks.interval_coverage import MIXED, ONE_WAY_LONG, WORLDS, autoregressive, coverages
 from dtml.baselines.naive_rules import NAIVE_RULES, calls_on, choose_rule, naive_calls
 from dtml.evaluation.bootstrap import dependence, difference, interval, multiplicities, resample_days
 from dtml.evaluation.metrics import (

@@ -1,6 +1,6 @@
 """How long the store takes to load and to read the bars of sp500: 851,046 of them, from parquet.
 
-`python -m benchmarks.store`: a line for each engine, the median of three loads into an empty store.
+`python -m benchmarks.store_loading`: a line for each engine, the median of three loads into an empty store.
 """
 
 import tempfile

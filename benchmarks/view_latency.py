@@ -1,6 +1,6 @@
 """Ten years of nights, ten million predictions: how long each documented view takes for one symbol or one night.
 
-`python -m benchmarks.history`: fills a store of each engine (20 minutes and 6 GB each), asks and loads;
+`python -m benchmarks.view_latency`: fills a store of each engine (20 minutes and 6 GB each), asks and loads;
 `--predictions 1000000` makes it a tenth, `--engine sqlite` does one engine. Exit 1 when a limit is missed.
 """
 
@@ -18,8 +18,8 @@ import pandas as pd
 from sqlalchemy import Engine, text
 
 from benchmarks.pages import time_pages
-from benchmarks.store import postgresql
-from benchmarks.ten_years import BACKTEST_MARKET, MARKETS, RESTATED, STOCKS, TenYears, moment, run_name
+from benchmarks.store_loading import postgresql
+from benchmarks.ten_year_store import BACKTEST_MARKET, MARKETS, RESTATED, STOCKS, TenYears, moment, run_name
 from benchmarks.translation_rows import MODELS, TEXTS, write_translations
 from db.admin.copying import table_counts
 from db.connection.user_sql import select

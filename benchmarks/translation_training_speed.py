@@ -1,7 +1,7 @@
-"""How fast a translator trains: our loop against a plain one around `nn.Transformer`, and what each difference brings.
+"""Time the training of a translator against a plain loop around `nn.Transformer`, and the gain of each difference.
 
-`python -m benchmarks.translation_training [--rounds 5] [--updates 4] [--threads 1 4] [--clock wall]`: both networks
-have the size that suits Multi30k, whose sentences they learn where the shared data is beside the checkout; elsewhere
+`python -m benchmarks.translation_training_speed [--rounds 5] [--updates 4] [--threads 1 4] [--clock wall]`: both
+networks have the size that suits Multi30k, whose sentences they learn where the shared data is beside the checkout; elsewhere
 they learn as many made ones. The plain loop is a textbook's: shuffled batches of as many sentences as ours have on
 average, padded to their longest, scores of every position, `F.cross_entropy`, an Adam that is not fused; as its users
 get it, `nn.Transformer` drops out attention weights too. The ways take turns; medians of rounds, in target tokens a
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.panel import SHARED
+from benchmarks.feature_windows import SHARED
 from translation.data.batches import Batch, batch_indices, batch_of
 from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.synthetic import made_pairs

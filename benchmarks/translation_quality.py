@@ -1,8 +1,8 @@
-"""Translation of real corpora: trained by the command, scored by it, the networks side by side.
+"""Train and score translation models on real corpora by the command itself, all networks side by side.
 
-`python -m benchmarks.translation NAME ...` trains and scores the corpora named (all of them without a name) in the
-folder `--folder`, where a training that was interrupted goes on; then it prints a line a test set. The corpora are
-those of the shared data: Multi30k (en-de), Tatoeba (fr-en, ko-en). The first has an hour of four cores; the recurrent
+`python -m benchmarks.translation_quality NAME ...` trains and scores the corpora named (by default all) in the folder
+`--folder`, where an interrupted training resumes; then it prints a line a test set. The corpora are those of the
+shared data: Multi30k (en-de), Tatoeba (fr-en, ko-en). The first has an hour of four cores; the recurrent
 networks learn from as many target tokens as the Transformer beside them, "equal", a thread each.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.panel import SHARED
+from benchmarks.feature_windows import SHARED
 
 DTML = Path(sys.executable).with_name("dtml")
 CORPORA = SHARED / "translation"

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.panel import SHARED
+from benchmarks.feature_windows import SHARED
 
 FIRST, NIGHTS = "2022-06-01", ("2022-06-02", "2022-06-03", "2022-06-06", "2022-06-07", "2022-06-08")
 EMPTY_FLOW = """

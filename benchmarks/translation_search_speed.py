@@ -1,8 +1,8 @@
-"""Translating with keys and values kept, against decoding the prefix anew and against whole passes at each step.
+"""Time search with a key-value cache, against decoding the prefix again and against full passes at each step.
 
-`python -m benchmarks.translation_search [--threads 1] [--sentences 48] [--rounds 3]`: a random Transformer of the size
-that suits Multi30k, sources as long as its sentences, translations that end after 15, 24 and 60 steps. Every way goes
-through the same search in the same batches and must say the same. Prints medians of rounds in which they take turns.
+`python -m benchmarks.translation_search_speed [--threads 1] [--sentences 48] [--rounds 3]`: a random Transformer of a
+size that suits Multi30k, sources as long as its sentences, translations that end after 15, 24 and 60 steps. All three
+run in the same search and batches and must translate the same. Prints medians of rounds in which they take turns.
 What the exact stop of the search costs, `stops_of` tells of trained weights: see `benchmarks.translation_engines`.
 """
 

@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.panel import SHARED
+from benchmarks.feature_windows import SHARED
 from dtml.published import ACL18, PaperSet, shortened
 from flows.benchmark.results import run_benchmark
 from flows.benchmark.train import Study

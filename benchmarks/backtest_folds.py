@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from datetime import date
 
-from benchmarks.panel import SHARED
+from benchmarks.feature_windows import SHARED
 from db.engine import location
 from dtml.prices.sessions import sessions_up_to
 from flows.backtest.folds import Plan, jobs_of, one_by_one, open_backtest

@@ -1,6 +1,6 @@
 """Serve a small market every minute for an hour: what became of each run, what memory the service keeps, what is left.
 
-`python -m benchmarks.serve [MINUTES] [URL of a store, by default an SQLite file]`
+`python -m benchmarks.service_schedules [MINUTES] [URL of a store, by default an SQLite file]`
 """
 
 import os
@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from statistics import mean
 
-from benchmarks.kills import MARKET
+from benchmarks.backtest_kills import MARKET
 
 RUN = re.compile(r"^\S+ \S+ small night (\w+)(?:: (.*))?$", re.MULTILINE)
 PATIENCE_S = 300

@@ -1,6 +1,6 @@
 """Kill a small backtest at 20 random moments, go on each time, and hold its rows to those of an undisturbed run.
 
-`python -m benchmarks.kills [KILLS]`
+`python -m benchmarks.backtest_kills [KILLS]`
 """
 
 import hashlib
@@ -94,7 +94,7 @@ def _prepare(home: Path) -> Path:
 def _run(home: Path, kill_after: float | None) -> float:
     """Seconds that the backtest took from its first file on, or -1 when it was killed so long after that."""
     environment = os.environ | {"KILLS_CHILD": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
-    with subprocess.Popen([sys.executable, "-m", "benchmarks.kills"], cwd=home, env=environment) as child:
+    with subprocess.Popen([sys.executable, "-m", "benchmarks.backtest_kills"], cwd=home, env=environment) as child:
         while child.poll() is None and not (home / "data" / "backtests").exists():
             time.sleep(0.01)
         return seconds_to_end(child, kill_after, "the backtest")
