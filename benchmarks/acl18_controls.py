@@ -13,7 +13,7 @@ from benchmarks.feature_windows import SHARED
 from dtml.published import ACL18, PaperSet, shortened
 from flows.benchmark.results import run_benchmark
 from flows.benchmark.train import Study
-from flows.commands.benchmark_console import print_benchmark
+from flows.commands.studies import print_benchmark
 from flows.nightly.context import Order, choose_as_of, open_desk
 from flows.nightly.fetch import fetch_bars
 from flows.settings import prepare_torch

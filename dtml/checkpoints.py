@@ -121,7 +121,7 @@ def _require_finite(weights: Weights, what: str) -> None:
 
 
 def _way_out(market: str) -> str:
-    again = "make it again from the receipt of one of its predictions with `dtml reproduce RECEIPT --retrain`"
+    again = "make it again from the receipt of one of its predictions with `dtml replay RECEIPT --retrain`"
     return f"restore it from a backup, {again}, or train anew with `dtml train {market}`"
 
 

@@ -1,40 +1,65 @@
-"""The `dtml` command: one command a verb. What only reads bypasses Prefect."""
+"""The `dtml` command: its commands under their headings, the options they share, and how it ends."""
 
 import gc
 import os
 import sys
-from pathlib import Path
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_group
 
-from flows.commands.dashboard import dashboards
-from flows.commands.database import store_commands
-from flows.commands.explain import explanations
-from flows.commands.options import (
-    STORED_MARKET,
-    AsJson,
-    AsOf,
-    DeviceOption,
-    Epochs,
-    IndexOption,
-    MarketFile,
-    Members,
-    OptionalMarket,
-    PricesOption,
-    SourceOption,
-    UniverseOption,
-    day_of,
-    order_of,
-)
-from flows.commands.questions import questions
-from flows.commands.replay import replays
-from flows.commands.report import reports
-from flows.commands.serve import services
-from flows.commands.status import statuses
-from flows.commands.studies import studies
-from flows.commands.translate import translations
 from flows.settings import prepare_prefect, prepare_torch, set_up_logging
+
+# By heading: each command, the module in flows/commands that holds it, and its line in `dtml --help`.
+COMMANDS = {
+    "Every night": (
+        ("nightly", "nightly", "Run a night: fetch, check, store, train if due, predict, score, report."),
+        ("fetch", "nightly", "Fetch what the store lacks, check it, and store it."),
+        ("train", "nightly", "Train the market's model on what is stored; interrupted, it resumes when run again."),
+        ("predict", "nightly", "Predict the next session from what is stored, with the latest model."),
+        ("score", "nightly", "Score every past prediction whose outcome is stored, beside the naive rules."),
+        ("report", "report", "Write the HTML page of a past night again, and print its path."),
+        ("serve", "serve", "Run nights, trainings and refetches on schedule, missed nights first."),
+        ("status", "status", "Show the state of each market: last night, next night, model, scores, unsent alerts."),
+    ),
+    "Read the history": (
+        ("query", "query", "Run one SQL statement on the database, read-only."),
+        ("questions", "questions", "List twenty questions about the history of predictions, or answer one."),
+        ("history", "query", "Show what was predicted of a stock and what happened."),
+        ("runs", "query", "List the trained models and what they were trained on."),
+        ("markets", "query", "List the markets that can be named."),
+        ("dashboard", "dashboard", "Serve the prediction history as read-only pages on this machine."),
+    ),
+    "Test the model": (
+        ("replay", "replay", "Make a past night, or one prediction, again and compare it to the last bit."),
+        ("backtest", "studies", "Walk forward through history as the nights would have."),
+        ("benchmark", "studies", "Run the published experiment with every model of its table."),
+        ("audit", "studies", "Look for look-ahead in the stored prices, the training and the model of a market."),
+        ("explain", "explain", "Test whether the latest model's attention explains anything."),
+    ),
+    "Maintain the store": (("db", "database", "Check, back up, copy and upgrade the database."),),
+    "Translate": (("translate", "translate", "Train and run translation models on the Transformer of DTML."),),
+}
+MODULES = {name: module for listed in COMMANDS.values() for name, module, _ in listed}
+
+
+class LateCommand(TyperCommand):
+    """A command whose module is imported when it is called: `dtml --help` waits for none of them."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Return the context of the command itself."""
+        return load(str(self.name)).make_context(info_name, args, parent, **extra)
+
+
+def load(name: str) -> Any:
+    """Return the command of this name, or the group, with its options."""
+    return get_group(import_module(f"flows.commands.{MODULES[name]}").commands).commands[name]
+
+
+def _listed() -> None: ...
+
 
 app = typer.Typer(
     name="dtml",
@@ -43,14 +68,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(store_commands, name="db")
-app.add_typer(translations, name="translate")
-app.add_typer(studies)
-app.add_typer(replays)
-app.add_typer(services)
-app.add_typer(statuses)
-for each in (questions, reports, dashboards, explanations):
-    app.add_typer(each)
+for heading, listed in COMMANDS.items():
+    for command, _, line in listed:
+        app.command(command, cls=LateCommand, help=line, rich_help_panel=heading)(_listed)
 
 
 @app.callback()
@@ -63,170 +83,6 @@ def common(
     set_up_logging(debug=debug)
     prepare_prefect(quiet=not debug)
     prepare_torch()
-
-
-@app.command()
-def nightly(
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
-    source: SourceOption = None,
-    prices: PricesOption = None,
-    index: IndexOption = None,
-    universe: UniverseOption = None,
-    as_of: AsOf = None,
-    nights: Annotated[int, typer.Option(min=1, help="Run this many nights in order, the last one at --as-of.")] = 1,
-    missed: Annotated[
-        bool, typer.Option("--catch-up", help="Run every night missed since the market's first, up to --as-of.")
-    ] = False,
-    members: Members = None,
-    epochs: Epochs = None,
-    device: DeviceOption = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Run a night: fetch, check, store, train if due, predict, score, report.
-
-    Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
-    """
-    from flows.commands.nightly_work import catch_up_market, run_nights
-
-    order = order_of(market, market_file, source, prices, index, universe, members, epochs, device)
-    if not missed:
-        return run_nights(order, day_of(as_of), nights, as_json=as_json)
-    if nights > 1:
-        raise typer.BadParameter("--catch-up finds its nights by itself: leave out --nights")
-    return catch_up_market(order, day_of(as_of), as_json=as_json)
-
-
-@app.command()
-def fetch(
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
-    source: SourceOption = None,
-    prices: PricesOption = None,
-    index: IndexOption = None,
-    universe: UniverseOption = None,
-    as_of: AsOf = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Ask for the whole stored history anew: finds what was restated long ago.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Fetch what the store lacks, check it, and keep it.
-
-    Example: dtml fetch ndx100
-    """
-    from flows.commands.nightly_work import fetch_market
-
-    order = order_of(market, market_file, source, prices, index, universe)
-    fetch_market(order, day_of(as_of), whole=again, as_json=as_json)
-
-
-@app.command()
-def train(
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
-    as_of: AsOf = None,
-    members: Members = None,
-    epochs: Epochs = None,
-    device: DeviceOption = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Train the market's model on what is stored; interrupted, it continues when called again.
-
-    Example: dtml train simulated --members 3
-    """
-    from flows.commands.nightly_work import train_market
-
-    order = order_of(market, market_file, members=members, epochs=epochs, device=device)
-    train_market(order, day_of(as_of), as_json=as_json)
-
-
-@app.command()
-def predict(
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
-    as_of: AsOf = None,
-    device: DeviceOption = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Predict the next session from what is stored, with the latest model; nothing is fetched or trained.
-
-    Example: dtml predict simulated
-    """
-    from flows.commands.nightly_work import predict_market
-
-    order = order_of(market, market_file, device=device)
-    predict_market(order, day_of(as_of), as_json=as_json)
-
-
-@app.command()
-def score(
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
-    as_of: AsOf = None,
-    as_json: AsJson = False,
-) -> None:
-    """Score every past prediction whose outcome is stored, and print the scores beside the naive rules.
-
-    Example: dtml score simulated
-    """
-    from flows.commands.nightly_work import score_predictions
-
-    score_predictions(order_of(market, market_file), day_of(as_of), as_json=as_json)
-
-
-@app.command()
-def history(
-    symbol: Annotated[str, typer.Argument(help="A stock, as the market spells it.")],
-    market: Annotated[str | None, STORED_MARKET] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Newest rows shown.")] = 30,
-    as_json: AsJson = False,
-) -> None:
-    """Show what was predicted of a stock and what happened.
-
-    Example: dtml history L01
-    """
-    from flows.commands.query import show_history
-
-    show_history(symbol, market, limit, as_json=as_json)
-
-
-@app.command()
-def runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
-    """List the trained models and what they were trained on.
-
-    Example: dtml runs simulated
-    """
-    from flows.commands.query import show_runs
-
-    show_runs(market, as_json=as_json)
-
-
-@app.command()
-def markets(as_json: AsJson = False) -> None:
-    """List the markets this program knows.
-
-    Example: dtml markets
-    """
-    from flows.commands.query import show_markets
-
-    show_markets(as_json=as_json)
-
-
-@app.command()
-def query(
-    sql: Annotated[str, typer.Argument(help="One SQL statement, - for standard input; nothing can be written.")],
-    as_json: AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    parquet: Annotated[Path | None, typer.Option(help="Write the answer to this Parquet file.")] = None,
-) -> None:
-    """Ask the database; `dtml questions` has twenty examples.
-
-    Example: dtml query "select * from latest_prediction order by probability desc limit 5"
-    """
-    from flows.commands.query import answer
-
-    answer(sql, as_json=as_json, as_csv=as_csv, parquet=parquet)
 
 
 def main() -> None:

@@ -11,19 +11,13 @@ import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.pages.figures import records, with_interval
 from flows.settings import err, out
 
 if TYPE_CHECKING:  # what only reads prints without waiting for torch
     from flows.nightly.context import Desk
-    from flows.nightly.fetch import Catch
-    from flows.nightly.night import Night
 
-ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
-PROBABILITIES = dict.fromkeys(("probability", "spread", "calibrated"), ".3f")
 LONGEST_CELL = 1000  # characters of a table's cell
-SHOWN = 12  # rows of the most and the least probable risers
 
 
 def counted(number: int, what: str) -> str:
@@ -85,32 +79,6 @@ def _cell(value: Any, spec: str) -> str:
     return said if len(said) <= LONGEST_CELL else f"{said[:LONGEST_CELL]}... ({len(said):,} characters)"
 
 
-def night_summary(
-    night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame
-) -> dict[str, Any]:
-    """A night as one JSON document."""
-    return {
-        "night": night.row,
-        "new": not night.was_done_before,
-        "predictions": predictions,
-        "scores": scores,
-        "coverage": coverage,
-        "report": str(night.report),
-    }
-
-
-def print_predictions(predictions: pd.DataFrame) -> None:
-    """The most and the least probable risers of a night, and what is called of them."""
-    ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
-    shown = ordered[["symbol", "probability", "spread", "calibrated", "call"]]
-    if len(shown) > 2 * SHOWN:
-        left = len(shown) - 2 * SHOWN
-        print_frame(shown.head(SHOWN), "most probable risers", formats=PROBABILITIES)
-        out.print(f"... {left} more, in the report and in the store")
-        shown = shown.tail(SHOWN)
-    print_frame(shown, formats=PROBABILITIES)
-
-
 def print_scores(scores: pd.DataFrame) -> None:
     """Scores of the predictor beside the naive rules, a table a protocol, with day-resampled intervals."""
     titles = {"all": "all stock-days", "paper": "the paper's labels: moves from +0.55 % and to -0.5 %"}
@@ -121,58 +89,3 @@ def print_scores(scores: pd.DataFrame) -> None:
         )
         names = {"n": "calls", "acc": "ACC", "mcc": "MCC"}
         print_frame(table.rename(columns=names), title)
-
-
-def print_coverage(coverage: pd.DataFrame) -> None:
-    """What came of the calls at the market's level; nothing before the first outcome."""
-    for row in coverage.to_dict("records"):
-        right = "" if math.isnan(row["called_acc"]) else f", {row['called_acc']:.1%} of these rightly"
-        out.print(
-            f"calls at level {row['level']:g}: {row['coverage']:.1%} of {row['n']:,} outcomes covered (not called, or "
-            f"rightly); {row['called']:.1%} called{right}",
-            soft_wrap=True,
-        )
-
-
-def print_night(
-    night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame, store: str
-) -> None:
-    """All that a night has to say."""
-    row = night.row
-    out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
-    print_predictions(predictions)
-    out.print(_what_was_done(night))
-    for gap in row["gaps"][:SHOWN]:
-        out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
-    if night.catch is not None and len(night.catch.refused):
-        print_frame(night.catch.refused.head(SHOWN), "bars refused tonight")
-    if scores.empty:
-        out.print("No prediction of this market has an outcome yet: the next night scores this one.")
-    else:
-        last = scores["target"].max().date()
-        out.print(f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that resample days")
-        print_scores(scores)
-        print_coverage(coverage)
-        if scores["nights"].max() < MINIMUM_DAYS:
-            out.print(f"Fewer than {MINIMUM_DAYS} nights do not show how days hang together: no interval is printed.")
-    out.print(f"\nreport    {night.report}\ndatabase  {store}")
-    out.print(ASK_MORE.format(market=row["market"]), soft_wrap=True)
-
-
-def _what_was_done(night: Night) -> str:
-    row = night.row
-    if night.catch is None:
-        return "This night was complete before: no row was added."
-    said = (
-        f"{row['fetched']} bars fetched, {row['stored']} new, {row['refused']} refused; "
-        f"{row['predictions']} stocks predicted by {row['run_id']}, {len(row['gaps'])} left out"
-    )
-    if night.scored is not None and night.scored.unresolved:
-        said += f"\n{night.scored.unresolved} predictions of closed sessions have no outcome: no good bar came"
-    return said + without_adjusted(night.catch)
-
-
-def without_adjusted(catch: Catch) -> str:
-    """A line on the stocks whose moves are those of the close, or nothing."""
-    count = len(catch.unadjusted)
-    return f"\nnote: {count} symbols have no adjusted close; their moves come from the close" if count else ""

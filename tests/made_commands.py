@@ -2,14 +2,23 @@
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import typer
+from typer.main import get_command
 
-from flows.cli import app
+from flows.cli import MODULES, app, load
 from flows.failures import run_command
 
 Command = Callable[..., tuple[int, str, str]]
+
+
+def whole_command() -> Any:
+    """The command line with the options of every command."""
+    group: Any = get_command(app)
+    group.commands |= {name: load(name) for name in MODULES}
+    return group
 
 
 @pytest.fixture

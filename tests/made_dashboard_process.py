@@ -10,9 +10,9 @@ from http.client import HTTPConnection
 
 PROGRAM = """
 import sys
-from flows.commands.dashboard import dashboards
+from flows.commands.dashboard import commands
 from flows.failures import run_command
-code = run_command(dashboards)
+code = run_command(commands)
 print("loaded", sorted({"torch", "prefect"} & set(sys.modules)))
 sys.exit(code)
 """

@@ -24,7 +24,7 @@ from dtml.experiments import nightly_of
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session, session_close, sessions_up_to
 from dtml.sources.simulated import DAILY_VOLATILITY, SimulatedSource
-from flows.commands.questions_work import questions_page
+from flows.commands.questions import questions_page
 from flows.nightly.context import Desk
 from flows.nightly.score import dated_calls, score_market
 

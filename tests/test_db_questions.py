@@ -14,7 +14,7 @@ from db.connection.user_sql import select
 from db.engine import open_engine
 from db.errors import StoreUsageError
 from db.questions.questions import QUESTIONS, Question
-from flows.commands.questions_work import ask, questions_page
+from flows.commands.questions import ask, questions_page
 
 NAME = "reader_of_questions"
 OTHER_PLANS = "-c enable_hashjoin=off -c enable_hashagg=off -c enable_mergejoin=off -c enable_incremental_sort=off"

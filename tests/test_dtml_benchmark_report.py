@@ -208,12 +208,12 @@ def test_the_readme_table_is_exact() -> None:
 
 def test_the_console_prints_the_same_in_120_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     from flows import console
-    from flows.commands import benchmark_console
+    from flows.commands import studies
 
     printed = Console(file=io.StringIO(), width=160)
-    for module in (console, benchmark_console):
+    for module in (console, studies):
         monkeypatch.setattr(module, "out", printed)
-    benchmark_console.print_benchmark(BENCHMARK | {"config": {"data": ["50 stocks"]}}, small_scores(), 3)
+    studies.print_benchmark(BENCHMARK | {"config": {"data": ["50 stocks"]}}, small_scores(), 3)
     assert isinstance(printed.file, io.StringIO)
     tables, sentence = printed.file.getvalue().split("Against the naive rule")
     assert max(len(line) for line in tables.splitlines()) <= 120

@@ -21,9 +21,8 @@ from db.rows import markets, outcomes, predictions, prices, runs
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from dtml.prices.bars import BAR_COLUMNS
-from flows.commands.query import answer, show_history, show_markets, show_runs
-from flows.commands.questions import questions
-from flows.commands.questions_work import show_questions
+from flows.commands.query import history, list_markets, list_runs, query
+from flows.commands.questions import commands, show_questions
 
 NIGHTS = 50
 DAYS = pd.bdate_range("2024-01-02", periods=NIGHTS + 1)
@@ -68,7 +67,7 @@ def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(store: Eng
         order by h.symbol
     """
     file = tmp_path / "new folder" / "calls.parquet"
-    answer(asked, **ASKED, parquet=file)
+    query(asked, **ASKED, parquet=file)
     kept = pq.read_table(file)
     assert {field.name: str(field.type) for field in kept.schema if field.name not in ("symbol", "gaps")} == {
         "target": "date32[day]",
@@ -88,12 +87,12 @@ def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(store: Eng
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_text_that_only_looks_like_a_day_stays_text(store: Engine, tmp_path: Path) -> None:
     file = tmp_path / "days.parquet"
-    answer("select '2024-02-30' as never, '2024-02-29 or so' as about, '7' as digit", **ASKED, parquet=file)
+    query("select '2024-02-30' as never, '2024-02-29 or so' as about, '7' as digit", **ASKED, parquet=file)
     assert pq.read_table(file).to_pylist() == [{"never": "2024-02-30", "about": "2024-02-29 or so", "digit": "7"}]
 
 
 def test_an_answer_without_rows_is_a_file_with_its_columns(store: Engine, tmp_path: Path) -> None:
-    answer("select symbol, target from prediction_history where 1 = 0", **ASKED, parquet=tmp_path / "none.parquet")
+    query("select symbol, target from prediction_history where 1 = 0", **ASKED, parquet=tmp_path / "none.parquet")
     kept = pq.read_table(tmp_path / "none.parquet")
     assert (kept.num_rows, kept.column_names) == (0, ["symbol", "target"])
 
@@ -103,7 +102,7 @@ def test_a_parquet_file_is_there_whole_or_as_it_was(
     store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "kept.parquet"
-    answer("select 1 as x", **ASKED, parquet=file)
+    query("select 1 as x", **ASKED, parquet=file)
     before = file.read_bytes()
 
     def fill_the_disk(_table: pa.Table, partial: Path) -> None:
@@ -112,7 +111,7 @@ def test_a_parquet_file_is_there_whole_or_as_it_was(
 
     monkeypatch.setattr(pq, "write_table", fill_the_disk)
     with pytest.raises(OSError, match="No space left"):
-        answer("select 2 as x", **ASKED, parquet=file)
+        query("select 2 as x", **ASKED, parquet=file)
     assert file.read_bytes() == before
     assert list(tmp_path.glob("*.partial")) == []
 
@@ -120,7 +119,7 @@ def test_a_parquet_file_is_there_whole_or_as_it_was(
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_column_of_several_kinds_is_refused_by_name(store: Engine, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="column 'x' holds values of several kinds: cast it"):
-        answer("select 1 as x union all select 'a'", **ASKED, parquet=tmp_path / "mixed.parquet")
+        query("select 1 as x union all select 'a'", **ASKED, parquet=tmp_path / "mixed.parquet")
     assert list(tmp_path.glob("*.parquet")) == []
 
 
@@ -130,8 +129,8 @@ def test_two_columns_of_one_name_never_become_one(
     asked = "select 1 as n, 2 as x, 3 as x"
     for form in ({"as_json": True, "as_csv": False}, ASKED, ASKED | {"parquet": tmp_path / "x.parquet"}):
         with pytest.raises(UsageError, match="two columns are named 'x': give one another name with `as`"):
-            answer(asked, **form)
-    answer(asked, as_json=False, as_csv=True)
+            query(asked, **form)
+    query(asked, as_json=False, as_csv=True)
     assert capsys.readouterr().out == "n,x,x\n1,2,3\n"
     assert list(tmp_path.glob("*.parquet")) == []
 
@@ -142,19 +141,19 @@ def test_sql_comes_from_standard_input_for_a_dash(
 ) -> None:
     sql = b"select symbol\nfrom latest_prediction\norder by symbol\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(sql)))
-    answer("-", as_json=True, as_csv=False)
+    query("-", as_json=True, as_csv=False)
     assert json.loads(capsys.readouterr().out) == [{"symbol": "A"}, {"symbol": "B"}, {"symbol": "C"}]
     with pytest.raises(StoreUsageError):  # all of it was read
-        answer("-", **ASKED)
+        query("-", **ASKED)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
     with pytest.raises(UsageError, match="standard input is not UTF-8"):
-        answer("-", **ASKED)
+        query("-", **ASKED)
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_one_answer_has_one_form(store: Engine, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="choose one"):
-        answer("select 1 as x", as_json=True, as_csv=False, parquet=tmp_path / "x.parquet")
+        query("select 1 as x", as_json=True, as_csv=False, parquet=tmp_path / "x.parquet")
     with pytest.raises(UsageError, match="choose one"):
         show_questions(1, "toy", as_json=True, as_markdown=True)
 
@@ -162,7 +161,7 @@ def test_one_answer_has_one_form(store: Engine, tmp_path: Path) -> None:
 def test_a_history_shows_calls_beside_the_rules_and_fits_a_terminal(
     nights: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_history("Z", None, 5, as_json=False)
+    history("Z", None, 5, as_json=False)
     said = capsys.readouterr().out.splitlines()
     assert max(map(len, said)) <= 100
     assert said[0].strip() == "Z, toy"
@@ -182,7 +181,7 @@ def test_a_history_reads_no_row_that_it_does_not_show(
     ask = predictions.prediction_history
     monkeypatch.setattr(predictions, "prediction_history", lambda *a, **k: read.append(ask(*a, **k)) or read[-1])
     for limit, count in ((1, 1), (7, 7), (NIGHTS, NIGHTS), (10 * NIGHTS, NIGHTS)):
-        show_history("Z", "toy", limit, as_json=True)
+        history("Z", "toy", limit, as_json=True)
         shown = json.loads(capsys.readouterr().out)
         assert len(read.pop()) == len(shown) == count
         assert [row["target"] for row in shown] == [f"{day:%Y-%m-%d}" for day in DAYS[-count:]]
@@ -191,11 +190,11 @@ def test_a_history_reads_no_row_that_it_does_not_show(
 def test_a_history_that_is_empty_says_so_and_an_unknown_stock_is_an_error(
     nights: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_history("Z", "other", 5, as_json=False)
+    history("Z", "other", 5, as_json=False)
     assert capsys.readouterr().out == "No night has predicted Z yet.\n"
     for symbol in ("ZZ", "Z' or '1' = '1", "100 %s"):
         with pytest.raises(StoreUsageError, match="no symbol"):
-            show_history(symbol, None, 5, as_json=False)
+            history(symbol, None, 5, as_json=False)
 
 
 def test_stocks_of_one_name_have_a_table_for_each_market(nights: Engine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +204,7 @@ def test_stocks_of_one_name_have_a_table_for_each_market(nights: Engine, capsys:
         made = pd.DataFrame({"symbol": ["Z"], "run_id": "second", "as_of": DAYS[-2], "target": DAYS[-1]})
         made = made.assign(probability=0.5, spread=0.0)
         predictions.save_predictions(conn, "other", made, known_at=MOMENT, made_at=later)
-    show_history("Z", None, 4, as_json=False)
+    history("Z", None, 4, as_json=False)
     said = capsys.readouterr().out
     assert said.index("Z, other") < said.index("1 by second") < said.index("Z, toy") < said.index("3 by first")
 
@@ -221,7 +220,7 @@ def test_the_questions_are_listed_with_their_numbers(capsys: pytest.CaptureFixtu
 
 
 def test_a_question_is_asked_of_the_market_that_is_named(store: Engine, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = CliRunner().invoke(questions, ["19", "--market", "toy", "--json"])
+    asked = CliRunner().invoke(commands, ["19", "--market", "toy", "--json"])
     assert asked.exit_code == 0, asked.exception
     told = json.loads(asked.stdout)
     assert (told["number"], told["market"], told["title"]) == (19, "toy", QUESTIONS[18].title)
@@ -246,7 +245,7 @@ def test_a_market_that_is_not_there_is_named_with_those_that_are(store: Engine, 
         with pytest.raises(UsageError, match=f"nothing of a market .{market}.: name one of toy with --market"):
             show_questions(2, market, as_json=False, as_markdown=False)
         with pytest.raises(UsageError, match=f"nothing of a market .{market}.: name one of toy$"):
-            show_runs(market, as_json=False)
+            list_runs(market, as_json=False)
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -258,7 +257,7 @@ def test_an_empty_store_says_what_to_do_first(engine: Engine, store_url: str, mo
 
 @pytest.mark.parametrize("number", ["0", "21", "two"])
 def test_a_question_that_is_none_of_the_twenty_is_a_mistake(number: str) -> None:
-    assert CliRunner().invoke(questions, [number]).exit_code == 2
+    assert CliRunner().invoke(commands, [number]).exit_code == 2
 
 
 def test_moments_are_shown_alike_by_either_engine(store: Engine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,17 +278,17 @@ def test_the_models_of_a_store_are_listed_with_what_they_were_trained_on(
 ) -> None:
     with store.connect() as conn:
         kept = runs.runs(conn)
-    show_runs(None, as_json=True)
+    list_runs(None, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert [row["id"] for row in found] == list(kept["id"])
     assert [row["train_last"] for row in found] == [str(day.date()) for day in kept["train_last"]]
-    show_runs("toy", as_json=False)
+    list_runs("toy", as_json=False)
     printed = capsys.readouterr().out
     assert all(each[:12] in printed for each in kept["checkpoint_hash"].dropna())
 
 
 def test_every_market_that_can_be_named_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    show_markets(as_json=True)
+    list_markets(as_json=True)
     listed = json.loads(capsys.readouterr().out)
     assert [row["market"] for row in listed] == list(market_names())
     sp500 = next(row for row in listed if row["market"] == "sp500")

@@ -21,7 +21,7 @@ from dtml.prices.sessions import next_session, sessions_between
 from flows import audit as flow_module
 from flows.audit import stored_nights
 from flows.backtest.folds import Nights
-from flows.commands.studies_work import LookAheadError, audit_stored
+from flows.commands.studies import LookAheadError, audit_stored
 from flows.nightly import predict as predict_module
 from flows.nightly import train as train_module
 from flows.nightly.context import Desk, Order, stored_bars

@@ -22,7 +22,7 @@ from dtml.prices.sessions import previous_session, sessions_between
 from flows.backtest import folds as backtest_module
 from flows.backtest.folds import Backtest, Job, Plan, one_by_one, run_fold
 from flows.backtest.results import Result, run_backtest
-from flows.commands.studies_work import Where, backtest_market
+from flows.commands.studies import Where, backtest_market
 from flows.nightly.context import Order, stored_bars
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night

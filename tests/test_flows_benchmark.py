@@ -23,7 +23,7 @@ from dtml.published import SETS, Figure, PaperSet, Recipe, grid, name_of, shorte
 from dtml.training.recipe import Epoch, Member, TrainingConfig
 from flows.benchmark.results import run_benchmark
 from flows.benchmark.train import Study, members_of, train_models
-from flows.commands.studies_work import run_paper
+from flows.commands.studies import run_paper
 from flows.nightly.context import Desk, Order, open_stored_desk
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
@@ -239,7 +239,7 @@ def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
 def order(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
     """The small set in files, an empty store, and no flow to be had."""
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
-    monkeypatch.setattr("flows.commands.studies_work.SETS", {"simulated": PAPER})
+    monkeypatch.setattr("flows.commands.studies.SETS", {"simulated": PAPER})
     monkeypatch.setitem(sys.modules, "flows.benchmark.flow", None)
     bars = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].rename(columns={"session": "date"})
     index = bars["symbol"] == SIMULATED.index_symbol

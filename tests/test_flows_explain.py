@@ -26,7 +26,7 @@ from dtml.prices.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.training.fit import fit_members
 from flows import explain as flow_module
-from flows.commands.explain import explanations
+from flows.commands.explain import commands
 from flows.explain import (
     Trial,
     days_looked_at,
@@ -50,7 +50,7 @@ QUICK = ("--members", "2", "--shuffles", "6", "--epochs", "1")
 def dtml(order: Order, command: Command) -> Command:
     """Run `explain` on the market of `order`: exit code, standard output, standard error, each as one line."""
     app = typer.Typer(callback=lambda: None)  # with one command alone, typer would want no name of it
-    app.add_typer(explanations)
+    app.add_typer(commands)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         code, said, complaint = command("explain", "--market-file", str(order.market_file), *arguments, of=app)

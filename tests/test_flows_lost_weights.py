@@ -104,15 +104,15 @@ def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(
     run_night(desk, AS_OF)
     whole, receipt = lose(desk), str(receipt_of(desk, "L01"))
     (run,) = runs(desk).values()
-    code, _, complaint = command("reproduce", receipt, "--device", "cpu")
+    code, _, complaint = command("replay", receipt, "--device", "cpu")
     assert code == 1
-    assert "`dtml reproduce RECEIPT --retrain`" in " ".join(complaint.split())
-    code, said, _ = command("reproduce", receipt, "--retrain", "--device", "cpu", "--json")
+    assert "`dtml replay RECEIPT --retrain`" in " ".join(complaint.split())
+    code, said, _ = command("replay", receipt, "--retrain", "--device", "cpu", "--json")
     assert (code, json.loads(said)["equal"], json.loads(said)["retrained"]["restored"]) == (0, True, True)
     assert checkpoint_of(run).read_bytes() == whole
-    assert command("reproduce", receipt, "--device", "cpu")[0] == 0
+    assert command("replay", receipt, "--device", "cpu")[0] == 0
     lose(desk, trained_elsewhere=True)
-    code, _, complaint = command("reproduce", receipt, "--retrain", "--device", "cpu")
+    code, _, complaint = command("replay", receipt, "--retrain", "--device", "cpu")
     assert code == 1
     said = " ".join(complaint.split())
     assert f"SHA-256 {ELSEWHERE[:12]}..., are lost, and trained again they are" in said

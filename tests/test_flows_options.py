@@ -12,22 +12,33 @@ from typing import Any
 
 import pytest
 import typer
-from typer.main import get_command
+from made_commands import whole_command
+from typer.testing import CliRunner
 
 from dtml.errors import UsageError
-from flows.cli import app
+from flows.cli import COMMANDS, app, load
 from flows.commands.options import order_of
 from flows.signals import GO_ON
 
 
 def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command by its path."""
-    group = get_command(app) if group is None else group
+    group = whole_command() if group is None else group
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, (*path, name))
         else:
             yield (*path, name), command
+
+
+def test_every_command_is_under_a_heading_of_the_help_which_begins_as_its_own() -> None:
+    said = CliRunner().invoke(app, ["--help"]).output
+    headings = ["Every night", "Read the history", "Test the model", "Maintain the store", "Translate"]
+    assert re.findall(r"^╭─ (.+?) ─+╮$", said, re.MULTILINE) == ["Options", *headings] == ["Options", *COMMANDS]
+    for listed in COMMANDS.values():
+        for name, _, line in listed:
+            assert re.search(rf"^│ {name} ", said, re.MULTILINE)
+            assert load(name).help.split("\n\n")[0] == line
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from db.rows import nights as stored_nights
 from dtml.errors import UsageError
 from dtml.evaluation.calibration import LEVELS
 from dtml.prices.sessions import sessions_up_to
-from flows.commands.report_work import write_report
+from flows.commands.report import write_report
 from flows.nightly.context import Desk, Order
 from flows.nightly.night import run_night
 from flows.nightly.report import publish_night

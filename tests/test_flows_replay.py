@@ -257,10 +257,28 @@ def test_what_is_no_complete_night_is_said_with_those_there_are(desk: Desk, arch
     [
         (("--known-at", "2024-07-02T10:00"), "has no time zone"),
         (("--known-at", "yesterday"), "is no moment"),
-        (("--all", "--as-of", "2024-07-01"), "leave out --as-of and --known-at"),
+        (("--all", "--as-of", "2024-07-01"), "leave out --as-of: --all replays every night"),
     ],
 )
 def test_a_wrong_moment_is_the_users_mistake(dtml: Command, asked: tuple[str, ...], said: str) -> None:
     code, _, error = dtml("replay", "simulated", *asked)
+    assert code == 2
+    assert said in error
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("simulated", "--retrain"), "leave out --retrain: it trains the model of one prediction: give its receipt"),
+        (("run/L01/2024-07-02", "--all", "--as-of", "2024-07-01"), "leave out --as-of and --all: a receipt names one"),
+        (("run/L01/2024-07-02", "--known-at", "2024-07-01"), "leave out --known-at: a receipt names one prediction"),
+        (("run/L01",), "'run/L01' is no receipt: they are RUN/SYMBOL/TARGET"),
+        ((), "name one market"),
+    ],
+)
+def test_an_option_that_does_not_fit_what_is_replayed_is_refused(
+    dtml: Command, asked: tuple[str, ...], said: str
+) -> None:
+    code, _, error = dtml("replay", *asked)
     assert code == 2
     assert said in error

@@ -89,13 +89,13 @@ def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
 ) -> None:
     run_night(desk, AS_OF)
     receipt = str(receipt_of(desk, "L01"))
-    code, said, _ = dtml("reproduce", receipt, "--retrain", "--device", "cpu")
+    code, said, _ = dtml("replay", receipt, "--retrain", "--device", "cpu")
     assert code == 0
     assert "found        equal to the last bit" in said
     assert "the weights are the same to the last bit" in said
     with transaction(engine) as conn:
         conn.execute(text("update prediction set spread = 0.25"))
-    code, said, error = dtml("reproduce", receipt, "--json", "--device", "cpu")
+    code, said, error = dtml("replay", receipt, "--json", "--device", "cpu")
     assert code == 1
     assert json.loads(said)["equal"] is False
     assert "error" in error

@@ -23,7 +23,7 @@ from db.rows import nights as stored_nights
 from dtml.errors import UsageError
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
-from flows.commands.status import statuses
+from flows.commands.status import commands
 from flows.nightly.context import Desk
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
@@ -39,7 +39,7 @@ NEXT_MIDNIGHT = datetime(2024, 7, 3, 4, tzinfo=UTC)
 def dtml(store_url: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Run a command that knows `status` alone: exit code, standard output, standard error."""
     app = typer.Typer(callback=lambda: None)  # with one command alone, typer would want no name of it
-    app.add_typer(statuses)
+    app.add_typer(commands)
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     return partial(command, "status", of=app)
 
@@ -232,7 +232,7 @@ def test_a_store_that_is_not_there_is_not_made_by_asking(
 
 
 def test_telling_needs_neither_prefect_nor_torch() -> None:
-    modules = "flows.service.alerts, flows.commands.status_console"
+    modules = "flows.service.alerts, flows.commands.status"
     code = f"import sys, {modules}; print(sorted({{'torch', 'prefect'}} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from db.errors import StoreUsageError
 from dtml.errors import UsageError
-from flows.commands.query import SHOWN, answer
+from flows.commands.query import SHOWN, query
 
 NUMBERS = "with recursive n(i) as (select 1 union all select i + 1 from n{end})"
 ENDLESS = NUMBERS.format(end="") + " select i from n"
@@ -33,7 +33,7 @@ flows.commands.query.MEMORY = int(memory)
 db.engine.READ_LIMIT_S = 3600  # not what is asked about here
 try:
     forms = {name: name == form for name in ("as_json", "as_csv")}
-    flows.commands.query.answer(sql, **forms, parquet=Path("rows.parquet") if form == "parquet" else None)
+    flows.commands.query.query(sql, **forms, parquet=Path("rows.parquet") if form == "parquet" else None)
 except (DtmlError, StoreError) as error:
     print(error, file=sys.stderr)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr)
@@ -71,22 +71,22 @@ def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -
 
 
 def test_a_table_shows_the_first_rows_and_reads_no_more(capsys: pytest.CaptureFixture[str]) -> None:
-    answer(ENDLESS, **TABLE)
+    query(ENDLESS, **TABLE)
     printed = capsys.readouterr()
     assert [line.split() for line in printed.out.splitlines()] == [["i"], *([str(i)] for i in range(1, SHOWN + 1))]
     assert printed.err == "note: these are the first 1,000 rows; --csv and --json print all of them\n"
-    answer(NUMBERS.format(end=f" where i < {SHOWN}") + " select i from n", **TABLE)
+    query(NUMBERS.format(end=f" where i < {SHOWN}") + " select i from n", **TABLE)
     printed = capsys.readouterr()
     assert (len(printed.out.splitlines()), printed.err) == (SHOWN + 1, "")
 
 
 def test_a_long_value_is_cut_in_a_table_and_whole_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     sql = f"select '{'x' * 5000}' as said"
-    answer(sql, **TABLE)
+    query(sql, **TABLE)
     printed = "".join(each.strip() for each in capsys.readouterr().out.splitlines())
     assert printed.count("x") == 1000
     assert printed.endswith("... (5,000 characters)")
-    answer(sql, **JSON)
+    query(sql, **JSON)
     assert json.loads(capsys.readouterr().out) == [{"said": "x" * 5000}]
 
 
@@ -95,11 +95,11 @@ def test_a_file_that_must_be_held_at_once_is_refused_beyond_a_bound(
 ) -> None:
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 5000)
     with pytest.raises(StoreUsageError, match=r"more than 5,000 rows .* is not held at once: ask for less, or for CSV"):
-        answer(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
+        query(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 10**9)
     monkeypatch.setattr("db.connection.user_sql.HELD_BYTES", 10**6)
     with pytest.raises(StoreUsageError, match=r"or 1,000,000 bytes is not held at once"):
-        answer(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
+        query(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
     assert list(tmp_path.glob("*.parquet*")) == []
 
 
@@ -109,7 +109,7 @@ def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed
 ) -> None:
     monkeypatch.setattr("flows.commands.query.LARGEST", 100_000)
     with pytest.raises(UsageError, match="more than 100,000 characters is not printed: ask for it in parts"):
-        answer(ENDLESS, **TABLE | {form: True})
+        query(ENDLESS, **TABLE | {form: True})
     assert capsys.readouterr().out == ""
 
 
@@ -121,7 +121,7 @@ def test_rows_without_end_are_ended_by_time_and_none_is_printed(
     crossed = NUMBERS.format(end=" where i < 100000") + " select a.i, b.i as j from n a cross join n b"
     for sql in (ENDLESS, crossed):
         with pytest.raises(StoreUsageError, match=r"interrupted|statement timeout"):
-            answer(sql, **TABLE | {form: True})
+            query(sql, **TABLE | {form: True})
     assert capsys.readouterr().out == ""
 
 
@@ -145,7 +145,7 @@ def test_a_huge_value_takes_no_more_memory_than_an_answer_may(tmp_path: Path, st
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_value_beyond_the_longest_is_refused() -> None:
     with pytest.raises(StoreUsageError, match="too big"):
-        answer("select zeroblob(16000001) as b", **CSV)
+        query("select zeroblob(16000001) as b", **CSV)
 
 
 def test_an_answer_is_the_same_in_batches_of_any_size(
@@ -160,10 +160,10 @@ def test_an_answer_is_the_same_in_batches_of_any_size(
             found = set()
             for rows in (1, 2, 2000):
                 monkeypatch.setattr("db.connection.user_sql.ROWS", rows)
-                answer(sql, **form)
+                query(sql, **form)
                 found.add(capsys.readouterr().out)
             assert len(found) == 1
-    answer("select symbol, target from prediction_history where 1 = 0", **CSV)
+    query("select symbol, target from prediction_history where 1 = 0", **CSV)
     assert capsys.readouterr().out == "symbol,target\n"
-    answer("select symbol, target from prediction_history where 1 = 0", **JSON)
+    query("select symbol, target from prediction_history where 1 = 0", **JSON)
     assert capsys.readouterr().out == "[]\n"

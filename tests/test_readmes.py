@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
+from made_commands import whole_command
 
 from benchmarks.results import RESULTS
 from db import tables
 from db.views.dictionary import data_dictionary
 from db.views.views import VIEW_COLUMNS
 from dtml.markets import market_names
-from flows.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
@@ -33,7 +32,7 @@ LONGEST_LINE = 100
 MOST_WORDS = 1800
 TEXT = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
 ASSIGNED = re.compile(r"\w+=\S*")
-COMMAND = get_command(app)
+COMMAND = whole_command()
 
 
 def blocks_of(page: str) -> Iterator[str]:

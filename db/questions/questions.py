@@ -157,7 +157,7 @@ QUESTIONS: Final = (
     Question(
         "Which calls were surest and wrong, had they been made in time, and how are they made again?",
         record.RECEIPTS,
-        "`dtml reproduce RECEIPT` makes the call again to the last bit. `minutes_after_prices` counts within a day;"
+        "`dtml replay RECEIPT` makes the call again to the last bit. `minutes_after_prices` counts within a day;"
         " `before_its_day` is 'no' for a night that was made up later.",
     ),
 )

@@ -156,7 +156,7 @@ _RECEIPT = {
     **meaning("run_id"),
     "known_at": "Latest known_at of the prices it saw, UTC.",
     "made_at": "When it was computed, UTC.",
-    "receipt": "What `dtml reproduce` takes: run, symbol and session predicted.",
+    "receipt": "What `dtml replay` takes: run, symbol and session predicted.",
 }
 
 VIEW_COLUMNS: Final = MappingProxyType(

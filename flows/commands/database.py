@@ -1,24 +1,58 @@
-"""The `dtml db` commands: they look after the store."""
+"""The `dtml db` commands: check a store, copy it, back it up and restore it, let others read it."""
 
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
+from sqlalchemy import Engine
 
+from db.admin.checks import Finding, check_store, finding_of
+from db.admin.copying import Progress, no_progress, snapshot
+from db.admin.copying import copy_store as copy_rows
+from db.admin.redating import redate as redate_moments
+from db.admin.roles import grant_reader as grant
+from db.connection.locks import market_lock
+from db.engine import (
+    URL_VARIABLE,
+    database_url,
+    location,
+    open_engine,
+    reading,
+    require_current,
+    transaction,
+)
+from db.engine import upgrade as upgrade_schema
+from db.errors import StoreError, StoreUsageError
+from db.rows import markets
+from db.views.dictionary import data_dictionary
+from dtml.errors import UsageError
+from flows.backups import Manifest, back_up, checkpoints, read_backup
+from flows.backups import restore as restore_backup
 from flows.commands.options import AsJson
+from flows.console import print_json
+from flows.settings import data_folder, err, out
 
-store_commands = typer.Typer(help="Look after the database.", no_args_is_help=True)
+commands = typer.Typer()
+store_commands = typer.Typer(no_args_is_help=True, help="Check, back up, copy and upgrade the database.")
+commands.add_typer(store_commands, name="db")
+
+READER_PASSWORD = "DTML_READER_PASSWORD"  # noqa: S105 - the name of a variable
 
 
 @store_commands.command()
 def upgrade() -> None:
-    """Bring the database to this program's schema; nothing is lost.
+    """Upgrade the database to the schema of this program; nothing is lost.
 
     Example: dtml db upgrade
     """
-    from flows.commands.database_work import upgrade_store
-
-    upgrade_store()
+    engine = open_engine()
+    upgrade_schema(engine)
+    out.print(f"{location(engine)} has the schema of this program")
 
 
 @store_commands.command()
@@ -27,20 +61,25 @@ def dictionary() -> None:
 
     Example: dtml db dictionary
     """
-    from db.views.dictionary import data_dictionary
-
     print(data_dictionary())  # noqa: T201 - Markdown is for a file as much as for a person
 
 
 @store_commands.command()
 def check(as_json: AsJson = False) -> None:
-    """Check that the database is sound: its file, its schema, what its rows say of each other, every model's weights.
+    """Check the database: its file, its schema, its rows against each other, the weights of every model.
 
     Example: dtml db check
     """
-    from flows.commands import database_work as maintenance
-
-    maintenance.check(as_json=as_json)
+    engine = _existing()
+    findings = []
+    for finding in _findings(engine):
+        findings.append(finding)
+        if not as_json:
+            _say(out, _line(finding))
+    if as_json:
+        print_json([vars(finding) for finding in findings])
+    if any(finding.state == "failed" for finding in findings):
+        raise typer.Exit(1)
 
 
 @store_commands.command()
@@ -49,31 +88,51 @@ def copy(file: Annotated[Path, typer.Argument(help="An SQLite store, such as dat
 
     Example: DTML_DATABASE_URL=postgresql://dtml@localhost/dtml dtml db copy data/dtml.sqlite
     """
-    from flows.commands import database_work as maintenance
-
-    maintenance.copy_store(file)
+    if not file.is_file():
+        raise UsageError(f"no store at {file}: name an SQLite file")
+    url = database_url()
+    mine = Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
+    if mine is not None and mine.exists() and file.samefile(mine):
+        raise UsageError(f"{file} is the store that {URL_VARIABLE} names: set it to where the copy is to be")
+    source = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
+    try:
+        require_current(source)
+    except StoreUsageError as error:
+        raise StoreUsageError(f"{error}, with {URL_VARIABLE}=sqlite:///{file.absolute()}") from error
+    target = open_engine()
+    with _progress() as progress, snapshot(source) as conn:
+        rows = copy_rows(conn, target, progress)
+    _say(out, f"{location(target)}: {_counted(rows)} copied and compared: equal")
+    _say(out, f"the weights of its models lie in {data_folder()} and stay there")
 
 
 @store_commands.command()
-def backup(folder: Annotated[Path, typer.Argument(help="A folder that is not there yet, or empty.")]) -> None:
-    """Keep the database, as it is at one moment, and its models in a folder, while nights go on.
+def backup(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")]) -> None:
+    """Back up the database, as it is at one moment, and its models into a folder, while nights go on.
 
     Example: dtml db backup /backups/2026-11-20
     """
-    from flows.commands import database_work as maintenance
-
-    maintenance.backup(folder)
+    engine = _existing()
+    require_current(engine)
+    with _progress() as progress:
+        manifest = back_up(engine, folder, progress)
+    _say(out, f"{folder}: {_counted(manifest.rows)} and {_models(manifest)} of {location(engine)}")
+    _warn_of_absent(manifest)
 
 
 @store_commands.command()
-def restore(folder: Annotated[Path, typer.Argument(help="What `dtml db backup` made.")]) -> None:
-    """Bring a backup back into the empty database of DTML_DATABASE_URL and the models into DTML_DATA.
+def restore(folder: Annotated[Path, typer.Argument(help="A folder that `dtml db backup` wrote.")]) -> None:
+    """Restore a backup into the empty database of DTML_DATABASE_URL, and its models into DTML_DATA.
 
     Example: dtml db restore /backups/2026-11-20
     """
-    from flows.commands import database_work as maintenance
-
-    maintenance.restore(folder)
+    manifest = read_backup(folder)
+    target = open_engine()
+    with _progress() as progress:
+        restore_backup(folder, manifest, target, progress)
+    _say(out, f"{location(target)}: {_counted(manifest.rows)} restored and compared: equal")
+    _say(out, f"{_models(manifest)} restored in {data_folder()}; the backup is of {manifest.made_at}")
+    _warn_of_absent(manifest)
 
 
 @store_commands.command()
@@ -82,9 +141,16 @@ def redate(market: Annotated[str, typer.Argument(help="A market whose newest fet
 
     Example: dtml db redate ndx100
     """
-    from flows.commands import database_work as maintenance
-
-    maintenance.redate(market)
+    engine = _existing()
+    require_current(engine)
+    with reading(engine) as conn:
+        if markets.memberships(conn, market).empty:
+            raise UsageError(f"nothing of market {market} is stored in {location(engine)}")
+    with market_lock(engine, market), transaction(engine) as conn:
+        moved = redate_moments(conn, market)
+    for old, new in moved.items():
+        _say(out, f"{old:%Y-%m-%d %H:%M:%S} is now {new:%Y-%m-%d %H:%M:%S.%f} UTC")
+    _say(out, f"{len(moved)} moments of {market} were dated ahead of this clock")
 
 
 @store_commands.command("grant-reader")
@@ -93,6 +159,71 @@ def grant_reader(name: Annotated[str, typer.Argument(help="A role of PostgreSQL;
 
     Example: dtml db grant-reader analyst
     """
-    from flows.commands import database_work as maintenance
+    password = os.environ.get(READER_PASSWORD)
+    engine = _existing()
+    is_new = grant(engine, name, password)
+    done = "made and allowed" if is_new else "allowed"
+    _say(out, f"role {name} {done} to read the views of {location(engine)}, and nothing else")
+    if is_new and not password:
+        _say(err, f"note: it has no password; set {READER_PASSWORD} and run this again, or let the server know it")
+    _say(out, "run this again after each `dtml db upgrade`: views that it makes anew are not readable until then")
 
-    maintenance.grant_reader(name)
+
+def _existing() -> Engine:
+    """Return the store of the environment, which must exist: opening it to write would make an empty file."""
+    url = database_url()
+    if url.get_backend_name() == "sqlite":
+        open_engine(read_only=True).dispose()
+    return open_engine()
+
+
+def _findings(engine: Engine) -> Iterator[Finding]:
+    yield from check_store(engine)
+    try:
+        require_current(engine)
+    except StoreError:  # which is among the findings
+        return
+    wrong = [
+        {"run_id": run_id, "path": path, "why": why}
+        for run_id, path, _sha, why in checkpoints(engine)
+        if why is not None
+    ]
+    yield finding_of("every model's weights are as its run recorded them", wrong)
+
+
+def _say(console: Console, line: str) -> None:
+    """Print a line as it is: a path may hold what Rich would take for markup, and is not to be broken."""
+    console.print(Text(line), soft_wrap=True)
+
+
+def _line(finding: Finding) -> str:
+    rows = "; ".join(_shown(row) for row in finding.found)
+    more = "; and more" if finding.more else ""
+    return f"{finding.state:<7} {finding.check}{': ' if rows else ''}{rows}{more}"
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in row.items())
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Show on a terminal what is being copied; a pipe gets the result alone."""
+    if not err.is_terminal:
+        yield no_progress
+        return
+    with err.status("beginning") as status:
+        yield lambda done, table, rows: status.update(f"{done} {table}{f', {rows:,} rows' if rows else ''}")
+
+
+def _counted(rows: Mapping[str, int]) -> str:
+    return f"{len(rows)} tables, {sum(rows.values()):,} rows"
+
+
+def _models(manifest: Manifest) -> str:
+    return f"{len(manifest.files) - 1} checkpoints"
+
+
+def _warn_of_absent(manifest: Manifest) -> None:
+    for each in manifest.absent:
+        _say(err, f"warning: without the weights of {each['run_id']}: {each['path']}: {each['why']}")

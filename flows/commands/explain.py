@@ -1,15 +1,22 @@
-"""The command that tests what a model looks at."""
+"""The command that tests what a model looks at: what is stored is printed, else it is tested now."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
+from dtml.attention.summary import words
+from dtml.errors import UsageError
 from flows.commands.options import AsJson, AsOf, MarketFile, OptionalMarket, day_of, order_of
+from flows.console import print_json
+from flows.explain import Trial, explain_run, latest_run, stored_explanation
+from flows.nightly.context import open_stored_desk
+from flows.settings import err, out
 
-explanations = typer.Typer()
+commands = typer.Typer()
 
 
-@explanations.command()
+@commands.command()
 def explain(
     market: OptionalMarket = None,
     market_file: MarketFile = None,
@@ -19,15 +26,34 @@ def explain(
         int | None, typer.Option(min=1, help="Networks trained on labels of shuffled days; 8 by default.")
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each training; 12 by default.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Test anew what was tested before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Repeat a test that is stored.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Test whether what the latest model looks at explains anything: against nonsense, against what moves it.
+    """Test whether the latest model's attention explains anything.
+
+    Its attention is compared with that of models trained on shuffled labels, and with what changes its predictions.
 
     Example: dtml explain simulated
     """
-    from flows.commands.explain_console import explain_stored
-
     wanted = {"members": members, "shuffles": shuffles, "epochs": epochs}
     asked = {name: value for name, value in wanted.items() if value is not None}
-    explain_stored(order_of(market, market_file), day_of(as_of), asked, again=again, as_json=as_json)
+    desk, trial = open_stored_desk(order_of(market, market_file)), Trial(**asked)
+    run = latest_run(desk, day_of(as_of))
+    row = stored_explanation(desk, run)
+    if row is not None and not again:
+        _require_same(row, asked)
+        err.print(f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again tests it anew)")
+    else:
+        with err.status(f"testing {run['id']}") as status:
+            row = explain_run(desk, run, trial, lambda step: status.update(f"testing {run['id']}: {step}"))
+    if as_json:
+        return print_json(row)
+    out.print(f"[bold]{row['run_id']}[/bold], trained on sessions up to {row['as_of']}")
+    return out.print(words(row))
+
+
+def _require_same(row: Mapping[str, Any], asked: Mapping[str, int]) -> None:
+    other = {name: row[name] for name, value in asked.items() if row[name] != value}
+    if other:
+        stored = " and ".join(f"{value} {name}" for name, value in other.items())
+        raise UsageError(f"{row['run_id']} was tested with {stored}: add --again to test it anew")

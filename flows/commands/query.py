@@ -1,4 +1,4 @@
-"""The commands that only read; none of them needs Prefect or torch."""
+"""The commands that read rows of the store: a statement of SQL, a history, models, markets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
+import typer
 from sqlalchemy import Engine
 
 from db.connection.frames import as_given, head
@@ -27,9 +28,12 @@ from db.rows import scores as stored_scores
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from dtml.pages.figures import figure, records
+from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
 from flows.console import plain, print_frame, print_json
 from flows.settings import err, out
 from translation.atomic_files import write_whole
+
+commands = typer.Typer()
 
 PURPOSES = 3  # of models: a stock has a score for each
 SHOWN = 1000  # rows of an answer as a table
@@ -41,10 +45,16 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 
 
-def show_history(symbol: str, market: str | None, limit: int, *, as_json: bool) -> None:
-    """Print what was predicted of a stock and what happened, the newest last, beside the naive rules' calls.
+@commands.command()
+def history(
+    symbol: Annotated[str, typer.Argument(help="A stock, as the market spells it.")],
+    market: Annotated[str | None, STORED_MARKET] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show this many rows, the newest.")] = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Show what was predicted of a stock and what happened.
 
-    Nothing older than what is shown is read. Below it stand the stock's scores over all its nights.
+    Example: dtml history L01
     """
     with reading(open_reader()) as conn:
         rows = predictions.prediction_history(conn, market=market, symbol=symbol, newest=limit)
@@ -66,7 +76,7 @@ def show_history(symbol: str, market: str | None, limit: int, *, as_json: bool) 
 
 
 def _print_history(title: str, rows: pd.DataFrame) -> None:
-    """A table that a terminal of 100 columns holds, and whose calls they are."""
+    """Print a table that fits 100 columns, and which models made its calls."""
     names = {"index_reversal": "reversal", "index_below_mean20": "mean20"}
     told = ["as_of", "target", "probability", "calibrated", "call", "move", "hit", "always_up", *names]
     formats = {"probability": ".3f", "calibrated": ".3f", "move": "+.4f"}
@@ -75,8 +85,12 @@ def _print_history(title: str, rows: pd.DataFrame) -> None:
     out.print(f"on the right the naive rules' calls; the model's: {by}", soft_wrap=True)
 
 
-def show_runs(market: str | None, *, as_json: bool) -> None:
-    """Print the trained models, newest last; raises UsageError for a market of which the store knows nothing."""
+@commands.command("runs")
+def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
+    """List the trained models and what they were trained on.
+
+    Example: dtml runs simulated
+    """
     engine = open_reader()
     if market is not None:
         require_market(engine, market)
@@ -106,8 +120,12 @@ def require_market(engine: Engine, market: str, how: str = "") -> None:
         raise UsageError(f"the store knows nothing of a market {market!r}: {there}")
 
 
-def show_markets(*, as_json: bool) -> None:
-    """Print the markets that can be named."""
+@commands.command("markets")
+def list_markets(as_json: AsJson = False) -> None:
+    """List the markets that can be named.
+
+    Example: dtml markets
+    """
     rows = []
     for name in market_names():
         market = load_market(name)
@@ -129,12 +147,18 @@ def show_markets(*, as_json: bool) -> None:
     return None
 
 
-def answer(sql: str, *, as_json: bool, as_csv: bool, parquet: Path | None = None) -> None:
-    """Print the answer to one SQL statement, run where nothing can be written, or keep it in a Parquet file.
+@commands.command()
+def query(
+    sql: Annotated[str, typer.Argument(help="The statement, or - to read it from standard input.")],
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    parquet: Annotated[Path | None, typer.Option(help="Write the rows to this Parquet file.")] = None,
+) -> None:
+    """Run one SQL statement on the database, read-only.
 
-    A statement that is "-" is read from standard input. A table has the first SHOWN rows, CSV and JSON have all,
-    Parquet those that can be held at once. Raises UsageError where two forms are asked for, where two columns of one
-    name would become one, and where it is longer than LARGEST or takes more memory than MEMORY.
+    A table shows the first 1,000 rows; CSV, JSON and Parquet hold all. `dtml questions` has twenty examples.
+
+    Example: dtml query "select * from latest_prediction order by probability desc limit 5"
     """
     if as_json + as_csv + (parquet is not None) > 1:
         raise UsageError("--json, --csv and --parquet are forms of one answer: choose one")

@@ -1,27 +1,148 @@
 """The command that asks a store the questions of db/questions/questions.py."""
 
-from typing import Annotated
+from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import pandas as pd
 import typer
+from sqlalchemy import Engine
 
+from db.connection.user_sql import select
+from db.engine import open_reader
+from db.questions.questions import QUESTIONS, Question
+from dtml.errors import UsageError
 from flows.commands.options import STORED_MARKET, AsJson
+from flows.commands.query import MOMENT, require_market, stored_moment
+from flows.console import plain, print_frame, print_json
+from flows.settings import out
 
-questions = typer.Typer()
+commands = typer.Typer()
+
+SHOWN = 10  # rows of an answer on the page
+PAGE = """# Twenty questions
+
+What a quant asks of a history of predictions. Each statement runs unchanged on SQLite and on PostgreSQL, over the
+documented views alone: `dtml questions` lists them, `dtml questions 7` asks the seventh of your store, `--market` of
+another market, and `dtml questions --markdown` makes this page from your store. The answers below, {shown} rows each at
+most, are those of the market `{market}`.{remark}
+
+{contents}
+"""
+SECTION = """
+## {number}. {title}
+
+{note}
+
+```sql
+{sql}
+```
+
+{answer}
+"""
 
 
-@questions.command(name="questions")
-def ask_questions(
+@commands.command("questions")
+def show_questions(
     number: Annotated[
-        int | None, typer.Argument(min=1, max=20, help="The question to be asked; without it they are listed.")
+        int | None, typer.Argument(min=1, max=20, help="The question to answer; without it they are listed.")
     ] = None,
     market: Annotated[str, STORED_MARKET] = "simulated",
     as_json: AsJson = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a page with every answer.")] = False,
 ) -> None:
-    """List twenty questions to a history of predictions, or ask one: its SQL, and your store's answer.
+    """List twenty questions about the history of predictions, or answer one.
+
+    The answer comes with its SQL, which can be copied and changed.
 
     Example: dtml questions 2 --market kdd17
     """
-    from flows.commands.questions_work import show_questions
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown are two forms of one answer: choose one")
+    if number is None and not as_markdown:
+        return _list(as_json=as_json)
+    engine = open_reader()
+    require_market(engine, market, " with --market")
+    if as_markdown:
+        found = questions_page(engine, market) if number is None else section(engine, number, market)
+        return print(found.strip())  # noqa: T201 - not for people
+    assert number is not None
+    question = QUESTIONS[number - 1]
+    answer = ask(engine, question, market)
+    if as_json:
+        return print_json(_told(number, question, market) | {"market": market, "answer": answer})
+    out.print(f"[bold]{number}. {question.title}[/bold]")
+    out.print(f"{question.note}\n")
+    out.print(f"{question.about(market)}\n", markup=False, soft_wrap=True)
+    if answer.empty:
+        return out.print(f"The history of {market} has no row for it yet.")
+    return print_frame(answer)
 
-    show_questions(number, market, as_json=as_json, as_markdown=as_markdown)
+
+def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
+    """The answer of a store opened read only, the same values on either engine: whole numbers, numbers, ISO text."""
+    rows = select(engine, question.about(market), own=True)
+    return pd.DataFrame({name: _alike(rows[name]) for name in rows}, columns=rows.columns)
+
+
+def questions_page(engine: Engine, market: str, remark: str = "") -> str:
+    """Every question with its statement and its answer, as Markdown; a remark says what the store holds."""
+    contents = "\n".join(f"{number}. {question.title}" for number, question in enumerate(QUESTIONS, start=1))
+    head = PAGE.format(shown=SHOWN, market=market, remark=remark, contents=contents)
+    return head + "".join(section(engine, number, market) for number in range(1, len(QUESTIONS) + 1))
+
+
+def section(engine: Engine, number: int, market: str) -> str:
+    """One question with its statement and the first rows of its answer, as Markdown."""
+    question = QUESTIONS[number - 1]
+    answer = ask(engine, question, market)
+    shown = _table(answer.head(SHOWN)) if len(answer) else f"No row of {market} yet."
+    if len(answer) > SHOWN:
+        shown += f"\n\n... and {len(answer) - SHOWN} more."
+    return SECTION.format(
+        number=number, title=question.title, note=question.note, sql=question.about(market), answer=shown
+    )
+
+
+def _list(*, as_json: bool) -> None:
+    if as_json:
+        return print_json([_told(number, each, None) for number, each in enumerate(QUESTIONS, start=1)])
+    titles = [question.title for question in QUESTIONS]
+    print_frame(pd.DataFrame({"": range(1, len(titles) + 1), "question": titles}))
+    return out.print("\n`dtml questions 7` asks the seventh of your store; --market names another market.")
+
+
+def _told(number: int, question: Question, market: str | None) -> dict[str, Any]:
+    sql = question.sql.strip() if market is None else question.about(market)
+    return {"number": number, "title": question.title, "note": question.note, "sql": sql}
+
+
+def _alike(values: pd.Series[Any]) -> pd.Series[Any]:
+    """A column without what tells the engines apart: how whole numbers miss values, and how days and moments come."""
+    if pd.api.types.is_float_dtype(values):
+        whole = bool((values.dropna() % 1 == 0).all()) and bool(values.notna().any())
+        return values.astype("Int64") if whole else values + 0.0  # which makes 0 of SQLite's -0
+    return values if pd.api.types.is_numeric_dtype(values) else values.map(_text).astype(object)
+
+
+def _text(value: Any) -> str | None:
+    """Text, a day or a moment as ISO text; None where it is missing."""
+    if isinstance(value, str) and MOMENT.fullmatch(value):
+        value = stored_moment(value)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M UTC}"
+    said = plain(value)
+    return None if said is None else str(said)
+
+
+def _table(rows: pd.DataFrame) -> str:
+    numeric = [pd.api.types.is_numeric_dtype(rows[name]) for name in rows]
+    lines = [list(rows.columns), ["--:" if right else "---" for right in numeric]]
+    lines += [[_cell(value) for value in row] for row in rows.itertuples(index=False)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    said = plain(value)
+    return "" if said is None else str(said).replace("|", "\\|").replace("\n", " ")

@@ -1,56 +1,277 @@
-"""The commands that make past nights again."""
+"""The command that makes the past again: a night, every night of a market, one prediction, or its model.
 
-from typing import Annotated
+It reads the store, writes nothing to it, and needs no Prefect.
+"""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from datetime import time as clock
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from flows.commands.options import AsJson, AsOf, DeviceOption, MarketFile, OptionalMarket, day_of, order_of
+from db.engine import open_reader
+from dtml.errors import UsageError
+from flows.commands.options import AsJson, AsOf, DeviceOption, MarketFile, day_of, known_markets, order_of
+from flows.console import print_frame, print_json
+from flows.nightly.context import Order, experiment_of
+from flows.progress import training_progress
+from flows.replay.archive import FIGURES, Archive, NotReplayedError, made_by, open_archive
+from flows.replay.night import Replay, replay_of, restated_since
+from flows.replay.prediction import Receipt, Reproduction, market_of, reproduce, run_of
+from flows.replay.training import Retraining, retrain
+from flows.settings import out
 
-replays = typer.Typer()
+commands = typer.Typer()
+
+PRECISE = dict.fromkeys(("probability", "replayed_probability"), ".6f") | {"difference": "+.2e"}
+SHOWN = 12  # symbols whose predictions differ
 
 
-@replays.command()
+@commands.command()
 def replay(
-    market: OptionalMarket = None,
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            help="A market that `dtml markets` lists, or RUN/SYMBOL/TARGET, the column receipt of latest_prediction.",
+            metavar="[MARKET|RECEIPT]",
+            autocompletion=known_markets,
+        ),
+    ] = None,
     market_file: MarketFile = None,
     as_of: AsOf = None,
     known_at: Annotated[
         str | None,
-        typer.Option(help="Bars as known at this moment, ISO 8601 with a zone, or at a day's end, UTC."),
+        typer.Option(help="Bars as known at this moment, ISO 8601 with a zone, or at the end of this day, UTC."),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every complete night of the market.")] = False,
-    device: DeviceOption = "auto",
-    as_json: AsJson = False,
-) -> None:
-    """Predict a past night again from what it knew and compare to the last bit; exit code 1 when it differs.
-
-    By default the last complete night. With --known-at, what it would say from bars as known then, beside what it said.
-
-    Example: dtml replay simulated --as-of 2026-11-19
-    """
-    from flows.commands.replay_work import replay_all, replay_night
-
-    order = order_of(market, market_file, device=device)
-    if every:
-        replay_all(order, day_of(as_of), known_at, as_json=as_json)
-    else:
-        replay_night(order, day_of(as_of), known_at, as_json=as_json)
-
-
-@replays.command()
-def reproduce(
-    receipt: Annotated[str, typer.Argument(help="RUN/SYMBOL/TARGET, the column receipt of latest_prediction.")],
-    market_file: MarketFile = None,
+    every: Annotated[bool, typer.Option("--all", help="Replay every complete night of the market.")] = False,
     train_again: Annotated[
-        bool, typer.Option("--retrain", help="Train its model again: compare weights, or replace lost ones.")
+        bool, typer.Option("--retrain", help="Of a receipt: train its model again, compare or replace its weights.")
     ] = False,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Make one prediction again from its receipt and compare to the last bit; exit code 1 when it differs.
+    """Make a past night, or one prediction, again and compare it to the last bit.
 
-    Example: dtml reproduce simulated-2026-11-20-1a2b3c4d/L01/2026-11-23
+    Of a market: the last complete night, the one of --as-of, or --all. With --known-at, compare what the night would
+    predict from the bars as known at that moment. Of a receipt: that prediction, and with --retrain its model too.
+    The exit code is 1 when anything differs.
+
+    Example: dtml replay simulated --as-of 2026-11-19
+
+    Example: dtml replay simulated-2026-11-20-1a2b3c4d/L01/2026-11-23 --retrain
     """
-    from flows.commands.replay_work import reproduce_prediction
+    if what is not None and "/" in what:
+        _refuse({"--as-of": as_of, "--known-at": known_at, "--all": every}, "a receipt names one prediction")
+        return _replay_prediction(what, market_file, device, train_again=train_again, as_json=as_json)
+    _refuse({"--retrain": train_again}, "it trains the model of one prediction: give its receipt, RUN/SYMBOL/TARGET")
+    order = order_of(what, market_file, device=device)
+    if not every:
+        return _replay_night(order, day_of(as_of), known_at, as_json=as_json)
+    _refuse({"--as-of": as_of, "--known-at": known_at}, "--all replays every night as it was known")
+    return _replay_all(order, as_json=as_json)
 
-    reproduce_prediction(receipt, market_file, device, train_again=train_again, as_json=as_json)
+
+def _refuse(options: Mapping[str, object], why: str) -> None:
+    """Raise UsageError for the options that were given but do not fit what is replayed."""
+    if given := [name for name, value in options.items() if value]:
+        raise UsageError(f"leave out {' and '.join(given)}: {why}")
+
+
+def _replay_night(order: Order, as_of: date | None, known_at: str | None, *, as_json: bool) -> None:
+    """Replay a night and print it; raises NotReplayedError when it differs from what is stored."""
+    moment = None if known_at is None else moment_of(known_at)
+    archive = open_archive(order)
+    replay = replay_of(archive, archive.night(as_of), moment)
+    if moment is not None and replay.failure is None:
+        return _show_at_moment(archive, replay, as_json=as_json)
+    if as_json:
+        print_json(replay_summary(replay) | {"predictions": replay.predictions})
+    else:
+        print_replay(replay)
+    if replay.reasons:
+        night = replay.night
+        raise NotReplayedError(f"night {night['as_of']} of {night['market']}: {'; '.join(replay.reasons)}")
+    return None
+
+
+def _replay_all(order: Order, *, as_json: bool) -> None:
+    """Replay every complete night of a market; raises NotReplayedError when any differs from what is stored."""
+    archive = open_archive(order)
+    nights = archive.nights()
+    begun = time.perf_counter()
+    replays = [replay_of(archive, night) for night in nights]
+    seconds = time.perf_counter() - begun
+    if as_json:
+        print_json([replay_summary(replay) for replay in replays])
+    else:
+        print_all(archive.market.name, replays, seconds)
+    if wrong := [str(replay.night["as_of"]) for replay in replays if replay.reasons]:
+        raise NotReplayedError(f"{len(wrong)} of {len(replays)} nights differ: {', '.join(wrong)}")
+
+
+def _replay_prediction(text: str, market_file: Path | None, device: str, *, train_again: bool, as_json: bool) -> None:
+    """Make a prediction again and print it beside its receipt; raises NotReplayedError when it is another."""
+    receipt, engine = Receipt.read(text), open_reader()
+    run = run_of(engine, receipt)
+    archive = Archive(engine, market_of(run, market_file), device)
+    trained = None
+    if train_again:  # first, as it makes weights again that are lost
+        with training_progress(experiment_of(run).members_of()) as on_epoch:
+            trained = retrain(archive, run, on_epoch)
+    found = reproduce(archive, receipt, run)
+    if as_json:
+        print_json(reproduction_summary(found, trained))
+    else:
+        print_reproduction(found, trained)
+    if reasons := found.reasons + (trained.reasons if trained else []):
+        raise NotReplayedError(f"{receipt}: {'; '.join(reasons)}")
+
+
+def moment_of(text: str) -> datetime:
+    """Return the moment that `--known-at` names: ISO 8601 with a zone, or the end of a date in UTC."""
+    with suppress(ValueError):
+        return datetime.combine(date.fromisoformat(text), clock.max, UTC)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"--known-at {text!r} is no moment: write 2026-11-20T21:30:00+00:00 or a date") from error
+    if moment.tzinfo is None:
+        raise UsageError(f"--known-at {text!r} has no time zone: write {text}+00:00 or another offset")
+    return moment
+
+
+def _show_at_moment(archive: Archive, replay: Replay, *, as_json: bool) -> None:
+    restated = restated_since(archive, replay)
+    if as_json:
+        return print_json(replay_summary(replay) | {"bars_since": restated, "predictions": replay.predictions})
+    print_replay(replay)
+    return print_at_moment(replay, restated)
+
+
+def replay_summary(replay: Replay) -> dict[str, Any]:
+    """Return a replay as plain values, without its predictions."""
+    night, run = replay.night, replay.run
+    return {
+        **{name: night[name] for name in ("market", "as_of", "target", "run_id")},
+        "known_at": replay.known_at,
+        "equal": not replay.reasons,
+        "inputs_equal": replay.inputs_equal,
+        "inputs_hash": night["inputs_hash"],
+        "replayed_inputs_hash": replay.inputs_hash,
+        "checkpoint_hash": run["checkpoint_hash"],
+        "predictions": len(replay.predictions),
+        "differing": len(replay.differing),
+        "reasons": replay.reasons,
+    }
+
+
+def print_replay(replay: Replay) -> None:
+    """Print which parts of a replay are equal to what the night stored."""
+    night, run = replay.night, replay.run
+    known = f"bars as known at {at(replay.known_at)}"
+    out.print(f"[bold]{night['market']}, night of {night['as_of']}: {night['target']} predicted again[/bold], {known}")
+    if replay.failure is not None:
+        return out.print(f"not replayed: {replay.failure}")
+    out.print(f"inputs       {_inputs(replay)}")
+    out.print(f"model        {run['id']}, checkpoint as recorded, SHA-256 {run['checkpoint_hash'][:12]}...")
+    out.print(f"predictions  {_predictions(replay)}")
+    same = replay.left_out == replay.left_out_again
+    left_out = "the same" if same else f"{len(replay.left_out_again)} stocks, the night had"
+    out.print(f"left out     {left_out} {len(replay.left_out)} stocks")
+    out.print(f"computed by  {made_by(run, replay.device)}")
+    return None
+
+
+def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
+    """Print what became of a night's bars until another moment, and its predictions then and from them."""
+    night = replay.night
+    counts = f"{restated['restated']} restated, {restated['new']} new, {restated['gone']} not known"
+    out.print(f"since        of the bars in reach of its windows, as known at {at(night['known_at'])}: {counts}")
+    rows = replay.predictions.assign(
+        difference=replay.predictions["replayed_probability"] - replay.predictions["probability"]
+    )
+    print_frame(rows[["symbol", "probability", "replayed_probability", "difference"]], formats=PRECISE)
+
+
+def print_all(name: str, replays: list[Replay], seconds: float) -> None:
+    """Print how many nights are as they were, and a line for each that is not."""
+    wrong = [replay for replay in replays if replay.reasons]
+    for replay in wrong:
+        out.print(f"{replay.night['as_of']}  {'; '.join(replay.reasons)}")
+    out.print(
+        f"{name}: {len(replays)} nights replayed, {replays[0].night['as_of']} .. {replays[-1].night['as_of']}, "
+        f"{len(replays) - len(wrong)} equal to the last bit, {1000 * seconds / len(replays):.0f} ms each"
+    )
+
+
+def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dict[str, Any]:
+    """Return a reproduction, and the training if there was one, as plain values."""
+    run = found.run
+    names = ("kind", "train_first", "train_last", "seeds", "data_watermark", "code_version", "checkpoint_hash")
+    document = {
+        "receipt": str(found.receipt),
+        **{name: run[name] for name in ("market", *names)},
+        "config_digest": found.config_digest,
+        "known_at": found.prediction["known_at"],
+        "universe": found.universe,
+        "inputs_hash": found.night_hash,
+        "reproduced_inputs_hash": found.inputs_hash,
+        **{name: found.prediction[name] for name in FIGURES},
+        **{f"reproduced_{name}": None if found.again is None else found.again[name] for name in FIGURES},
+        "equal": not found.reasons,
+        "reasons": found.reasons,
+    }
+    if trained is None:
+        return document
+    again = {name: getattr(trained, name) for name in ("checkpoint_hash", "differing", "restored")}
+    return document | {"retrained": again | {"equal": not trained.reasons, "reasons": trained.reasons}}
+
+
+def print_reproduction(found: Reproduction, trained: Retraining | None) -> None:
+    """Print a receipt with all that it leads to, the prediction made again, and the model trained again."""
+    run, made, again = found.run, found.prediction, found.again
+    span = f"trained on {run['train_first']} .. {run['train_last']}, seeds {', '.join(map(str, run['seeds']))}"
+    out.print(f"[bold]{found.receipt}[/bold]")
+    out.print(f"run          {run['id']}, {run['kind']}, {span}")
+    out.print(f"settings     SHA-256 {found.config_digest[:12]}..., code {run['code_version']}")
+    out.print(f"checkpoint   as recorded, SHA-256 {run['checkpoint_hash']}")
+    out.print(f"bars         as known at {at(made['known_at'])}, trained on as known at {at(run['data_watermark'])}")
+    out.print(f"stocks       {found.universe}")
+    out.print(f"stored       {_figures(made)}")
+    if again is not None:
+        out.print(f"made again   {_figures(again)}")
+    out.print(f"computed by  {made_by(run, found.device)}")
+    out.print(f"found        {'; '.join(found.reasons) or 'equal to the last bit'}")
+    if trained is not None:
+        equal = f"the weights are the same to the last bit, {trained.parameters} parameters"
+        if trained.restored:
+            equal = "the checkpoint was lost, came out as it was, and lies there again"
+        out.print(f"retrained    {'; '.join(trained.reasons) or equal}; checkpoint SHA-256 {trained.checkpoint_hash}")
+
+
+def at(moment: datetime) -> str:
+    """Return a moment in UTC, to the microsecond, as it can be given to --known-at."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _inputs(replay: Replay) -> str:
+    recorded, found = str(replay.night["inputs_hash"]), f"SHA-256 {str(replay.inputs_hash)[:12]}..."
+    return f"equal, {found}" if replay.inputs_equal else f"differ: {found}, the night recorded {recorded[:12]}..."
+
+
+def _figures(prediction: Mapping[str, float]) -> str:
+    """Return the figures of a prediction with every digit."""
+    return ", ".join(f"{name} {float(prediction[name])!r}" for name in FIGURES)
+
+
+def _predictions(replay: Replay) -> str:
+    count, rows = len(replay.predictions), replay.differing
+    if rows.empty:
+        return f"{count} of {count} equal to the last bit"
+    symbol, by = replay.largest
+    listed = ", ".join(rows["symbol"].head(SHOWN)) + (", ..." if len(rows) > SHOWN else "")
+    return f"{len(rows)} of {count} differ, most that of {symbol} by {by:.2g}: {listed}"

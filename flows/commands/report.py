@@ -1,15 +1,24 @@
-"""The command that writes the page of a past night again."""
+"""The command that writes the page of a past night again: it reads the store and writes nothing to it."""
 
+from datetime import date
 from typing import Annotated
 
 import typer
 
+from db.engine import reading
+from db.rows import predictions
+from dtml.errors import UsageError
+from dtml.markets.definition import LEVELS
 from flows.commands.options import AsOf, DeviceOption, MarketFile, OptionalMarket, day_of, order_of
+from flows.nightly.context import Order
+from flows.nightly.report import publish_night
+from flows.replay.archive import open_archive, stocks_of
+from flows.settings import out
 
-reports = typer.Typer()
+commands = typer.Typer()
 
 
-@reports.command()
+@commands.command()
 def report(
     market: OptionalMarket = None,
     market_file: MarketFile = None,
@@ -19,12 +28,23 @@ def report(
     ] = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Write the HTML page of a past night again, by default of the last complete one, and print its path.
+    """Write the HTML page of a past night again, and print its path.
 
-    With --level, its calls at another level: a higher one calls fewer stocks.
+    By default that of the last complete night. With --level, it shows the calls at another level: a higher one calls
+    fewer stocks.
 
     Example: dtml report simulated --level 0.9
     """
-    from flows.commands.report_work import write_report
-
     write_report(order_of(market, market_file, device=device), day_of(as_of), level)
+
+
+def write_report(order: Order, as_of: date | None, level: float | None) -> None:
+    """Write the page of a complete night, by default the last, at a level of its band of no call; print its path."""
+    if level is not None and level not in LEVELS:
+        raise UsageError(f"--level is one of {', '.join(f'{each:g}' for each in LEVELS)}; got {level:g}")
+    archive = open_archive(order)
+    night = archive.night(as_of)
+    with reading(archive.engine) as conn:
+        predicted = predictions.night_calls(conn, archive.market.name, night["as_of"])["symbol"]
+    desk = archive.desk(stocks_of(night, predicted))
+    out.print(str(publish_night(desk, night["as_of"], level)), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The commands of a service: what runs by itself, and how it goes."""
+"""The command that runs nights on schedule."""
 
 from typing import Annotated
 
@@ -17,10 +17,10 @@ from flows.commands.options import (
     order_of,
 )
 
-services = typer.Typer()
+commands = typer.Typer()
 
 
-@services.command()
+@commands.command()
 def serve(
     markets: Annotated[
         list[str] | None, typer.Argument(help="Markets; by default every one with a night in the store.")
@@ -40,7 +40,9 @@ def serve(
     epochs: Epochs = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Run nights, weekly trainings and monthly refetches by themselves, missed nights first; Ctrl-C ends it.
+    """Run nights, trainings and refetches on schedule, missed nights first.
+
+    A night runs after each session, a training each week, a refetch of all prices each month. Ctrl-C ends it.
 
     Example: dtml serve simulated kospi200
     """

@@ -1,28 +1,112 @@
-"""The command that says how it goes."""
+"""The command that shows the state of each market."""
 
-from typing import Annotated
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
+import pandas as pd
 import typer
 
+from db.engine import open_engine, open_reader
+from dtml.pages.figures import between, figure
 from flows.commands.options import AsJson, MarketFiles
+from flows.console import print_frame, print_json
+from flows.service.alerts import watch_markets
+from flows.service.prefect_server import warning_of_open_server
+from flows.service.status import REFUSED_SESSIONS, ModelAge, Skill, Standing, moment, named_markets, standing_of
+from flows.settings import err, out
 
-statuses = typer.Typer()
+commands = typer.Typer()
 
 
-@statuses.command()
+@commands.command()
 def status(
-    markets: Annotated[list[str] | None, typer.Argument(help="By default all that the store knows.")] = None,
+    markets: Annotated[list[str] | None, typer.Argument(help="By default all markets of the store.")] = None,
     market_file: MarketFiles = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Raise and send what is late or refused, and end 1 if anything is.")
+        bool,
+        typer.Option("--check", help="Send an alert for what is late or refused; exit code 1 if anything is."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show how each market stands: last night, next night, model, scores, alerts that nobody took.
+    """Show the state of each market: last night, next night, model, scores, unsent alerts.
 
     Example: dtml status --check
     """
-    from flows.commands.status_console import show_status
-
-    if not show_status(markets or [], market_file or [], check=check, as_json=as_json):
+    engine = open_reader()  # a store that is not there is not made by asking
+    named = named_markets(engine, markets or [], market_file or [])
+    if check:
+        found = watch_markets(open_engine(), named)
+    else:
+        now = datetime.now(UTC)
+        found = [standing_of(engine, name, market, now) for name, market in named.items()]
+    if as_json:
+        print_json([asdict(each) | {"problem": each.problem} for each in found])
+    elif found:
+        print_frame(pd.DataFrame([_night(each) for each in found]))
+        out.print()
+        print_frame(pd.DataFrame([_model(each) for each in found]))
+    else:
+        out.print("the store has no night and no fetch of any market yet")
+    notes = [f"note: {each.market}: {each.note}" for each in found if each.note]
+    problems = [each.problem for each in found if each.problem] if check else []
+    for line in (*notes, *problems, *filter(None, [warning_of_open_server()])):
+        err.print(line, markup=False, soft_wrap=True)
+    if problems:
         raise typer.Exit(1)
+
+
+def _night(each: Standing) -> dict[str, Any]:
+    late = "" if not each.is_late else ", late"
+    return {
+        "market": each.market,
+        "last night": each.as_of,
+        "outcome": f"{_outcome(each)}{late}",
+        "age": each.age,
+        "next run": moment(each.next_run) if each.next_run else None,
+        f"bars refused in {REFUSED_SESSIONS} sessions": each.refused_bars,
+        "alerts not sent": each.alerts_not_sent,
+    }
+
+
+def _outcome(each: Standing) -> str:
+    begun = moment(each.started_at) if each.started_at else ""
+    words = {
+        None: "no night yet",
+        "complete": "complete",
+        "complete_with_gaps": f"complete with {each.gaps} gaps",
+        "refused": f"refused: {each.reason}",
+        "running": f"running since {begun}",
+        "interrupted": f"interrupted, begun {begun}: run it again",
+    }
+    return words[each.outcome]
+
+
+def _model(each: Standing) -> dict[str, Any]:
+    return {
+        "market": each.market,
+        "model": each.model.run_id if each.model else "none",
+        "age": each.model.age if each.model else None,
+        "next model": _next_model(each.model),
+        "nights scored": each.scored_nights,
+        "ACC": _skill(each.acc),
+        "best rule": _rule(each.acc),
+        "MCC": _skill(each.mcc),
+        "best rule ": _rule(each.mcc),
+    }
+
+
+def _next_model(model: ModelAge | None) -> str | None:
+    if model is None:
+        return None
+    if model.due_in is None:
+        return {"never": "never", "missing": "if this one is lost"}.get(str(model.policy))
+    return f"in {model.due_in} sessions" if model.due_in else "next night"
+
+
+def _skill(skill: Skill | None) -> str | None:
+    return None if skill is None else f"{figure(skill.value)} {between(skill.low, skill.high)}".strip()
+
+
+def _rule(skill: Skill | None) -> str | None:
+    return None if skill is None or skill.rule is None else f"{skill.rule} {figure(skill.rule_value)}"

@@ -1,10 +1,31 @@
-"""Commands over years of history: the published experiment, backtests, the look-ahead audit."""
+"""The commands over years of history: the published experiment, backtests, the look-ahead audit."""
 
-from datetime import datetime
-from typing import Annotated, Literal
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from typing import Annotated, Any, Literal
 
+import pandas as pd
 import typer
 
+from db.engine import reading
+from db.rows import markets
+from dtml.backtest.portfolio import Costs
+from dtml.errors import DtmlError, UsageError
+from dtml.lookahead.audit import LONGER, SHORT, TRAIN_DAYS, ZOO_SESSIONS, ZOO_STOCKS
+from dtml.pages.backtest import PORTFOLIO_COLUMNS, portfolio_cells, readme_lines, survivorship
+from dtml.pages.backtest import verdict as backtest_verdict
+from dtml.pages.benchmark import PROTOCOL_WORDS, on_data, on_reading, readme_table, result_cells, sample, score_rows
+from dtml.pages.benchmark import verdict as benchmark_verdict
+from dtml.pages.figures import records
+from dtml.prices.sessions import previous_session
+from dtml.published import SETS, PaperSet, require_set, shortened
+from flows.audit import SESSIONS, STOCKS, Audit, audit_market
+from flows.backtest.folds import Plan, open_backtest
+from flows.backtest.results import Result, run_backtest, stored_backtest
+from flows.benchmark.results import Benchmark, stored_benchmark
+from flows.benchmark.train import Study
 from flows.commands.options import (
     DAY,
     AsJson,
@@ -21,11 +42,49 @@ from flows.commands.options import (
     day_of,
     order_of,
 )
+from flows.console import announce, print_frame, print_json, print_scores
+from flows.nightly.context import Desk, Order, choose_as_of, open_desk, open_store, open_stored_desk, read_market
+from flows.nightly.fetch import fetch_bars
+from flows.service.prefect_server import require_server
+from flows.settings import err, out
 
-studies = typer.Typer()
+commands = typer.Typer()
+
+HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
+    "model",
+    "ACC, mean±sd\n(published)",
+    "ACC ensemble\n[95 %]",
+    "gain over rule\n[95 %]",
+    "MCC, mean±sd\n(published)",
+    "MCC ensemble\n[95 %]",
+    "within-day\nAUC [95 %]",
+    "same\ncall",
+)
+ASK_MORE = """ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown from backtest_summary where \
+backtest_id = '{id}'" """
 
 
-@studies.command()
+class LookAheadError(DtmlError):
+    """A prediction depends on what came after it was made."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the folds of a backtest run: so many processes here, or the Dask cluster of a scheduler."""
+
+    workers: int = 1
+    cluster: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers > 1 and self.cluster is not None:
+            raise UsageError("--workers are processes of this machine, --cluster is another's: choose one")
+        if self.cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", self.cluster):
+            raise UsageError(
+                f"--cluster {self.cluster!r} is no scheduler's address: give one such as tcp://scheduler:8786"
+            )
+
+
+@commands.command()
 def benchmark(
     market: Annotated[Literal["acl18", "kdd17", "ndx100"], typer.Argument(help="A set of the published table.")],
     source: SourceOption = None,
@@ -38,17 +97,106 @@ def benchmark(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the published experiment with every model of its table; interrupted, it continues when called again.
+    """Run the published experiment with every model of its table.
+
+    Interrupted, it resumes when run again.
 
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
-    from flows.commands.studies_work import run_paper
-
     order = order_of(market, None, source, prices, index, device=device)
     run_paper(order, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown)
 
 
-@studies.command()
+def run_paper(
+    order: Order, seeds: int, epochs: int | None, *, with_grid: bool, as_json: bool, as_markdown: bool
+) -> None:
+    """Run the published experiment on a set and print its scoreboard; one that is stored is printed from there."""
+    if order.market not in SETS:
+        raise UsageError(f"there is a published experiment on {', '.join(SETS)}; got {order.market}")
+    _require_one_form(order, as_json=as_json, as_markdown=as_markdown)
+    if order.source or order.prices:
+        _fetch_set(order)
+    found = _benchmark(order, tuple(range(seeds)), epochs, with_grid=with_grid)
+    if as_json:
+        return print_json(
+            {"benchmark": found.row, "scores": found.scores, "members": found.members, "number": found.number}
+        )
+    if as_markdown:
+        return print(readme_table(found.row, found.scores))  # noqa: T201 - Markdown is for a file
+    print_benchmark(found.row, found.scores, found.number)
+    out.print(f"page      {found.page}")
+    return None
+
+
+def _benchmark(order: Order, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool) -> Benchmark:
+    """A benchmark as a flow; one that is stored already needs none."""
+    paper = shortened(SETS[order.market], epochs)
+    _require_stored(order, f"name its files, as in `dtml benchmark {paper.market} --prices FILE --index FILE`")
+    desk = open_stored_desk(order)
+    require_set(desk.market, paper)
+    study = Study(desk, paper, seeds, with_grid)
+    study.require_test_span()
+    if (stored := stored_benchmark(desk.engine, study.id)) is not None:
+        err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
+        return stored
+    require_server()
+    from flows.benchmark.flow import benchmark
+
+    found: Benchmark = benchmark(replace(order, attended=True), seeds, epochs, with_grid)
+    return found
+
+
+def _require_stored(order: Order, advice: str) -> None:
+    market = read_market(order.market, order.market_file).name
+    with reading(open_store()) as conn:
+        if markets.memberships(conn, market).empty:
+            raise UsageError(f"nothing of {market} is stored: {advice}")
+
+
+def _fetch_set(order: Order) -> None:
+    """Bring the prices of a published set into the store, after a look at whether they are its own."""
+    desk, paper = open_desk(order), SETS[order.market]
+    require_set(desk.market, paper)
+    if order.prices:
+        _require_index(desk, paper)
+    announce(desk)
+    with err.status(f"fetching {desk.name}"):
+        catch = fetch_bars(desk, choose_as_of(desk, None))
+    if not catch.asked:
+        err.print(f"note: the store's bars of {desk.name} are used: nothing was asked of the files")
+
+
+def _require_index(desk: Desk, paper: PaperSet) -> None:
+    index = desk.market.index.symbol
+    answer = desk.source.fetch({index: paper.validation[0]}, paper.validation[1]).outcomes.iloc[0]
+    if answer["status"] != "ok":
+        raise UsageError(f"the index {index}: {answer['detail']}: give --index FILE")
+
+
+def _require_one_form(order: Order, *, as_json: bool, as_markdown: bool) -> None:
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown are two forms of one answer: choose one")
+    if order.index and not order.prices:
+        raise UsageError("--index is read beside --prices: name both")
+
+
+def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: int = 1) -> None:
+    """Print each protocol's results, what is in brackets on a second line, and whether DTML beats the best rule.
+
+    Then what the data are, and that this is the `number`-th benchmark of its set in the store.
+    """
+    for protocol, words in PROTOCOL_WORDS.items():
+        rows = [row for row in score_rows(scores) if row["protocol"] == protocol]
+        if rows:
+            cells = [["\n".join(cell).replace(" ± ", "±") for cell in result_cells(benchmark, row)] for row in rows]
+            print_frame(pd.DataFrame(cells, columns=HEADINGS), f"{benchmark['market']}, {words}: {sample(rows[0])}")
+    out.print(benchmark_verdict(benchmark, scores), markup=False)
+    for name, words in (("data", on_data(benchmark)), ("reading", on_reading(benchmark, number))):
+        if words:
+            out.print(f"{name:10}{words}", markup=False)
+
+
+@commands.command()
 def backtest(
     first: Annotated[datetime, typer.Option("--from", formats=DAY, help="First session predicted.")],
     last: Annotated[datetime, typer.Option("--to", formats=DAY, help="Last session predicted.")],
@@ -62,7 +210,9 @@ def backtest(
     train_sessions: Annotated[
         int | None, typer.Option(min=64, help="Train on the last so many; by default what the market says, or all.")
     ] = None,
-    warm_start: Annotated[bool, typer.Option("--warm-start", help="Go on from the fold before's weights.")] = False,
+    warm_start: Annotated[
+        bool, typer.Option("--warm-start", help="Start each training from the weights of the fold before.")
+    ] = False,
     members: Members = None,
     epochs: Epochs = None,
     top: Annotated[int, typer.Option(min=1, help="Stocks a portfolio is long, and short.")] = 10,
@@ -71,7 +221,7 @@ def backtest(
     spread: Annotated[float, typer.Option(help="Half the spread, basis points of what is traded.")] = 2.0,
     borrow: Annotated[float, typer.Option(help="Basis points a year of what is short.")] = 50.0,
     attention: Annotated[
-        list[datetime] | None, typer.Option(formats=DAY, help="Keep this session's attention; may be repeated.")
+        list[datetime] | None, typer.Option(formats=DAY, help="Store the attention of this session; may be repeated.")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that train folds side by side.")] = 1,
     cluster: Annotated[str | None, typer.Option(help="A Dask scheduler to run folds on, tcp://HOST:PORT.")] = None,
@@ -79,14 +229,12 @@ def backtest(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for a README.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Walk forward through history as the nights would have: train, predict, score, and follow the predictions.
+    """Walk forward through history as the nights would have.
+
+    Each fold trains, predicts and scores; portfolios follow the predictions. Interrupted, it resumes when run again.
 
     Example: dtml backtest kdd17 --prices kdd17.parquet --index GSPC.parquet --from 2015-01-02 --to 2016-12-29
     """
-    from dtml.backtest.portfolio import Costs
-    from flows.backtest.folds import Plan
-    from flows.commands.studies_work import Where, backtest_market
-
     order = order_of(
         market,
         market_file,
@@ -106,14 +254,105 @@ def backtest(
     backtest_market(order, plan, kept, Where(workers, cluster), as_json=as_json, as_markdown=as_markdown)
 
 
-@studies.command()
+def backtest_market(
+    order: Order, plan: Plan, attention_on: Sequence[date], where: Where, *, as_json: bool, as_markdown: bool
+) -> None:
+    """Run a backtest and print it; one that is stored is printed from there."""
+    _require_one_form(order, as_json=as_json, as_markdown=as_markdown)
+    if (order.overrides or {}).get("warm_start") and where != Where():
+        raise UsageError("--warm-start trains each fold from the one before: without --workers and --cluster")
+    _fetch_named(order, plan.first)
+    _require_stored(order, "say where its prices come from: --source yahoo, --source simulated or --prices FILE")
+    found = open_backtest(order, plan)
+    if stored_backtest(found.desk.engine, found.id) is None:
+        require_server()
+        from flows.backtest.flow import backtest_flow
+
+        attended = replace(order, attended=True)
+        result = backtest_flow(attended, plan, attention_on, workers=where.workers, cluster=where.cluster)
+    else:
+        err.print(f"{found.id} was done before: nothing is trained, no prediction is added")
+        result = run_backtest(found, attention_on=attention_on)
+    if as_json:
+        return print_json({name: getattr(result, name) for name in ("row", "folds", "scores", "portfolios")})
+    if as_markdown:
+        return print(readme_lines(result.row, result.scores, result.portfolios))  # noqa: T201 - Markdown is for a file
+    print_backtest(result)
+    return None
+
+
+def _fetch_named(order: Order, first: date) -> None:
+    """Bring the store up to date from the prices that the user names, if any, with what a training at `first` reads."""
+    if order.source or order.prices:
+        desk = open_desk(order)
+        announce(desk)
+        with err.status(f"fetching {desk.name}"):
+            for day in (previous_session(desk.market.calendar, first), choose_as_of(desk, None)):
+                fetch_bars(desk, day)
+
+
+def print_backtest(result: Result) -> None:
+    """Print the whole; the page has it by fold, year and stock."""
+    row, folds = result.row, result.folds
+    out.print(f"[bold]{row['id']}: {row['first']} .. {row['last']}, {len(folds)} folds[/bold]")
+    out.print(
+        f"{folds['predictions'].sum()} predictions of {row['stocks']} stocks, trained anew every "
+        f"{row['retrain_every']} sessions, seeds {row['seeds']}"
+    )
+    out.print(survivorship(row))
+    whole = result.scores[result.scores["slice"] == "all"].rename(columns={"days": "nights"})
+    print_scores(whole)
+    cells = [portfolio_cells(each) for each in records(result.portfolios)]
+    print_frame(
+        pd.DataFrame(cells, columns=list(PORTFOLIO_COLUMNS)), "portfolios, after costs; a year has 252 sessions"
+    )
+    out.print(backtest_verdict(row, result.scores, result.portfolios), markup=False)
+    out.print(f"page      {result.page}", markup=False, soft_wrap=True)
+    out.print(ASK_MORE.format(**row), markup=False, soft_wrap=True)
+
+
+@commands.command()
 def audit(
     market: OptionalMarket = None, market_file: MarketFile = None, as_of: AsOf = None, as_json: AsJson = False
 ) -> None:
-    """Look for look-ahead in what is stored of a market, its training and its model; exit code 1 when there is any.
+    """Look for look-ahead in the stored prices, the training and the model of a market.
+
+    The exit code is 1 when there is any.
 
     Example: dtml audit kdd17
     """
-    from flows.commands.studies_work import audit_stored
-
     audit_stored(order_of(market, market_file), day_of(as_of), as_json=as_json)
+
+
+def audit_stored(order: Order, asked: date | None, *, as_json: bool) -> None:
+    """Audit a market and print what was found; raises LookAheadError when that is anything."""
+    desk = open_stored_desk(order)
+    as_of = choose_as_of(desk, asked)
+    with err.status("auditing") as status:
+        found = audit_market(desk, as_of, lambda step: status.update(f"auditing {step}"))
+    if as_json:
+        print_json({"as_of": as_of, "passed": found.passed, "findings": found.findings, "leaks": found.proof})
+    else:
+        print_audit(found)
+    if not found.passed:
+        raise LookAheadError(f"the audit of {desk.name} as of {as_of} found look-ahead, or missed a planted leak")
+
+
+def print_audit(audit: Audit) -> None:
+    """Print every finding, then the planted leaks, then on how much it was found and how it ended."""
+    findings = audit.findings.assign(
+        passed=["passed" if passed else "FAILED" for passed in audit.findings["passed"]],
+        at=audit.findings["at"].dt.date,
+    )
+    print_frame(findings[["audited", "check", "at", "passed", "detail"]], "what was checked")
+    planted = audit.proof[audit.proof["planted"]]
+    print_frame(planted[["pipeline", "caught_by"]], "leaks planted on purpose, and the checks that caught them")
+    out.print(
+        f"found on at most {STOCKS} stocks and {SESSIONS:,} sessions of the market, leaks on {ZOO_STOCKS} and "
+        f"{ZOO_SESSIONS}; trainings of one member, {SHORT} to {LONGER} epochs, at most {TRAIN_DAYS} days"
+    )
+    honest = audit.proof[~audit.proof["planted"]]
+    out.print(
+        f"{int(audit.findings['passed'].sum())} of {len(findings)} checks passed; {int(planted['caught'].sum())} of "
+        f"{len(planted)} planted leaks caught; {int(honest['caught'].sum())} alarms on {len(honest)} clean pipelines"
+    )

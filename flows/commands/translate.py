@@ -1,20 +1,45 @@
-"""The commands of translation: train a model, translate, score, and work off the queue of texts."""
+"""The `dtml translate` commands: train a model, translate, score, and work off the queue of texts."""
 
+import logging
+import os
+import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import torch
 import typer
 
+from db.engine import open_reader, reading, transaction
+from db.rows import translation_queue
+from db.rows import translations as stored_translations
+from dtml.inference import choose_device
 from flows.commands.options import AsJson, DeviceOption
+from flows.console import counted, print_frame, print_json
+from flows.nightly.context import open_store
+from flows.service.prefect_server import require_server
+from flows.settings import data_folder, make_data_folder, out, prepare_torch
+from flows.translating.files import translate_lines
+from flows.translating.models import assist, cards, chosen, compared_sources, named_test, open_model, receipt, score_on
+from translation.data.corpus import lines_of
+from translation.decoding.beam_search import Search
+from translation.errors import UsageError
+from translation.models import Model
+from translation.recipes import Recipe, read_recipe
+from translation.training.distributed import launch_processes
+from translation.translate import Translation, translate
 
-translations = typer.Typer(
-    name="translate", help="Translation jobs on the Transformer that DTML shares its attention with."
-)
+commands = typer.Typer()
+translations = typer.Typer(help="Train and run translation models on the Transformer of DTML.")
+commands.add_typer(translations, name="translate")
+
 ModelOption = Annotated[
     str | None, typer.Option("--model", help="A model that `dtml translate models` lists; by default the only one.")
 ]
 Beams = Annotated[int, typer.Option(min=1, help="Translations followed side by side; 1 is a greedy search.")]
 Alpha = Annotated[float, typer.Option(min=0.0, help="Length penalty; 0 prefers short translations.")]
+
+log = logging.getLogger(__name__)
 
 
 @translations.command()
@@ -27,53 +52,135 @@ def train(
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Train a model of the corpora that a TOML file names; interrupted, it goes on when called again.
+    """Train a model on the corpora that a TOML file names; interrupted, it resumes when run again.
 
     Example: dtml translate train multi30k.toml --processes 4
     """
-    from flows.commands.translate_work import train_recipe
+    recipe = read_recipe(config)
+    if processes == 1 or "RANK" in os.environ:
+        _train(recipe, device, as_json=as_json)
+        return
+    told = ["translate", "train", str(config), "--device", device, *(["--json"] if as_json else [])]
+    sys.exit(launch_processes([sys.executable, "-c", "from flows.cli import main; main()", *told], processes))
 
-    train_recipe(config, device, processes, as_json=as_json)
+
+def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | None:
+    make_data_folder()
+    prepare_torch()
+    if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes the first has the flow
+        assist(recipe, choose_device(device).type)
+        return None
+    require_server()
+    from flows.translating.flow import train_translator
+
+    trained, scores = train_translator(recipe, device, attended=True)
+    card = trained.model.card
+    if as_json:
+        print_json({"model": card.name, "receipt": receipt(card), "scores": _named(scores)})
+    else:
+        steps, bleu = trained.progress.step, card.made["validation_bleu"]
+        out.print(f"{card.name}: {card.size} {card.kind}, {card.languages}, {steps} steps, validation BLEU {bleu:.1f}")
+        print_scores(scores)
+        out.print(f'use it    dtml translate text "..." --model {card.name}', markup=False)
+    return trained.model
+
+
+def _named(scores: Any) -> dict[str, Any]:
+    return {name: asdict(each) for name, each in scores.items()}
+
+
+def print_scores(scores: Any) -> None:
+    """Print a line for each test set, and the signature that says how BLEU was counted."""
+    for name, each in scores.items():
+        interval = f"[{each.low:.1f}, {each.high:.1f}]"
+        said = f"{name}: BLEU {each.bleu:.1f} {interval}, chrF {each.chrf:.1f}, {counted(each.sentences, 'sentence')}"
+        out.print(said, markup=False)
+    for signature in sorted({each.signature for each in scores.values()}):
+        out.print(signature, markup=False)
 
 
 @translations.command()
 def text(
     texts: Annotated[list[str], typer.Argument(help="Texts to translate; - reads one a line from standard input.")],
-    model: ModelOption = None,
+    name: ModelOption = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
     best: Annotated[int, typer.Option(min=1, help="How many translations of each text, with their scores.")] = 1,
     attention: Annotated[
-        Path | None, typer.Option(help="Write a page that shows which source pieces each piece looked at.")
+        Path | None, typer.Option(help="Write a page of the source pieces that each piece looked at.")
     ] = None,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Translate texts, and print a line for each.
+    """Translate texts and print a line for each.
 
     Example: dtml translate text "A dog runs through the snow." --model multi30k-en-de
     """
-    from flows.commands.translate_work import translate_texts
+    place = choose_device(device)
+    model = open_model(name, place)
+    how = search_of(max(beams, best), alpha, best=best, with_attention=attention is not None)
+    asked = [line for each in texts for line in (_input_lines() if each == "-" else [each])]
+    found = translate(model, asked, how)
+    if attention is not None:
+        from flows.translating.alignment_page import write_alignments
 
-    translate_texts(texts, model, (beams, alpha, best), attention, device, as_json=as_json)
+        write_alignments(attention, model.card, asked, found)
+    if as_json:
+        print_json([_document(*each) for each in zip(asked, found, strict=True)])
+        return
+    for each, said in zip(asked, found, strict=True):
+        _warn(each, said)
+        for translation, score in said.best:
+            line = " ".join(translation.splitlines())
+            out.file.write(f"{line}\n" if best == 1 else f"{score:8.3f}  {line}\n")  # as it is: Rich would change some
+
+
+def _input_lines() -> list[str]:
+    """Return the lines of standard input; raises UsageError for one that is not UTF-8."""
+    lines = [line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer]
+    for number, line in enumerate(lines, start=1):
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"standard input is not UTF-8 at line {number}: convert it to UTF-8") from error
+    return [line.decode() for line in lines]
+
+
+def search_of(beams: int, alpha: float, **more: Any) -> Search:
+    """Return a search; raises UsageError for values that it cannot have."""
+    try:
+        return Search(beams=beams, alpha=alpha, **more)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _document(text: str, said: Translation) -> dict[str, Any]:
+    best = [{"text": translation, "score": score} for translation, score in said.best]
+    return {"text": text, "translation": said.text, "score": said.score, "best": best, "warning": said.warning}
+
+
+def _warn(text: str, said: Translation) -> None:
+    if said.warning is not None:
+        log.warning("%s: %s", text if len(text) < 60 else f"{text[:57]}...", said.warning)
 
 
 @translations.command()
 def file(
     source: Annotated[Path, typer.Argument(help="A text, plain or gzip, a sentence a line.")],
     to: Annotated[Path, typer.Option("--to", help="Where the translations go, a line for each line.")],
-    model: ModelOption = None,
+    name: ModelOption = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
     device: DeviceOption = "auto",
 ) -> None:
-    """Translate a file line by line; interrupted, it goes on with the first line that is not done.
+    """Translate a file line by line; interrupted, it resumes at the first line that is not done.
 
     Example: dtml translate file captions.en.txt --to captions.de.txt --model multi30k-en-de
     """
-    from flows.commands.translate_work import translate_file
-
-    translate_file(source, to, model, (beams, alpha), device)
+    place = choose_device(device)
+    model = open_model(name, place)
+    done = translate_lines(model, source, to, search_of(beams, alpha), receipt(model.card))
+    out.print(f"{counted(done, 'line')} translated into {to}", markup=False)
 
 
 @translations.command()
@@ -83,7 +190,7 @@ def score(
     columns: Annotated[
         tuple[int, int], typer.Option(help="Of a TSV: the columns of the source and the target, from 0 on.")
     ] = (0, 1),
-    model: ModelOption = None,
+    name: ModelOption = None,
     against: Annotated[str | None, typer.Option(help="Another model to compare with on the same test.")] = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
@@ -94,25 +201,42 @@ def score(
 
     Example: dtml translate score flickr2016 --model multi30k-en-de --against multi30k-rnn
     """
-    from flows.commands.translate_work import score_model
-
-    score_model((test, references, columns), model, against, (beams, alpha), device, as_json=as_json)
+    place = choose_device(device)
+    model = open_model(name, place)
+    other = None if against is None else open_model(against, place)
+    if other is not None and other.card.languages != model.card.languages:
+        raise UsageError(f"{against} translates {other.card.languages}, but {model.card.name} {model.card.languages}")
+    make_data_folder()
+    corpus = named_test(model.card, test, references, columns)
+    found, compared = score_on(model, corpus, search_of(beams, alpha), open_store(), other)
+    if as_json:
+        print_json({"score": asdict(found), "against": against, "compared": compared and asdict(compared)})
+        return
+    print_scores({corpus.name: found})
+    if compared is not None:
+        interval = f"[{compared.low:+.1f}, {compared.high:+.1f}]"
+        out.print(f"less {against}: {compared.difference:+.1f} {interval}, p = {compared.p:.3f}", markup=False)
 
 
 @translations.command()
 def queue(
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to queue.")] = None,
     file: Annotated[Path | None, typer.Option(help="Queue each line of a text, plain or gzip.")] = None,
-    model: ModelOption = None,
+    name: ModelOption = None,
     priority: Annotated[int, typer.Option(help="Higher ones are translated first.")] = 0,
 ) -> None:
     """Queue texts for a worker; an INSERT into the table translation_text does the same.
 
     Example: dtml translate queue "A man rides a bike." --model multi30k-en-de
     """
-    from flows.commands.translate_work import fill_queue
-
-    fill_queue(texts or [], file, model, priority)
+    queued = [*(texts or ()), *(lines_of(file) if file is not None else ())]
+    if not queued:
+        raise UsageError("nothing to queue: give texts, or --file")
+    model = chosen(name).name
+    make_data_folder()
+    with transaction(open_store()) as conn:
+        numbers = translation_queue.queue_texts(conn, model, queued, priority)
+    out.print(f"{counted(len(numbers), 'text')} queued for {model}: {numbers[0]} to {numbers[-1]}", markup=False)
 
 
 @translations.command()
@@ -127,14 +251,19 @@ def work(
 
     Example: dtml translate work
     """
-    from flows.commands.translate_work import empty_queue
+    search_of(beams, alpha)
+    for model in models or ():
+        chosen(model)
+    require_server()
+    from flows.translating.flow import in_words, translate_queue
 
-    empty_queue(models or [], (beams, alpha), device, attention=attention)
+    counts: Any = translate_queue(list(models or ()), beams, alpha, device=device, attention=attention, attended=True)
+    out.print(in_words(counts), markup=False)
 
 
 @translations.command()
 def jobs(
-    model: ModelOption = None,
+    name: ModelOption = None,
     status: Annotated[
         Literal["queued", "taken", "done", "failed"] | None, typer.Option(help="Texts of this status alone.")
     ] = None,
@@ -145,9 +274,18 @@ def jobs(
 
     Example: dtml translate jobs --status failed
     """
-    from flows.commands.translate_work import show_jobs
-
-    show_jobs(model, status, limit, as_json=as_json)
+    engine = open_reader()
+    with reading(engine) as conn:
+        counts = translation_queue.queue_counts(conn)
+        newest = translation_queue.newest(conn, name, status, limit)
+    if as_json:
+        print_json({"counts": counts, "texts": newest})
+        return
+    if counts.empty:
+        out.print("The queue is empty: dtml translate queue TEXT --model NAME fills it.", markup=False)
+        return
+    print_frame(counts)
+    print_frame(newest)
 
 
 @translations.command()
@@ -156,9 +294,33 @@ def models(as_json: AsJson = False) -> None:
 
     Example: dtml translate models
     """
-    from flows.commands.translate_work import show_models
+    with reading(open_store()) as conn:
+        scores = stored_translations.scores(conn)
+    rows = [
+        {
+            "model": card.name,
+            "languages": card.languages,
+            "size": f"{card.size} {card.kind}",
+            "pairs": card.made["pairs"],
+            "validation BLEU": card.made["validation_bleu"],
+            "tests": _tests(scores, card.name),
+            "receipt": receipt(card),
+        }
+        for card in cards()
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        import pandas as pd
 
-    show_models(as_json=as_json)
+        print_frame(pd.DataFrame(rows), formats={"validation BLEU": ".1f"})
+    else:
+        out.print("There is no model yet: dtml translate demo trains one in a minute.")
+
+
+def _tests(scores: Any, name: str) -> str:
+    alone = scores[(scores["model"] == name) & scores["against"].isna()]
+    return ", ".join(f"{row.test} {row.bleu:.1f}" for row in alone.drop_duplicates("test", keep="last").itertuples())
 
 
 @translations.command()
@@ -167,9 +329,16 @@ def demo(device: DeviceOption = "auto") -> None:
 
     Example: dtml translate demo
     """
-    from flows.commands.translate_work import run_demo
+    from flows.translating.demo import demo_recipe
 
-    run_demo(device)
+    recipe, unseen = demo_recipe(data_folder() / "translation-demo")
+    model = _train(recipe, device)
+    if model is None:
+        return
+    for (source, expected), said in zip(unseen, translate(model, [each for each, _ in unseen], Search()), strict=True):
+        out.print(
+            f"{source}\n  {said.text}" + ("" if said.text == expected else f"\n  rightly: {expected}"), markup=False
+        )
 
 
 @translations.command()
@@ -183,6 +352,12 @@ def export(
 
     Example: dtml translate export multi30k-en-de --to exported --int8
     """
-    from flows.commands.translate_work import export_for
+    from translation.ctranslate2_export import agreement, export_model
 
-    export_for(model, to, form, int8=int8)
+    found = open_model(model, torch.device("cpu"))
+    export_model(found, to, int8=int8)
+    out.print(f"{model} written to {to} for {form}, its vocabularies beside it", markup=False)
+    sources = compared_sources(found)
+    same = agreement(found, to, found.source.encode_all(sources)) if sources else 0
+    said = f"{same} of {len(sources)} sentences of its test are translated, greedily, as here"
+    out.print(said if sources else "none of its tests is there to compare translations on", markup=False)

@@ -1,0 +1,365 @@
+"""The nightly commands: a whole night, or one step of it."""
+
+import math
+from dataclasses import asdict, replace
+from datetime import date
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import typer
+
+from db.connection.locks import market_lock
+from db.engine import location, reading
+from db.rows import calibration, predictions, runs
+from db.rows import scores as stored_scores
+from dtml.errors import DtmlError
+from dtml.evaluation.calibration import called, coverage
+from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.prices.sessions import sessions_up_to
+from flows.commands.options import (
+    AsJson,
+    AsOf,
+    DeviceOption,
+    Epochs,
+    IndexOption,
+    MarketFile,
+    Members,
+    OptionalMarket,
+    PricesOption,
+    SourceOption,
+    UniverseOption,
+    day_of,
+    order_of,
+)
+from flows.console import announce, print_frame, print_json, print_scores
+from flows.nightly.calibration import threshold_at
+from flows.nightly.catch_up import missed_nights
+from flows.nightly.context import Desk, Order, choose_as_of, open_desk, open_stored_desk
+from flows.nightly.fetch import Catch, fetch_bars
+from flows.nightly.night import Night, finished_night, run_night
+from flows.nightly.score import score_market
+from flows.service.prefect_server import require_server
+from flows.settings import err, out
+
+commands = typer.Typer()
+
+ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
+PROBABILITIES = dict.fromkeys(("probability", "spread", "calibrated"), ".3f")
+SHOWN = 12  # rows of the most and the least probable risers
+
+
+@commands.command()
+def nightly(
+    market: OptionalMarket = None,
+    market_file: MarketFile = None,
+    source: SourceOption = None,
+    prices: PricesOption = None,
+    index: IndexOption = None,
+    universe: UniverseOption = None,
+    as_of: AsOf = None,
+    nights: Annotated[int, typer.Option(min=1, help="Run this many nights in order, the last one at --as-of.")] = 1,
+    missed: Annotated[
+        bool, typer.Option("--catch-up", help="Run every night missed since the market's first, up to --as-of.")
+    ] = False,
+    members: Members = None,
+    epochs: Epochs = None,
+    device: DeviceOption = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Run a night: fetch, check, store, train if due, predict, score, report.
+
+    Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
+    """
+    order = order_of(market, market_file, source, prices, index, universe, members, epochs, device)
+    if not missed:
+        return _run_nights(order, day_of(as_of), nights, as_json=as_json)
+    if nights > 1:
+        raise typer.BadParameter("--catch-up finds its nights by itself: leave out --nights")
+    return _catch_up(order, day_of(as_of), as_json=as_json)
+
+
+def _run_nights(order: Order, asked: date | None, nights: int, *, as_json: bool) -> None:
+    """Run the last `nights` nights up to a session, in order, and print the last one."""
+    desk = open_desk(order)
+    last = choose_as_of(desk, asked)
+    days = [day.date() for day in sessions_up_to(desk.market.calendar, last, nights)]
+    announce(desk)
+    night: Night | None = None
+    for day in days:
+        night = _night(desk, order, day)
+    assert night is not None
+    _show_night(desk, night, as_json=as_json)
+
+
+def _catch_up(order: Order, asked: date | None, *, as_json: bool) -> None:
+    """Run every missed night up to a session, in order, and print the last one; raises for those refused."""
+    desk = open_desk(order)
+    last = choose_as_of(desk, asked)
+    days = missed_nights(desk, last)
+    announce(desk)
+    if not days:
+        err.print("no night was missed")
+        return _show_night(desk, run_night(desk, last), as_json=as_json)
+    err.print(f"{len(days)} night{'s'[: len(days) > 1]} missed: {', '.join(map(str, days))}")
+    require_server()
+    from flows.service.flows import missed
+
+    done = missed(replace(order, attended=True), last)
+    if done.nights:
+        _show_night(desk, done.nights[-1], as_json=as_json)
+    if done.refused:
+        raise DtmlError(done.reason)
+    return None
+
+
+def _night(desk: Desk, order: Order, day: date) -> Night:
+    """A night as a flow; one that is complete already needs none."""
+    if finished_night(desk, day) is not None:
+        return run_night(desk, day)
+    require_server()
+    from flows.service.flows import nightly
+
+    err.print(f"night of {day}")
+    night: Night = nightly(replace(order, attended=True), day)
+    return night
+
+
+@commands.command()
+def fetch(
+    market: OptionalMarket = None,
+    market_file: MarketFile = None,
+    source: SourceOption = None,
+    prices: PricesOption = None,
+    index: IndexOption = None,
+    universe: UniverseOption = None,
+    as_of: AsOf = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Ask for the whole stored history anew: finds what was restated long ago.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch what the store lacks, check it, and store it.
+
+    Example: dtml fetch ndx100
+    """
+    desk = open_desk(order_of(market, market_file, source, prices, index, universe))
+    last = choose_as_of(desk, day_of(as_of))
+    announce(desk)
+    with market_lock(desk.engine, desk.name), err.status(f"fetching {desk.name} up to {last}"):
+        catch = fetch_bars(desk, last, whole=again)
+    if as_json:
+        print_json({"as_of": last} | asdict(catch) | {"outcomes": catch.failures})
+    else:
+        _print_catch(desk, last, catch)
+    symbol, failed = desk.market.index.symbol, catch.failures
+    for status in failed.loc[(failed["symbol"] == symbol) & (failed["status"] != "no_data"), "status"]:
+        raise DtmlError(f"the index {symbol} is missing ({status}), and no night can be without it: fetch again")
+
+
+def _print_catch(desk: Desk, as_of: date, catch: Catch) -> None:
+    out.print(
+        f"{desk.name} up to {as_of}: {catch.asked} symbols asked for, {catch.fetched} bars fetched, "
+        f"{catch.stored} new or restated, {len(catch.refused)} refused{_without_adjusted(catch)}"
+    )
+    if catch.restated:
+        out.print(f"restated, fetched anew: {', '.join(catch.restated)}")
+    if len(catch.failures):
+        print_frame(catch.failures, "not answered")
+    if len(catch.refused):
+        print_frame(catch.refused["reason"].value_counts().rename("bars").reset_index(), "refused")
+
+
+@commands.command()
+def train(
+    market: OptionalMarket = None,
+    market_file: MarketFile = None,
+    as_of: AsOf = None,
+    members: Members = None,
+    epochs: Epochs = None,
+    device: DeviceOption = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Train the market's model on what is stored; interrupted, it resumes when run again.
+
+    Example: dtml train simulated --members 3
+    """
+    order = order_of(market, market_file, members=members, epochs=epochs, device=device)
+    desk = open_stored_desk(order)
+    last = choose_as_of(desk, day_of(as_of))
+    require_server()
+    from flows.service.flows import train as train_flow
+
+    model = train_flow(replace(order, attended=True), last)
+    with reading(desk.engine) as conn:
+        run = runs.run(conn, model.run_id)
+    if as_json:
+        return print_json(run)
+    out.print(f"{run['id']}: trained on {run['train_first']} .. {run['train_last']}, SHA-256 {run['checkpoint_hash']}")
+    trained = [
+        {"seed": member["seed"], "best epoch": member["best_epoch"]} | member["epochs"][member["best_epoch"] - 1]
+        for member in run["losses"]
+    ]
+    print_frame(
+        pd.DataFrame(trained).drop(columns="number"),
+        formats={"loss": ".4f", "validation_loss": ".4f", "validation_acc": ".4f"},
+    )
+    return None
+
+
+@commands.command()
+def predict(
+    market: OptionalMarket = None,
+    market_file: MarketFile = None,
+    as_of: AsOf = None,
+    device: DeviceOption = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Predict the next session from what is stored, with the latest model.
+
+    Nothing is fetched or trained.
+
+    Example: dtml predict simulated
+    """
+    desk = open_stored_desk(order_of(market, market_file, device=device))
+    _show_night(desk, run_night(desk, choose_as_of(desk, day_of(as_of)), only_stored=True), as_json=as_json)
+
+
+@commands.command()
+def score(
+    market: OptionalMarket = None,
+    market_file: MarketFile = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score every past prediction whose outcome is stored, beside the naive rules.
+
+    Example: dtml score simulated
+    """
+    desk = open_stored_desk(order_of(market, market_file))
+    last = choose_as_of(desk, day_of(as_of))
+    scored = score_market(desk, last)
+    with reading(desk.engine) as conn:
+        scores = stored_scores.scores(conn, desk.name, last=last)
+    if as_json:
+        return print_json(
+            {
+                "new_outcomes": scored.outcomes,
+                "unresolved": scored.unresolved,
+                "nights": scored.nights,
+                "scores": scores,
+            }
+        )
+    out.print(
+        f"{desk.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights scored anew, "
+        f"{scored.unresolved} predictions without an outcome for want of a good bar"
+    )
+    if scores.empty:
+        out.print("no prediction of this market has an outcome yet")
+    else:
+        print_scores(scores[(scores["span"] == "running") & (scores["target"] == scores["target"].max())])
+    return None
+
+
+def _show_night(desk: Desk, night: Night, *, as_json: bool) -> None:
+    row, level = night.row, desk.market.level
+    with reading(desk.engine) as conn:
+        made = predictions.night_calls(conn, desk.name, row["as_of"])
+        scores = stored_scores.scores(conn, desk.name, last=row["as_of"], span="running")
+        bands = calibration.bands(conn, row["run_id"])
+        counts = calibration.band_counts(conn, desk.name, row["as_of"])
+    latest = scores[scores["target"] == scores["target"].max()]
+    said = made.assign(call=_calls_at(made["calibrated"], bands, level))
+    kept = coverage(counts[counts["level"] == level])
+    if as_json:
+        print_json(_summary(night, said, latest, kept))
+    else:
+        _print_night(night, said, latest, kept, location(desk.engine))
+
+
+def _calls_at(calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float) -> "pd.Series[str]":
+    """Return what is called at a level, 'rise', 'fall' or 'none'; None where the model was not calibrated."""
+    threshold = threshold_at(bands, level)
+    if threshold is None:
+        return pd.Series(None, index=calibrated.index, dtype=object)
+    said = called(calibrated.to_numpy(), threshold)
+    return pd.Series(np.select([said == 1, said == 0], ["rise", "fall"], "none"), index=calibrated.index)
+
+
+def _summary(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame) -> dict[str, Any]:
+    """Return a night as one JSON document."""
+    return {
+        "night": night.row,
+        "new": not night.was_done_before,
+        "predictions": predictions,
+        "scores": scores,
+        "coverage": coverage,
+        "report": str(night.report),
+    }
+
+
+def _print_predictions(predictions: pd.DataFrame) -> None:
+    """Print the most and the least probable risers of a night, and what is called of them."""
+    ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
+    shown = ordered[["symbol", "probability", "spread", "calibrated", "call"]]
+    if len(shown) > 2 * SHOWN:
+        left = len(shown) - 2 * SHOWN
+        print_frame(shown.head(SHOWN), "most probable risers", formats=PROBABILITIES)
+        out.print(f"... {left} more, in the report and in the store")
+        shown = shown.tail(SHOWN)
+    print_frame(shown, formats=PROBABILITIES)
+
+
+def _print_coverage(coverage: pd.DataFrame) -> None:
+    """Print what came of the calls at the market's level; nothing before the first outcome."""
+    for row in coverage.to_dict("records"):
+        right = "" if math.isnan(row["called_acc"]) else f", {row['called_acc']:.1%} of these rightly"
+        out.print(
+            f"calls at level {row['level']:g}: {row['coverage']:.1%} of {row['n']:,} outcomes covered (not called, or "
+            f"rightly); {row['called']:.1%} called{right}",
+            soft_wrap=True,
+        )
+
+
+def _print_night(
+    night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame, store: str
+) -> None:
+    """Print all that a night has to say."""
+    row = night.row
+    out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
+    _print_predictions(predictions)
+    out.print(_what_was_done(night))
+    for gap in row["gaps"][:SHOWN]:
+        out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
+    if night.catch is not None and len(night.catch.refused):
+        print_frame(night.catch.refused.head(SHOWN), "bars refused tonight")
+    if scores.empty:
+        out.print("No prediction of this market has an outcome yet: the next night scores this one.")
+    else:
+        last = scores["target"].max().date()
+        out.print(f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that resample days")
+        print_scores(scores)
+        _print_coverage(coverage)
+        if scores["nights"].max() < MINIMUM_DAYS:
+            out.print(f"Fewer than {MINIMUM_DAYS} nights do not show how days hang together: no interval is printed.")
+    out.print(f"\nreport    {night.report}\ndatabase  {store}")
+    out.print(ASK_MORE.format(market=row["market"]), soft_wrap=True)
+
+
+def _what_was_done(night: Night) -> str:
+    row = night.row
+    if night.catch is None:
+        return "This night was complete before: no row was added."
+    said = (
+        f"{row['fetched']} bars fetched, {row['stored']} new, {row['refused']} refused; "
+        f"{row['predictions']} stocks predicted by {row['run_id']}, {len(row['gaps'])} left out"
+    )
+    if night.scored is not None and night.scored.unresolved:
+        said += f"\n{night.scored.unresolved} predictions of closed sessions have no outcome: no good bar came"
+    return said + _without_adjusted(night.catch)
+
+
+def _without_adjusted(catch: Catch) -> str:
+    """Return a line on the stocks whose moves are those of the close, or nothing."""
+    count = len(catch.unadjusted)
+    return f"\nnote: {count} symbols have no adjusted close; their moves come from the close" if count else ""
