@@ -1,6 +1,7 @@
 """Laws of the command line as a whole: examples that parse, one name for one thing, completion."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
