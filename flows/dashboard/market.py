@@ -28,12 +28,13 @@ SCORED = 250  # nights of a chart of running scores
 SORTS = ("symbol", "name", "sector", "probability", "calibrated", "spread", "rising_share", "call", "move", "hit")
 FIGURES = ("acc", "mcc")
 ENDS = ("", "_low", "_high")
+SKILL = ("", "_low", "_high", "_rule", "_rule_low", "_rule_high", "_rule_name", "_verdict")  # of each figure
 
 Row = Mapping[str, Any]
 
 
 class NotThereError(DtmlError):
-    """What a page was asked about is not in the store."""
+    """Say that what a page was asked about is not in the store."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
 
     Keys for acc and mcc: the figure, _low, _high, the rule's as _rule, ..., its _rule_name, and the _verdict.
     """
-    found: dict[str, Any] = dict.fromkeys(("scored_until", "nights", "n", *(n for f in FIGURES for n in _SKILL[f])))
+    names = (f"{figure}{part}" for figure in FIGURES for part in SKILL)
+    found: dict[str, Any] = dict.fromkeys(("scored_until", "nights", "n", *names))
     pair = beside_rules(scores, "running_nights")
     if pair is None:
         return found
@@ -85,12 +87,6 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
             found |= {f"{figure}_rule_name": best["predictor"]}
             found |= {f"{figure}_verdict": verdict(found, figure)}
     return found
-
-
-_SKILL = {
-    each: [*(f"{each}{of}{end}" for of in ("", "_rule") for end in ENDS), f"{each}_rule_name", f"{each}_verdict"]
-    for each in FIGURES
-}
 
 
 def verdict(found: Row, figure: str) -> str | None:
