@@ -1,1 +1,1 @@
-"""HTML pages of a night, a backtest and a benchmark."""
+"""The HTML pages of a night, a backtest and a benchmark."""

@@ -1,4 +1,4 @@
-"""Who looks at whom, drawn: a map of stocks by stocks, one of sectors by sectors, and the drivers of each stock.
+"""The map of attention: which stocks look at which, also by sector, and the drivers of each stock.
 
 A weight is the share of its attention, 0 to 1, that one stock gives another, or itself. It is not symmetric: rows look,
 columns are looked at. `sectors` maps a symbol to its sector; None, NaN or no entry is none.
@@ -28,14 +28,14 @@ Sectors = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Attention:
-    """Who looks at whom: `weights[u, v]` is how much stock u of `symbols` looks at stock v, NaN where not known."""
+    """The attention between stocks: `weights[u, v]` is how much stock u of `symbols` looks at v, NaN where unknown."""
 
     symbols: tuple[str, ...]
     weights: Float[ndarray, "stocks stocks"]
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> "Attention":
-        """From rows `symbol, source, weight`, all pairs or only the strongest, each once; stocks sorted by symbol."""
+        """Read rows `symbol, source, weight`, all pairs or only the strongest, each once; stocks sorted by symbol."""
         both = pd.concat([rows["symbol"], rows["source"]], ignore_index=True).astype(object)
         place, symbols = pd.factorize(both, sort=True)
         weights = np.full((len(symbols), len(symbols)), np.nan)
@@ -44,32 +44,32 @@ class Attention:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the weight of every pair is known, and there is any."""
+        """Return whether the weight of every pair is known, and there is any."""
         return bool(len(self.symbols) and np.isfinite(self.weights).all())
 
     @property
     def even(self) -> float:
-        """The weight of each stock for one without any preference."""
+        """Return the weight that each stock has for one without any preference."""
         return 1 / len(self.symbols)
 
     @property
     def own(self) -> Float[ndarray, " stocks"]:
-        """How much each stock looks at itself."""
+        """Return how much each stock looks at itself."""
         return np.diag(self.weights)
 
     @cached_property
     def others(self) -> Float[ndarray, "stocks stocks"]:
-        """The weights on other stocks: NaN on the diagonal."""
+        """Return the weights on other stocks, NaN on the diagonal."""
         return np.where(np.eye(len(self.symbols), dtype=bool), np.nan, self.weights)
 
     @cached_property
     def looked_at(self) -> "pd.Series[float]":
-        """Each stock's mean weight for the others, highest first; a weight that is not known counts as 0."""
+        """Return each stock's mean weight for the others, highest first; an unknown weight counts as 0."""
         mean = np.nansum(self.others, axis=0) / max(len(self.symbols) - 1, 1)
         return pd.Series(mean, index=list(self.symbols), dtype=float).sort_values(ascending=False, kind="stable")
 
     def drivers(self, most: int = KEPT) -> dict[str, list[tuple[str, float]]]:
-        """Whom each stock looks at most but itself, and with which weight, strongest first; equal ones by symbol."""
+        """Return the other stocks that each looks at most, with weights, strongest first; equal ones by symbol."""
         held = np.where(np.isnan(self.others), -np.inf, self.others)
         order = np.argsort(-held, axis=1, kind="stable")[:, :most]
         return {
@@ -83,9 +83,9 @@ class HeatMap:
     """The attention between some stocks, for drawing.
 
     `shade[u, v]`, of how much stock u of `symbols` looks at stock v, counts from 0, light, to `SHADES` - 1, dark; -1 is
-    not known. `edges` are the weights at which each shade begins and the darkest ends: what lies outside has the shade
-    next to it, as a stock's weight for itself mostly has. `blocks` are runs of one sector: its name, the place of its
-    first stock, how many there are. `strongest` are the largest weights for others: who looks, at whom, how much.
+    unknown. `edges` are the weights at which each shade begins and the darkest ends: a weight outside, as a stock's for
+    itself mostly is, has the nearest shade. `blocks` are runs of one sector: its name, the position of its first stock,
+    the number of stocks. `strongest` are the largest weights for other stocks: the two stocks and the weight.
     """
 
     symbols: tuple[str, ...]
@@ -96,22 +96,22 @@ class HeatMap:
 
     @property
     def cell(self) -> int:
-        """The side of a cell in pixels: what fits on a desk, and never too small for a name."""
+        """Return the side of a cell in pixels: as large as fits on a desktop, and never too small for a name."""
         return max(SMALLEST, min(LARGEST, WIDE // len(self.symbols)))
 
     @property
     def margin(self) -> int:
-        """Room for the longest name, in pixels."""
+        """Return the room for the longest name, in pixels."""
         return 10 + round(LETTER * max(map(len, self.symbols)))
 
     @property
     def right(self) -> int:
-        """Room for the longest name of a sector, in pixels; none without sectors."""
+        """Return the room for the longest name of a sector, in pixels; hardly any without sectors."""
         return 14 + round(LETTER * max(len(name) for name, _, _ in self.blocks)) if len(self.blocks) > 1 else 4
 
     @property
     def paths(self) -> list[str]:
-        """For each shade the outline of its cells, in cells from the upper left; neighbours of a row are one piece."""
+        """Return the outline of each shade's cells, in cells from the upper left; neighbours in a row are joined."""
         return [_outline(self.shade == number) for number in range(SHADES)]
 
 
@@ -132,7 +132,7 @@ class SectorMap:
 
 
 def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> HeatMap | None:
-    """The map of the `most` stocks that the others look at most, ordered by sector and symbol; None without stocks."""
+    """Return the map of the `most` stocks that the others look at most, by sector and symbol; None without stocks."""
     chosen = sorted(attention.looked_at.index[:most], key=lambda symbol: (*_place(sectors, symbol), symbol))
     if not chosen:
         return None
@@ -156,7 +156,7 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> HeatMa
 
 
 def sector_map(attention: Attention, sectors: Sectors) -> SectorMap | None:
-    """The map between sectors; None with fewer than two sectors, or where not every pair of stocks has a weight."""
+    """Return the map between sectors; None with fewer than two, or where a pair of stocks has no weight."""
     places = [_place(sectors, symbol) for symbol in attention.symbols]
     names = [name for _, name in sorted(set(places))]
     if len(names) < 2 or not attention.is_whole:
@@ -169,14 +169,14 @@ def sector_map(attention: Attention, sectors: Sectors) -> SectorMap | None:
 
 
 def _place(sectors: Sectors, symbol: str) -> tuple[bool, str]:
-    """What orders a stock by sector, those without one last, and the sector's name."""
+    """Return the key that orders a stock by sector, those without one last; it ends in the sector's name."""
     name = sectors.get(symbol)
     missing = name is None or bool(pd.isna(name))
     return missing, NO_SECTOR if missing else str(name)
 
 
 def _edges(values: Float[ndarray, "rows columns"]) -> tuple[float, ...]:
-    """Where each shade begins and the last one ends."""
+    """Return where each shade begins and the last one ends."""
     known = values[np.isfinite(values)]
     low, high = np.quantile(known, [TAIL, 1 - TAIL]) if len(known) else (0.0, 1.0)
     return tuple(np.linspace(low, max(high, low + 1e-6), SHADES + 1).tolist())

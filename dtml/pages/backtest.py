@@ -1,4 +1,4 @@
-"""A backtest for people: what it shows in sentences, the README's tables and one self-contained HTML page.
+"""The report of a backtest: a verdict in sentences, tables in Markdown and one self-contained HTML page.
 
 Arguments, of the same names everywhere, hold the columns of db's tables: `backtest` those of a row of `backtest`, its
 `config` with the experiment and the plan; `folds`, `scores`, `tracks`, `performances` those of `backtest_fold`,
@@ -26,7 +26,7 @@ from dtml.pages.charts import PALETTE, Chart, calibration_axes, environment, ses
 from dtml.pages.figures import Row, basis_points, count, day, figure, markdown, percent, records, with_interval
 
 INDEX, EQUAL_WEIGHT = YARDSTICKS = ("index", "equal weight")  # the portfolios that follow no prediction
-PAPERS = "(the paper's)"  # ends the name of a portfolio that nobody can trade: filled at the close it was made after
+PAPERS = "(the paper's)"  # ends the name of a portfolio filled at the close before its predictions: not tradable
 BASELINES = {"acc": 0.5, "mcc": 0.0}  # of calls without skill
 EXTREMES = 10  # stocks at either end of the table
 SCORE_COLUMNS = ("predictor", "ACC [95 %]", "MCC [95 %]")
@@ -42,7 +42,7 @@ def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> 
 
 
 def calls_verdict(backtest: Row, scores: pd.DataFrame) -> str:
-    """Whether DTML beats the naive rule that had the highest MCC on these very days, on all stock-days."""
+    """Say whether DTML beats the naive rule that had the highest MCC on these very days, on all stock-days."""
     rows = _sliced(scores, "all", "all")
     if len(rows) < 2 or rows[0]["predictor"] != MODEL:
         return f"No prediction for {backtest['market']} has been scored beside a naive rule."
@@ -57,7 +57,7 @@ def calls_verdict(backtest: Row, scores: pd.DataFrame) -> str:
 
 
 def portfolio_verdict(performances: pd.DataFrame) -> str:
-    """Whether a portfolio that can be traded has an interval of its net Sharpe ratio above 0, and beats the index."""
+    """Say which tradable portfolios have an interval of net Sharpe ratio above 0, and whether they beat the index."""
     rows = _ordered(performances)
     index = next((row for row in rows if row["portfolio"] == INDEX), None)
     traded = [row for row in rows if _is_traded(row["portfolio"])]
@@ -81,13 +81,13 @@ def _beside(row: Row, index: Row | None) -> str:
 
 
 def _compared(row: Row, other: Row, name: str) -> str:
-    """How a figure stands to another's, by whether their intervals meet."""
+    """Compare a figure with another's by whether their intervals meet."""
     ends, others = ((each[f"{name}_low"], each[f"{name}_high"]) for each in (row, other))
     return told_apart(ends, others) or "cannot be compared, without intervals, with"
 
 
 def survivorship(backtest: Row) -> str:
-    """Which stocks could be in the panel at all, and the share of member-days without a price."""
+    """Say which stocks could be in the panel at all, and which share of the member-days has no price."""
     members = backtest["member_days"]
     share = None if pd.isna(members) or members == 0 else backtest["without_price"] / members
     if backtest["list_is_snapshot"]:
@@ -99,7 +99,7 @@ def survivorship(backtest: Row) -> str:
 
 
 def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
-    """The README's Markdown: a line and a table of scores for each protocol, then a table of portfolios."""
+    """Return Markdown for a README: a line and a table of scores for each protocol, then a table of portfolios."""
     blocks = []
     span = f"{day(backtest['first'])} to {day(backtest['last'])}, {count(backtest['stocks'])} stocks"
     for protocol, words in PROTOCOL_WORDS.items():
@@ -118,7 +118,7 @@ def _table(title: str, columns: tuple[str, ...], rows: Iterable[Iterable[str]]) 
 
 
 def portfolio_cells(row: Row) -> tuple[str, ...]:
-    """A portfolio's figures below `PORTFOLIO_COLUMNS`."""
+    """Return a portfolio's figures below `PORTFOLIO_COLUMNS`."""
     earned = (percent(row[name]) for name in ("annual_return", "annual_volatility"))
     ratio = with_interval(row, "sharpe", 2), figure(row["deflated_sharpe"], 2)
     shares = (percent(row[name]) for name in ("max_drawdown", "hit_rate", "turnover"))
@@ -171,7 +171,7 @@ def track_chart(
     statistic: Callable[[Float[ndarray, " days"]], Float[ndarray, " days"]],
     start: float,
 ) -> Chart | None:
-    """A line a portfolio of what its net returns amount to, from `start` on the evening before the first."""
+    """Draw a line a portfolio of a statistic of its net returns, from `start` on the evening before the first."""
     lines = {}
     for name, line in net.items():
         days = [line.index[0] - pd.Timedelta(days=1), *line.index]
@@ -180,7 +180,7 @@ def track_chart(
 
 
 def track_kinds(names: Iterable[str]) -> dict[str, str]:
-    """The CSS classes of portfolios: a colour for each form, dashes for what cannot be traded, greys for the others."""
+    """Return the CSS classes of portfolios: a colour for each form, dashes if not tradable, greys for yardsticks."""
     followed = [name for name in names if name not in YARDSTICKS]
     forms = list(dict.fromkeys(name.split(",")[0] for name in followed))
     colours = {name: f"s{forms.index(name.split(',')[0]) % PALETTE}" for name in followed}
@@ -189,7 +189,7 @@ def track_kinds(names: Iterable[str]) -> dict[str, str]:
 
 
 def predictor_chart(scores: pd.DataFrame, column: str) -> Chart | None:
-    """Lines of `session, predictor, COLUMN, COLUMN_low, COLUMN_high`: the model's with its band, then the rules'."""
+    """Draw lines of `session, predictor, COLUMN, COLUMN_low, COLUMN_high`: the model with its band, then rules."""
     lines = {str(name): rows for name, rows in scores.groupby("predictor", sort=False)}
     rules = [name for name in lines if name != MODEL]
     kinds = {name: f"s{number % PALETTE} d{number}" for number, name in enumerate(rules, start=1)}
@@ -200,7 +200,7 @@ def predictor_chart(scores: pd.DataFrame, column: str) -> Chart | None:
 
 
 def yearly(tracks: pd.DataFrame, portfolio: str) -> dict[str, float]:
-    """What a portfolio earned a year before costs, paid for trades and for borrowing, and what 1 became after costs."""
+    """Return a year's return before costs, costs of trades and of borrowing, and what 1 became after costs."""
     rows = tracks[tracks["portfolio"] == portfolio]
     if rows.empty:
         return dict.fromkeys(("gross", "costs", "borrow", "end"), np.nan)
@@ -210,21 +210,21 @@ def yearly(tracks: pd.DataFrame, portfolio: str) -> dict[str, float]:
 
 
 def year_returns(net: Mapping[str, "pd.Series[float]"]) -> dict[int, dict[str, float]]:
-    """The net return of each portfolio in each calendar year, of the sessions that it has there."""
+    """Return the net return of each portfolio in each calendar year, over the sessions that it has there."""
     by_year = {name: (1 + line).groupby(line.index.year).prod() - 1 for name, line in net.items()}  # type: ignore[attr-defined]
     years = sorted({int(year) for line in by_year.values() for year in line.index})
     return {year: {name: float(line.get(year, np.nan)) for name, line in by_year.items()} for year in years}
 
 
 def year_rows(scores: pd.DataFrame) -> dict[str, dict[str, Row]]:
-    """The scores of each year on all stock-days, by predictor."""
+    """Return the scores of each year on all stock-days, by predictor."""
     rows = _sliced(scores, "year", "all")
     years = sorted({row["value"] for row in rows})
     return {year: {row["predictor"]: row for row in rows if row["value"] == year} for year in years}
 
 
 def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]:
-    """Each fold with the model's scores on all stock-days; NaN where nothing has an outcome."""
+    """Return each fold with the model's scores on all stock-days; NaN where nothing has an outcome."""
     found = {row["value"]: row for row in _sliced(scores, "fold", "all") if row["predictor"] == MODEL}
     names = ("validation_acc", *(f"{name}{end}" for name in ("acc", "mcc") for end in ("", "_low", "_high")))
     blank = dict.fromkeys(names, np.nan)
@@ -232,7 +232,7 @@ def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]
 
 
 def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
-    """The stocks with the highest and the lowest MCC, none in both, and how many have an interval above 0."""
+    """Return the stocks with the highest and the lowest MCC, none in both, and how many have an interval above 0."""
     wanted = (scores["slice"] == "symbol") & (scores["protocol"] == "all") & (scores["predictor"] == MODEL)
     kept = scores[wanted].dropna(subset=["mcc"]).sort_values(["mcc", "value"], ascending=[False, True])
     best = min(EXTREMES, (len(kept) + 1) // 2)
@@ -249,7 +249,7 @@ def _is_traded(portfolio: str) -> bool:
 
 
 def _place(portfolio: str) -> int:
-    """What can be traded comes first, then the paper's, then what follows no prediction."""
+    """Return the order of a portfolio: tradable ones first, then the paper's, then yardsticks."""
     return 2 + YARDSTICKS.index(portfolio) if portfolio in YARDSTICKS else int(not _is_traded(portfolio))
 
 
@@ -258,7 +258,7 @@ def _ordered(performances: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _sliced(scores: pd.DataFrame, name: str, protocol: str) -> list[dict[str, Any]]:
-    """The scores of a slice, the model before the rules."""
+    """Return the scores of a slice, the model before the rules."""
     rows = records(scores[(scores["slice"] == name) & (scores["protocol"] == protocol)])
     return sorted(rows, key=lambda row: bool(row["predictor"] != MODEL))
 

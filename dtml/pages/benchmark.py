@@ -1,4 +1,4 @@
-"""The paper's benchmark for people: a sentence, the README's table and one self-contained HTML page.
+"""The report of a benchmark: a verdict in a sentence, a table in Markdown and one self-contained HTML page.
 
 `scores` and `members` have the columns of db's tables `benchmark_score` and `benchmark_member`, `benchmark` those of a
 row of `benchmark`, whose config may hold words on the data, as `data`. What is missing, NaN or None, is printed as "-".
@@ -48,12 +48,12 @@ def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
 
 
 def on_data(benchmark: Row) -> str:
-    """How the data compare with the paper's, in words; nothing where there is nothing to say."""
+    """Say how the data compare with the paper's; nothing where there is nothing to say."""
     return "; ".join(benchmark["config"].get("data", ()))
 
 
 def on_reading(benchmark: Row, number: int) -> str:
-    """Which benchmark of its set in this store it is; nothing for the first."""
+    """Say which benchmark of its set in this store it is; nothing for the first."""
     said = f"benchmark {number} of {benchmark['market']} in this store: its test span was read {number} times"
     return said if number > 1 else ""
 
@@ -68,12 +68,12 @@ def _compared(row: Row) -> str:
 
 
 def score_rows(scores: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of `scores` in their order, but models before naive rules."""
+    """Return the rows of `scores` in their order, but models before naive rules."""
     return sorted(records(scores), key=lambda row: bool(row["is_rule"]))
 
 
 def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
-    """A row of results below `COLUMNS`; each cell in two parts, for one line or two, the second one maybe empty."""
+    """Return a row of results below `COLUMNS`; each cell in two parts, for one line or two, the second maybe empty."""
     is_best = row["predictor"] == benchmark["best_rule"]
 
     def over_seeds(name: str) -> tuple[str, str]:
@@ -94,12 +94,12 @@ def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
 
 
 def sample(row: Row) -> str:
-    """How much was scored: 252 days, 7,398 stock-days, 3,788 of them rises."""
+    """Say how much was scored: 252 days, 7,398 stock-days, 3,788 of them rises."""
     return f"{row['days']:,} days, {row['n']:,} stock-days, {row['rises']:,} of them rises"
 
 
 def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
-    """The results in Markdown: for each protocol a line on the test span and a table, naive rules last; the data."""
+    """Return the results in Markdown: for each protocol a line on the test span and a table; then the data."""
     span = f"{day(benchmark['test_first'])} to {day(benchmark['test_last'])}, {benchmark['stocks']} stocks"
     blocks = []
     for protocol, words in PROTOCOL_WORDS.items():
@@ -115,12 +115,12 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
 
 
 def forest(rows: list[dict[str, Any]]) -> Axis:
-    """The scale of a protocol's ensemble ACC, their intervals and the published figures."""
+    """Return the scale of a protocol's ensemble ACC, their intervals and the published figures."""
     return Axis.over(row[name] for row in rows for name in ("acc", "acc_low", "acc_high", "published_acc"))
 
 
 def strips(members: pd.DataFrame) -> list[dict[str, Any]]:
-    """Each predictor's members as dots `(acc, height, kept, words)`, a lane a configuration, and what they span."""
+    """Return each predictor's members as dots `(acc, height, kept, words)`, a lane a configuration, and their range."""
     return [{"predictor": name, **_strip(rows)} for name, rows in members.groupby("predictor", sort=False)]
 
 

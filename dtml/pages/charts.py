@@ -1,4 +1,4 @@
-"""What the pages share: scales, lines over sessions, and the templates' surroundings.
+"""The charts that the pages share, scales and lines over sessions, and the environment of their templates.
 
 The macros that draw are in parts.html: `{% import "parts.html" as parts with context %}` in a template.
 """
@@ -37,7 +37,7 @@ class Axis:
 
     @classmethod
     def over(cls, values: Iterable[float], start: float = 0.0, end: float = 100.0) -> "Axis":
-        """The scale that holds all values with a margin; 0 to 1 without values."""
+        """Return the scale that holds all values with a margin; 0 to 1 without values."""
         kept = [float(value) for value in values if not pd.isna(value)]
         if not kept:
             return cls(0.0, 1.0, start, end)
@@ -45,14 +45,14 @@ class Axis:
         return cls(min(kept) - margin, max(kept) + margin, start, end)
 
     def at(self, value: float) -> str:
-        """Where a value lies."""
+        """Return the place of a value."""
         return f"{self.start + (self.end - self.start) * (value - self.low) / (self.high - self.low):.2f}".rstrip(
             "0"
         ).rstrip(".")
 
     @property
     def ticks(self) -> list[tuple[str, str]]:
-        """Places and labels of two to eight round numbers within."""
+        """Return places and labels of two to eight round numbers within."""
         rough = (self.high - self.low) / 7
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
@@ -62,19 +62,19 @@ class Axis:
 
 
 def calibration_axes(curves: Mapping[str, pd.DataFrame]) -> tuple[Axis, Axis]:
-    """One scale for all curves, across and upwards, so that they compare and the diagonal is calibration."""
+    """Return one scale for all curves, across and upwards, so that they compare and the diagonal is calibration."""
     names = ("mean_probability", "share_risen", "share_risen_low", "share_risen_high")
     return square_axes(value for curve in curves.values() for name in names if name in curve for value in curve[name])
 
 
 def square_axes(values: Iterable[float]) -> tuple[Axis, Axis]:
-    """The scale that holds all values, across and upwards, of a square of `SIDE` pixels with room for its labels."""
+    """Return the scale that holds all values, across and upwards, of a square of `SIDE` pixels with its labels."""
     values = list(values)
     return Axis.over(values, 30, SIDE - 6), Axis.over(values, SIDE - 20, 6)
 
 
 def probability_axis(values: Iterable[float]) -> Axis:
-    """A scale of probabilities with one half in its middle that holds all values, never beyond 0 and 1."""
+    """Return a scale of probabilities with one half in its middle that holds all values, never beyond 0 and 1."""
     off = [abs(float(value) - 0.5) for value in values if not pd.isna(value)]
     reach = min(1.08 * max([NARROWEST, *off]), 0.5)
     return Axis(0.5 - reach, 0.5 + reach)
@@ -91,7 +91,7 @@ class Mark:
 
 
 def stack(values: Iterable[float], kinds: Iterable[str], words: Iterable[str], axis: Axis) -> list[Mark]:
-    """A mark for each value that is known, in `COLUMNS` columns over the axis; low values first."""
+    """Return a mark for each known value, in `COLUMNS` columns over the axis; low values first."""
     known = (row for row in zip(values, words, kinds, strict=True) if not pd.isna(row[0]))
     height = [0] * COLUMNS
     marks = []
@@ -133,7 +133,7 @@ def session_chart(
     bands: Mapping[str, pd.DataFrame],
     baseline: float,
 ) -> Chart | None:
-    """Lines over the sessions of all series, each spaced alike, thinned to `POINTS`; None without two sessions.
+    """Draw lines over the sessions of all series, equally spaced, thinned to `POINTS`; None without two sessions.
 
     `series` are by session; what is NaN is skipped. `kinds` are the CSS classes of each line, `bands` the `low` and
     `high` by session of those that have a band. `baseline` is a value that the scale holds in any case.
@@ -173,7 +173,7 @@ def _band(band: pd.DataFrame, sessions: pd.DatetimeIndex, upwards: Axis) -> str:
 
 
 def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
-    """Which values to draw, `POINTS` at most: the first, the last, and the lowest and highest of each stretch."""
+    """Return which values to draw, `POINTS` at most: the first, the last, the lowest and highest of each stretch."""
     if len(values) <= POINTS:
         return np.arange(len(values))
     stretches = np.array_split(np.arange(len(values)), POINTS // 2 - 1)
@@ -182,7 +182,7 @@ def thin(values: Float[ndarray, " sessions"]) -> Int[ndarray, " kept"]:
 
 
 def date_ticks(sessions: pd.DatetimeIndex) -> list[tuple[str, str]]:
-    """Places (percent across) and labels of the first sessions of months, quarters or years: what fits on a phone."""
+    """Return places (percent across) and labels of the first sessions of months, quarters or years, to fit a phone."""
     across = Axis(0, max(len(sessions) - 1, 1))
     for unit, form in (("M", "%Y-%m"), ("Q", "%Y-%m"), ("Y", "%Y")):
         periods = sessions.to_period(unit)

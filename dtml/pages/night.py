@@ -1,4 +1,4 @@
-"""A night for people: one self-contained HTML page, without scripts or requests, readable in ten years.
+"""The report of a night: one self-contained HTML page, without scripts or requests, readable in ten years.
 
 What is missing, NaN or None, is printed as "-".
 """
@@ -62,7 +62,7 @@ def night_report(
     `attention` has `symbol, source, weight` (`dtml.pages.attention_map`); `explanation` is what a test of it found
     (`dtml.attention.significance`), None when there was none; `refused` has `symbol, session, reason, value`;
     `receipt` says what made the predictions, its `config` with all settings. `calibrations` are those of runs by
-    their ids: that of the night's run puts what its members said on the scale of the calls, and those of the runs in
+    their ids: that of the night's run puts the range of its members on the scale of the calls, and those of the runs in
     `bins` draw the curve after calibration. All frames but `calls` may be empty.
     """
     known = calibrations or {}
@@ -91,17 +91,17 @@ def night_report(
 
 @cache
 def _template() -> jinja2.Template:
-    """Compiled once a process: nights that are caught up follow one another."""
+    """Compile the template once a process, for nights that are caught up one after the other."""
     return environment().get_template("night.html")
 
 
 def call_rows(
     calls: pd.DataFrame, threshold: float | None, seen: Attention, calibration: Calibration | None = None
 ) -> list[dict[str, Any]]:
-    """The stocks with their calls, the most probable rise first; equal ones by symbol.
+    """Return the stocks with their calls, the most probable rise first; equal ones by symbol.
 
     Adds to `CALL_COLUMNS`: `shown`, the probability that they are ordered and called by, calibrated where the night has
-    calibrated ones; `low, high`, what the members said on the same scale; `call`, 'rise', 'fall' or 'none'; `drivers`.
+    calibrated ones; `low, high`, the range of the members on that scale; `call`, 'rise', 'fall' or 'none'; `drivers`.
     """
     frame = calls.reindex(columns=list(CALL_COLUMNS))
     frame[list(FIGURES)] = frame[list(FIGURES)].astype(float)
@@ -142,7 +142,7 @@ def calls_words(night: Row, rows: list[dict[str, Any]], level: float, threshold:
 
 
 def _calls(rows: list[dict[str, Any]], level: float, threshold: float | None) -> dict[str, Any]:
-    """What the page says of the calls: in groups, the surest first, and all on one scale."""
+    """Return the page's values of the calls: in groups, the surest first, and all on one scale."""
     calibrated = any(not pd.isna(row["calibrated"]) for row in rows)
     cut = threshold if calibrated else None
     values = [row[name] for row in rows for name in ("shown", "low", "high")]
@@ -167,7 +167,7 @@ def _calls(rows: list[dict[str, Any]], level: float, threshold: float | None) ->
 
 
 def _shading(axis: Axis, threshold: float | None) -> str:
-    """The background of a row's scale in CSS: the band of no call shaded, one half as a thin line."""
+    """Return the background of a row's scale in CSS: the band of no call shaded, one half as a thin line."""
     half = "linear-gradient(to right, transparent calc(50% - .75px), var(--line) 0 calc(50% + .75px), transparent 0)"
     if threshold is None:
         return half
@@ -176,7 +176,7 @@ def _shading(axis: Axis, threshold: float | None) -> str:
 
 
 def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str, Any]:
-    """The sentence on the calls so far, their table, and lines over the sessions: rolling ones, else from the first."""
+    """Return the sentence on the calls so far, their table, and lines over the sessions."""
     latest = scores[scores["target"] == scores["target"].max()]
     ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
     rows = {name: records(ordered[ordered["protocol"] == name]) for name in reversed(PROTOCOL_WORDS)}
@@ -194,7 +194,7 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
 
 
 def _calibration(bins: pd.DataFrame, coverage: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
-    """Curves of what was said and what happened, and what the band of no call promised and kept."""
+    """Return the calibration curves, and the nominal and reached coverage of the band of no call."""
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
     after = recalibrated(bins, calibrations)
     curves = {"as said": curve_with_intervals(bins)} if len(bins) else {}
@@ -210,7 +210,7 @@ def _calibration(bins: pd.DataFrame, coverage: pd.DataFrame, calibrations: Mappi
 
 
 def curve_axes(curves: Mapping[str, pd.DataFrame]) -> tuple[Axis, Axis]:
-    """One scale for the curves that holds every point; of wide intervals only what lies near the points."""
+    """Return one scale for the curves that holds every point, and of wide intervals the part near the points."""
     held = calibration_axes({name: found[["mean_probability", "share_risen"]] for name, found in curves.items()})[0]
     margin = (held.high - held.low) / 2
     ends = [value for found in curves.values() for end in ("low", "high") for value in found[f"share_risen_{end}"]]
@@ -219,7 +219,7 @@ def curve_axes(curves: Mapping[str, pd.DataFrame]) -> tuple[Axis, Axis]:
 
 
 def _attention(rows: list[dict[str, Any]], seen: Attention, explanation: Row | None) -> dict[str, Any]:
-    """Who looks at whom, and in the same breath what a test of that as an explanation found."""
+    """Return the attention of the night, always with the findings of its test as an explanation."""
     sectors = {row["symbol"]: row["sector"] for row in rows}
     drivers = seen.drivers()
     own = seen.own[np.isfinite(seen.own)]
