@@ -18,7 +18,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.features import HISTORY, Panel, features, moves
 from dtml.labels import labelled
 from dtml.markets.definition import LabelProtocol, Returns, ZClose
-from dtml.prices.returns import adjusted_price
+from dtml.prices.returns import adjusted_price, on_grid
 
 QUORUM = 0.5  # a session in which fewer of the stocks have a bar is left out
 
@@ -168,17 +168,8 @@ def _grid(
 
 
 def _panel(bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: list[str], config: WindowConfig) -> Panel:
-    row = grid.get_indexer(pd.DatetimeIndex(bars["session"]))
-    column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
-    placed = (row >= 0) & (column >= 0)
-
-    def pivot(name: str) -> Float[ndarray, "sessions stocks"]:
-        field = np.full((len(grid), len(symbols)), np.nan)
-        field[row[placed], column[placed]] = bars[name].to_numpy()[placed]
-        return field
-
     bars = bars.assign(adjusted=adjusted_price(bars, config.returns))
-    return Panel(*(pivot(name) for name in ("open", "high", "low", "close", "adjusted")))
+    return Panel(*(on_grid(bars, name, grid, symbols) for name in ("open", "high", "low", "close", "adjusted")))
 
 
 def _complete_windows(complete: Bool[ndarray, "sessions stocks"], window: int) -> Bool[ndarray, "sessions stocks"]:

@@ -90,12 +90,12 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
 
 
 def test_nothing_that_is_gone_keeps_a_night_from_its_page(nights: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    assert "what is blank is not known" not in seen(publish_night(nights, AS_OF))
+    assert "a blank weight is unknown" not in seen(publish_night(nights, AS_OF))
     for file in (data_folder() / "models").glob("*.safetensors"):
         file.unlink()
     with caplog.at_level(logging.WARNING):
         words = seen(publish_night(nights, AS_OF))
-    assert "what is blank is not known" in words  # the sources that were stored are all there is
+    assert "a blank weight is unknown" in words  # the sources that were stored are all there is
     assert "is not there: restore it" in caplog.text
     with transaction(nights.engine) as conn:  # a night from before there were calibrations
         conn.execute(

@@ -15,7 +15,7 @@ from numpy import ndarray
 
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import Returns
-from dtml.prices.returns import adjusted_price
+from dtml.prices.returns import adjusted_price, on_grid
 
 Form = Literal["long", "long_short", "weighted"]
 Fill = Literal["next_open", "close"]
@@ -104,13 +104,9 @@ class Quotes:
         `returns` names the price that moves are taken from (`dtml.prices.returns.adjusted_price`); opens are
         adjusted by the factor of their session's close.
         """
-        row = sessions.get_indexer(pd.DatetimeIndex(bars["session"]))
-        column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
-        placed = (row >= 0) & (column >= 0)
         close = adjusted_price(bars, returns)
-        opened, closed = np.full((2, len(sessions), len(symbols)), np.nan)
-        opened[row[placed], column[placed]] = (bars["open"] * close / bars["close"]).to_numpy()[placed]
-        closed[row[placed], column[placed]] = close.to_numpy()[placed]
+        adjusted = bars.assign(open=bars["open"] * close / bars["close"], close=close)
+        opened, closed = (on_grid(adjusted, name, sessions, symbols) for name in ("open", "close"))
         return cls(sessions, opened, closed, tuple(symbols))
 
     def fills(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:

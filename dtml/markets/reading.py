@@ -47,7 +47,7 @@ def read_market(path: Path) -> Market:
     Raises UsageError, one line with file and key, for a key that is missing, unknown, mistyped or impossible.
     """
     if not _NAME.fullmatch(path.stem):
-        raise UsageError(f"{path}: the file names the market: call it by small letters, digits, - and _ alone")
+        raise UsageError(f"{path}: the file's name is the market's: use small letters, digits, - and _ only")
     table = _Table(path, "", _parse(path))
     facts = table.texts("facts")
     table.allow(*_MARKET_KEYS)

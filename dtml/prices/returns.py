@@ -1,4 +1,6 @@
-"""The price that moves are taken from, and the moves between two sessions."""
+"""The price that moves are taken from, prices on a grid of sessions, and the moves between two sessions."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,6 +19,18 @@ def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
         return bars["close"]
     has_adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).transform("any")
     return bars["adj_close"].where(has_adjusted, bars["close"])
+
+
+def on_grid(
+    bars: pd.DataFrame, name: str, sessions: pd.DatetimeIndex, symbols: Sequence[str]
+) -> Float[ndarray, "sessions stocks"]:
+    """Return a column of a bars frame by session and symbol, NaN where there is no bar; other bars are left out."""
+    row = sessions.get_indexer(pd.DatetimeIndex(bars["session"]))
+    column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
+    placed = (row >= 0) & (column >= 0)
+    grid = np.full((len(sessions), len(symbols)), np.nan)
+    grid[row[placed], column[placed]] = bars[name].to_numpy()[placed]
+    return grid
 
 
 def moves_between(

@@ -52,7 +52,7 @@ class SimulatedMarket:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """All stocks, leaders first."""
+        """Return all stocks, leaders first."""
         return self.leader_symbols + self.follower_symbols
 
     @property
@@ -117,7 +117,7 @@ class SimulatedSource:
     name: str = "simulated"
 
     def symbols(self) -> list[str]:
-        """All stocks, leaders first."""
+        """Return all stocks, leaders first."""
         return list(self.market.symbols)
 
     def last_session(self) -> date | None:
