@@ -235,7 +235,7 @@ def test_a_file_that_cannot_be_read_is_the_users_mistake(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["My Market.toml", "-x.toml", "é.toml", f"{'a' * 41}.toml"])
 def test_a_file_whose_name_cannot_name_a_market_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(LEAST, encoding="utf-8")
-    with pytest.raises(UsageError, match="the file names the market"):
+    with pytest.raises(UsageError, match="the file's name is the market's"):
         load_market_file(tmp_path / name)
 
 
