@@ -2,8 +2,8 @@
 
 The same resamples serve every model, as one matrix product of how often each resample holds a day with the sums of
 each model on that day. Three things keep the intervals from being too narrow (`python -m benchmarks.interval_coverage`
-measures what is missing): the mean block follows the dependence found in the data; the quantiles lie as far out as Student's t
-asks for the number of blocks; and dependence that blocks of that length cut through is added back.
+measures what is missing): the mean block follows the dependence found in the data; the quantiles lie as far out as
+Student's t asks for the number of blocks; and dependence that blocks of that length cut through is added back.
 """
 
 from collections.abc import Callable
