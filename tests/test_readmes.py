@@ -110,6 +110,12 @@ def test_every_command_and_option_named_in_a_sentence_is_there(page: str) -> Non
         assert {word for word in rest if word.startswith("--")} <= known, f"dtml {path}: {said}"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_every_benchmark_named_on_a_page_is_a_module(page: str) -> None:
+    for name in re.findall(r"python -m benchmarks\.(\w+)", TEXT[page].replace("\n", " ")):
+        assert (ROOT / "benchmarks" / f"{name}.py").exists(), name
+
+
 def all_options(command: Any) -> set[str]:
     """The options of a command, or of every command of a group."""
     below = [all_options(each) for each in getattr(command, "commands", {}).values()]
