@@ -97,7 +97,7 @@ def run(name: str, folder: Path) -> dict[str, Any]:
     train = [DTML, "translate", "train", recipe, "--processes", str(STUDIES[name].processes), "--json"]
     said = subprocess.run(train, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     subprocess.run(
-        [DTML, "translate", "text", LINE, "--model", name, "--attention", folder / f"{name}.html"],
+        [DTML, "translate", "text", LINE, "--model", name, "--attention-page", folder / f"{name}.html"],
         env=environment,
         check=True,
         stdout=subprocess.DEVNULL,

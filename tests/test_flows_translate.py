@@ -238,7 +238,7 @@ class Tags(HTMLParser):
 
 def test_the_page_of_attention_shows_every_text_and_asks_nothing_of_anybody(home: Path, translate: Command) -> None:
     evil = '<script>alert(1)</script> & "bano"'
-    code, _, complaint = translate("text", SOURCES[0], evil, "", "--attention", "pages/seen.html")
+    code, _, complaint = translate("text", SOURCES[0], evil, "", "--attention-page", "pages/seen.html")
     assert code == 0, complaint
     page = (home / "pages" / "seen.html").read_text()
     tags = Tags(page)
@@ -256,7 +256,7 @@ def test_a_model_is_exported_whole_for_another_program(home: Path, translate: Co
     # Nothing is compared where the tests of the recipe are no more; else both engines say the same.
     assert said.splitlines()[1] in {
         f"{len(TEST)} of {len(TEST)} sentences of its test are translated, greedily, as here",
-        "none of its tests is there to compare translations on",
+        "none of its test sets is here: no translation was compared",
     }
     assert {file.name for file in (home / "out").iterdir()} >= {"model.bin", "source.model", "target.model"}
     assert not list(home.glob(".out*"))

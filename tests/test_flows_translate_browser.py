@@ -11,6 +11,6 @@ pytest_plugins = ("made_translators",)
 
 def test_the_page_of_alignments_has_nothing_wrong(home: Path, translate: Command, tmp_path: Path) -> None:
     texts = [SOURCES[0], " ".join(SOURCES[:12]), "<b>Grüße</b> 🙂 日本 " + "x" * 90, ""]
-    assert translate("text", *texts, "--attention", "seen.html")[0] == 0
+    assert translate("text", *texts, "--attention-page", "seen.html")[0] == 0
     with browser() as chromium:
         assert complaints(chromium, axe_source(), (home / "seen.html").as_uri(), "alignments", tmp_path) == []

@@ -91,7 +91,7 @@ def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
     for day in days:
         require_session(backtest.desk.market.calendar, day)
         if not backtest.plan.first <= day <= backtest.plan.last:
-            raise UsageError(f"--attention {day} lies outside {backtest.plan.first} .. {backtest.plan.last}")
+            raise UsageError(f"--attention-on {day} lies outside {backtest.plan.first} .. {backtest.plan.last}")
 
 
 def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:

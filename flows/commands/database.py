@@ -136,8 +136,8 @@ def restore(folder: Annotated[Path, typer.Argument(help="A folder that `dtml db 
 
 
 @store_commands.command()
-def redate(market: Annotated[str, typer.Argument(help="A market whose newest fetch is dated ahead.")]) -> None:
-    """Date anew, as of now, what was fetched under a clock that was a day or more ahead; keep a backup first.
+def redate(market: Annotated[str, typer.Argument(help="A market whose newest fetch is dated in the future.")]) -> None:
+    """Correct the dates of what was fetched while the clock was a day or more ahead; back up first.
 
     Example: dtml db redate ndx100
     """
@@ -155,7 +155,7 @@ def redate(market: Annotated[str, typer.Argument(help="A market whose newest fet
 
 @store_commands.command("grant-reader")
 def grant_reader(name: Annotated[str, typer.Argument(help="A role of PostgreSQL; it is made where missing.")]) -> None:
-    """Let a role read the documented views alone; its password, if it is to have one, is in DTML_READER_PASSWORD.
+    """Let a role read the documented views and nothing else; DTML_READER_PASSWORD may hold its password.
 
     Example: dtml db grant-reader analyst
     """

@@ -135,7 +135,7 @@ def fetch(
     universe: UniverseOption = None,
     as_of: AsOf = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Ask for the whole stored history anew: finds what was restated long ago.")
+        bool, typer.Option("--again", help="Fetch the whole stored history again, to find old restatements.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -252,7 +252,7 @@ def score(
         )
     out.print(
         f"{desk.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights scored anew, "
-        f"{scored.unresolved} predictions without an outcome for want of a good bar"
+        f"{scored.unresolved} predictions have no outcome: no good bar came"
     )
     if scores.empty:
         out.print("no prediction of this market has an outcome yet")
@@ -341,7 +341,7 @@ def _print_night(
         print_scores(scores)
         _print_coverage(coverage)
         if scores["nights"].max() < MINIMUM_DAYS:
-            out.print(f"Fewer than {MINIMUM_DAYS} nights do not show how days hang together: no interval is printed.")
+            out.print(f"No interval is printed below {MINIMUM_DAYS} nights.")
     out.print(f"\nreport    {night.report}\ndatabase  {store}")
     out.print(ASK_MORE.format(market=row["market"]), soft_wrap=True)
 

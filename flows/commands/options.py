@@ -15,7 +15,7 @@ DELAY_MINUTES = (
 
 
 def known_markets(incomplete: str) -> list[str]:
-    """The markets whose names begin so, for the shell to complete."""
+    """Return the markets whose names begin so, for the shell to complete."""
     from dtml.markets import market_names
 
     return [name for name in market_names() if name.startswith(incomplete)]
@@ -25,14 +25,14 @@ OptionalMarket = Annotated[
     str | None,
     typer.Argument(help="A market that `dtml markets` lists.", metavar="[MARKET]", autocompletion=known_markets),
 ]
-STORED_MARKET = typer.Option(help="Of this market of your store.", autocompletion=known_markets)
+STORED_MARKET = typer.Option(help="A market of the store.", autocompletion=known_markets)
 MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as a TOML file.")]
 MarketFiles = Annotated[
     list[Path] | None, typer.Option(help="A market of your own, as a TOML file; may be given again.")
 ]
 SourceOption = Annotated[
     SourceName | None,
-    typer.Option(help="Where prices come from; by default the market's own source, or files where --prices is given."),
+    typer.Option(help="Where prices come from; by default the market's own source, or files with --prices."),
 ]
 PricesOption = Annotated[Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")]
 IndexOption = Annotated[Path | None, typer.Option(help="The index for --source files, if not among the prices.")]
@@ -43,14 +43,16 @@ UniverseOption = Annotated[
     ),
 ]
 AsOf = Annotated[datetime | None, typer.Option(formats=DAY, help="Last session seen; by default the last closed.")]
-DeviceOption = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto: CUDA if there.")]
+DeviceOption = Annotated[
+    Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes CUDA if there.")
+]
 Members = Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def day_of(moment: datetime | None) -> date | None:
-    """The day of an option."""
+    """Return the day of an option."""
     return None if moment is None else moment.date()
 
 
@@ -68,7 +70,7 @@ def order_of(
     *,
     warm_start: bool = False,
 ) -> Any:
-    """The order that these options make; a market's file may be given with the name that it has from the file."""
+    """Return the order of these options; a market's file may be given with the name that it has from the file."""
     from dtml.errors import UsageError
     from flows.nightly.context import Order
 

@@ -77,7 +77,7 @@ class Where:
 
     def __post_init__(self) -> None:
         if self.workers > 1 and self.cluster is not None:
-            raise UsageError("--workers are processes of this machine, --cluster is another's: choose one")
+            raise UsageError("--workers run on this machine, --cluster on others: choose one")
         if self.cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", self.cluster):
             raise UsageError(
                 f"--cluster {self.cluster!r} is no scheduler's address: give one such as tcp://scheduler:8786"
@@ -91,7 +91,7 @@ def benchmark(
     prices: PricesOption = None,
     index: IndexOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each model.")] = 10,
-    epochs: Annotated[int | None, typer.Option(min=1, help="At most so many epochs each: for a quick look.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="At most this many epochs, for a quick look.")] = None,
     with_grid: Annotated[bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")] = False,
     device: DeviceOption = "auto",
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
@@ -198,8 +198,8 @@ def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: 
 
 @commands.command()
 def backtest(
-    first: Annotated[datetime, typer.Option("--from", formats=DAY, help="First session predicted.")],
-    last: Annotated[datetime, typer.Option("--to", formats=DAY, help="Last session predicted.")],
+    first: Annotated[datetime, typer.Option("--from", formats=DAY, help="First session to predict.")],
+    last: Annotated[datetime, typer.Option("--to", formats=DAY, help="Last session to predict.")],
     market: OptionalMarket = None,
     market_file: MarketFile = None,
     source: SourceOption = None,
@@ -208,20 +208,21 @@ def backtest(
     universe: UniverseOption = None,
     retrain_every: Annotated[int, typer.Option(min=1, help="Sessions from one training to the next.")] = 63,
     train_sessions: Annotated[
-        int | None, typer.Option(min=64, help="Train on the last so many; by default what the market says, or all.")
+        int | None, typer.Option(min=64, help="Sessions to train on; by default the market's setting, or all.")
     ] = None,
     warm_start: Annotated[
         bool, typer.Option("--warm-start", help="Start each training from the weights of the fold before.")
     ] = False,
     members: Members = None,
     epochs: Epochs = None,
-    top: Annotated[int, typer.Option(min=1, help="Stocks a portfolio is long, and short.")] = 10,
+    top: Annotated[int, typer.Option(min=1, help="Stocks that a portfolio holds long, and as many short.")] = 10,
     max_weight: Annotated[float, typer.Option(help="Largest share of one stock, up to 1.")] = 0.1,
-    commission: Annotated[float, typer.Option(help="Basis points of what is traded.")] = 1.0,
-    spread: Annotated[float, typer.Option(help="Half the spread, basis points of what is traded.")] = 2.0,
-    borrow: Annotated[float, typer.Option(help="Basis points a year of what is short.")] = 50.0,
+    commission: Annotated[float, typer.Option(help="Commission, basis points of what is traded.")] = 1.0,
+    spread: Annotated[float, typer.Option(help="Half the bid-ask spread, basis points of what is traded.")] = 2.0,
+    borrow: Annotated[float, typer.Option(help="Borrowing fee, basis points a year of what is short.")] = 50.0,
     attention: Annotated[
-        list[datetime] | None, typer.Option(formats=DAY, help="Store the attention of this session; may be repeated.")
+        list[datetime] | None,
+        typer.Option("--attention-on", formats=DAY, help="Store the attention of this session; may be repeated."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that train folds side by side.")] = 1,
     cluster: Annotated[str | None, typer.Option(help="A Dask scheduler to run folds on, tcp://HOST:PORT.")] = None,

@@ -36,7 +36,7 @@ commands.add_typer(translations, name="translate")
 ModelOption = Annotated[
     str | None, typer.Option("--model", help="A model that `dtml translate models` lists; by default the only one.")
 ]
-Beams = Annotated[int, typer.Option(min=1, help="Translations followed side by side; 1 is a greedy search.")]
+Beams = Annotated[int, typer.Option(min=1, help="Width of the beam search; 1 is greedy.")]
 Alpha = Annotated[float, typer.Option(min=0.0, help="Length penalty; 0 prefers short translations.")]
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @translations.command()
 def train(
-    config: Annotated[Path, typer.Argument(help="What to train from and how: a TOML file.")],
+    config: Annotated[Path, typer.Argument(help="A TOML file that names the corpora and the settings.")],
     processes: Annotated[
         int,
         typer.Option(min=1, help="Processes that share each update, as many as GPUs or cores."),
@@ -107,7 +107,8 @@ def text(
     alpha: Alpha = 0.6,
     best: Annotated[int, typer.Option(min=1, help="How many translations of each text, with their scores.")] = 1,
     attention: Annotated[
-        Path | None, typer.Option(help="Write a page of the source pieces that each piece looked at.")
+        Path | None,
+        typer.Option("--attention-page", help="Write a page of the source pieces that each piece looked at."),
     ] = None,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
@@ -187,9 +188,10 @@ def file(
 def score(
     test: Annotated[str, typer.Argument(help="A test set of the model's recipe, or a file of sources (or a TSV).")],
     references: Annotated[Path | None, typer.Option(help="The translations to compare with, a line a source.")] = None,
-    columns: Annotated[
-        tuple[int, int], typer.Option(help="Of a TSV: the columns of the source and the target, from 0 on.")
-    ] = (0, 1),
+    columns: Annotated[tuple[int, int], typer.Option(help="Columns of source and target in a TSV, counted from 0.")] = (
+        0,
+        1,
+    ),
     name: ModelOption = None,
     against: Annotated[str | None, typer.Option(help="Another model to compare with on the same test.")] = None,
     beams: Beams = 5,
@@ -241,13 +243,13 @@ def queue(
 
 @translations.command()
 def work(
-    models: Annotated[list[str] | None, typer.Option("--model", help="Texts of this model alone; repeatable.")] = None,
+    models: Annotated[list[str] | None, typer.Option("--model", help="Only texts of this model; repeatable.")] = None,
     beams: Beams = 5,
     alpha: Alpha = 0.6,
-    attention: Annotated[bool, typer.Option("--attention", help="Keep the attention of each translation.")] = False,
+    attention: Annotated[bool, typer.Option("--attention", help="Store the attention of each translation.")] = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Translate what is queued until nothing is left. `dtml serve` does it every five minutes.
+    """Translate queued texts until none is left. `dtml serve` does it every five minutes.
 
     Example: dtml translate work
     """
@@ -265,9 +267,9 @@ def work(
 def jobs(
     name: ModelOption = None,
     status: Annotated[
-        Literal["queued", "taken", "done", "failed"] | None, typer.Option(help="Texts of this status alone.")
+        Literal["queued", "taken", "done", "failed"] | None, typer.Option(help="List only texts of this status.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many texts, newest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Texts to list, newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List the queue: how many texts wait, are under way, done or failed, and the newest of them.
@@ -345,8 +347,8 @@ def demo(device: DeviceOption = "auto") -> None:
 def export(
     model: Annotated[str, typer.Argument(help="A model that `dtml translate models` lists.")],
     to: Annotated[Path, typer.Option("--to", help="The folder to write.")],
-    form: Annotated[Literal["ctranslate2"], typer.Option("--format", help="Whose format.")] = "ctranslate2",
-    int8: Annotated[bool, typer.Option("--int8", help="Weights of 8 bits: smaller and quicker, not the same.")] = False,
+    form: Annotated[Literal["ctranslate2"], typer.Option("--format", help="Format to write.")] = "ctranslate2",
+    int8: Annotated[bool, typer.Option("--int8", help="Use 8-bit weights: smaller and faster, other results.")] = False,
 ) -> None:
     """Write a model for another program to run; needs the extra `ctranslate2`.
 
@@ -360,4 +362,4 @@ def export(
     sources = compared_sources(found)
     same = agreement(found, to, found.source.encode_all(sources)) if sources else 0
     said = f"{same} of {len(sources)} sentences of its test are translated, greedily, as here"
-    out.print(said if sources else "none of its tests is there to compare translations on", markup=False)
+    out.print(said if sources else "none of its test sets is here: no translation was compared", markup=False)
