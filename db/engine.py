@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
 
+from db import migrations
 from db.connection.remedies import RESTORE, UNRELEASED, remedy_of
 from db.connection.remedies import URL_VARIABLE as URL_VARIABLE  # noqa: PLC0414 - said again for those who import it here
 from db.errors import StoreError, StoreUsageError
@@ -30,7 +31,6 @@ FOLDER_VARIABLE = "DTML_DATA"  # where the store lies when no URL is given
 LOCK_WAIT_S = 30
 READ_LIMIT_S = 30
 CONNECT_LIMIT_S = 10
-MIGRATIONS = Path(__file__).parent / "migrations"
 # Any number would do, as long as every writer of a store asks for the same one.
 WRITER_LOCK = 0x64746D6C
 
@@ -97,15 +97,14 @@ def upgrade(engine: Engine) -> bool:
 
     Raises StoreUsageError for a schema newer than this code and for a database that is not a dtml store.
     """
-    # Alembic takes a third of a second to import; most commands only check the version.
-    from alembic import command
-
     with transaction(engine) as conn:
-        if _stored_revision(conn) == REVISION:
+        stored = _stored_revision(conn)
+        if stored == REVISION:
             return False
-        config = _alembic_config()
-        config.attributes["connection"] = conn
-        command.upgrade(config, "head")
+        if stored is None:
+            migrations.create(conn)
+        else:
+            migrations.migrate(conn)
     return True
 
 
@@ -244,14 +243,6 @@ def _one_line(engine: Engine) -> Iterator[None]:
         raise StoreError(f"{location(engine)}: {said}{f' ({remedy})' if remedy else ''}") from error
 
 
-def _alembic_config() -> Any:
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    return config
-
-
 def _stored_revision(conn: Connection) -> str | None:
     """The revision of a store's schema, known to this code; None for an empty database."""
     tables = set(inspect(conn).get_table_names())
@@ -279,10 +270,7 @@ def _stored_revision(conn: Connection) -> str | None:
 
 
 def _require_known(revision: str, where: str) -> None:
-    from alembic.script import ScriptDirectory
-
-    script = ScriptDirectory.from_config(_alembic_config())
-    if revision not in {known.revision for known in script.walk_revisions()}:
+    if revision not in migrations.revisions():
         raise StoreUsageError(
             f"{where} has schema {revision}, unknown to this dtml ({REVISION}). It may be newer: update dtml. Or"
             f" {UNRELEASED}. Or it is another program's"

@@ -1,4 +1,4 @@
-"""Sixty nights of the simulated market for the questions of db/questions/questions.py, and the page of their answers.
+"""Sixty nights of the simulated market for the questions of db/questions, and the page of their answers.
 
 The bars are those of `dtml nightly simulated`; what is predicted from them comes from a formula, because trained
 weights differ from machine to machine: a follower's chance to rise goes with its leader's last move, under a noise that

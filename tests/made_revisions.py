@@ -7,10 +7,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from db import engine
+from db import migrations
 from db.migrations import REVISION
+from db.views import View, parse_view, views
 
-NEXT = "next"
+NEXT = "0002"
 CHANGES = """
     op.create_table("made_up", sa.Column("id", sa.Integer, primary_key=True))
     op.add_column("instrument", sa.Column("made_up", sa.String))
@@ -27,16 +28,31 @@ down_revision = {before!r}
 def upgrade():
     {changes}
 """
+ALERTS = """-- Alerts by market: one row per market and kind.
+--
+-- market  text     Name of the market.
+-- kind    text     What happened.
+-- n       integer  Alerts of that kind.
+select market, kind, count(*) as n
+from alert
+group by market, kind
+"""
+
+
+def next_views() -> dict[str, View]:
+    """The views of the next dtml: one new, one replaced, by which a column went and another came."""
+    replaced = parse_view("alert_log", ALERTS.replace("alert\n", "alert -- anew\n"))
+    return {**views(), "alert_log": replaced, "alert_count": parse_view("alert_count", ALERTS)}
 
 
 def become_next(monkeypatch: pytest.MonkeyPatch, folder: Path, changes: str = CHANGES) -> None:
     """Let this process be the next dtml, whose schema is NEXT, made of the newest by these changes."""
     scripts = folder / "migrations"
-    shutil.copytree(engine.MIGRATIONS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(migrations.FOLDER, scripts, ignore=shutil.ignore_patterns("__pycache__"))
     script = SCRIPT.format(revision=NEXT, before=REVISION, changes=changes.strip())
-    (scripts / "versions" / "next.py").write_text(script, encoding="utf-8")
-    monkeypatch.setattr(engine, "MIGRATIONS", scripts)
-    for module in ("flows.backups", "db.engine", "db.migrations"):  # whoever takes it from the schema comes first
+    (scripts / "versions" / f"{NEXT}.py").write_text(script, encoding="utf-8")
+    monkeypatch.setattr(migrations, "FOLDER", scripts)
+    for module in ("db.engine", "db.migrations", "db.admin.checks", "flows.backups"):
         monkeypatch.setattr(f"{module}.REVISION", NEXT)
 
 

@@ -1,6 +1,10 @@
 """The examples of CONTRIBUTING.md, whole: a market, a source, a model and a view of one's own."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
@@ -10,9 +14,11 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 from torch import Tensor, nn
 
+from db.migrations import REVISION
+from db.views.dictionary import data_dictionary
 from dtml.features import FEATURES
 from dtml.layers.network import Batch, Network, NetworkConfig, cross_entropy
 from dtml.markets import load_market_file
@@ -42,8 +48,11 @@ as_of = 2024-01-02
 members = ["L01", "F01A"]
 """
 
-VIEW = """
-create view busiest_session as
+VIEW = """-- How many predictions each session has: one row per market and session.
+--
+-- market  text     Name of the market.
+-- target  date     Session predicted.
+-- n       integer  Predictions for it, of every model.
 select r.market, p.target, count(*) as n
 from prediction p join run r on r.id = p.run_id
 group by r.market, p.target
@@ -136,10 +145,37 @@ def test_a_model_learns_what_there_is_to_learn() -> None:
         assert max(epoch.validation_acc for epoch in fit.epochs) > 0.9
 
 
-def test_a_view_is_sql_that_both_engines_read(engine: Engine) -> None:
-    with engine.begin() as conn:
-        conn.execute(text(VIEW))
-        assert conn.execute(text("select market, target, n from busiest_session")).all() == []
+def test_a_view_is_a_file_a_revision_and_the_dictionary(tmp_path: Path) -> None:
+    """In a copy of the house, whose own tests then hold."""
+    for room in ("db", "dtml", "flows", "translation", "tests", "benchmarks"):
+        shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__", "screenshots"))
+    for file in ROOT.glob("*.*"):
+        if file.is_file():
+            shutil.copy(file, tmp_path)
+    (tmp_path / "db" / "views" / "busiest_session.sql").write_text(VIEW)
+    newest = ROOT / "db" / "migrations" / "versions" / f"{REVISION}.py"
+    following = f"{int(REVISION) + 1:04d}"
+    asked = "import sys; sys.path.insert(0, 'tests'); import test_db_schema; print(test_db_schema.schema_of_today())"
+    given = {"revision": following, "down_revision": REVISION, "schema": ran(tmp_path, "-c", asked).strip()}
+    revision = newest.read_text()
+    for name, value in given.items():
+        revision = re.sub(rf"^{name} = .*", f'{name} = "{value}"', revision, flags=re.MULTILINE)
+    (tmp_path / "db" / "migrations" / "versions" / f"{following}.py").write_text(revision)
+    page = tmp_path / "db" / "README.md"
+    printed = ran(tmp_path, "-c", "from flows.cli import main; main()", "db", "dictionary").rstrip("\n")
+    page.write_text(page.read_text().replace(data_dictionary().rstrip("\n"), printed))
+    files = [f"tests/test_{name}.py" for name in ("db_schema", "db_view_files", "readmes")]
+    about = "db_ or dictionary or every_market"  # a page of pictures is not copied
+    told = ran(tmp_path, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", *files, "-k", about)
+    assert re.search(r"\d+ passed", told), told
+
+
+def ran(folder: Path, *words: str) -> str:
+    """What Python prints in a folder, whose packages come first."""
+    own = {**os.environ, "PYTHONPATH": str(folder)}
+    done = subprocess.run([sys.executable, *words], cwd=folder, env=own, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_contributing_has_40_lines_and_names_what_is_there() -> None:

@@ -18,8 +18,8 @@ from db.errors import StoreError, StoreUsageError
 from db.rows import attention as stored_attention
 from db.rows import backtests, markets, runs
 from db.rows import predictions as stored_predictions
+from db.views import views
 from db.views.dictionary import data_dictionary
-from db.views.views import VIEW_COLUMNS
 
 TABLES = {"attention_weight", "backtest"} | {f"backtest_{each}" for each in ("fold", "portfolio", "return", "score")}
 
@@ -198,7 +198,7 @@ def test_what_was_tried_before_are_the_strategies_of_the_other_backtests_of_the_
 def test_the_summary_sets_a_portfolio_beside_the_rule_of_highest_mcc(store: Engine, reader: Engine) -> None:
     finish(store)
     rows = select(reader, "select * from backtest_summary order by portfolio")
-    assert list(rows) == list(VIEW_COLUMNS["backtest_summary"])
+    assert list(rows) == list(views()["backtest_summary"].meanings())
     assert rows["portfolio"].tolist() == ["index", "long, next open"]
     assert set(rows["best_rule"]) == {"index_reversal"}
     assert (
@@ -226,7 +226,7 @@ def test_attention_comes_back_as_it_went_in(store: Engine, reader: Engine) -> No
         assert stored_attention.attention(conn, "second", NEXT.date()).empty
     pd.testing.assert_frame_equal(stored, attention()[["symbol", "source", "weight"]], check_dtype=False)
     rows = select(reader, "select * from attention where symbol = 'C' order by source")
-    assert list(rows) == list(VIEW_COLUMNS["attention"])
+    assert list(rows) == list(views()["attention"].meanings())
     assert rows["weight"].tolist() == [0.125, 0.25, 0.625]
     assert rows[["market", "as_of", "target"]].astype(str).iloc[0].tolist() == ["toy", "2024-01-04", "2024-01-05"]
 

@@ -14,7 +14,7 @@ from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.rows import benchmarks, markets, predictions, runs
-from db.views.views import VIEW_COLUMNS
+from db.views import views
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_benchmarks_are_listed_by_when_their_test_was_read(store: Engine) -> Non
 def test_the_view_run_score_sets_a_figure_beside_the_printed_one(store: Engine, reader: Engine) -> None:
     save(store, benchmark(), scores(), members())
     rows = select(reader, "select * from run_score order by acc desc")
-    assert list(rows) == list(VIEW_COLUMNS["run_score"])
+    assert list(rows) == list(views()["run_score"].meanings())
     assert rows["predictor"].tolist() == ["dtml", "gradient_boosting", "index_reversal"]
     assert rows["is_rule"].tolist() == rows["is_best_rule"].tolist() == [0, 0, 1]
     assert rows["published_acc"].fillna(-1).tolist() == [0.125, -1, -1]

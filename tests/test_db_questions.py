@@ -13,13 +13,13 @@ from db.admin.roles import grant_reader
 from db.connection.user_sql import select
 from db.engine import open_engine
 from db.errors import StoreUsageError
-from db.questions.questions import QUESTIONS, Question
+from db.questions import Question, questions
 from flows.commands.questions import ask, questions_page
 
 NAME = "reader_of_questions"
 OTHER_PLANS = "-c enable_hashjoin=off -c enable_hashagg=off -c enable_mergejoin=off -c enable_incremental_sort=off"
 
-every_question = pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.title[:40])
+every_question = pytest.mark.parametrize("question", questions(), ids=lambda each: each.title[:40])
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +73,9 @@ def by_other_plans(copied: str) -> Iterator[Engine]:
 
 
 def test_there_are_twenty_questions_and_no_two_are_one() -> None:
-    assert len(QUESTIONS) == 20
+    assert len(questions()) == 20
     for told in ("title", "sql", "note"):
-        assert len({getattr(question, told) for question in QUESTIONS}) == 20
+        assert len({getattr(question, told) for question in questions()}) == 20
 
 
 @every_question
@@ -121,7 +121,7 @@ def test_the_page_of_a_server_is_that_of_a_file(on_sqlite: Engine, on_postgresql
 
 def test_the_page_shows_every_statement_as_it_can_be_pasted(on_sqlite: Engine) -> None:
     blocks = PAGE.read_text(encoding="utf-8").split("```sql\n")[1:]
-    assert len(blocks) == len(QUESTIONS)
-    for question, block in zip(QUESTIONS, blocks, strict=True):
+    assert len(blocks) == len(questions())
+    for question, block in zip(questions(), blocks, strict=True):
         pasted = select(on_sqlite, block.split("\n```")[0])
         assert len(pasted) == len(ask(on_sqlite, question, MARKET))

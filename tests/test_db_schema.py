@@ -1,11 +1,11 @@
 """Migrations make what db.tables and db.views say, on both engines, and every column is explained."""
 
 from hashlib import sha256
-from pathlib import Path
+from importlib import import_module
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -14,50 +14,22 @@ from made_revisions import tables_and_views
 from sqlalchemy import Connection, Engine
 
 from db import tables
-from db.engine import MIGRATIONS, open_engine, prepare, reading, require_current, transaction, upgrade
+from db.engine import open_engine, prepare, reading, require_current, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
-from db.migrations import REVISION
-from db.views.views import VIEW_COLUMNS, VIEW_SQL
+from db.migrations import FOLDER, REVISION, create, revisions
+from db.views import views as documented_views
 
 FACTS = {"membership", "price", "refused_bar", "prediction", "outcome", "score", "night"}
 FACTS |= {"benchmark_score", "benchmark_member", "attention_weight"}
 FACTS |= {"backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio"}
 FACTS |= {"price_fetch", "alert", "band", "rule_call", "calibration_bin", "band_count", "explanation"}
 FACTS |= {"translation_model", "translation_progress"}
-FIRST = {  # SHA-256
-    "0001_postgresql.sql": "865bda0615656371134ab17a52384219bc5d87c041f907c3ab5e7ee776bb5b30",
-    "0001_sqlite.sql": "7aac0a8f039d9025d4d84d6cd383993c80c89da8db569b3d846906a1217e02c8",
-}
-
-
-def alembic(conn: Connection | None = None) -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.attributes["connection"] = conn
-    return config
 
 
 def test_the_migrations_make_the_tables_of_the_schema(engine: Engine) -> None:
     with reading(engine) as conn:
         context = MigrationContext.configure(conn, opts={"compare_server_default": True})
         assert compare_metadata(context, tables.metadata) == []
-
-
-def test_the_migrations_make_the_checks_of_the_schema(engine: Engine, tmp_path: Path) -> None:
-    """Alembic does not compare these, so the tables are made a second time without it, in a place of their own."""
-    if engine.dialect.name == "sqlite":
-        direct, place = open_engine(f"sqlite:///{tmp_path}/direct.sqlite"), None
-    else:
-        with transaction(engine) as conn:
-            conn.exec_driver_sql("create schema direct")
-        direct, place = engine.execution_options(schema_translate_map={None: "direct"}), "direct"
-    tables.metadata.create_all(direct)
-    for table in tables.metadata.tables:
-        migrated, made = (
-            sorted((each["name"], each["sqltext"]) for each in sa.inspect(one).get_check_constraints(table, where))
-            for one, where in ((engine, None), (direct, place))
-        )
-        assert migrated == made
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -67,17 +39,39 @@ def test_facts_lie_in_the_order_of_their_keys(engine: Engine) -> None:
         assert options == ({"sqlite_with_rowid": False} if table in FACTS else {})
 
 
-def test_the_schema_names_the_newest_migration() -> None:
-    assert ScriptDirectory.from_config(alembic()).get_current_head() == REVISION
+def newest() -> Any:
+    """The newest revision, whose file's name is no identifier."""
+    return import_module(f"db.migrations.versions.{REVISION}")
 
 
-def test_the_first_revision_stays_as_it_was() -> None:
-    found = {file.name: sha256(file.read_bytes()).hexdigest() for file in MIGRATIONS.glob("versions/0001_*.sql")}
-    assert found == FIRST, "stores were made by it: undo, and write a new revision (CONTRIBUTING.md, a view)"
+def statements(url: str) -> str:
+    """What creates every table and view on an engine."""
+    said: list[str] = []
+    engine = sa.create_mock_engine(url, lambda made, *_: said.append(str(made.compile(dialect=engine.dialect))))
+    tables.metadata.create_all(engine, checkfirst=False)
+    return "\n".join(said + [view.sql for view in documented_views().values()])
+
+
+def test_the_revisions_follow_one_another() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER))
+    walked = [each.revision for each in ScriptDirectory.from_config(config).walk_revisions()]
+    assert walked == revisions()[::-1]
+    assert newest().revision == REVISION == walked[0]
+
+
+def schema_of_today() -> str:
+    """The digest of all tables and views, as a revision names it."""
+    return sha256((statements("sqlite://") + statements("postgresql+psycopg://")).encode()).hexdigest()
+
+
+def test_the_newest_revision_makes_the_tables_and_views_of_today() -> None:
+    found = schema_of_today()
+    assert newest().schema == found, f"another than that of {REVISION}: add a revision, as CONTRIBUTING.md says"
 
 
 def test_the_migrations_make_every_table_and_view(engine: Engine) -> None:
-    assert tables_and_views(engine) == (set(tables.metadata.tables), set(VIEW_SQL))
+    assert tables_and_views(engine) == (set(tables.metadata.tables), set(documented_views()))
 
 
 @pytest.mark.parametrize("revision", ["0012", "9999"])
@@ -95,11 +89,13 @@ def test_a_store_that_lacks_a_table_of_its_schema_is_left_alone(store_url: str) 
     engine = open_engine(store_url)
     with transaction(engine) as conn:
         conn.execute(sa.text("create table alembic_version (version_num varchar(32) primary key)"))
-        conn.execute(sa.text("insert into alembic_version values ('0001')"))
+        conn.execute(sa.text(f"insert into alembic_version values ('{REVISION}')"))
         for table in (tables.instrument, tables.membership, tables.price, tables.refused_bar):
             table.create(conn)
     for use in (require_current, prepare, upgrade):
-        with pytest.raises(StoreError, match=r"0001 without its table alert\. Perhaps .* before 0\.1\.0: .* damaged: "):
+        with pytest.raises(
+            StoreError, match=rf"{REVISION} without its table alert\. Perhaps .* before 0\.1\.0: .* damaged: "
+        ):
             use(engine)
 
 
@@ -118,7 +114,7 @@ def test_an_empty_database_stays_so_when_its_tables_cannot_all_be_made(store_url
 
     def break_off() -> None:
         with transaction(engine) as conn:
-            command.upgrade(alembic(conn), "head")
+            create(conn)
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
@@ -130,12 +126,12 @@ def test_the_migrations_make_the_documented_views(engine: Engine) -> None:
     """PostgreSQL rewrites the text of a view, so each engine is given them a second time."""
     with transaction(engine) as conn:
         migrated = views(conn)
-        for name in reversed(VIEW_SQL):
+        for name in documented_views():
             conn.exec_driver_sql(f"drop view {name}")
-        for sql in VIEW_SQL.values():
-            conn.execute(sa.text(sql.strip()))
+        for view in documented_views().values():
+            conn.execute(sa.text(view.sql))
         assert views(conn) == migrated
-        assert set(migrated) == set(VIEW_SQL)
+        assert set(migrated) == set(documented_views())
 
 
 def views(conn: Connection) -> dict[str, str]:
@@ -149,8 +145,7 @@ def views(conn: Connection) -> dict[str, str]:
 def test_every_column_of_every_view_is_documented(engine: Engine) -> None:
     inspector = sa.inspect(engine)
     columns = {name: [each["name"] for each in inspector.get_columns(name)] for name in inspector.get_view_names()}
-    assert columns == {name: list(meanings) for name, meanings in VIEW_COLUMNS.items()}
-    assert all(meaning.endswith(".") for meanings in VIEW_COLUMNS.values() for meaning in meanings.values())
+    assert columns == {name: list(view.meanings()) for name, view in documented_views().items()}
 
 
 def test_every_table_and_column_says_what_it_means() -> None:

@@ -8,13 +8,13 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from db.connection.frames import BAR_VALUES
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.rows import markets, nights, prices
 from db.tables.columns import UtcTimestamp
-from db.views.typed_views import view
-from db.views.views import VIEW_COLUMNS
+from db.tables.markets import BAR_VALUES
+from db.views import view
+from db.views import views as documented_views
 
 PYTHON = {sa.Date: date, UtcTimestamp: datetime, sa.JSON: (list, dict), sa.Integer: int, sa.String: str}
 MONDAY = datetime(2024, 1, 8, 22, tzinfo=UTC)
@@ -86,7 +86,7 @@ def test_asking_for_one_symbol_or_one_night_reads_no_whole_fact_table(
 def test_every_view_gives_the_types_that_it_is_read_with(engine: Engine) -> None:
     made_stores.fill(engine)
     with reading(engine) as conn:
-        for name in VIEW_COLUMNS:
+        for name in documented_views():
             asked = view(name)
             for row in conn.execute(sa.select(asked)):
                 for column, value in zip(asked.c, row, strict=True):

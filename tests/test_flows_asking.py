@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from db.engine import transaction
 from db.errors import StoreUsageError
-from db.questions.questions import QUESTIONS
+from db.questions import questions as all_questions
 from db.rows import markets, outcomes, predictions, prices, runs
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
@@ -212,18 +212,18 @@ def test_stocks_of_one_name_have_a_table_for_each_market(nights: Engine, capsys:
 def test_the_questions_are_listed_with_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     show_questions(None, "toy", as_json=False, as_markdown=False)
     said = capsys.readouterr().out
-    assert all(f"{number}  {each.title}" in said for number, each in enumerate(QUESTIONS, start=1))
+    assert all(f"{number}  {each.title}" in said for number, each in enumerate(all_questions(), start=1))
     show_questions(None, "toy", as_json=True, as_markdown=False)
     told = json.loads(capsys.readouterr().out)
     assert [each["number"] for each in told] == list(range(1, 21))
-    assert [each["sql"] for each in told] == [each.sql.strip() for each in QUESTIONS]
+    assert [each["sql"] for each in told] == [each.sql for each in all_questions()]
 
 
 def test_a_question_is_asked_of_the_market_that_is_named(store: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     asked = CliRunner().invoke(commands, ["19", "--market", "toy", "--json"])
     assert asked.exit_code == 0, asked.exception
     told = json.loads(asked.stdout)
-    assert (told["number"], told["market"], told["title"]) == (19, "toy", QUESTIONS[18].title)
+    assert (told["number"], told["market"], told["title"]) == (19, "toy", all_questions()[18].title)
     assert "'toy'" in told["sql"]
     assert {row["what"] for row in told["answer"]} == {
         "bar refused",
@@ -235,7 +235,7 @@ def test_a_question_is_asked_of_the_market_that_is_named(store: Engine, capsys: 
     assert told["sql"] in said
     assert "stocks left out" in said
     show_questions(6, "toy", as_json=False, as_markdown=True)
-    assert capsys.readouterr().out.startswith(f"## 6. {QUESTIONS[5].title}\n")
+    assert capsys.readouterr().out.startswith(f"## 6. {all_questions()[5].title}\n")
     show_questions(12, "toy", as_json=False, as_markdown=False)
     assert capsys.readouterr().out.endswith("The history of toy has no row for it yet.\n")
 

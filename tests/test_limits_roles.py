@@ -9,7 +9,7 @@ from sqlalchemy import Engine, make_url, text
 from db.admin.roles import grant_reader
 from db.connection.locks import market_lock
 from db.engine import transaction
-from db.views.views import VIEW_SQL
+from db.views import views as documented_views
 
 pytest_plugins = ("made_roles",)
 
@@ -133,7 +133,7 @@ def test_no_reader_stops_a_night(store: tuple[Engine, str], analyst: Engine) -> 
             with pytest.raises(sa.exc.ProgrammingError, match="permission denied for function"):
                 run(analyst, f"select {lock}({key})")
     with analyst.connect() as conn:
-        for view in VIEW_SQL:
+        for view in documented_views():
             conn.execute(text(f"lock table {view} in access share mode"))
         with market_lock(store[0], "toy"), transaction(store[0]) as own:
             own.execute(text("update night set reason = 'x'"))

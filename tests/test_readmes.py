@@ -11,8 +11,8 @@ from made_commands import whole_command
 
 from benchmarks.results import RESULTS
 from db import tables
+from db.views import views
 from db.views.dictionary import data_dictionary
-from db.views.views import VIEW_COLUMNS
 from dtml.markets import market_names
 
 ROOT = Path(__file__).parents[1]
@@ -157,7 +157,7 @@ def test_the_first_page_has_a_tree_of_every_room_and_of_no_other() -> None:
 def test_pages_name_every_market_and_the_store_s_every_view_and_table() -> None:
     for name in market_names():
         assert f"`{name}`" in TEXT["dtml/README.md"], name
-    for name in (*VIEW_COLUMNS, *(table.name for table in tables.metadata.sorted_tables)):
+    for name in (*views(), *(table.name for table in tables.metadata.sorted_tables)):
         assert f"`{name}`" in TEXT["db/README.md"], name
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, text
 
 from db.engine import READ_LIMIT_S, require_current, transaction
 from db.errors import StoreUsageError
-from db.views.views import VIEW_SQL
+from db.views import views as documented_views
 
 if TYPE_CHECKING:
     import psycopg
@@ -189,7 +189,7 @@ def _others(conn: Connection, name: str) -> list[str]:
 def _grant_views(conn: Connection, name: str, database: str, schema: str) -> None:
     _run(conn, f'grant connect on database {database} to "{name}"')
     _run(conn, f'grant usage on schema {schema} to "{name}"')
-    views = ", ".join(f"{schema}.{view}" for view in (*VIEW_SQL, VERSION))
+    views = ", ".join(f"{schema}.{view}" for view in (*documented_views(), VERSION))
     _run(conn, f'grant select on {views} to "{name}"')
 
 

@@ -16,8 +16,7 @@ from sqlalchemy import Boolean, Connection, CursorResult, Date, Float, Integer, 
 from sqlalchemy.types import TypeEngine
 
 from db.tables.columns import UtcTimestamp
-
-BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
+from db.tables.markets import BAR_VALUES
 
 FETCHED_ROWS = 100_000
 BATCH = 2000  # rows of a CSV in memory at once

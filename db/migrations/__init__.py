@@ -1,4 +1,72 @@
-"""Alembic revisions of the schema, packaged so that an installed dtml can upgrade a store."""
+"""How a store gets its schema: whole in an empty database, and step by step where an older one has rows to keep.
 
-# The newest revision, which a store must have; a test holds it to the files in versions.
-REVISION = "0001"
+Tables change by the revisions in versions/, which nobody changes once they are released. Views hold nothing: every
+upgrade drops them before its revisions and creates those of today from db/views.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, inspect, text
+
+from db.tables import metadata
+from db.views import views
+
+FOLDER = Path(__file__).parent
+
+# What other roles may do with a view goes with it when it is dropped.
+_GRANTS = """
+    select c.relname, a.privilege_type,
+        case when a.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end
+    from pg_class c cross join lateral aclexplode(c.relacl) a
+    where c.relkind = 'v' and c.relnamespace = current_schema()::regnamespace and a.grantee <> c.relowner
+"""
+
+
+def revisions() -> list[str]:
+    """Return the names of the revisions, which are their files', oldest first."""
+    return sorted(file.stem for file in FOLDER.glob("versions/[0-9]*.py"))
+
+
+REVISION = revisions()[-1]  # the newest, which a store must have
+
+
+def create(conn: Connection) -> None:
+    """Create every table and view in an empty database, as the newest revision has them."""
+    # Alembic takes a third of a second to import; most commands only check the revision.
+    from alembic import command
+
+    metadata.create_all(conn, checkfirst=False)
+    command.stamp(_config(conn), "head")
+    _create_views(conn)
+
+
+def migrate(conn: Connection) -> None:
+    """Run the revisions that a store lacks, and create its views anew; roles that could read a view still can."""
+    from alembic import command
+
+    granted = conn.execute(text(_GRANTS)).all() if conn.dialect.name == "postgresql" else []
+    for name in views().keys() & set(inspect(conn).get_view_names()):
+        conn.exec_driver_sql(f"drop view {name}")
+    command.upgrade(_config(conn), "head")
+    _create_views(conn)
+    for name, privilege, role in granted:
+        if name in views():
+            conn.exec_driver_sql(f"grant {privilege} on {name} to {role}")
+
+
+def _create_views(conn: Connection) -> None:
+    for view in views().values():
+        # A % in the text is no parameter.
+        conn.exec_driver_sql(view.sql, execution_options={"no_parameters": True})
+
+
+def _config(conn: Connection) -> Any:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    config.attributes["connection"] = conn
+    return config

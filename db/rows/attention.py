@@ -17,7 +17,7 @@ from db.connection.frames import frame, head, row
 from db.errors import StoreError
 from db.rows.markets import identified
 from db.rows.nights import COMPLETE
-from db.views.typed_views import view
+from db.views import view
 
 LOOKING = 2000  # stocks that look at one another on a night, at most
 # The weights of a softmax in float32, summed over hundreds of stocks, agree to this on another thread count.

@@ -14,7 +14,7 @@ from db import tables
 from db.connection.bulk import insert_frame
 from db.connection.differences import save_figures
 from db.connection.frames import frame, row, rows_of
-from db.views.typed_views import view
+from db.views import view
 
 
 def save_bands(conn: Connection, run_id: str, bands: pd.DataFrame) -> int:

@@ -14,7 +14,7 @@ from db import tables
 from db.connection.bulk import records, upsert
 from db.connection.frames import frame, row
 from db.errors import StoreUsageError
-from db.views.typed_views import view
+from db.views import view
 
 
 def save_instruments(conn: Connection, market: str, instruments: pd.DataFrame) -> int:

@@ -15,7 +15,7 @@ from db.connection.differences import alongside, differ, is_stored, named, requi
 from db.connection.frames import Statement, frame
 from db.errors import StoreError
 from db.rows.markets import identified, require_symbol
-from db.views.typed_views import view
+from db.views import view
 
 # A model computes in float32: the same weights and inputs agree to this on another thread count.
 PROBABILITY_TOLERANCE = 1e-6
@@ -78,7 +78,7 @@ def prediction_history(
     kind: str = "nightly",
     newest: int | None = None,
 ) -> pd.DataFrame:
-    """The view prediction_history, targets first..last: columns in db.views.views; `kind` is the model's purpose.
+    """The view prediction_history, targets first..last: its columns; `kind` is the model's purpose.
 
     With `newest`, no more rows than that, those of the latest targets: older ones are not read. Raises StoreUsageError
     for a symbol that is not stored.

@@ -13,10 +13,11 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
 from db.connection.differences import alongside, differ, is_stored, named, require_distinct
-from db.connection.frames import BAR_VALUES, Statement, bars, frame
+from db.connection.frames import Statement, bars, frame
 from db.errors import StoreError
 from db.rows.markets import identified, instrument_ids
-from db.views.typed_views import view
+from db.tables.markets import BAR_VALUES
+from db.views import view
 
 # A source's rounding noise is not a restatement.
 PRICE_TOLERANCE = 1e-9

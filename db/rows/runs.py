@@ -14,7 +14,7 @@ from db import tables
 from db.connection.bulk import insert_missing
 from db.connection.frames import Statement, frame, row
 from db.errors import StoreError, StoreUsageError
-from db.views.typed_views import view
+from db.views import view
 
 
 def save_run(conn: Connection, run: Mapping[str, object]) -> int:

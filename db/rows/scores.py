@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import records, upsert
 from db.connection.frames import Statement, frame
-from db.views.typed_views import view
+from db.views import view
 
 
 def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime) -> int:

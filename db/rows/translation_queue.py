@@ -20,7 +20,7 @@ from db.connection.frames import frame
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
 from db.tables.translations import LONGEST_TEXT
-from db.views.typed_views import view
+from db.views import view
 
 MAX_ATTEMPTS = 3
 LEASE_S = 300.0

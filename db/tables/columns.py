@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Column, Date, DateTime, Dialect, Float, ForeignKey, MetaData, TypeDecorator
 
@@ -21,26 +20,6 @@ metadata = MetaData(
         "ck": "ck_%(table_name)s_%(constraint_name)s",
     }
 )
-
-
-MEANINGS: Final = MappingProxyType(
-    {
-        "market": "Name of the market.",
-        "symbol": "The market's own symbol.",
-        "as_of": "Last session the model saw; always before target.",
-        "target": "Session predicted.",
-        "probability": "Probability of a rise, 0 to 1; mean of the members.",
-        "move": "Adjusted close over the one before, minus 1; missing until the target's bar is known.",
-        "kind": "Purpose of the model: 'nightly', 'backtest' or 'paper'.",
-        "run_id": "The model that predicted: a row of run.",
-        "protocol": "'paper': labelled stock-days alone; 'all': every one.",
-    }
-)
-
-
-def meaning(*names: str) -> dict[str, str]:
-    """What these columns mean, in every view that has them by these names and in this sense."""
-    return {name: MEANINGS[name] for name in names}
 
 
 class UtcTimestamp(TypeDecorator[datetime]):

@@ -8,6 +8,7 @@ from sqlalchemy import (
     Column,
     Date,
     Integer,
+    PrimaryKeyConstraint,
     String,
     Table,
     UniqueConstraint,
@@ -45,6 +46,8 @@ membership = Table(
     sqlite_with_rowid=False,
 )
 
+BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
+
 price = Table(
     "price",
     metadata,
@@ -64,6 +67,8 @@ price = Table(
     Column("dividend", REAL, comment="Dividend per share gone ex, in currency units; missing when none."),
     Column("split", REAL, comment="New shares per old share on a split's day, above 0; missing when none."),
     Column("source", String, nullable=False, comment="Who reported the bar: yahoo, files, simulated."),
+    # PostgreSQL answers from the key's index alone: without these it fetches a page of the table for each bar.
+    PrimaryKeyConstraint("instrument_id", "session", "known_at", postgresql_include=[*BAR_VALUES, "source"]),
     CheckConstraint("open > 0 and high > 0 and low > 0 and close > 0 and adj_close > 0", name="prices"),
     CheckConstraint("volume >= 0 and dividend >= 0 and split > 0", name="amounts"),
     comment="Daily bars that passed the checks; a restated bar is a new row with a later known_at.",

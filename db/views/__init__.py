@@ -1,1 +1,94 @@
-"""The documented SQL views."""
+"""The documented views: one file of SQL each, whose head says what the view and each of its columns means.
+
+The head is lines of comment: the meaning of the view, an empty one, a line for each column with its name, its type and
+its meaning, and, after another empty one, why the SQL is as it is, where that needs saying. The select follows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from db.tables.columns import REAL, UtcTimestamp
+
+FOLDER: Final = Path(__file__).parent
+TYPES: Final[Mapping[str, sa.types.TypeEngine[Any]]] = MappingProxyType(
+    {
+        "date": sa.Date(),
+        "integer": sa.Integer(),
+        "json": sa.JSON(),
+        "number": REAL,
+        "text": sa.String(),
+        "timestamp": UtcTimestamp(),
+    }
+)
+_COLUMN = re.compile(rf"([a-z_0-9]+) +({'|'.join(TYPES)}) +(\S.*\.)")
+
+
+@dataclass(frozen=True)
+class ViewColumn:
+    """A column of a view: its name, a name in TYPES, and its meaning in a sentence."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A documented view: what it means, its columns in order, and the statement that creates it on either engine."""
+
+    name: str
+    meaning: str
+    columns: tuple[ViewColumn, ...]
+    sql: str
+
+    def meanings(self) -> dict[str, str]:
+        """Return the meaning of each column by its name."""
+        return {each.name: each.meaning for each in self.columns}
+
+
+@cache
+def views() -> Mapping[str, View]:
+    """Return the documented views by name, sorted; a view reads tables alone, so any order creates them."""
+    files = sorted(FOLDER.glob("*.sql"))
+    return MappingProxyType({each.stem: parse_view(each.stem, each.read_text(encoding="utf-8")) for each in files})
+
+
+@cache
+def view(name: str) -> sa.TableClause:
+    """Return a documented view to select from, with the types that both engines give back alike."""
+    return sa.table(name, *(sa.column(each.name, TYPES[each.type]) for each in views()[name].columns))
+
+
+def parse_view(name: str, text: str) -> View:
+    """Return the view that a file's text defines; raises ValueError, naming the line, for a head of another form."""
+    said, columns, select = _split(name, text)
+    found = [_COLUMN.fullmatch(line) for line in columns]
+    if None in found:
+        raise ValueError(
+            f"view {name}: {columns[found.index(None)]!r} is not NAME TYPE MEANING, types {', '.join(TYPES)}"
+        )
+    made = tuple(ViewColumn(*each.groups()) for each in found if each is not None)
+    if not made or len({each.name for each in made}) < len(made):
+        raise ValueError(f"view {name}: no column is explained, or one is twice")
+    return View(name, said, made, f"create view {name} as\n{select}")
+
+
+def _split(name: str, text: str) -> tuple[str, list[str], str]:
+    """Return the view's meaning, the lines of its columns, and its select."""
+    lines = text.splitlines()
+    length = next((place for place, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    head = "\n".join(line.removeprefix("--").removeprefix(" ") for line in lines[:length])
+    said, *rest = head.split("\n\n")
+    select = "\n".join(lines[length:]).strip()
+    if not said.endswith(".") or not rest or not select:
+        raise ValueError(f"view {name}: its file says what it means, what each column means, and selects")
+    return " ".join(said.split()), rest[0].splitlines(), select

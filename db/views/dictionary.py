@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
-from db import tables
-from db.views.views import VIEW_COLUMNS
+from db.tables import metadata
+from db.views import views
 
 
 def data_dictionary() -> str:
-    """Every view and table with the meaning of each column, as Markdown."""
+    """Return every view and table with the meaning of each column, as Markdown."""
     parts = []
-    for view, columns in VIEW_COLUMNS.items():
-        parts += [f"**`{view}`** (view)", "", *_meanings(columns), ""]
-    for table in tables.metadata.sorted_tables:
+    for view in views().values():
+        parts += [f"**`{view.name}`** (view): {view.meaning}", "", *_meanings(view.meanings()), ""]
+    for table in metadata.sorted_tables:
         columns = {column.name: column.comment or "" for column in table.columns}
         parts += [f"**`{table.name}`** (table): {table.comment}", "", *_meanings(columns), ""]
     return "\n".join(parts)

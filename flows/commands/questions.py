@@ -1,4 +1,4 @@
-"""The command that asks a store the questions of db/questions/questions.py."""
+"""The command that asks a store the questions of db/questions."""
 
 from __future__ import annotations
 

@@ -1,0 +1,29 @@
+-- Does the model beat the naive rules, and by how much?
+--
+-- A rule is beaten when `gain_low` is above 0. `acc_low` and `acc_high` resample days; `model_gains` is the mean
+-- over nights of the model's ACC less the rule's, between 1.96 standard errors of nights taken as independent.
+with nightly as (
+    select r.predictor, m.acc - r.acc as gain
+    from daily_score r
+    join daily_score m on m.market = r.market and m.target = r.target and m.protocol = r.protocol
+    where r.market = 'simulated' and r.protocol = 'all' and m.predictor = 'dtml' and r.predictor <> 'dtml'
+), gains as (
+    select
+        predictor, avg(gain) as gain,
+        1.96 * sqrt((avg(gain * gain) - avg(gain) * avg(gain)) / (count(*) - 1)) as error,
+        sum(case when gain > 0 then 1 else 0 end) as ahead, sum(case when gain < 0 then 1 else 0 end) as behind
+    from nightly
+    group by predictor
+    having count(*) > 1
+)
+select
+    s.predictor, s.running_nights as nights, round(cast(s.running_acc as numeric), 3) as acc,
+    round(cast(s.running_acc_low as numeric), 3) as acc_low, round(cast(s.running_acc_high as numeric), 3) as acc_high,
+    round(cast(s.running_mcc as numeric), 3) as mcc, round(cast(g.gain as numeric), 3) as model_gains,
+    round(cast(g.gain - g.error as numeric), 3) as gain_low,
+    round(cast(g.gain + g.error as numeric), 3) as gain_high, g.ahead as nights_ahead, g.behind as nights_behind
+from daily_score s
+left join gains g on g.predictor = s.predictor
+where s.market = 'simulated' and s.protocol = 'all'
+    and s.target = (select max(target) from daily_score where market = 'simulated' and protocol = 'all')
+order by acc desc, s.predictor

@@ -1,0 +1,28 @@
+-- Where the model contradicts a rule, who is right?
+--
+-- On the contradicted calls exactly one of the two is right: a model that only repeats a rule has few of them, and
+-- one that adds to it has `model_right` above `rule_right`.
+with rule(name) as (
+    values ('always_up'), ('index_reversal'), ('index_below_mean20')
+), calls as (
+    select
+        r.name as rule, h.call, h.hit,
+        case r.name
+            when 'always_up' then h.always_up
+            when 'index_reversal' then h.index_reversal
+            else h.index_below_mean20
+        end as rule_call
+    from prediction_history h
+    cross join rule r
+    where h.market = 'simulated' and h.kind = 'nightly' and h.hit is not null
+)
+select
+    rule, sum(case when call = rule_call then 1 else 0 end) as agreed,
+    round(avg(case when call = rule_call then hit end), 3) as both_right,
+    sum(case when call <> rule_call then 1 else 0 end) as contradicted,
+    round(avg(case when call <> rule_call then hit end), 3) as model_right,
+    round(avg(case when call <> rule_call then 1 - hit end), 3) as rule_right
+from calls
+where rule_call is not null
+group by rule
+order by rule

@@ -1,0 +1,20 @@
+-- Where do the members disagree, and are they right less often there?
+--
+-- Calls in four equal parts by the distance between the smallest and the largest probability of a member; divided
+-- calls have members on both sides of one half.
+with calls as (
+    select
+        d.highest - d.lowest as width, d.unanimous, h.hit,
+        ntile(4) over (order by d.highest - d.lowest, d.target, d.symbol) as quarter
+    from disagreement d
+    join prediction_history h on h.run_id = d.run_id and h.symbol = d.symbol and h.target = d.target
+    where d.market = 'simulated' and d.kind = 'nightly' and h.market = 'simulated' and h.hit is not null
+)
+select
+    quarter, count(*) as calls, round(cast(min(width) as numeric), 3) as narrowest,
+    round(cast(max(width) as numeric), 3) as widest, round(avg(unanimous), 3) as unanimous,
+    round(avg(hit), 3) as acc, round(avg(case when unanimous = 1 then hit end), 3) as acc_unanimous,
+    round(avg(case when unanimous = 0 then hit end), 3) as acc_divided
+from calls
+group by quarter
+order by quarter

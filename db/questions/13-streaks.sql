@@ -1,0 +1,21 @@
+-- Which were the longest streaks of right and of wrong calls?
+--
+-- Of a coin's calls for 30 stocks over 60 nights the longest right streak is of 8 to 13 nights, nine times in ten.
+with calls as (
+    select
+        symbol, target, hit, row_number() over (partition by symbol order by target)
+            - row_number() over (partition by symbol, hit order by target) as island
+    from prediction_history
+    where market = 'simulated' and kind = 'nightly' and hit is not null
+), streaks as (
+    select symbol, hit, min(target) as first, max(target) as last, count(*) as nights
+    from calls
+    group by symbol, hit, island
+), placed as (
+    select streaks.*, row_number() over (partition by hit order by nights desc, symbol, first) as place
+    from streaks
+)
+select case hit when 1 then 'right' else 'wrong' end as streak, place, symbol, nights, first, last
+from placed
+where place <= 5
+order by streak, place

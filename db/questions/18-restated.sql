@@ -1,0 +1,23 @@
+-- Which prices were restated, and which calls had seen the older ones?
+--
+-- The stock's own calls that knew a bar as it was before: `dtml replay --known-at` makes such a night from either
+-- version. Whoever looked at the stock saw it too.
+with restated as (
+    select
+        symbol, known_at, min(known_at_before) as known_before, min(session) as first, max(session) as last,
+        count(*) as bars, max(abs(coalesce(adj_close / adj_close_before, close / close_before) - 1)) as change
+    from price_restatement
+    where market = 'simulated'
+    group by symbol, known_at
+    order by known_at desc, symbol
+    limit 20
+)
+select
+    r.symbol, r.known_at as restated_at, r.first, r.last, r.bars, round(cast(100 * r.change as numeric), 2) as percent,
+    count(h.target) as calls_before, min(h.target) as first_call, max(h.target) as last_call,
+    round(avg(h.hit), 3) as acc
+from restated r
+left join prediction_history h on h.market = 'simulated' and h.symbol = r.symbol and h.kind = 'nightly'
+    and h.as_of >= r.first and h.known_at >= r.known_before and h.known_at < r.known_at
+group by r.symbol, r.known_at, r.first, r.last, r.bars, r.change
+order by r.known_at desc, r.symbol

@@ -1,0 +1,10 @@
+-- What somebody should know of a night: one row per night and kind of alert.
+--
+-- market     text       Name of the market.
+-- as_of      date       The night it is about.
+-- kind       text       'refused', 'late' or 'below_rule'.
+-- message    text       What happened, in words.
+-- raised_at  timestamp  When it was noticed, UTC.
+-- sent_at    timestamp  When a webhook took it, UTC; missing without one, or until it does.
+select market, as_of, kind, message, raised_at, sent_at
+from alert

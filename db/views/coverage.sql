@@ -1,0 +1,14 @@
+-- What came of the calls at each level of the band of no call: one row per model, session and level.
+--
+-- market       text       Name of the market.
+-- kind         text       Purpose of the model: 'nightly', 'backtest' or 'paper'.
+-- run_id       text       The model that predicted: a row of run.
+-- target       date       Session predicted.
+-- level        number     Nominal share of outcomes that are to be covered, 0 to 1.
+-- n            integer    Calibrated predictions whose outcome is known.
+-- covered      integer    Those without a call or with a right one: covered / n is to reach the level.
+-- called       integer    Those with a call at that level.
+-- right_calls  integer    Those with a right call.
+select r.market, r.kind, b.run_id, b.target, b.level, b.n, b.covered, b.called, b.right_calls
+from run r
+join band_count b on b.run_id = r.id

@@ -1,0 +1,45 @@
+-- The newest prediction for the next session of each market: one row per stock, of the nightly models alone.
+--
+-- market       text       Name of the market.
+-- symbol       text       The market's own symbol.
+-- name         text       Name of the company; missing when unknown.
+-- sector       text       Sector; missing when unknown.
+-- as_of        date       Last session the model saw; always before target.
+-- target       date       Session predicted.
+-- probability  number     Probability of a rise, 0 to 1; mean of the members.
+-- spread       number     Standard deviation over the members; 0 with one, missing if not kept.
+-- calibrated   number     The probability as calibrated on validation; missing if not kept.
+-- call         text       'rise' when the probability is above 0.5, else 'fall'.
+-- run_id       text       The model that predicted: a row of run.
+-- known_at     timestamp  Latest known_at of the prices it saw, UTC.
+-- made_at      timestamp  When it was computed, UTC.
+-- receipt      text       What `dtml replay` takes: run, symbol and session predicted.
+--
+-- SQLite reads a cross join in the order written: the newest night before its predictions, never all of a market's.
+with newest as (
+    select market, max(target) as target
+    from (
+        select r.market, (select max(p.target) from prediction p where p.run_id = r.id) as target
+        from run r
+        where r.kind = 'nightly'
+    ) as by_run
+    group by market
+)
+select
+    n.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.spread, p.calibrated,
+    case when p.probability > 0.5 then 'rise' else 'fall' end as call,
+    p.run_id, p.known_at, p.made_at,
+    p.run_id || '/' || i.symbol || '/' || cast(p.target as varchar) as receipt
+from newest n
+cross join run r
+cross join prediction p
+cross join instrument i
+where r.market = n.market and r.kind = 'nightly' and p.run_id = r.id and p.target = n.target
+    and i.id = p.instrument_id
+    and not exists (
+        select 1
+        from prediction later
+        join run lr on lr.id = later.run_id and lr.kind = 'nightly'
+        where later.instrument_id = p.instrument_id and later.target = p.target
+            and (later.made_at > p.made_at or later.made_at = p.made_at and later.run_id > p.run_id)
+    )

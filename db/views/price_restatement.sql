@@ -1,0 +1,29 @@
+-- Bars that a source reported anew with another value, beside the version before: one row per restatement.
+--
+-- market            text       Name of the market.
+-- symbol            text       The market's own symbol.
+-- session           date       The session the bar belongs to.
+-- close             number     Restated last price, in currency units.
+-- adj_close         number     Restated adjusted close; missing when not reported.
+-- volume            number     Restated volume; missing when not reported.
+-- source            text       Who restated it.
+-- known_at          timestamp  When the restated version was fetched, UTC.
+-- close_before      number     Close of the version before.
+-- adj_close_before  number     Adjusted close of the version before; missing when not reported.
+-- volume_before     number     Volume of the version before; missing when not reported.
+-- known_at_before   timestamp  When the version before was fetched, UTC.
+--
+-- A join that could go either way, PostgreSQL begins with the versions before, and pairs each with every later one.
+select
+    i.market, i.symbol, p.session, p.close, p.adj_close, p.volume, p.source, p.known_at,
+    b.close as close_before, b.adj_close as adj_close_before, b.volume as volume_before,
+    b.known_at as known_at_before
+from price p
+join instrument i on i.id = p.instrument_id
+left join price b on b.instrument_id = p.instrument_id and b.session = p.session and b.known_at = (
+    select max(earlier.known_at)
+    from price earlier
+    where earlier.instrument_id = p.instrument_id and earlier.session = p.session
+        and earlier.known_at < p.known_at
+)
+where coalesce(b.close, 0) > 0

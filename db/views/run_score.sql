@@ -1,0 +1,49 @@
+-- Figures of each benchmark: one row per label protocol and predictor.
+--
+-- market          text       Name of the market.
+-- benchmark_id    text       The benchmark: a row of benchmark.
+-- predictor       text       Name of the model or of the naive rule.
+-- protocol        text       'paper': labelled stock-days alone; 'all': every one.
+-- test_first      date       First session of the test.
+-- test_last       date       Last session of the test.
+-- days            integer    Sessions scored.
+-- n               integer    Stock-days scored.
+-- seeds           integer    Seeds of the ensemble; missing for a naive rule.
+-- configurations  integer    Configurations tried on validation; missing for a naive rule.
+-- acc_mean        number     Mean over the seeds of the share of right calls; missing for a rule.
+-- acc_sd          number     Its standard deviation; missing for a rule and for one seed.
+-- acc             number     Share of right calls of the ensemble or rule, 0 to 1; missing when n is 0.
+-- acc_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
+-- acc_high        number     Upper end of that interval; missing with too few days.
+-- mcc_mean        number     Mean over the seeds of the Matthews correlation; missing for a rule.
+-- mcc_sd          number     Its standard deviation; missing for a rule and for one seed.
+-- mcc             number     Matthews correlation of the ensemble or rule, -1 to 1; missing when n is 0.
+-- mcc_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
+-- mcc_high        number     Upper end of that interval; missing with too few days.
+-- acc_gain        number     acc minus that of the best rule on the same days; missing for the best rule itself.
+-- acc_gain_low    number     Lower end of its paired 95 % interval; missing with acc_gain.
+-- acc_gain_high   number     Upper end of that interval; missing with acc_gain.
+-- mcc_gain        number     mcc minus that of the best rule on the same days; missing for the best rule itself.
+-- mcc_gain_low    number     Lower end of its paired 95 % interval; missing with mcc_gain.
+-- mcc_gain_high   number     Upper end of that interval; missing with mcc_gain.
+-- auc             number     Within-day skill: share of same-day pairs (riser, faller) in which the riser got the higher probability, 0.5 is none; missing for a rule.
+-- auc_low         number     Lower end of its day-resampled 95 % interval; missing with auc.
+-- auc_high        number     Upper end of that interval; missing with auc.
+-- brier           number     Mean squared error of the probability, 0 to 1; missing for a rule.
+-- same_call       number     Mean over days of the larger share of stocks called one way, 0.5 to 1; missing when n is 0.
+-- is_rule         integer    1 for a naive rule, 0 for a trained model.
+-- is_best_rule    integer    1 for the naive rule chosen on the training span alone, else 0.
+-- published_acc   number     acc_mean in print (Yoo et al., KDD 2021, table 2), of 10 seeds; missing when not there.
+-- published_mcc   number     mcc_mean in print, the same; missing when not there.
+-- run_id          text       The ensemble scored: a row of run; missing for a naive rule.
+-- test_read_at    timestamp  When the test span was read, UTC: once.
+select
+    b.market, s.benchmark_id, s.predictor, s.protocol, b.test_first, b.test_last, s.days, s.n, s.seeds,
+    s.configurations, s.acc_mean, s.acc_sd, s.acc, s.acc_low, s.acc_high, s.mcc_mean, s.mcc_sd, s.mcc, s.mcc_low,
+    s.mcc_high, s.acc_gain, s.acc_gain_low, s.acc_gain_high, s.mcc_gain, s.mcc_gain_low, s.mcc_gain_high, s.auc,
+    s.auc_low, s.auc_high, s.brier, s.same_call,
+    case when s.is_rule then 1 else 0 end as is_rule,
+    case when s.is_rule and s.predictor = b.best_rule then 1 else 0 end as is_best_rule,
+    s.published_acc, s.published_mcc, s.run_id, b.test_read_at
+from benchmark_score s
+join benchmark b on b.id = s.benchmark_id
