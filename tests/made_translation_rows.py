@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from db.views.typed_views import view
+from db.views import view
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 

@@ -14,7 +14,6 @@ from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.rows import translation_queue, translations
-from db.views import view
 
 LATER = NOW + timedelta(hours=1)
 STORED_MODELS = sa.select(tables.translation_model).order_by(tables.translation_model.c.name)
