@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from db.connection.user_sql import select
 from db.engine import open_reader
-from db.questions.questions import QUESTIONS, Question
+from db.questions import Question, questions
 from dtml.errors import UsageError
 from flows.commands.options import STORED_MARKET, AsJson
 from flows.commands.query import MOMENT, require_market, stored_moment
@@ -68,7 +68,7 @@ def show_questions(
         found = questions_page(engine, market) if number is None else section(engine, number, market)
         return print(found.strip())  # noqa: T201 - not for people
     assert number is not None
-    question = QUESTIONS[number - 1]
+    question = questions()[number - 1]
     answer = ask(engine, question, market)
     if as_json:
         return print_json(_told(number, question, market) | {"market": market, "answer": answer})
@@ -88,14 +88,14 @@ def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
 
 def questions_page(engine: Engine, market: str, remark: str = "") -> str:
     """Every question with its statement and its answer, as Markdown; a remark says what the store holds."""
-    contents = "\n".join(f"{number}. {question.title}" for number, question in enumerate(QUESTIONS, start=1))
+    contents = "\n".join(f"{number}. {question.title}" for number, question in enumerate(questions(), start=1))
     head = PAGE.format(shown=SHOWN, market=market, remark=remark, contents=contents)
-    return head + "".join(section(engine, number, market) for number in range(1, len(QUESTIONS) + 1))
+    return head + "".join(section(engine, number, market) for number in range(1, len(questions()) + 1))
 
 
 def section(engine: Engine, number: int, market: str) -> str:
     """One question with its statement and the first rows of its answer, as Markdown."""
-    question = QUESTIONS[number - 1]
+    question = questions()[number - 1]
     answer = ask(engine, question, market)
     shown = _table(answer.head(SHOWN)) if len(answer) else f"No row of {market} yet."
     if len(answer) > SHOWN:
@@ -107,14 +107,14 @@ def section(engine: Engine, number: int, market: str) -> str:
 
 def _list(*, as_json: bool) -> None:
     if as_json:
-        return print_json([_told(number, each, None) for number, each in enumerate(QUESTIONS, start=1)])
-    titles = [question.title for question in QUESTIONS]
+        return print_json([_told(number, each, None) for number, each in enumerate(questions(), start=1)])
+    titles = [question.title for question in questions()]
     print_frame(pd.DataFrame({"": range(1, len(titles) + 1), "question": titles}))
     return out.print("\n`dtml questions 7` asks the seventh of your store; --market names another market.")
 
 
 def _told(number: int, question: Question, market: str | None) -> dict[str, Any]:
-    sql = question.sql.strip() if market is None else question.about(market)
+    sql = question.sql if market is None else question.about(market)
     return {"number": number, "title": question.title, "note": question.note, "sql": sql}
 
 
