@@ -1,1 +1,1 @@
-"""Speed and quality, measured: each file prints figures that the README.md beside it quotes."""
+"""Measure speed and quality: each file prints figures that the README.md beside it quotes."""

@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark in turn; those that need the shared data say so when it is not there."""
+"""Run every benchmark in turn (`make bench`); those that need the shared data are left out without it."""
 
 from benchmarks import (
     acl18_controls,
@@ -21,7 +21,7 @@ from benchmarks import (
     translation_training_speed,
     view_latency,
 )
-from benchmarks.feature_windows import SHARED
+from benchmarks.shared_data import SHARED
 
 # The kills come last, as they end the process with their result.
 STORED = (view_latency, dashboard_load, chaos, service_schedules)

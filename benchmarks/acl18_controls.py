@@ -1,4 +1,4 @@
-"""What DTML's figures on ACL18 depend on: steps of 1, 8 or 64 days, gains per stock or shared, index on or off.
+"""Show what DTML's figures on ACL18 depend on: steps of 1, 8 or 64 days, gains per stock or shared, index on or off.
 
 Each control is trained like the published recipe and scored on the same test span. Nothing is chosen by these figures.
 Needs the shared data; seeds and epochs are fewer than a benchmark's: half an hour on 4 cores.
@@ -9,7 +9,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.feature_windows import SHARED
+from benchmarks.shared_data import SHARED
 from dtml.published import ACL18, PaperSet, shortened
 from flows.benchmark.results import run_benchmark
 from flows.benchmark.train import Study

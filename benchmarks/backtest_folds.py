@@ -1,4 +1,4 @@
-"""A backtest of kdd17's 50 stocks on a rolling span: seconds with 4 and with 8 folds, and of all but the trainings.
+"""Time a backtest of kdd17's 50 stocks on a rolling span with 4 and with 8 folds, and all of it but the trainings.
 
 Doubling the history must not more than double the time. Needs the shared data.
 """
@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from datetime import date
 
-from benchmarks.feature_windows import SHARED
+from benchmarks.shared_data import SHARED
 from db.engine import location
 from dtml.prices.sessions import sessions_up_to
 from flows.backtest.folds import Plan, jobs_of, one_by_one, open_backtest

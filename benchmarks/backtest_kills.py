@@ -1,4 +1,4 @@
-"""Kill a small backtest at 20 random moments, go on each time, and hold its rows to those of an undisturbed run.
+"""Kill a small backtest at 20 random moments, resume it each time, and compare its rows with an undisturbed run's.
 
 `python -m benchmarks.backtest_kills [KILLS]`
 """
@@ -92,7 +92,7 @@ def _prepare(home: Path) -> Path:
 
 
 def _run(home: Path, kill_after: float | None) -> float:
-    """Seconds that the backtest took from its first file on, or -1 when it was killed so long after that."""
+    """Run the backtest; return its seconds from its first file on, or -1 if it was killed so long after that."""
     environment = os.environ | {"KILLS_CHILD": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen([sys.executable, "-m", "benchmarks.backtest_kills"], cwd=home, env=environment) as child:
         while child.poll() is None and not (home / "data" / "backtests").exists():
@@ -101,7 +101,7 @@ def _run(home: Path, kill_after: float | None) -> float:
 
 
 def seconds_to_end(child: subprocess.Popen[bytes], kill_after: float | None, what: str) -> float:
-    """Seconds until a process ends, or -1 when it was killed after so many; one that fails ends this program."""
+    """Return the seconds until a process ends, or -1 if it was killed after so many; exit if it fails."""
     begun = time.monotonic()
     try:
         child.wait(kill_after)
@@ -114,7 +114,7 @@ def seconds_to_end(child: subprocess.Popen[bytes], kill_after: float | None, wha
 
 
 def _digest(home: Path) -> dict[str, str]:
-    """A digest of the rows of each table."""
+    """Return a digest of the rows of each table."""
     os.chdir(home)
     engine = open_engine(read_only=True)
     with reading(engine):

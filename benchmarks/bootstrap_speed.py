@@ -1,13 +1,10 @@
-"""Seconds to resample the days of many models at once, beside a plain loop over models and resamples."""
-
-import statistics
-import time
-from collections.abc import Callable
+"""Time the resampling of the days of many models at once, against a plain loop over models and resamples."""
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray
 
+from benchmarks.timing import median_seconds
 from dtml.evaluation.bootstrap import interval, multiplicities
 from dtml.evaluation.metrics import accuracy, mcc
 
@@ -44,16 +41,6 @@ def drawn_days(days: int, block: float, generator: np.random.Generator) -> Int[n
     return drawn
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Median of five runs."""
-    spent = []
-    for _ in range(REPEATS):
-        begun = time.perf_counter()
-        work()
-        spent.append(time.perf_counter() - begun)
-    return statistics.median(spent)
-
-
 def main() -> None:
     """Print both times and their ratio."""
     generator = np.random.default_rng(0)
@@ -64,8 +51,8 @@ def main() -> None:
         for statistic in (accuracy, mcc):
             interval(counts, statistic, resamples=RESAMPLES)
 
-    matrix = seconds(together)
-    loop = seconds(lambda: looped(counts[:, 0], generator)) * MODELS * RESAMPLES / LOOPED
+    matrix = median_seconds(together, REPEATS)
+    loop = median_seconds(lambda: looped(counts[:, 0], generator), REPEATS) * MODELS * RESAMPLES / LOOPED
     print(f"{RESAMPLES} resamples of {MODELS} models on {DAYS} days, intervals of ACC and MCC, median of {REPEATS}")
     print(f"  one matrix product   {matrix:8.2f} s")
     print(f"  plain loop           {loop:8.0f} s, extrapolated from {LOOPED} resamples of one model")

@@ -1,4 +1,4 @@
-"""A year of nights through the real command while sources fail, processes die and disks fill.
+"""Run a year of nights through the real command while sources fail, processes die and disks fill.
 
 `python -m benchmarks.chaos [--nights 365] [--workers 4] [--seed 0] [--engine sqlite]`: consecutive sessions, split over
 so many stores that are run side by side. As root on Linux each store lies on a small disk of its own, which can really

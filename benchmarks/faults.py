@@ -1,4 +1,4 @@
-"""Every write, rename, statement and commit of the product's commands, each with each fault that it can have.
+"""Try every fault at every write, rename, statement and commit of the product's commands.
 
 `python -m benchmarks.faults [--engine sqlite|postgresql|both] [--work NAME ...] [--share N] [--seed N --histories N]`:
 a command stops there (killed, without power, without space, with half a write or an I/O error; on PostgreSQL with its

@@ -1,17 +1,16 @@
-"""Features and windows of the largest set, in memory: 851,046 bars of 483 stocks over 1,762 sessions."""
+"""Time features and windows of the largest set, in memory: 851,046 bars of 483 stocks over 1,762 sessions."""
 
 import resource
-import statistics
-import time
 from datetime import date
 from pathlib import Path
 
 import pandas as pd
 
+from benchmarks.shared_data import SHARED
+from benchmarks.timing import median_seconds
 from dtml.prices.sessions import sessions_between
 from dtml.windows import WindowConfig, Windows, build_windows
 
-SHARED = Path(__file__).parents[2] / "shared" / "data"
 REPEATS = 5
 
 
@@ -39,14 +38,10 @@ def main() -> None:
     """Print the median seconds and the peak memory of the process."""
     bars = read_bars(SHARED / "prices" / "sp500.parquet", SHARED / "index" / "GSPC.parquet")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    build(bars)
-    seconds = []
-    for _ in range(REPEATS):
-        begun = time.perf_counter()
-        windows = build(bars)
-        seconds.append(time.perf_counter() - begun)
+    windows = build(bars)
+    seconds = median_seconds(lambda: build(bars), REPEATS)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"features and windows of sp500 {tuple(windows.stocks.shape)}: {statistics.median(seconds):.2f} s")
+    print(f"features and windows of sp500 {tuple(windows.stocks.shape)}: {seconds:.2f} s")
     print(f"peak memory of the process {peak / 2**20:.2f} GiB, of which {before / 2**20:.2f} GiB before")
 
 

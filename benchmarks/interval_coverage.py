@@ -1,4 +1,4 @@
-"""How often the 95 % intervals hold the truth, on simulated markets without any signal.
+"""Measure how often the 95 % intervals hold the truth, on simulated markets without any signal.
 
 The 67 stocks of a market share its direction: each day has its own chance of a rise, normal around one half with a
 spread of .2. Predictors know nothing of it, so the truth is exact: ACC 1/2, MCC 0, and 0 for the difference between

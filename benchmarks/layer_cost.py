@@ -1,4 +1,4 @@
-"""The cost of a layer against the length of its sentence, measured: table 1 of Vaswani et al.
+"""Measure the cost of a layer against the length of its sentence: table 1 of Vaswani et al.
 
 `python -m benchmarks.layer_cost [--plot FILE.svg] [--longest 2048] [--widths 128 512]`: one sentence, one thread.
 Self-attention should grow by n^2 in the end, the others by n; which of them is quicker depends on d.
@@ -8,7 +8,6 @@ import argparse
 import itertools
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.timing import seconds_of
 from translation.transformer import MultiHeadAttention, attend
 
 SHORTEST, LONGEST = 8, 2048  # positions of a sentence
@@ -107,16 +107,18 @@ LAYERS: Mapping[str, Callable[[int], nn.Module]] = {
 
 
 def seconds(layer: nn.Module, width: int, length: int, *, backward: bool) -> float:
-    """The median of several runs on one sentence, after one that is not counted."""
+    """Return the median of several runs on one sentence, after one that is not counted."""
     x = torch.randn(1, length, width, requires_grad=backward)
     took: list[float] = []
+
+    def one_pass() -> None:
+        y = layer(x)
+        if backward:
+            y.sum().backward()
+
     with torch.set_grad_enabled(backward):
         while len(took) <= FEWEST or (sum(took) < ENOUGH and len(took) <= MOST):
-            begun = time.perf_counter()
-            y = layer(x)
-            if backward:
-                y.sum().backward()
-            took.append(time.perf_counter() - begun)
+            took.append(seconds_of(one_pass))
     return statistics.median(took[1:])
 
 

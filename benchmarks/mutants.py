@@ -1,4 +1,4 @@
-"""The mutants of a module: its source with one thing changed, by mutmut's operators.
+"""Generate the mutants of a module: its source with one thing changed, by mutmut's operators.
 
 mutmut's own runner leaves out what it cannot put behind a trampoline: decorated functions (every property) and all
 that runs at import (constants, defaults of dataclasses). Here its operators change those too.

@@ -1,4 +1,4 @@
-"""Do the tests notice? Each module with one thing changed, by mutmut's operators, under the tests that concern it.
+"""Measure whether tests fail when a module has one thing changed, by mutmut's operators.
 
 `make mutation`, or `make mutation ONLY="dtml/evaluation/metrics.py db/connection/differences.py:differ"` for modules or
 functions. A mutant that no test fails on either shows a law that no test states, or changes nothing that can be
@@ -35,9 +35,17 @@ def _trial(module: str, tests: str, left_out: str = "postgresql processes") -> T
 
 
 TRIALS = (
-    _trial("dtml/metrics", "metrics calibration scoreboard report", left_out="95_percent fresh_days needs_no"),
-    _trial("dtml/calibration", "calibration calibration_exact", "fresh_days needs_no days_coverage better_on_days"),
-    _trial("dtml/portfolio", "portfolio portfolio_edges"),
+    _trial(
+        "dtml/evaluation/metrics", "metrics calibration scoreboard report", left_out="95_percent fresh_days needs_no"
+    ),
+    _trial(
+        "dtml/evaluation/calibration",
+        "calibration calibration_exact",
+        "fresh_days needs_no days_coverage better_on_days",
+    ),
+    _trial("dtml/evaluation/calibration_curve", "calibration calibration_exact"),
+    _trial("dtml/labels", "windows features"),
+    _trial("dtml/backtest/portfolio", "portfolio portfolio_edges"),
     _trial("dtml/features", "features"),
     _trial("dtml/windows", "windows features"),
     _trial("db/rows/markets", "prices writes"),
@@ -48,7 +56,7 @@ TRIALS = (
     _trial("db/connection/bulk", "prices predictions writes", left_out="processes"),  # its COPY is PostgreSQL's
     _trial("db/rows/calibration", "evidence backtests"),
     _trial("db/rows/attention", "evidence"),
-    _trial("db/rows/backtests", "backtests backtests_beside"),
+    _trial("db/rows/backtests", "backtests"),
     _trial("db/rows/benchmarks", "benchmarks"),
     _trial("db/rows/translations", "translations"),
     _trial("db/rows/translation_queue", "translation_queue translation_queue_rows"),

@@ -1,4 +1,4 @@
-"""Which mutants a module's tests notice: pytest collects them once, then a fork runs them on each mutant.
+"""Run a module's tests on each of its mutants: pytest collects them once, then forks a process for each mutant.
 
 What is heavy is imported once, before any fork. A mutant inside a function's body takes the place of that function's
 code, wherever it was imported; one outside (a constant, a default) needs a fork that has imported nothing of it yet.

@@ -1,4 +1,4 @@
-"""A night of 483 stocks with a trained model, whole process, against a process that runs an empty Prefect flow.
+"""Time a night of 483 stocks with a trained model, whole process, against one that runs an empty Prefect flow.
 
 The nights after the first train nothing: what they take beyond Prefect's own start is the pipeline's.
 """
@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.feature_windows import SHARED
+from benchmarks.shared_data import SHARED
 
 FIRST, NIGHTS = "2022-06-01", ("2022-06-02", "2022-06-03", "2022-06-06", "2022-06-07", "2022-06-08")
 EMPTY_FLOW = """

@@ -1,4 +1,4 @@
-"""How long the pages take: those of `dtml dashboard` over a filled store, and a night's report of 500 stocks.
+"""Time the pages of `dtml dashboard` over a filled store, and a night's report of 500 stocks.
 
 `python -m benchmarks.pages`: nights of a simulated market of 500 stocks, then their report, the median of 5.
 `python -m benchmarks.view_latency` times the dashboard over ten million predictions.

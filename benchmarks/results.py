@@ -1,4 +1,4 @@
-"""`make results`: every figure of the README.md beside this file made again, a file each.
+"""Make every figure of the README.md beside this file again, a file each (`make results`).
 
 `python -m benchmarks.results [NAME ...] [--list] [--again] [--folder results]`: what is named, or all of it, the quick
 ones first. Each writes what its commands print to `results/NAME.md`, below the machine, the day, the code and the
@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.feature_windows import SHARED
+from benchmarks.shared_data import SHARED
 
 DTML = str(Path(sys.executable).with_name("dtml"))
 ROOT = Path(__file__).parents[1]
@@ -36,18 +36,18 @@ class Result:
 
 
 def prices(market: str, index: str = "GSPC") -> tuple[str, ...]:
-    """The options that name a market's files."""
+    """Return the options that name a market's files."""
     folders = SHARED / "prices", SHARED / "index"
     return "--prices", str(folders[0] / f"{market}.parquet"), "--index", str(folders[1] / f"{index}.parquet")
 
 
 def module(name: str, *arguments: str) -> tuple[str, ...]:
-    """A benchmark of this folder."""
+    """Return the command that runs a benchmark of this folder."""
     return sys.executable, "-m", f"benchmarks.{name}", *arguments
 
 
 def dtml(*arguments: str) -> tuple[str, ...]:
-    """A command of the program."""
+    """Return a `dtml` command."""
     return DTML, *arguments
 
 
@@ -72,7 +72,7 @@ EXPLAINED = (dtml("nightly", "simulated"), dtml("explain", "simulated"), FIRST, 
 
 
 def checked(market: str, file: str, index: str = "GSPC") -> tuple[str, ...]:
-    """The command that prints what the checks find in a public set."""
+    """Return the command that prints what the checks find in a public set."""
     return dtml("fetch", market, "--source", "files", *prices(file, index), "--universe", "source")
 
 
@@ -130,7 +130,7 @@ RESULTS = (
 
 
 def main() -> None:
-    """Make what is asked for."""
+    """Make the figures asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="of those that --list shows")
     parser.add_argument("--list", action="store_true", help="what there is, with about how many minutes each takes")
@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def made(result: Result, asked: argparse.Namespace) -> bool:
-    """Run a result's commands and write what they print, unless it is there; whether all of them ended well."""
+    """Run a result's commands and write their output, unless it exists; return whether all of them succeeded."""
     file = asked.folder.absolute() / f"{result.name}.md"
     if file.exists() and not asked.again:
         print(f"{result.name}: {file} is there; --again makes it anew", flush=True)
@@ -171,7 +171,7 @@ def made(result: Result, asked: argparse.Namespace) -> bool:
 
 
 def output_of(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
-    """The exit code of a command run in a result's own folder, and what it prints; a failure's complaint with it."""
+    """Run a command in a result's own folder; return its exit code and output, with stderr if it failed."""
     folder.mkdir(parents=True, exist_ok=True)
     own = {"DTML_DATA": str(folder / "data"), "DTML_REPORTS": str(folder / "reports"), "PYTHONPATH": str(ROOT)}
     environment = {name: value for name, value in os.environ.items() if name != "DTML_DATABASE_URL"} | own
@@ -180,13 +180,13 @@ def output_of(command: tuple[str, ...], folder: Path) -> tuple[int, str]:
 
 
 def shown(command: tuple[str, ...]) -> str:
-    """A command as a user types it."""
+    """Return a command as a user types it."""
     words = [Path(each).name if each.startswith("/") else each for each in command]
     return " ".join(words)
 
 
 def heading(result: Result, minutes: float) -> list[str]:
-    """What a reader must know of figures: where, when and of what code they are."""
+    """Return what a reader must know of figures: on which machine, when and by which code they were made."""
     code = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -1,4 +1,4 @@
-"""How long the store takes to load and to read the bars of sp500: 851,046 of them, from parquet.
+"""Time how the store loads and reads the 851,046 bars of sp500, from parquet.
 
 `python -m benchmarks.store_loading`: a line for each engine, the median of three loads into an empty store.
 """

@@ -1,4 +1,4 @@
-"""A store as it is after ten years: ten markets of 400 stocks, a model every 63 sessions, all of it made up."""
+"""Make a store as it is after ten years: ten markets of 400 stocks, a model every 63 sessions, all of it simulated."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

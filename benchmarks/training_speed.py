@@ -1,4 +1,4 @@
-"""How fast 10 seeds of ACL18's DTML train: against a day at a time with torch's own layers, and a seed at a time.
+"""Time the training of 10 seeds of ACL18's DTML: against a day at a time with torch's own layers, and a seed at a time.
 
 Random days of ACL18's shape (398 days, 87 stocks, windows of 10). Medians of three, in stock-days a second; the share
 of the machine's peak counts the matrix products that the network needs, forward and twice that backward.

@@ -1,4 +1,4 @@
-"""How fast a trained translator translates: our search against CTranslate2 with the same weights and sentences.
+"""Time our search against CTranslate2 with the same weights and sentences.
 
 `python -m benchmarks.translation_engines [--model FOLDER] [--sentences 1000] [--rounds 3] [--threads 1 4]`: a model
 that `dtml translate train` has made, and the first test set that its card names; without one the demonstration's,
@@ -37,7 +37,7 @@ Engine = Callable[[int], Rows]  # by a number of beams
 
 
 def trained(folder: Path | None, temporary: Path) -> tuple[Model, list[Pair]]:
-    """The model and pairs that it has not seen."""
+    """Return the model and pairs that it has not seen."""
     if folder is None:
         from flows.translating.demo import demo_recipe
 
@@ -60,12 +60,12 @@ def trained(folder: Path | None, temporary: Path) -> tuple[Model, list[Pair]]:
 
 
 def ours(model: Model, sources: Sequence[Sequence[int]]) -> Engine:
-    """Our search."""
+    """Return a function that translates by our search."""
     return lambda beams: [found[0].tokens for found in search(model.decoder, sources, Search(beams=beams, alpha=0.0))]
 
 
 def ctranslate2(model: Model, sources: Sequence[Sequence[int]], folder: Path, threads: int, kind: str) -> Engine:
-    """CTranslate2 with weights of that kind."""
+    """Return a function that translates by CTranslate2 with weights of that kind."""
     translator = open_exported(folder, threads=threads, kind=kind)
     return lambda beams: [
         tuple(row) for row in translate_exported(translator, model, sources, Search(beams=beams, alpha=0.0))
@@ -73,7 +73,7 @@ def ctranslate2(model: Model, sources: Sequence[Sequence[int]], folder: Path, th
 
 
 def exported(model: Model, folder: Path, *, int8: bool) -> Path:
-    """The model as CTranslate2 reads it."""
+    """Export the model for CTranslate2."""
     export_model(model, folder, int8=int8)
     return folder
 
@@ -93,7 +93,7 @@ def compare(
 
 
 def show(model: Model, pairs: list[Pair], beams: int, seconds: dict[str, float], said: dict[str, Rows]) -> None:
-    """A line an engine: its pace, ours against it, how often it says what we say, BLEU."""
+    """Print a line for each engine: its speed, our speed relative to it, how often it agrees with us, and BLEU."""
     metric, first = BLEU(tokenize=tokenizer_of(model.card.target_language)), next(iter(said))
     for name, rows in said.items():
         same = sum(one == other for one, other in zip(rows, said[first], strict=True)) / len(rows)
@@ -103,7 +103,7 @@ def show(model: Model, pairs: list[Pair], beams: int, seconds: dict[str, float],
 
 
 def show_stops(model: Model, sources: Sequence[Sequence[int]]) -> None:
-    """What it costs that a search stops no sooner than nothing better can come, without and with a length penalty."""
+    """Print the cost of searching on until nothing better can follow, without and with a length penalty."""
     for how in (Search(alpha=0.0), Search()):
         stops = stops_of(model.decoder, sources, how)
         print(

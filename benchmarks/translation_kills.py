@@ -1,4 +1,4 @@
-"""Kill a training, the translation of a file and a queue's worker at random moments, and look at what is left of them.
+"""Kill a training, the translation of a file and a queue's worker at random moments, and check what they leave.
 
 `python -m benchmarks.translation_kills [KILLS]`: each is killed (SIGKILL) so often, 10 times unless told, and goes on
 each time it is started again. Its result must be that of one that nobody disturbed: the same weights, the same file,

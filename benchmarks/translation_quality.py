@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.feature_windows import SHARED
+from benchmarks.shared_data import SHARED
 
 DTML = Path(sys.executable).with_name("dtml")
 CORPORA = SHARED / "translation"
@@ -32,7 +32,7 @@ LINE = "A man in a blue shirt is standing on a ladder cleaning a window."
 
 @dataclass(frozen=True)
 class Study:
-    """A training of the benchmark: a corpus of the shared data, a network, and how long it learns."""
+    """A training of this benchmark: a corpus of the shared data, a network, and how long it trains."""
 
     corpus: str
     source: str
@@ -44,7 +44,7 @@ class Study:
     tests: Mapping[str, str] = field(default_factory=lambda: {"test": "test"})
 
     def toml(self, name: str) -> str:
-        """The recipe, as `dtml translate train` reads it."""
+        """Return the recipe, as `dtml translate train` reads it."""
         lines = [
             f"name = {json.dumps(name)}",
             f'source_language = "{self.source}"',
@@ -62,12 +62,12 @@ class Study:
         return "\n".join(lines) + "\n"
 
     def file(self, part: str, side: str) -> Path:
-        """One side of a part of the corpus."""
+        """Return the file of one side of a part of the corpus."""
         return CORPORA / self.corpus / f"{part}.{self.source if side == 'source' else self.target}.txt.gz"
 
 
 def multi30k(training: Mapping[str, Any], *, processes: int = 1, **network: Any) -> Study:
-    """Image captions, 29,000 pairs."""
+    """Return a training on image captions, 29,000 pairs."""
     return Study("multi30k", "en", "de", training, network, processes=processes, tests=MULTI30K)
 
 
@@ -86,7 +86,7 @@ STUDIES = {
 
 
 def run(name: str, folder: Path) -> dict[str, Any]:
-    """Train and score a study; what the command says of it, and the minutes that it took."""
+    """Train and score a study; return what the command prints of it, and the minutes it took."""
     folder.mkdir(parents=True, exist_ok=True)
     recipe = folder / f"{name}.toml"
     recipe.write_text(STUDIES[name].toml(name))
@@ -106,7 +106,7 @@ def run(name: str, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run what is asked for and print the table."""
+    """Run the studies asked for and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(STUDIES)}")
     parser.add_argument("--folder", type=Path, default=Path("data/translation-benchmark"))

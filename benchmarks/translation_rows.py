@@ -1,4 +1,4 @@
-"""Rows of translations for a store that is to be asked: models, their progress and scores, and a long queue."""
+"""Make rows of translations for a filled store: models, their progress and scores, and a long queue."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,12 +1,12 @@
 """Time the training of a translator against a plain loop around `nn.Transformer`, and the gain of each difference.
 
 `python -m benchmarks.translation_training_speed [--rounds 5] [--updates 4] [--threads 1 4] [--clock wall]`: both
-networks have the size that suits Multi30k, whose sentences they learn where the shared data is beside the checkout; elsewhere
-they learn as many made ones. The plain loop is a textbook's: shuffled batches of as many sentences as ours have on
-average, padded to their longest, scores of every position, `F.cross_entropy`, an Adam that is not fused; as its users
-get it, `nn.Transformer` drops out attention weights too. The ways take turns; medians of rounds, in target tokens a
-second, padding not counted. First the loss and its gradients must be the same for both networks with the same weights.
-On a machine that has other work, one thread and `--clock processor` tell the ratio by processor time.
+networks have the size that suits Multi30k, whose sentences they learn where the shared data is beside the checkout;
+elsewhere they learn as many made ones. The plain loop is a textbook's: shuffled batches of as many sentences as ours
+have on average, padded to their longest, scores of every position, `F.cross_entropy`, an Adam that is not fused; as
+its users get it, `nn.Transformer` drops out attention weights too. The ways take turns; medians of rounds, in target
+tokens a second, padding not counted. First the loss and its gradients must be the same for both networks with the same
+weights. On a machine that has other work, one thread and `--clock processor` tell the ratio by processor time.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.feature_windows import SHARED
+from benchmarks.shared_data import SHARED
 from translation.data.batches import Batch, batch_indices, batch_of
 from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.synthetic import made_pairs

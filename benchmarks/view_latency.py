@@ -1,4 +1,4 @@
-"""Ten years of nights, ten million predictions: how long each documented view takes for one symbol or one night.
+"""Time each documented view for one symbol or one night, over ten years of nights and ten million predictions.
 
 `python -m benchmarks.view_latency`: fills a store of each engine (20 minutes and 6 GB each), asks and loads;
 `--predictions 1000000` makes it a tenth, `--engine sqlite` does one engine. Exit 1 when a limit is missed.
