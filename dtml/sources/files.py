@@ -185,6 +185,47 @@ class TableFile:
         return numbers.astype(np.float64)
 
 
+def stem_of(path: Path) -> str:
+    """Return a file's name without its ending, other dots kept: `BT-A.L` for BT-A.L.csv.gz."""
+    ending = next(suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix))
+    return path.name[: -len(ending)]
+
+
+def _shown(value: object) -> str:
+    """Return a value as a complaint shows it: the beginning of a long one."""
+    written = repr(value)
+    return written if len(written) <= LONGEST else f"{written[:LONGEST]}..."
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _day(value: object, timezone: str) -> date | None:
+    """Return the date in a cell of a file, or None; text with a time zone keeps the date as written."""
+    day = None
+    if isinstance(value, datetime):
+        day = (value if value.tzinfo is None else value.astimezone(ZoneInfo(timezone))).date()
+    elif isinstance(value, date):
+        day = value
+    elif isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        try:
+            day = datetime.fromisoformat(str(value).strip()).date()
+        except ValueError:
+            return None
+    return day if day is not None and FIRST_YEAR <= day.year <= LAST_YEAR else None
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn any error of a file that is not what its name says into one line; the file is never trusted."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, EOFError, zlib.error, ValueError, OverflowError, csv.Error) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UsageError(f"{path}: cannot be read as {''.join(path.suffixes[-2:])}: {reason}") from error
+
+
 class FileSource:
     """The bars of `market` in `prices`, a file or a folder, and of its index in `index`.
 
@@ -301,44 +342,3 @@ def _folder(folder: Path, timezone: str) -> dict[str, TableFile]:
     if not files:
         raise UsageError(f"{folder}: the folder holds no file that ends in {', '.join(SUFFIXES)}")
     return files
-
-
-def stem_of(path: Path) -> str:
-    """Return a file's name without its ending, other dots kept: `BT-A.L` for BT-A.L.csv.gz."""
-    ending = next(suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix))
-    return path.name[: -len(ending)]
-
-
-def _shown(value: object) -> str:
-    """Return a value as a complaint shows it: the beginning of a long one."""
-    written = repr(value)
-    return written if len(written) <= LONGEST else f"{written[:LONGEST]}..."
-
-
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
-def _day(value: object, timezone: str) -> date | None:
-    """Return the date in a cell of a file, or None; text with a time zone keeps the date as written."""
-    day = None
-    if isinstance(value, datetime):
-        day = (value if value.tzinfo is None else value.astimezone(ZoneInfo(timezone))).date()
-    elif isinstance(value, date):
-        day = value
-    elif isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
-        try:
-            day = datetime.fromisoformat(str(value).strip()).date()
-        except ValueError:
-            return None
-    return day if day is not None and FIRST_YEAR <= day.year <= LAST_YEAR else None
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn any error of a file that is not what its name says into one line; the file is never trusted."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, EOFError, zlib.error, ValueError, OverflowError, csv.Error) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UsageError(f"{path}: cannot be read as {''.join(path.suffixes[-2:])}: {reason}") from error

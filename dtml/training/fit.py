@@ -41,7 +41,7 @@ EpochReport = Callable[[Member, Epoch], None]
 
 @dataclass(frozen=True)
 class Span:
-    """The days of one span of time, whole, on one device; `days` are those on which a stock counts, on CPU."""
+    """The days of a training or validation span on one device; `days`, on CPU, are those on which a stock counts."""
 
     rows: Float[Tensor, "sessions symbols features"]
     observed: Bool[Tensor, "all_days stocks"]
@@ -244,16 +244,14 @@ def fit_members(
     fits = {i: start(member, len(train.symbols), device) for i, member in enumerate(members)}
     for fit, weights in zip(fits.values(), begin or (), strict=begin is not None):
         fit.start_from(weights)
-    spans: dict[LabelProtocol, tuple[Span, Span]] = {}
-    for member in members:
-        protocol = member.training.protocol
-        if protocol not in spans:
-            spans[protocol] = (Span.of(train, protocol, device), Span.of(validation, protocol, device))
+    spans = {
+        protocol: (Span.of(train, protocol, device), Span.of(validation, protocol, device))
+        for protocol in {member.training.protocol for member in members}
+    }
     programs = deque(
         _fit_program([fits[i] for i in group], *spans[members[group[0]].training.protocol], state_folder, on_epoch)
         for group in groups
     )
-
     _advance(programs, device)
     return [fits[i] for i in range(len(members))]
 
