@@ -197,8 +197,8 @@ def _calibration(bins: pd.DataFrame, coverage: pd.DataFrame, calibrations: Mappi
     """Return the calibration curves, and the nominal and reached coverage of the band of no call."""
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
     after = recalibrated(bins, calibrations)
-    curves = {"as said": curve_with_intervals(bins)} if len(bins) else {}
-    curves |= {"as calibrated": curve_with_intervals(after)} if len(after) else {}
+    curves = {"uncalibrated": curve_with_intervals(bins)} if len(bins) else {}
+    curves |= {"calibrated": curve_with_intervals(after)} if len(after) else {}
     ends = ("level", "coverage", "coverage_low", "coverage_high")
     return {
         "curves": {name: records(found) for name, found in curves.items()},
