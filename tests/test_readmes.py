@@ -27,7 +27,7 @@ PAGES = (
     "translation/README.md",
     "benchmarks/README.md",
 )
-MADE = ("db/README.md", "db/QUESTIONS.md")  # written by a command, whose SQL and titles are as long as they are
+MADE = ("db/QUESTIONS.md",)  # written by a command, with SQL and titles as long as they are
 LONGEST_LINE = 100
 MOST_WORDS = 1800
 TEXT = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
@@ -130,7 +130,8 @@ def test_every_option_named_alone_is_of_some_command(page: str) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in MADE])
 def test_a_line_of_a_page_ends_at_100_characters(page: str) -> None:
     free = re.compile(r"^\||\]\(")  # of a table, or with a link
-    long = [line for line in TEXT[page].splitlines() if len(line) > LONGEST_LINE and not free.search(line)]
+    written = TEXT[page].replace(data_dictionary(), "")
+    long = [line for line in written.splitlines() if len(line) > LONGEST_LINE and not free.search(line)]
     assert long == []
 
 
