@@ -125,7 +125,7 @@ def test_pairs_are_read_one_by_one(write: Write) -> None:
 
 def test_examples_hold_the_pieces_of_each_pair(tokenizer: Tokenizer) -> None:
     examples = clean(PAIRS, tokenizer, tokenizer, Rules())
-    assert len(examples) == examples.kept == len(PAIRS)
+    assert len(examples) == len(PAIRS)
     for index, (source, target) in enumerate(PAIRS):
         found = [side.tolist() for side in examples[index]]
         assert found == [tokenizer.encode(source), tokenizer.encode(target)]
@@ -146,14 +146,14 @@ def test_what_is_dropped_is_counted_by_reason(tokenizer: Tokenizer) -> None:
         "30 of 36 pairs kept; dropped: 2 empty, 1 lengths too unequal, 1 repeated, 1 same on both sides, 1 too long"
     )
     lenient = clean([*PAIRS, *odd[2:], *same], tokenizer, tokenizer, Rules(1000, 1000.0, drop_repeated=False))
-    assert (lenient.kept, lenient.dropped, lenient.summary()) == (34, {}, "34 of 34 pairs kept")
+    assert (len(lenient), lenient.dropped, lenient.summary()) == (34, {}, "34 of 34 pairs kept")
 
 
 def test_bounds_are_the_last_that_pass(tokenizer: Tokenizer) -> None:
     pair = ("a dog runs", "a dog")
     longer, shorter = (len(tokenizer.encode(text)) for text in pair)
     ratio = (longer + 1) / (shorter + 1)
-    assert clean([pair], tokenizer, tokenizer, Rules(longest=longer, ratio=ratio)).kept == 1
+    assert len(clean([pair], tokenizer, tokenizer, Rules(longest=longer, ratio=ratio))) == 1
     for rules in (Rules(longest=longer - 1), Rules(ratio=ratio - 0.01)):
         with pytest.raises(UsageError, match="no pair can be learned from"):
             clean([pair, pair[::-1]], tokenizer, tokenizer, rules)
@@ -174,8 +174,8 @@ def test_shards_are_the_whole_in_parts(tokenizer: Tokenizer, size: int) -> None:
 
     whole = clean(stream(), tokenizer, tokenizer, Rules())
     parts = list(shards(stream(), tokenizer, tokenizer, Rules(), size))
-    assert all(part.kept == size for part in parts[:-1])
-    assert 0 < parts[-1].kept <= size
+    assert all(len(part) == size for part in parts[:-1])
+    assert 0 < len(parts[-1]) <= size
     for side in ("source", "target"):
         tokens = np.concatenate([getattr(part, side).tokens for part in parts])
         np.testing.assert_array_equal(tokens, getattr(whole, side).tokens)

@@ -179,11 +179,6 @@ class Examples:
         return self.source[index], self.target[index]
 
     @property
-    def kept(self) -> int:
-        """Count the pairs."""
-        return len(self)
-
-    @property
     def source_lengths(self) -> Int[ndarray, " pairs"]:
         """Return the number of pieces of each source."""
         return np.diff(self.source.starts)
@@ -196,7 +191,7 @@ class Examples:
     def summary(self) -> str:
         """Return a line that says how many pairs were kept and dropped."""
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.dropped.items()))
-        kept = f"{self.kept:,} of {self.kept + sum(self.dropped.values()):,} pairs kept"
+        kept = f"{len(self):,} of {len(self) + sum(self.dropped.values()):,} pairs kept"
         return f"{kept}; dropped: {reasons}" if reasons else kept
 
 
