@@ -47,7 +47,7 @@ def database_url() -> URL:
 
 
 def open_engine(url: str | None = None, *, read_only: bool = False) -> Engine:
-    """An engine that was reached once; `read_only` refuses every write, even by SQL that a user typed.
+    """Return an engine that was reached once; `read_only` refuses every write, even by SQL that a user typed.
 
     `url` defaults to `database_url()`. Raises StoreUsageError for a bad URL, a missing driver and, read only,
     a missing file; StoreError when the server, the folder or the file cannot be used.
@@ -67,7 +67,7 @@ def open_reader() -> Engine:
 
 
 def is_read_only(engine: Engine) -> bool:
-    """Whether the engine was opened read only."""
+    """Return whether the engine was opened read only."""
     return bool(engine.get_execution_options().get("read_only", False))
 
 
@@ -244,7 +244,7 @@ def _one_line(engine: Engine) -> Iterator[None]:
 
 
 def _stored_revision(conn: Connection) -> str | None:
-    """The revision of a store's schema, known to this code; None for an empty database."""
+    """Return the revision of a store's schema, known to this code; None for an empty database."""
     tables = set(inspect(conn).get_table_names())
     where = location(conn.engine)
     stored = []

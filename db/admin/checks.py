@@ -111,7 +111,7 @@ class Finding:
 
 
 def check_store(engine: Engine) -> Iterator[Finding]:
-    """The finding of each check, as soon as there is one; a store of another schema is held to no law."""
+    """Return the finding of each check, as soon as there is one; a store of another schema is held to no law."""
     if engine.dialect.name == "sqlite":
         for check, sql in OF_THE_FILE.items():
             yield _asked(engine, check, sql)
@@ -125,7 +125,7 @@ def check_store(engine: Engine) -> Iterator[Finding]:
 
 
 def finding_of(check: str, found: list[dict[str, Any]], state: State = "failed") -> Finding:
-    """The finding of a check: in order when nothing was found, else that state."""
+    """Return the finding of a check: in order when nothing was found, else that state."""
     return Finding(check, state if found else "ok", found[:SHOWN], len(found) > SHOWN)
 
 
@@ -160,7 +160,7 @@ def _dated_ahead(engine: Engine) -> Finding:
 
 
 def _interrupted(engine: Engine) -> Finding:
-    """Nights that are left running although nobody is at their market."""
+    """Return nights that are left running although nobody is at their market."""
     check = "no night was interrupted"
     table = tables.night
     begun = sa.select(table.c.market, table.c.as_of, table.c.started_at).where(table.c.status == "running")

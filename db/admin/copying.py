@@ -35,7 +35,7 @@ AS_SQLITE = {
 
 
 def table_counts(conn: Connection) -> dict[str, int]:
-    """The number of rows of each table, by its name."""
+    """Return the number of rows of each table, by its name."""
     return {
         each.name: conn.execute(select(func.count()).select_from(each)).scalar_one() for each in metadata.sorted_tables
     }
@@ -110,7 +110,7 @@ def _fill(source: Connection, target: Connection, table: Table, progress: Progre
 
 
 def _compare(source: Connection, target: Connection, table: Table, progress: Progress) -> int:
-    """The number of rows, which are the same on both sides, value by value."""
+    """Return the number of rows, which are the same on both sides, value by value."""
     done = 0
     for ours, theirs in zip_longest(_rows(source, table), _rows(target, table), fillvalue=()):
         if ours != theirs:
@@ -129,7 +129,7 @@ def _shown(row: tuple[object, ...] | None) -> str:
 
 
 def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
-    """All rows in the order of the primary key, strings by their bytes, as many at a time as memory may hold."""
+    """Return all rows in the order of the primary key, strings by their bytes, as many at a time as memory may hold."""
     columns = ", ".join(_value(conn, column) for column in table.c)
     order = ", ".join(_key(conn, column) for column in table.primary_key)
     sql = f"select {columns} from {table.name} order by {order}"  # noqa: S608  (the schema's own names)

@@ -51,7 +51,7 @@ def _ahead(conn: Connection, column: Column[datetime], market: str, now: datetim
 
 
 def _of(column: Column[datetime], market: str) -> ColumnElement[bool]:
-    """Whether a row is of a market: by its name, or by that of its instrument."""
+    """Return whether a row is of a market: by its name, or by that of its instrument."""
     columns, named = column.table.c, tables.instrument
     if "market" in columns:
         return columns["market"] == market

@@ -99,7 +99,7 @@ def _quoted(name: str) -> str:
 
 
 def _hashed(conn: Connection, name: str, password: str) -> str:
-    """The password as the server keeps it: in clear it could end in the server's log."""
+    """Return the password as the server keeps it: in clear it could end in the server's log."""
     raw = cast("psycopg.Connection[Any]", conn.connection.driver_connection)
     return raw.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
 

@@ -31,7 +31,7 @@ def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
 
 
 def insert_rows(conn: Connection, table: Table, names: Sequence[str], rows: Sequence[tuple[object, ...]]) -> int:
-    """As `insert_frame`, for rows of these columns that already hold what the driver takes."""
+    """Insert as `insert_frame` does, for rows of these columns that already hold what the driver takes."""
     columns = ", ".join(f'"{name}"' for name in names)
     if conn.dialect.name == "postgresql":
         cursor = cast("psycopg.Cursor[Any]", conn.connection.cursor())
@@ -79,7 +79,7 @@ def upsert(conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = (
 
 
 def upsert_frame(conn: Connection, table: Table, frame: pd.DataFrame, *, stamps: Collection[str] = ()) -> int:
-    """As `upsert`, by the primary key, for very many rows: from a temporary table, in two statements at most."""
+    """Upsert as `upsert` does, by the primary key, for very many rows: from a temporary table, in two statements at most."""
     names, keys = [str(name) for name in frame], _key(table, ())
     columns = (Column(name, table.c[name].type) for name in names)
     staged = Table(f"staged_{table.name}", MetaData(), *columns, prefixes=["temporary"])
@@ -100,7 +100,7 @@ def upsert_frame(conn: Connection, table: Table, frame: pd.DataFrame, *, stamps:
 
 
 def records(table: Table, frame: pd.DataFrame) -> list[dict[str, object]]:
-    """The frame's rows as mappings of plain Python values: None for missing, dates, aware datetimes."""
+    """Return the frame's rows as mappings of plain Python values: None for missing, dates, aware datetimes."""
     names = [str(name) for name in frame]
     values = (_python_values(table.c[name], frame[name]) for name in names)
     return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
@@ -134,7 +134,7 @@ def _whole(column: Column[Any], values: pd.Series[Any]) -> pd.Series[Any]:
 
 
 def _driver_values(conn: Connection, column: Column[Any], values: pd.Series[Any]) -> list[object]:
-    """As `_python_values`, but as the driver wants them: SQLite keeps dates and timestamps as text."""
+    """Return what `_python_values` does, but as the driver wants it: SQLite keeps dates and timestamps as text."""
     if not isinstance(column.type, Date | UtcTimestamp):
         return _python_values(column, values)
     codes, distinct = _distinct_moments(column, values)

@@ -28,27 +28,27 @@ def require_distinct(rows: pd.DataFrame, key: list[str]) -> None:
 
 
 def named(rows: pd.DataFrame, key: list[str]) -> str:
-    """The first row's key, to be shown."""
+    """Return the first row's key, to be shown."""
     values = (rows.iloc[0][name] for name in key)
     return " ".join(f"{each:%Y-%m-%d}" if isinstance(each, date) else str(each) for each in values)
 
 
 def alongside(rows: pd.DataFrame, stored: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """For each row, in order, the stored one of its key; missing values where there is none."""
+    """Return for each row, in order, the stored one of its key; missing values where there is none."""
     if stored.empty:  # as for every new night: a merge would take most of the time of storing it
         return rows[key].reset_index(drop=True).join(stored.drop(columns=key)).assign(_merge="left_only")
     return rows[key].merge(stored, on=key, how="left", indicator=True)
 
 
 def is_stored(before: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows have a stored one `alongside`."""
+    """Return which rows have a stored one `alongside`."""
     return (before["_merge"] == "both").to_numpy()
 
 
 def differ(
     rows: pd.DataFrame, before: pd.DataFrame, values: Sequence[str], tolerance: float, *, zero: float = 0.0
 ) -> NDArray[np.bool_]:
-    """Which rows are stored with a value beyond the relative tolerance, or `zero`; NaN equals NaN."""
+    """Return which rows are stored with a value beyond the relative tolerance, or `zero`; NaN equals NaN."""
     names = list(values)
     stored, given = (each[names].astype("float64") for each in (before, rows))
     equal = np.isclose(stored, given, rtol=tolerance, atol=zero, equal_nan=True).all(axis=1)

@@ -25,7 +25,7 @@ Statement = Select[Any]
 
 
 def frame(conn: Connection, statement: Select[Any]) -> pd.DataFrame:
-    """The rows of a statement, a DataFrame column for each of its columns."""
+    """Return the rows of a statement, a DataFrame column for each of its columns."""
     rows = conn.execute(statement).all()
     lists = zip(*rows, strict=True) if rows else [()] * len(statement.selected_columns)
     columns = zip(statement.selected_columns, lists, strict=True)
@@ -33,13 +33,13 @@ def frame(conn: Connection, statement: Select[Any]) -> pd.DataFrame:
 
 
 def row(conn: Connection, statement: Select[Any]) -> dict[str, Any] | None:
-    """The first row of a statement as Python values, by column; None when there is none."""
+    """Return the first row of a statement as Python values, by column; None when there is none."""
     found = conn.execute(statement).mappings().first()
     return None if found is None else dict(found)
 
 
 def head(conn: Connection, statement: Statement, most: int) -> pd.DataFrame:
-    """The first rows of a statement, `most` at most."""
+    """Return the first rows of a statement, `most` at most."""
     return frame(conn, statement.limit(most))
 
 
@@ -57,7 +57,7 @@ def rows_of(conn: Connection, table: Table, owner: str, name: str, *, order: Seq
 
 
 def bars(result: CursorResult[Any], ids: pd.Series[int]) -> pd.DataFrame:
-    """A bars frame with known_at, sorted, of rows of instrument_id, session, known_at and BAR_VALUES.
+    """Return a bars frame with known_at, sorted, of rows of instrument_id, session, known_at and BAR_VALUES.
 
     `ids` maps each symbol, sorted, to its instrument. The rows hold dates as the driver gives them: a million
     of them, read one by one, would take seconds, and few are distinct.
@@ -81,7 +81,7 @@ def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
 
 
 def as_given(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
-    """Rows of a driver as objects, each value as it came, whatever else is in its column; decimals as floats."""
+    """Return rows of a driver as objects, each value as it came, whatever else is in its column; decimals as floats."""
     told = [[float(value) if isinstance(value, Decimal) else value for value in row] for row in rows]
     return pd.DataFrame(told, columns=pd.Index(names), dtype=object)
 

@@ -77,7 +77,7 @@ WORDS: Final = MappingProxyType(
 
 
 def remedy_of(error: BaseException, said: str, file: Path | None, *, wait_s: float, limit_s: float) -> str | None:
-    """What to do about a driver's error, which said that; None where its own words must do.
+    """Return what to do about a driver's error, which said that; None where its own words must do.
 
     `file` is SQLite's store, `wait_s` how long a writer waits for another, `limit_s` how long a read may take.
     """

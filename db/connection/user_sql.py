@@ -72,7 +72,7 @@ def asked(engine: Engine, sql: str, *, own: bool = False) -> Iterator[Answer]:
 
 
 def select(engine: Engine, sql: str, most: int | None = None, *, own: bool = False) -> pd.DataFrame:
-    """The rows of SQL that a user typed, as the engine gives them: SQLite keeps dates and timestamps as text.
+    """Return the rows of SQL that a user typed, as the engine gives them: SQLite keeps dates and timestamps as text.
 
     With `most`, the first rows, no more than that. A statement that is this program's `own` may be asked as a superuser
     of PostgreSQL too. Raises StoreUsageError, in one line, for what `asked` refuses and for an answer of more than

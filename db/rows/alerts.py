@@ -27,7 +27,7 @@ def mark_sent(conn: Connection, market: str, as_of: date, kind: str, *, sent_at:
 
 
 def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False) -> pd.DataFrame:
-    """Alerts by moment: the columns of alert; `unsent` keeps those that no webhook took."""
+    """Return alerts by moment: the columns of alert; `unsent` keeps those that no webhook took."""
     table = tables.alert
     statement = sa.select(table).order_by(table.c.raised_at, table.c.market, table.c.as_of, table.c.kind)
     if market is not None:

@@ -50,7 +50,7 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
 
 
 def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
-    """Attention of a model on the session it predicted, by symbol and source: symbol, source, weight."""
+    """Return attention of a model on the session it predicted, by symbol and source: symbol, source, weight."""
     table, looking, seen = tables.attention_weight, tables.instrument, tables.instrument.alias("seen")
     columns = (looking.c.symbol, seen.c.symbol.label("source"), table.c.weight)
     joined = table.join(looking, looking.c.id == table.c.instrument_id).join(seen, seen.c.id == table.c.source_id)
@@ -64,7 +64,7 @@ def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:
 
 
 def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
-    """What is known of a run's attention, every column of explanation; None when it was never measured."""
+    """Return what is known of a run's attention, every column of explanation; None when it was never measured."""
     return row(conn, sa.select(tables.explanation).where(tables.explanation.c.run_id == run_id))
 
 
@@ -98,6 +98,6 @@ def mean_weights(
 
 
 def explanation_log(conn: Connection, run_id: str) -> dict[str, Any] | None:
-    """Whether a model's attention was tested and what came of it; None when it was not."""
+    """Return whether a model's attention was tested and what came of it; None when it was not."""
     found = view("explanation_log")
     return row(conn, sa.select(found).where(found.c.run_id == run_id))

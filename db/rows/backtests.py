@@ -71,17 +71,17 @@ def finish_backtest(
 
 
 def backtest(conn: Connection, backtest_id: str) -> dict[str, Any] | None:
-    """One backtest, every column of backtest; None when there is none of that name."""
+    """Return one backtest, every column of backtest; None when there is none of that name."""
     return row(conn, sa.select(tables.backtest).where(tables.backtest.c.id == backtest_id))
 
 
 def backtest_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """The folds that are done, by number: the columns of backtest_fold but backtest_id."""
+    """Return the folds that are done, by number: the columns of backtest_fold but backtest_id."""
     return rows_of(conn, tables.backtest_fold, "backtest_id", backtest_id)
 
 
 def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """What the folds that are done predicted, by target and symbol; NaN is missing.
+    """Return what the folds that are done predicted, by target and symbol; NaN is missing.
 
     Columns: run_id, as_of, target, symbol, probability, spread.
     """
@@ -94,17 +94,17 @@ def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
 
 def backtest_scores(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Figures by slice, value, protocol, predictor: the columns of backtest_score but backtest_id."""
+    """Return figures by slice, value, protocol, predictor: the columns of backtest_score but backtest_id."""
     return rows_of(conn, tables.backtest_score, "backtest_id", backtest_id)
 
 
 def backtest_returns(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Daily returns by portfolio and session: the columns of backtest_return but backtest_id."""
+    """Return daily returns by portfolio and session: the columns of backtest_return but backtest_id."""
     return rows_of(conn, tables.backtest_return, "backtest_id", backtest_id)
 
 
 def backtest_portfolios(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Figures by portfolio: the columns of backtest_portfolio but backtest_id."""
+    """Return figures by portfolio: the columns of backtest_portfolio but backtest_id."""
     return rows_of(conn, tables.backtest_portfolio, "backtest_id", backtest_id)
 
 

@@ -31,7 +31,7 @@ def save_benchmark(
 
 
 def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Benchmarks in the order in which their test was read: the columns of benchmark but its config."""
+    """Return benchmarks in the order in which their test was read: the columns of benchmark but its config."""
     table = tables.benchmark
     statement = sa.select(*(each for each in table.c if each.name != "config")).order_by(
         table.c.test_read_at, table.c.id
@@ -40,12 +40,12 @@ def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
 
 
 def benchmark(conn: Connection, benchmark_id: str) -> dict[str, Any] | None:
-    """One benchmark, every column of benchmark; None when there is none of that name."""
+    """Return one benchmark, every column of benchmark; None when there is none of that name."""
     return row(conn, sa.select(tables.benchmark).where(tables.benchmark.c.id == benchmark_id))
 
 
 def benchmark_scores(conn: Connection, benchmark_id: str) -> pd.DataFrame:
-    """A benchmark's figures by protocol and predictor: the columns of benchmark_score but benchmark_id."""
+    """Return a benchmark's figures by protocol and predictor: the columns of benchmark_score but benchmark_id."""
     order = ("protocol", "predictor")
     return rows_of(conn, tables.benchmark_score, "benchmark_id", benchmark_id, order=order)
 

@@ -23,7 +23,7 @@ def save_bands(conn: Connection, run_id: str, bands: pd.DataFrame) -> int:
 
 
 def bands(conn: Connection, run_id: str) -> pd.DataFrame:
-    """The bands of a run by level: level, threshold, days, n; no rows for a run that was not calibrated."""
+    """Return the bands of a run by level: level, threshold, days, n; no rows for a run that was not calibrated."""
     return rows_of(conn, tables.band, "run_id", run_id)
 
 
@@ -43,12 +43,12 @@ def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
 
 
 def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
-    """The columns of band_count for nightly runs of a market, targets up to `last`, by target, run and level."""
+    """Return the columns of band_count for nightly runs of a market, targets up to `last`, by target, run and level."""
     return _counts(conn, tables.band_count, market, last)
 
 
 def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """The columns of band_count for every fold of a backtest that is done, by target and level."""
+    """Return the columns of band_count for every fold of a backtest that is done, by target and level."""
     table, fold = tables.band_count, tables.backtest_fold
     of_fold = sa.and_(table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last))
     statement = sa.select(table).select_from(fold.join(table, of_fold)).where(fold.c.backtest_id == backtest_id)
@@ -56,7 +56,7 @@ def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
 
 def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
-    """The bands of several runs: run_id, level, threshold."""
+    """Return the bands of several runs: run_id, level, threshold."""
     table = tables.band
     statement = sa.select(table.c.run_id, table.c.level, table.c.threshold).where(table.c.run_id.in_(run_ids))
     return frame(conn, statement.order_by(table.c.run_id, table.c.level))

@@ -18,7 +18,7 @@ AHEAD = timedelta(days=1)  # by which no clock that is looked after is wrong; le
 
 
 def next_known_at(conn: Connection, market: str) -> datetime:
-    """The moment as known at which a fetch that is being stored comes: now, and later than every one before it.
+    """Return the moment as known at which a fetch that is being stored comes: now, and later than every one before it.
 
     Asked inside the `transaction` that stores the bars. So what was known at a moment never changes afterwards,
     whatever the clocks of several machines say and whichever of two fetches began first. Raises StoreError for a clock
@@ -38,7 +38,7 @@ def require_clocks_agree(conn: Connection, market: str) -> None:
 
 
 def dated_ahead(conn: Connection) -> pd.DataFrame:
-    """The fetches that a clock a day or more ahead of this one dated: market, source, known_at."""
+    """Return the fetches that a clock a day or more ahead of this one dated: market, source, known_at."""
     table = tables.price_fetch
     ahead = sa.select(table.c.market, table.c.source, table.c.known_at)
     ahead = ahead.where(table.c.known_at > datetime.now(UTC) + AHEAD)
@@ -75,7 +75,7 @@ def _last_fetch(conn: Connection, market: str) -> datetime | None:
 
 
 def _last_price(conn: Connection, market: str) -> datetime | None:
-    """The newest version of any bar: for a store filled before it kept its fetches."""
+    """Return the newest version of any bar: for a store filled before it kept its fetches."""
     price, named = tables.price, tables.instrument
     newest = sa.select(sa.func.max(price.c.known_at)).join_from(price, named).where(named.c.market == market)
     return conn.execute(newest).scalar_one_or_none()

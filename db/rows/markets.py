@@ -65,14 +65,14 @@ def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) 
 
 
 def instruments(conn: Connection, market: str) -> pd.DataFrame:
-    """A market's stocks and its index: symbol, kind, source_symbol, name, sector, asked_from (NaT: never)."""
+    """Return a market's stocks and its index: symbol, kind, source_symbol, name, sector, asked_from (NaT: never)."""
     named = tables.instrument
     columns = (each for each in named.c if each.name not in ("id", "market"))
     return frame(conn, sa.select(*columns).where(named.c.market == market).order_by(named.c.symbol))
 
 
 def memberships(conn: Connection, market: str) -> pd.DataFrame:
-    """Stays in a market: symbol, spell, valid_from (NaT: unknown), valid_to (NaT: it lasts), source."""
+    """Return stays in a market: symbol, spell, valid_from (NaT: unknown), valid_to (NaT: it lasts), source."""
     stay, named = tables.membership, tables.instrument
     columns = (named.c.symbol, stay.c.spell, stay.c.valid_from, stay.c.valid_to, stay.c.source)
     statement = sa.select(*columns).join_from(stay, named).where(named.c.market == market)
@@ -80,26 +80,26 @@ def memberships(conn: Connection, market: str) -> pd.DataFrame:
 
 
 def instrument_ids(conn: Connection, market: str) -> pd.Series[int]:
-    """The store's number of each symbol of a market, index included, by symbol."""
+    """Return the store's number of each symbol of a market, index included, by symbol."""
     named = tables.instrument
     statement = sa.select(named.c.symbol, named.c.id).where(named.c.market == market).order_by(named.c.symbol)
     return cast("pd.Series[int]", frame(conn, statement).set_index("symbol")["id"])
 
 
 def markets(conn: Connection) -> list[str]:
-    """The markets with a night or a fetch, sorted."""
+    """Return the markets with a night or a fetch, sorted."""
     named = sa.union(sa.select(tables.night.c.market), sa.select(tables.price_fetch.c.market))
     return sorted(conn.execute(named).scalars())
 
 
 def all_markets(conn: Connection) -> list[str]:
-    """The markets with a night, a fetch or a model, sorted."""
+    """Return the markets with a night, a fetch or a model, sorted."""
     named = (sa.select(view(name).c.market) for name in ("night_log", "fetch_log", "model"))
     return sorted(conn.execute(sa.union(*named)).scalars())
 
 
 def is_known(conn: Connection, market: str, symbol: str) -> bool:
-    """Whether the store has a prediction or a bar of a symbol, a refused one too."""
+    """Return whether the store has a prediction or a bar of a symbol, a refused one too."""
     for name in ("prediction_history", "price_latest", "refused"):
         found = view(name)
         mine = sa.select(found.c.symbol).where(found.c.market == market, found.c.symbol == symbol)

@@ -19,15 +19,6 @@ from db.views import view
 COMPLETE = ("complete", "complete_with_gaps")
 
 
-def last_night(conn: Connection, market: str, *, complete: bool = False) -> dict[str, Any] | None:
-    """The last night of a market, or the last one with predictions; None when there is none."""
-    table = tables.night
-    statement = sa.select(table).where(table.c.market == market)
-    if complete:
-        statement = statement.where(table.c.status.in_(COMPLETE))
-    return row(conn, statement.order_by(table.c.as_of.desc()).limit(1))
-
-
 def start_night(conn: Connection, market: str, as_of: date, *, target: date, source: str, started_at: datetime) -> int:
     """Open a night: status running. One that is already complete, with gaps or without, stays as it is."""
     begun = {"target": target, "source": source, "started_at": started_at, "status": "running"}
@@ -68,27 +59,26 @@ def finish_night(
 
 
 def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Nights by market and as_of: the columns of night."""
+    """Return nights by market and as_of: the columns of night."""
     statement = sa.select(tables.night).order_by(tables.night.c.market, tables.night.c.as_of)
     if market is not None:
         statement = statement.where(tables.night.c.market == market)
     return frame(conn, statement)
 
 
-def night(conn: Connection, market: str, as_of: date) -> dict[str, Any] | None:
-    """One night, every column of night; None when it was never begun."""
-    return row(conn, sa.select(tables.night).where(tables.night.c.market == market, tables.night.c.as_of == as_of))
-
-
-def logged_night(conn: Connection, market: str, as_of: date | None = None) -> dict[str, Any] | None:
-    """A night of a market, by default its last; None when there is none."""
+def night(conn: Connection, market: str, as_of: date | None = None, *, complete: bool = False) -> dict[str, Any] | None:
+    """Return a night of a market, by default its last, or its last one with predictions; None when there is none."""
     found = view("night_log")
     statement = sa.select(found).where(found.c.market == market).order_by(found.c.as_of.desc())
-    return row(conn, (statement if as_of is None else statement.where(found.c.as_of == as_of)).limit(1))
+    if as_of is not None:
+        statement = statement.where(found.c.as_of == as_of)
+    if complete:
+        statement = statement.where(found.c.status.in_(COMPLETE))
+    return row(conn, statement.limit(1))
 
 
 def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None, date | None]:
-    """The nights before and after a day; None where there is none."""
+    """Return the nights before and after a day; None where there is none."""
     seen = view("night_log").c
     mine = sa.select(seen.as_of).where(seen.market == market)
     before = mine.where(seen.as_of < as_of).order_by(seen.as_of.desc()).limit(1)
@@ -97,7 +87,7 @@ def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None,
 
 
 def night_log(market: str, last: date | None = None) -> Statement:
-    """The nights of a market up to one, the newest first."""
+    """Return the nights of a market up to one, the newest first."""
     found = view("night_log")
     statement = sa.select(found).where(found.c.market == market).order_by(found.c.as_of.desc())
     return statement if last is None else statement.where(found.c.as_of <= last)

@@ -32,7 +32,7 @@ def save_outcomes(
 
 
 def unsettled_calls(conn: Connection, market: str, last: date, *, since: date) -> pd.DataFrame:
-    """Calls for targets up to `last` that have no outcome, and all those from the target `since` on.
+    """Return calls for targets up to `last` that have no outcome, and all those from the target `since` on.
 
     Columns: symbol, as_of, target, move (NaN: no outcome), sorted by target and symbol.
     """
@@ -45,7 +45,7 @@ def unsettled_calls(conn: Connection, market: str, last: date, *, since: date) -
 
 
 def settled_calls(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
-    """Calls that nights of a market were closed with and that have an outcome, targets first..last, by target.
+    """Return calls that nights of a market were closed with and that have an outcome, targets first..last, by target.
 
     Columns: run_id, target, probability, calibrated (NaN: not kept), rise.
     """
@@ -55,7 +55,7 @@ def settled_calls(conn: Connection, market: str, first: date, last: date) -> pd.
 
 
 def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """As `settled_calls`, of every fold of a backtest that is done."""
+    """Return what `settled_calls` does, of every fold of a backtest that is done."""
     made, fold = tables.prediction, tables.backtest_fold
     of_fold = sa.and_(made.c.run_id == fold.c.run_id, made.c.target.between(fold.c.first, fold.c.last))
     return _settled(conn, fold.join(made, of_fold), (fold.c.backtest_id == backtest_id,))
@@ -72,7 +72,7 @@ def uncounted(conn: Connection, market: str, last: date) -> list[date]:
 
 
 def call_counts(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
-    """Calls with an outcome, counted by night, call, what happened and whether the paper labels it.
+    """Return calls with an outcome, counted by night, call, what happened and whether the paper labels it.
 
     Targets are first..last, or all up to `last`. Columns: as_of, target, called (whether the probability is above
     0.5), rise, labelled, n; sorted by target.
@@ -88,7 +88,7 @@ def call_counts(conn: Connection, market: str, last: date, *, first: date | None
 
 
 def _closed(selected: sa.Select[Any], market: str, last: date) -> sa.Select[Any]:
-    """The predictions that nights of a market were closed with."""
+    """Return the predictions that nights of a market were closed with."""
     made, night = tables.prediction, tables.night
     chosen = selected.select_from(night).join(made, of_night())
     return chosen.where(night.c.market == market, night.c.target <= last, made.c.as_of == night.c.as_of)
@@ -102,6 +102,6 @@ def _settled(conn: Connection, joined: sa.Join, mine: Iterable[sa.ColumnElement[
 
 
 def _has_outcome() -> sa.ColumnElement[bool]:
-    """Whether an outcome is what came of a prediction."""
+    """Return whether an outcome is what came of a prediction."""
     made, happened = tables.prediction, tables.outcome
     return sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target)

@@ -56,7 +56,7 @@ def save_rule_calls(conn: Connection, market: str, calls: pd.DataFrame) -> int:
 def predictions(
     conn: Connection, market: str, *, target: date | None = None, run_id: str | None = None
 ) -> pd.DataFrame:
-    """Predictions: run_id, as_of, target, symbol, known_at, made_at and what was said; NaN is missing.
+    """Return predictions: run_id, as_of, target, symbol, known_at, made_at and what was said; NaN is missing.
 
     Said are probability, spread, calibrated, lowest, highest, rising_share.
     """
@@ -78,7 +78,7 @@ def prediction_history(
     kind: str = "nightly",
     newest: int | None = None,
 ) -> pd.DataFrame:
-    """The view prediction_history, targets first..last: its columns; `kind` is the model's purpose.
+    """Return the view prediction_history, targets first..last: its columns; `kind` is the model's purpose.
 
     With `newest`, no more rows than that, those of the latest targets: older ones are not read. Raises StoreUsageError
     for a symbol that is not stored.
@@ -102,7 +102,7 @@ def prediction_history(
 
 
 def night_calls(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
-    """What a night predicted with the model it was closed with, by symbol; NaN is missing.
+    """Return what a night predicted with the model it was closed with, by symbol; NaN is missing.
 
     Columns: run_id, as_of, target, symbol, name, sector, probability, spread, calibrated, lowest, highest,
     rising_share.
@@ -116,41 +116,41 @@ def night_calls(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
 
 
 def newest_call_counts(conn: Connection) -> dict[tuple[str, str], int]:
-    """How many of each market's newest calls are rises and falls, by market and call."""
+    """Return how many of each market's newest calls are rises and falls, by market and call."""
     found = view("latest_prediction").c
     statement = sa.select(found.market, found.call, sa.func.count()).group_by(found.market, found.call)
     return {(market, call): n for market, call, n in conn.execute(statement)}
 
 
 def session_calls(market: str, run_id: str, target: date) -> Statement:
-    """What a model said of each stock for a session, and what came of it."""
+    """Return what a model said of each stock for a session, and what came of it."""
     found = view("prediction_history")
     mine = (found.c.run_id == run_id, found.c.target == target, found.c.market == market)
     return sa.select(found).where(*mine).order_by(found.c.symbol)
 
 
 def band_calls(market: str, run_id: str, target: date, level: float) -> Statement:
-    """The same calls where a level has to be reached; no row for a model that was not calibrated."""
+    """Return the same calls where a level has to be reached; no row for a model that was not calibrated."""
     found = view("band_call")
     mine = (found.c.run_id == run_id, found.c.target == target, found.c.level == level, found.c.market == market)
     return sa.select(found).where(*mine).order_by(found.c.symbol)
 
 
 def disagreement(market: str, run_id: str, target: date) -> Statement:
-    """How far the members of an ensemble agreed on each stock; no row where that was not kept."""
+    """Return how far the members of an ensemble agreed on each stock; no row where that was not kept."""
     found = view("disagreement")
     mine = (found.c.run_id == run_id, found.c.target == target, found.c.market == market)
     return sa.select(found).where(*mine).order_by(found.c.symbol)
 
 
 def newest_calls(market: str) -> Statement:
-    """The calls for the next session, with what each stock is called and its sector."""
+    """Return the calls for the next session, with what each stock is called and its sector."""
     found = view("latest_prediction")
     return sa.select(found).where(found.c.market == market).order_by(found.c.symbol)
 
 
 def stock_calls(market: str, symbol: str, kind: str, first: date | None, last: date | None) -> Statement:
-    """What models of a kind said of a stock, targets first..last, the newest first."""
+    """Return what models of a kind said of a stock, targets first..last, the newest first."""
     found = view("prediction_history")
     mine = [found.c.market == market, found.c.symbol == symbol, found.c.kind == kind]
     mine += [] if first is None else [found.c.target >= first]
@@ -159,7 +159,7 @@ def stock_calls(market: str, symbol: str, kind: str, first: date | None, last: d
 
 
 def common_days(a: str, b: str, first: date, last: date) -> Statement:
-    """Stock-days that two models both predicted, counted by session, the newest first.
+    """Return stock-days that two models both predicted, counted by session, the newest first.
 
     Columns: target, n, same (equal calls), scored (those with an outcome), and of each model, as in a_rises: its right
     and wrong rises and falls with an outcome (rises, false_rises, false_falls, falls).
@@ -188,7 +188,7 @@ def common_calls(a: str, b: str, target: date) -> Statement:
 
 
 def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
-    """What is stored of each run from the first to the last target of its rows: few runs, many targets."""
+    """Return what is stored of each run from the first to the last target of its rows: few runs, many targets."""
     made = tables.prediction
     columns = (made.c.run_id, made.c.target, made.c.instrument_id, made.c.probability, made.c.spread)
     parts = [
@@ -207,7 +207,7 @@ def _predictions(market: str) -> sa.Select[Any]:
 
 
 def of_night() -> sa.ColumnElement[bool]:
-    """Whether a prediction is of the model that a night was closed with, for that night's target."""
+    """Return whether a prediction is of the model that a night was closed with, for that night's target."""
     made, night = tables.prediction, tables.night
     return sa.and_(made.c.run_id == night.c.run_id, made.c.target == night.c.target)
 

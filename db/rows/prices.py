@@ -61,7 +61,7 @@ def prices(
     known_at: datetime | None = None,
     symbols: Collection[str] | None = None,
 ) -> pd.DataFrame:
-    """The bars of first..last, both included, in the newest version known at `known_at` (default: newest).
+    """Return the bars of first..last, both included, in the newest version known at `known_at` (default: newest).
 
     Columns: symbol, session, open, high, low, close, adj_close, volume, dividend, split, known_at; missing is
     NaN. Sorted by symbol and session. `symbols` leaves out the others.
@@ -80,7 +80,7 @@ def prices(
 
 
 def last_sessions(conn: Connection, market: str) -> pd.Series[pd.Timestamp]:
-    """The last stored session of each symbol, by symbol; symbols without a bar are left out."""
+    """Return the last stored session of each symbol, by symbol; symbols without a bar are left out."""
     price, named = tables.price, tables.instrument
     last = sa.select(sa.func.max(price.c.session)).where(price.c.instrument_id == named.c.id).scalar_subquery()
     statement = sa.select(named.c.symbol, last.label("last")).where(named.c.market == market)
@@ -89,21 +89,19 @@ def last_sessions(conn: Connection, market: str) -> pd.Series[pd.Timestamp]:
 
 
 def refused_bars(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
-    """The view refused of a market, sessions first..last."""
-    found = view("refused")
-    statement = sa.select(found).where(found.c.market == market, found.c.session.between(first, last))
-    return frame(conn, statement.order_by(found.c.session, found.c.symbol, found.c.reason))
+    """Return the view refused of a market, sessions first..last."""
+    return frame(conn, refused(market, first, last))
 
 
-def refused_on(market: str, session: date) -> Statement:
-    """Bars of a session that failed a check."""
+def refused(market: str, first: date, last: date) -> Statement:
+    """Return the statement that selects a market's bars that failed a check, sessions first..last."""
     found = view("refused")
-    mine = (found.c.market == market, found.c.session == session)
-    return sa.select(found).where(*mine).order_by(found.c.symbol, found.c.reason)
+    mine = (found.c.market == market, found.c.session.between(first, last))
+    return sa.select(found).where(*mine).order_by(found.c.session, found.c.symbol, found.c.reason)
 
 
 def newest_prices(market: str, symbol: str, first: date | None, last: date | None) -> Statement:
-    """The newest version of a stock's bars, sessions first..last, the newest first."""
+    """Return the newest version of a stock's bars, sessions first..last, the newest first."""
     found = view("price_latest")
     mine = [found.c.market == market, found.c.symbol == symbol]
     mine += [] if first is None else [found.c.session >= first]
@@ -119,7 +117,7 @@ def _require_prices(bars: pd.DataFrame) -> None:
 
 
 def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_at: datetime) -> pd.DataFrame:
-    """The stored bars of each symbol from its first to its last new one; few spans differ."""
+    """Return the stored bars of each symbol from its first to its last new one; few spans differ."""
     spans = bars.groupby("symbol")["session"].agg(["min", "max"])
     parts = [
         prices(conn, market, same["min"].iloc[0], same["max"].iloc[0], known_at=known_at, symbols=same.index)
@@ -129,7 +127,7 @@ def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_
 
 
 def _restated(known_at: datetime | None) -> sa.Exists:
-    """Whether a later version of the bar was known."""
+    """Return whether a later version of the bar was known."""
     price, later = tables.price, tables.price.alias("later")
     restated = sa.exists().where(
         later.c.instrument_id == price.c.instrument_id,

@@ -30,7 +30,7 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
 
 
 def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Trained models, oldest first: the columns of run but its losses."""
+    """Return trained models, oldest first: the columns of run but its losses."""
     columns = [each for each in tables.run.c if each.name != "losses"]
     statement = sa.select(*columns).order_by(tables.run.c.created_at, tables.run.c.id)
     if market is not None:
@@ -39,7 +39,7 @@ def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
 
 
 def run(conn: Connection, run_id: str) -> dict[str, Any]:
-    """One trained model: every column of run. Raises StoreUsageError when there is none of that name."""
+    """Return one trained model: every column of run. Raises StoreUsageError when there is none of that name."""
     found = row(conn, sa.select(tables.run).where(tables.run.c.id == run_id))
     if found is None:
         raise StoreUsageError(f"no run {run_id!r} in the store: dtml runs lists them")
@@ -47,7 +47,7 @@ def run(conn: Connection, run_id: str) -> dict[str, Any]:
 
 
 def latest_run(conn: Connection, market: str, *, on_or_before: date | None = None) -> dict[str, Any] | None:
-    """The nightly model trained on the latest sessions, none after `on_or_before`; None when there is none."""
+    """Return the nightly model trained on the latest sessions, none after `on_or_before`; None when there is none."""
     model = tables.run
     statement = sa.select(model).where(model.c.market == market, model.c.kind == "nightly")
     if on_or_before is not None:
@@ -57,14 +57,14 @@ def latest_run(conn: Connection, market: str, *, on_or_before: date | None = Non
 
 
 def models(market: str | None = None) -> Statement:
-    """Trained models, of one market or of all, the newest first."""
+    """Return trained models, of one market or of all, the newest first."""
     found = view("model")
     statement = sa.select(found).order_by(found.c.created_at.desc(), found.c.run_id)
     return statement if market is None else statement.where(found.c.market == market)
 
 
 def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
-    """One trained model; None when there is none of that name."""
+    """Return one trained model; None when there is none of that name."""
     found = view("model")
     return row(conn, sa.select(found).where(found.c.run_id == run_id))
 
@@ -78,7 +78,7 @@ def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
 
 
 def predicted_span(conn: Connection, run_id: str) -> tuple[date, date] | None:
-    """The first and the last session that a model predicted; None when it predicted none."""
+    """Return the first and the last session that a model predicted; None when it predicted none."""
     made = view("prediction_history").c
     mine = sa.select(made.target).where(made.run_id == run_id)
     first = conn.execute(mine.order_by(made.target).limit(1)).scalar()

@@ -22,7 +22,7 @@ def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_a
 
 
 def scores(conn: Connection, market: str, *, last: date | None = None, span: str | None = None) -> pd.DataFrame:
-    """Scores of a market up to target `last`: the columns of score; `span` keeps 'night' or 'running' alone."""
+    """Return scores of a market up to target `last`: the columns of score; `span` keeps 'night' or 'running' alone."""
     table = tables.score
     statement = sa.select(table).where(table.c.market == market)
     if last is not None:
@@ -44,7 +44,7 @@ def running_scores(conn: Connection, market: str, *, targets: int = 1, last: dat
 
 
 def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
-    """Scores of every stock-day at the last session scored: the columns of daily_score, a row a predictor."""
+    """Return scores of every stock-day at the last session scored: the columns of daily_score, a row a predictor."""
     found = view("daily_score")
     mine = sa.select(found).where(found.c.market == market, found.c.protocol == "all")
     last = conn.execute(mine.with_only_columns(found.c.target).order_by(found.c.target.desc()).limit(1)).scalar()
@@ -52,7 +52,7 @@ def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
 
 
 def daily_scores(market: str, last: date | None = None) -> Statement:
-    """Scores of each night up to an as_of, and running ones, the newest first."""
+    """Return scores of each night up to an as_of, and running ones, the newest first."""
     found = view("daily_score")
     statement = sa.select(found).where(found.c.market == market)
     if last is not None:
@@ -61,7 +61,7 @@ def daily_scores(market: str, last: date | None = None) -> Statement:
 
 
 def symbol_scores(market: str, symbol: str) -> Statement:
-    """The scores of a stock over all its predictions, a row for each purpose of the models."""
+    """Return the scores of a stock over all its predictions, a row for each purpose of the models."""
     found = view("symbol_score")
     mine = (found.c.market == market, found.c.symbol == symbol)
     return sa.select(found).where(*mine).order_by(found.c.kind)

@@ -121,7 +121,7 @@ def give_back(conn: Connection, worker: str) -> int:
 
 
 def queue_counts(conn: Connection) -> pd.DataFrame:
-    """How many texts each model has of each status: model, status, n."""
+    """Return how many texts each model has of each status: model, status, n."""
     key = (text.c.model, text.c.status)
     return frame(conn, sa.select(*key, sa.func.count().label("n")).group_by(*key).order_by(*key))
 
@@ -151,7 +151,7 @@ def _end_leases(conn: Connection, models: Collection[str] | None, now: datetime)
 
 
 def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:
-    """The model whose turn it is: each one's first text is found in the index, however many wait behind it."""
+    """Return the model whose turn it is: each one's first text is found in the index, however many wait behind it."""
     first = sa.select(text.c.priority, text.c.id).where(text.c.status == "queued").order_by(*_turn()).limit(1)
     heads = (
         (name, conn.execute(first.where(text.c.model == name)).first())
@@ -162,7 +162,7 @@ def _first_model(conn: Connection, models: Collection[str] | None) -> str | None
 
 
 def _waiting(conn: Connection) -> list[str]:
-    """The models that have queued texts; each is found in the index after the one before."""
+    """Return the models that have queued texts; each is found in the index after the one before."""
     least = sa.select(sa.func.min(text.c.model)).where(text.c.status == "queued")
     found = [conn.execute(least).scalar_one()]
     while found[-1] is not None and found[-1] not in found[:-1]:  # a name that is no text is not found by itself

@@ -56,7 +56,7 @@ def save_score(conn: Connection, score: Mapping[str, object]) -> int:
 
 
 def scores(conn: Connection) -> pd.DataFrame:
-    """Scores by model and moment: the columns of translation_score but search_text."""
+    """Return scores by model and moment: the columns of translation_score but search_text."""
     table = tables.translation_score
     columns = (each for each in table.c if each.name != "search_text")
     return frame(conn, sa.select(*columns).order_by(table.c.model, table.c.scored_at, table.c.id))

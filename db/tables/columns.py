@@ -32,7 +32,7 @@ class UtcTimestamp(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """The moment in UTC; naive for SQLite, which keeps no zone."""
+        """Return the moment in UTC; naive for SQLite, which keeps no zone."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -41,7 +41,7 @@ class UtcTimestamp(TypeDecorator[datetime]):
         return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """The moment, aware, in UTC."""
+        """Return the moment, aware, in UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

@@ -129,7 +129,7 @@ def market_table(conn: Connection, table: str, market: str, as_of: date | None, 
         "calls": predictions.session_calls(market, run_id, target),
         "nights": nights.night_log(market, night["as_of"]),
         "scores": stored_scores.daily_scores(market, target),
-        "refused": stored_prices.refused_on(market, night["as_of"]),
+        "refused": stored_prices.refused(market, night["as_of"], night["as_of"]),
         "gaps": gaps_of(night),
     }
     return _named(tables, table)

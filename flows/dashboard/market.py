@@ -121,7 +121,7 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
         "skill": skill_of(_at_last(every)),
         "charts": {figure: running_chart(every, figure) for figure in FIGURES},
         "gaps": records(gaps_of(night)),
-        "refused": records(head(conn, prices.refused_on(market, night["as_of"]), STOCKS)),
+        "refused": records(head(conn, prices.refused(market, night["as_of"], night["as_of"]), STOCKS)),
         "nights": night_rows(conn, market, night["as_of"], every),
         "stocks": [row["symbol"] for row in records(calls)],
     }
@@ -146,7 +146,7 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
 
     Raises NotThereError, which names the nights around it, for a day that none saw last.
     """
-    night = nights.logged_night(conn, market, as_of)
+    night = nights.night(conn, market, as_of)
     if night is None and as_of is not None:
         around = [str(day) for day in nights.neighbours(conn, market, as_of) if day is not None]
         near = f": the nearest are of {' and '.join(around)}" if around else ": it has none"

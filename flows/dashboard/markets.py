@@ -24,7 +24,7 @@ def market_rows(conn: Connection, today: date) -> pd.DataFrame:
     counted = predictions.newest_call_counts(conn)
     rows = []
     for market in markets.all_markets(conn):
-        night = nights.logged_night(conn, market)
+        night = nights.night(conn, market)
         run = runs.latest_model(conn, market)
         said = {name: None if night is None else night[name] for name in ("as_of", "target", "status")}
         said["days_since"] = None if night is None else (today - night["as_of"]).days

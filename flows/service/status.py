@@ -122,7 +122,7 @@ def named_markets(engine: Engine, names: Sequence[str], files: Sequence[Path]) -
 def standing_of(engine: Engine, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY) -> Standing:
     """Return how one market stands; `market` is None for one whose file was not named."""
     with reading(engine) as conn:
-        last, complete = (nights.last_night(conn, name, complete=whole) for whole in (False, True))
+        last, complete = (nights.night(conn, name, complete=whole) for whole in (False, True))
         run = runs.latest_run(conn, name)
         scores = stored_scores.running_scores(conn, name)
         unsent = waiting_alerts(conn, now, name)
