@@ -79,7 +79,7 @@ def upsert(conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = (
 
 
 def upsert_frame(conn: Connection, table: Table, frame: pd.DataFrame, *, stamps: Collection[str] = ()) -> int:
-    """Upsert as `upsert` does, by the primary key, for very many rows: from a temporary table, in two statements at most."""
+    """Upsert very many rows by the primary key: from a temporary table, in two statements at most."""
     names, keys = [str(name) for name in frame], _key(table, ())
     columns = (Column(name, table.c[name].type) for name in names)
     staged = Table(f"staged_{table.name}", MetaData(), *columns, prefixes=["temporary"])
