@@ -8,6 +8,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from house_measures import (
+    cycles,
+    function_lines,
+    imports,
+    modules,
+    strangers,
+    ways_to_the_equations,
+)
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("flows", "dtml", "translation", "db", "tests", "benchmarks")
@@ -15,6 +23,7 @@ FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
 OPENS = re.compile(r"^(reading|transaction)\(|\.(connect|begin)\(")
 
 
+@pytest.mark.slow
 def test_imports_keep_to_the_floors() -> None:
     program = Path(sys.executable).with_name("lint-imports")
     kept = subprocess.run([program], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -23,11 +32,24 @@ def test_imports_keep_to_the_floors() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_no_file_is_over_500_lines_and_no_function_over_60(file: Path) -> None:
-    text = file.read_text(encoding="utf-8")
-    assert text.count("\n") <= 500
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "migrations" not in file.parts:
-            assert (node.end_lineno or 0) - node.lineno < 60, node.name
+    assert file.read_text(encoding="utf-8").count("\n") <= 500
+    if "migrations" not in file.parts:
+        assert [name for name, lines in function_lines(file).items() if lines >= 60] == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert cycles(imports(modules(), at_once=True)) == []
+
+
+def test_few_modules_lie_with_strangers() -> None:
+    found = modules()
+    assert len(alone := strangers(imports(found), found)) <= 20, alone
+
+
+def test_the_equations_are_at_most_five_imports_from_the_command() -> None:
+    found = modules()
+    for way in ways_to_the_equations(imports(found), found).values():
+        assert len(way) - 1 <= 5, way
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
