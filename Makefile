@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check coverage mutation bench results clean
+.PHONY: run test quick check coverage mutation bench results clean
 
 run: .venv/.ok
 	$(BIN)/dtml nightly simulated --nights 6
 
 test: .venv/.ok
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+# The laws that need no server and no process of their own, on SQLite alone: tests/quick_tests.py chooses them.
+quick: .venv/.ok
+	$(BIN)/python -m pytest -n auto -m quick
 
 check: .venv/.ok
 	$(BIN)/ruff check .

@@ -21,6 +21,7 @@ from made_backtests import order  # noqa: F401 - a fixture that every test can a
 from made_commands import command  # noqa: F401 - as above
 from made_nights import archive, desk, folders  # noqa: F401 - fixtures that every test can ask for
 from prefect_server import prefect_server
+from quick_tests import is_quick, pytest_runtest_protocol  # noqa: F401 - pytest calls the hook
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from db.engine import open_engine, require_current, upgrade
@@ -55,9 +56,13 @@ def pytest_sessionfinish() -> None:
     logging.raiseExceptions = False  # a temporary server's farewell finds pytest's streams closed
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     names = [f"test_{name}" for name in LONG]
     items.sort(key=lambda item: names.index(item.path.stem) if item.path.stem in names else len(names))
+    for item in items:
+        if is_quick(item):
+            item.add_marker("quick")
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ from dtml.checkpoints import write_tensors
 from flows.settings import write_page
 from translation.atomic_files import write_folder_whole, write_whole
 
+pytestmark = pytest.mark.slow
+
 WRITERS: dict[str, Callable[[Path], object]] = {
     "report": lambda file: write_page(file, "half of a page" * 9),
     "checkpoint": lambda file: write_tensors(file, {"weights": torch.ones(99)}, {}, write_whole),

@@ -113,6 +113,7 @@ with transaction(engine) as conn:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_disk_that_takes_no_more_writes_is_said_to_have_failed(engine: Engine, store_url: str) -> None:
     """A limit of the process, which the file's own driver cannot tell from a broken disk."""

@@ -17,6 +17,8 @@ from db.engine import open_engine, require_current, transaction
 from db.errors import StoreUsageError
 from db.views import views as documented_views
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ("made_roles",)
 
 SECRET = "a 'quoted' s3cret"

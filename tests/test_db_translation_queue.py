@@ -206,6 +206,7 @@ def work(url: str, worker: str, start: Barrier, said: "Queue[tuple[str, list[int
     said.put((worker, [], 0))
 
 
+@pytest.mark.slow
 def test_eight_processes_translate_each_text_exactly_once(engine: Engine, store_url: str) -> None:
     ids = queued(engine, "a", TEXTS // 2) + queued(engine, "b", TEXTS // 2)
     spawn = multiprocessing.get_context("spawn")
@@ -233,6 +234,7 @@ def hold(url: str, said: "Queue[list[int]]") -> None:
     signal.pause()
 
 
+@pytest.mark.slow
 def test_the_texts_of_a_killed_worker_come_back_after_its_lease(engine: Engine, store_url: str) -> None:
     ids = queued(engine, count=5)
     spawn = multiprocessing.get_context("spawn")

@@ -10,8 +10,10 @@ from fault_runs import Bench, Work
 from fault_trials import Blow, Trials, shrunk
 from fault_works import WORKS
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="files are told by /proc")
-
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="files are told by /proc"),
+]
 
 SHARES = {  # of the faults at every point one in so many; `python -m benchmarks.faults` tries them all
     "night": 6,

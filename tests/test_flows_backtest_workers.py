@@ -17,6 +17,8 @@ from made_backtests import MARKET
 from db.connection.user_sql import select
 from db.engine import open_engine
 
+pytestmark = pytest.mark.slow
+
 Interference = Callable[[subprocess.Popen[str]], None]
 DTML = Path(sys.executable).with_name("dtml")
 SPAN = ("--from", "2024-03-04", "--to", "2024-03-25", "--retrain-every", "7")

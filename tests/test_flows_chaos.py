@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from chaos import FIRST, nights_from, run
 from chaos_draw import PROCESS, SOURCE, draw_plans
+
+pytestmark = pytest.mark.slow
 
 NIGHTS, SEED = 6, 9
 

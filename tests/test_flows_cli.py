@@ -21,6 +21,8 @@ from db.connection.locks import market_lock
 from db.engine import open_engine, reading
 from dtml.sources.simulated import SimulatedSource
 
+pytestmark = pytest.mark.slow
+
 DTML = Path(sys.executable).with_name("dtml")
 AS_OF = "2024-07-02"
 

@@ -18,6 +18,8 @@ from flows.dashboard.app import dashboard, link
 from flows.nightly.context import Desk
 from flows.nightly.night import run_night
 
+pytestmark = pytest.mark.slow
+
 PAGES = {
     "markets": "/",
     "market": link(["market", MARKET], {"as_of": DAYS[15].date(), "level": LEVEL}),

@@ -10,6 +10,8 @@ from made_dashboard import MARKET, fill
 from made_dashboard_process import ask, port_of, started
 from sqlalchemy import Engine
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_answers_and_ends_calmly(engine: Engine, store_url: str, number: signal.Signals) -> None:

@@ -23,6 +23,8 @@ from db.engine import transaction
 from db.rows import prices
 from flows.dashboard.app import DOWNLOADS, WAITING, dashboard
 
+pytestmark = pytest.mark.slow
+
 PRICES = f"/market/{MARKET}/stock/{STOCKS[0]}/prices.csv"
 SESSIONS = 20_000  # a table of more bytes than the sockets of a test hold
 HANG_UPS = 360

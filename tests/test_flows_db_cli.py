@@ -21,6 +21,8 @@ from sqlalchemy import Engine, make_url
 from db.engine import open_engine, reading, require_current, transaction
 from db.errors import StoreError
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ("made_db_commands",)
 
 DTML = Path(sys.executable).with_name("dtml")

@@ -20,6 +20,8 @@ from flows.failures import run_command
 from flows.service import prefect_server as server
 from flows.service.prefect_server import LOGIN, REMEDY, SERVER_LOGIN, Server, is_open, warning_of_open_server
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def deaf() -> Iterator[str]:

@@ -24,6 +24,8 @@ from flows.service.flows import MINUTE
 from flows.service.runner import Service
 from flows.service.schedules import DELAY, next_night, night_cron, schedules_of, skip_reason
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 

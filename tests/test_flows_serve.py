@@ -6,12 +6,15 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from made_service import BIN, PATIENCE_S, asked, cmdline, environ, needs_proc, nights, processes_of, serving, waited
 
 from dtml.markets import load_market
 from dtml.prices.sessions import last_closed_session
 from flows.service.prefect_server import LOGIN
 from flows.service.schedules import DELAY, Schedule, schedules_of, translation_schedule, watch_schedule
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 

@@ -19,6 +19,8 @@ from made_service import PATIENCE_S, Serving, answering, asked, cmdline, needs_p
 
 from flows.service.prefect_server import LOGIN
 
+pytestmark = pytest.mark.slow
+
 EVIL = "https://evil.example"
 SECRET = {"MY_CLOUD_SECRET": "planted", "DTML_READER_PASSWORD": "planted"}
 OF_RUNS = {"DTML_ALERT_WEBHOOK": "http://127.0.0.1:9/planted"}  # nothing to the server

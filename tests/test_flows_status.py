@@ -231,6 +231,7 @@ def test_a_store_that_is_not_there_is_not_made_by_asking(
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_telling_needs_neither_prefect_nor_torch() -> None:
     modules = "flows.service.alerts, flows.commands.status"
     code = f"import sys, {modules}; print(sorted({{'torch', 'prefect'}} & set(sys.modules)))"

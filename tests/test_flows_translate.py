@@ -18,6 +18,8 @@ from filelock import FileLock
 from made_commands import Command
 from made_recipe import PAIRS, SOURCES, TEST, ended, is_one_line, started, write_recipe
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ("made_translators",)
 LONG = " ".join(target for _, target in PAIRS[440:444])  # a name or two in the target language prove nothing
 WEIGHTS = "select checkpoint_hash from translation_model where name = 'tiny'"

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from made_browser import axe_source, browser, complaints
 from made_commands import Command
 from made_recipe import SOURCES
+
+pytestmark = pytest.mark.slow
 
 pytest_plugins = ("made_translators",)
 

@@ -15,6 +15,8 @@ from made_recipe import PAIRS, SOURCES, ended, is_one_line, started
 
 from flows.translating import files as translate_files
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ("made_translators",)
 TARGETS = [target for _, target in PAIRS[440:]]
 translated = translate_files.translate

@@ -28,6 +28,8 @@ from flows.translating import flow
 from flows.translating.flow import work_off
 from translation.decoding.beam_search import Search
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ("made_translators",)
 GREEDY, CPU = Search(beams=1, alpha=0.0), torch.device("cpu")
 PLAIN = "INSERT INTO translation_text (model, text) VALUES ('tiny', 'bano lume')"

@@ -18,6 +18,8 @@ from db.connection.user_sql import select
 from db.engine import open_engine, reading
 from dtml.prices.sessions import sessions_between
 
+pytestmark = pytest.mark.slow
+
 DTML = str(Path(sys.executable).with_name("dtml"))
 FIRST, SECOND, THIRD = date(2024, 3, 28), date(2024, 4, 1), date(2024, 4, 2)
 UNDER_WAY, HOLIDAY = date(2024, 4, 3), date(2024, 3, 29)  # a Good Friday between the first two

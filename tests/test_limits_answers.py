@@ -62,6 +62,7 @@ def asked_in_a_process(folder: Path, form: str, sql: str, memory: int = 2**31) -
     return said, int(peak)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["as_csv", "as_json"])
 def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -> None:
     _, one = asked_in_a_process(tmp_path, form, "select 1 as i, 'x' as said")
@@ -125,6 +126,7 @@ def test_rows_without_end_are_ended_by_time_and_none_is_printed(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_a_huge_value_takes_no_more_memory_than_an_answer_may(tmp_path: Path, store_url: str) -> None:
     if store_url.startswith("sqlite"):  # whose values are bounded too, but not how many a row has
         values = ", ".join(f"randomblob(15000000) as b{number}" for number in range(40))

@@ -11,6 +11,8 @@ from db.connection.locks import market_lock
 from db.engine import transaction
 from db.views import views as documented_views
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ("made_roles",)
 
 WRITES = [

@@ -218,6 +218,7 @@ def test_the_library_knows_every_calendar_a_market_may_name() -> None:
     assert {load_market(name).calendar for name in market_names()} <= CALENDARS
 
 
+@pytest.mark.slow
 def test_reading_a_market_imports_neither_pandas_nor_the_calendars() -> None:
     code = (
         "import sys; from dtml.markets import load_market; load_market('sp500');"

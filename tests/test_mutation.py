@@ -10,6 +10,8 @@ import pytest
 from benchmarks.mutants import mutants
 from benchmarks.mutation import EQUIVALENT, TRIALS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 LISTED = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
 TOY = '''"""A toy."""

@@ -18,6 +18,8 @@ from db import tables as schema
 from db.engine import location, open_engine
 from db.errors import StoreUsageError
 
+pytestmark = pytest.mark.slow
+
 DTML = Path(sys.executable).with_name("dtml")
 PARTS = ("zebr4cut", "mang0pit", "quil1ton")  # of the password, each of which would give some of it away
 PASSWORD = "{}/{}@{} %:".format(*PARTS)

@@ -245,6 +245,7 @@ def test_building_a_calendar_warns_of_nothing() -> None:
         assert is_session("XSTO", date(2024, 3, 8))
 
 
+@pytest.mark.slow
 def test_the_library_of_calendars_is_imported_only_when_asked() -> None:
     code = "import sys, dtml.prices.sessions; print('exchange_calendars' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,6 +18,8 @@ from dtml.prices.restatements import restated_symbols
 from dtml.sources import Fetched
 from dtml.sources.yahoo import YahooSource
 
+pytestmark = pytest.mark.slow
+
 SESSIONS = pd.bdate_range("2024-03-04", periods=13)  # the clocks change in between
 FIRST, LAST = date(2024, 3, 4), SESSIONS[-1].date()
 SYMBOLS = ("AAA", "BBB", "CCC", "DDD", "EEE", "FFF", "GGG", "HHH")

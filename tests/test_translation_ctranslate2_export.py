@@ -160,6 +160,7 @@ def test_ctranslate2_says_what_our_search_says(kind: str, beams: int, tmp_path: 
         assert log_probabilities(network, source, theirs).sum() > log_probabilities(network, source, mine).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_weights_of_8_bits_every_token_is_about_as_probable_and_the_file_is_smaller(
     kind: str, tmp_path: Path

@@ -43,6 +43,7 @@ def free_port() -> int:
         pytest.skip(f"no port on the loopback device: {error}")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
 def test_two_processes_learn_what_one_learns_of_both_their_batches(tmp_path: Path) -> None:
     root, script = Path(__file__).parents[1], tmp_path / "member.py"

@@ -94,6 +94,7 @@ def test_a_saved_vocabulary_gives_the_same_numbers(tokenizer: Tokenizer, tmp_pat
     assert [each.name for each in file.parent.iterdir()] == [file.name]
 
 
+@pytest.mark.slow
 def test_another_process_learns_the_same_vocabulary_and_says_nothing(tokenizer: Tokenizer) -> None:
     program = f"from translation.data.tokenizer import Tokenizer\nprint(Tokenizer.train({LINES!r}, 500).digest)"
     command = [sys.executable, "-c", program]

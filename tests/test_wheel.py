@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 ROOMS = ("flows", "dtml", "translation", "db")
 BUILD = "from setuptools import build_meta; print(build_meta.build_wheel('dist'), build_meta.build_sdist('dist'))"

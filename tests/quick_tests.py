@@ -1,0 +1,46 @@
+"""Which tests are quick: `make quick` runs them, and none of them starts a process or opens a socket.
+
+A test is quick unless it, or its file, is marked `slow`, or it asks for a server. A quick test that starts a process
+or opens a socket fails, also in `make test`: mark it, or its file by `pytestmark = pytest.mark.slow`.
+"""
+
+import sys
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+SERVERS = {"postgresql_server", "postgresql_admin", "prefect_api"}
+FORBIDDEN = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system", "socket.bind", "socket.connect"}
+running: list[str] = []
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether a test is none that is marked slow and asks for no server."""
+    asked = set(getattr(item, "fixturenames", ()))
+    given = getattr(item, "callspec", None)
+    on_postgresql = "store_url" in asked and given is not None and given.params.get("store_url") != "sqlite"
+    return not (item.get_closest_marker("slow") or asked & SERVERS or on_postgresql)
+
+
+def _refuse(event: str, _: tuple[Any, ...] = ()) -> None:
+    if running and event in FORBIDDEN:
+        raise AssertionError(f"{running[-1]} is quick, and no quick test does {event}: mark it slow")
+
+
+sys.addaudithook(_refuse)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Run a test, and if it is quick, let it and its fixtures start no process and open no socket."""
+    if not item.get_closest_marker("quick"):
+        return (yield)
+    running.append(item.nodeid)
+    try:
+        with patch.object(BaseProcess, "start", lambda _: _refuse("os.fork")):
+            return (yield)
+    finally:
+        running.pop()
