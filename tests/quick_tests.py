@@ -1,7 +1,8 @@
 """Which tests are quick: `make quick` runs them, and none of them starts a process or opens a socket.
 
-A test is quick unless it, or its file, is marked `slow`, or it asks for a server. A quick test that starts a process
-or opens a socket fails, also in `make test`: mark it, or its file by `pytestmark = pytest.mark.slow`.
+A test is quick unless it, or its file, is marked `slow`, or it asks for a server or for a market to run nights of.
+A quick test that starts a process or opens a socket fails, also in `make test`: mark it, or its file by
+`pytestmark = pytest.mark.slow`.
 """
 
 import sys
@@ -13,16 +14,17 @@ from unittest.mock import patch
 import pytest
 
 SERVERS = {"postgresql_server", "postgresql_admin", "prefect_api"}
+TRAINING = {"desk", "order"}  # what asks for a market to run nights or backtests of trains models
 FORBIDDEN = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system", "socket.bind", "socket.connect"}
 running: list[str] = []
 
 
 def is_quick(item: pytest.Item) -> bool:
-    """Whether a test is none that is marked slow and asks for no server."""
+    """Whether a test is not marked slow, asks for no server and trains no nights."""
     asked = set(getattr(item, "fixturenames", ()))
     given = getattr(item, "callspec", None)
     on_postgresql = "store_url" in asked and given is not None and given.params.get("store_url") != "sqlite"
-    return not (item.get_closest_marker("slow") or asked & SERVERS or on_postgresql)
+    return not (item.get_closest_marker("slow") or asked & (SERVERS | TRAINING) or on_postgresql)
 
 
 def _refuse(event: str, _: tuple[Any, ...] = ()) -> None:

@@ -49,6 +49,7 @@ def test_a_file_that_finds_no_room_leaves_the_one_before_as_it_was(
     assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 def test_what_a_killed_writer_left_is_gone_with_the_next_write(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -62,6 +63,7 @@ def test_what_a_killed_writer_left_is_gone_with_the_next_write(
     assert [file.name for file in tmp_path.iterdir()] == ["whole"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["checkpoint", "vocabulary"])
 def test_a_file_that_several_write_at_once_is_one_of_theirs(kind: str, tmp_path: Path) -> None:
     """Each of four processes writes it fifty times, and what it finds there then is whole."""
@@ -90,6 +92,7 @@ def test_a_file_that_several_write_at_once_is_one_of_theirs(kind: str, tmp_path:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["many", "one"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begins_new", [False, True])
 def test_a_folder_that_several_write_at_once_is_one_of_theirs(tmp_path: Path, begins_new: bool) -> None:
     """Each of four processes writes it thirty times, and none takes from another what it fills."""

@@ -216,6 +216,7 @@ def test_a_ratio_of_one_is_no_split_and_nothing_paid_is_no_dividend() -> None:
 BROKEN = st.sampled_from([np.nan, 0.0, -3.0, 1e6, 30.0])
 
 
+@pytest.mark.slow
 @given(
     cells=st.lists(st.tuples(st.integers(0, 103), st.sampled_from(BAR_COLUMNS[2:]), BROKEN), min_size=1, max_size=11),
     copies=st.lists(st.integers(0, 103), max_size=3),
@@ -236,6 +237,7 @@ def test_every_bar_is_either_accepted_unchanged_or_refused_once(
     assert not checked.accepted.duplicated(["symbol", "session"]).any()
 
 
+@pytest.mark.slow
 @given(order=st.permutations(range(26)))
 def test_the_order_of_the_bars_changes_no_verdict(order: list[int]) -> None:
     bars = spoilt("AAA", 5, adj_close=90.0, volume=0)

@@ -11,6 +11,7 @@ from dtml.prices.sessions import sessions_between
 pytestmark = needs_real_sets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_each_real_set_loses_exactly_these_bars(name: str) -> None:
     assert Counter(checked(name).refused["reason"]) == REFUSED[name]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from jaxtyping import Bool, Float, Int
 from sqlalchemy import text
@@ -131,6 +132,7 @@ def test_a_source_is_four_methods(desk: Desk) -> None:
     assert {symbol for symbol, _ in last} == {"ONE", "TWO", desk.market.index.symbol}
 
 
+@pytest.mark.slow
 def test_a_model_learns_what_there_is_to_learn() -> None:
     from made_windows import random_windows
 

@@ -40,6 +40,8 @@ from dtml.prices.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.windows import Windows
 
+pytestmark = pytest.mark.slow
+
 SIMULATED = SimulatedSource(market=SimulatedMarket(leaders=4, followers=2, start=date(2022, 1, 3)))
 LAST = date(2023, 4, 28)  # 332 sessions
 SNAPSHOT = History(

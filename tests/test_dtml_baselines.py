@@ -26,6 +26,7 @@ CONFIGS = {
 each_network = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 
 
+@pytest.mark.slow
 @each_network
 def test_a_network_finds_a_planted_pattern(config: NetworkConfig) -> None:
     network = drawn(config).train()

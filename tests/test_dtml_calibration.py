@@ -53,6 +53,7 @@ WORLDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model(world: str) -> None:
     """Stocks move together, and days have unlike numbers of stocks: each day weighs the same."""
@@ -86,6 +87,7 @@ def test_thresholds_rise_with_the_level_and_with_many_days_coverage_is_what_was_
     assert found["called"].iloc[-1] > 0.03
 
 
+@pytest.mark.slow
 def test_an_oracle_needs_no_correction() -> None:
     made = [calibrate(*oracle(seed, days=2003)) for seed in range(17)]
     assert np.mean([(one.slope, one.intercept) for one in made], axis=0) == pytest.approx((1, 0), abs=0.03)

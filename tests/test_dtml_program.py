@@ -37,6 +37,7 @@ def assert_parity(stacked: list[Fit], alone: list[Fit]) -> None:
             torch.testing.assert_close(value, other.best[name], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_member_of_a_stack_equals_the_member_alone_whatever_differs_beside_it() -> None:
     """Seeds, beta, lambda, learning rate, epochs and patience differ; dropout is on; more than 20 steps."""
     stacked = fit_members(TRAIN, VALIDATION, VARIED, device=CPU, stack=len(VARIED))
@@ -70,6 +71,7 @@ def test_a_program_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConfi
         assert epoch.loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_stacks_of_any_size_give_the_same_members() -> None:
     members = [Member(seed, MODEL, RECIPE) for seed in range(5)]
     for stack in (2, 3):
@@ -79,6 +81,7 @@ def test_stacks_of_any_size_give_the_same_members() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
@@ -94,6 +97,7 @@ def test_every_network_can_be_stacked(config: NetworkConfig) -> None:
     assert_parity(stacked, fit_members(TRAIN, VALIDATION, members, device=CPU))
 
 
+@pytest.mark.slow
 def test_networks_that_cannot_be_stacked_are_trained_one_by_one() -> None:
     members = [
         Member(0, MODEL, RECIPE),

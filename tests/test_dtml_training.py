@@ -55,6 +55,7 @@ def test_same_seed_same_weights_whatever_the_global_generator_does() -> None:
     assert not torch.equal(first.best["predict.weight"], fit(seed=1).best["predict.weight"])
 
 
+@pytest.mark.slow
 def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
     together = fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (0, 1, 2)], device=CPU, stack=1)
     threads = torch.get_num_threads()
@@ -103,6 +104,7 @@ def test_the_loss_counts_labelled_stock_days_alone() -> None:
     torch.testing.assert_close(cross_entropy(logits, rises, counted), expected)
 
 
+@pytest.mark.slow
 def test_the_penalty_shrinks_the_last_layer_and_no_other() -> None:
     free, held = fit(config=replace(RECIPE, penalty=0.0)), fit(config=replace(RECIPE, penalty=100.0))
     norms = [

@@ -27,6 +27,8 @@ from flows.nightly.context import Order, stored_bars
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 
+pytestmark = pytest.mark.slow
+
 
 def predictions(backtest: Backtest) -> pd.DataFrame:
     with reading(backtest.desk.engine) as conn:
