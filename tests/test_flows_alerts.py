@@ -22,6 +22,8 @@ from flows.nightly.night import NightRefusedError, run_night
 from flows.service import alerts as sending
 from flows.service.alerts import Alert, after_night, send_waiting, tell, watch_markets
 
+pytestmark = pytest.mark.slow
+
 MARKETS = {"simulated": load_market("simulated")}
 NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
 LATE = datetime(2024, 7, 3, 4, tzinfo=UTC)
@@ -70,6 +72,7 @@ def test_a_refused_night_is_told_once_and_a_complete_one_is_not(desk: Desk, hook
     assert len(hook.taken) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [500, 404, 302])
 def test_what_a_webhook_does_not_take_is_kept_and_sent_with_the_next_alert(
     engine: Engine, hook: Webhook, answer: int, caplog: pytest.LogCaptureFixture
@@ -86,6 +89,7 @@ def test_what_a_webhook_does_not_take_is_kept_and_sent_with_the_next_alert(
     assert len(hook.taken) == 2
 
 
+@pytest.mark.slow
 def test_a_webhook_that_hangs_is_given_up(
     engine: Engine, hook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -99,6 +103,7 @@ def test_a_webhook_that_hangs_is_given_up(
     assert [sent for *_, sent in kept(engine)] == [False] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "url",
     [
@@ -124,6 +129,7 @@ def test_no_complaint_shows_the_url_of_a_webhook(
     assert kept(engine) == [("2024-07-01", "refused", False)]
 
 
+@pytest.mark.slow
 def test_what_nobody_took_in_a_week_is_no_news(engine: Engine, hook: Webhook) -> None:
     with transaction(engine) as conn:
         old = datetime.now(UTC) - timedelta(days=8)
@@ -188,6 +194,7 @@ TOUCHING = APART | {"index_reversal": (0.06, 0.009, 0.1)}
 TOO_FEW = {name: (each[0], float("nan"), float("nan")) for name, each in APART.items()}
 
 
+@pytest.mark.slow
 def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(engine: Engine, hook: Webhook) -> None:
     days = [date(2024, 7, day) for day in (1, 2, 3, 5, 8, 9)]
     for day, mcc in zip(days, (TOO_FEW, TOUCHING, APART, APART, TOUCHING, APART), strict=True):

@@ -30,6 +30,8 @@ from sqlalchemy import event, text
 from db import tables as schema
 from flows.dashboard.app import link
 
+pytestmark = pytest.mark.slow
+
 NIGHT, TARGET = (DAYS[day].date() for day in (15, 16))  # complete, of the first run
 REFUSED = DAYS[NIGHTS].date()
 
@@ -77,6 +79,7 @@ def rows_of(answer: Answer) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(answer.body)))
 
 
+@pytest.mark.slow
 def test_every_link_leads_somewhere(visit: Visit) -> None:
     assert {where: found.status for where, found in visit.answers.items() if found.status != 200} == {}
     for market in (MARKET, EVIL, BARE):

@@ -34,6 +34,8 @@ from flows.dashboard.stock import MARKS, marks, price_chart, span_scores
 from flows.nightly.context import Desk
 from flows.nightly.night import run_night
 
+pytestmark = pytest.mark.slow
+
 NIGHT = DAYS[15].date()  # of the first run
 
 
@@ -48,6 +50,7 @@ def calls_of(site: Site, symbol: str) -> pd.DataFrame:
         return head(conn, predictions.stock_calls(MARKET, symbol, "nightly", None, None), 1000)
 
 
+@pytest.mark.slow
 def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> None:
     today = DAYS[NIGHTS].date() + timedelta(days=3)
     with reading(site.engine) as conn:

@@ -19,6 +19,8 @@ from sqlalchemy import Engine, create_engine, text
 
 from flows.dashboard.app import HEADERS, dashboard
 
+pytestmark = pytest.mark.slow
+
 UNKNOWN = {
     "/nowhere": "Not Found",
     "/market/nowhere": "no market 'nowhere' in the store: it has",
@@ -49,6 +51,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", [*UNKNOWN, *MISTAKES])
 def test_what_is_not_there_and_what_is_mistaken_is_said_in_a_line(site: Site, address: str) -> None:
     answer = site.get(address)
@@ -101,6 +104,7 @@ def test_the_pages_cannot_write(site: Site, write: str) -> None:
         conn.execute(text(write))
 
 
+@pytest.mark.slow
 def test_an_empty_store_says_what_to_run(reader: Engine) -> None:
     with served(dashboard(reader), reader) as site:
         answer = site.get("/")
@@ -109,6 +113,7 @@ def test_an_empty_store_says_what_to_run(reader: Engine) -> None:
         assert site.get("/compare").status == 200
 
 
+@pytest.mark.slow
 def test_a_store_that_breaks_is_said_in_a_line(
     engine: Engine, reader: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -126,6 +131,7 @@ def test_a_store_that_breaks_is_said_in_a_line(
     ]
 
 
+@pytest.mark.slow
 def test_no_password_comes_out(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("psycopg")
     gone = create_engine("postgresql+psycopg://quant:zebr4cut@127.0.0.1:9/x")

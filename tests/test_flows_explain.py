@@ -71,6 +71,7 @@ def of_market(correlation: float, sessions: int) -> tuple[Experiment, History]:
     return vary(own, {"hidden": 16, "heads": 2}), history.cut(stocks=50, sessions=sessions, seed=0)
 
 
+@pytest.mark.slow
 def test_importance_finds_the_true_leaders_after_a_short_training() -> None:
     experiment, history = of_market(correlation=0.9, sessions=600)
     pipeline = Pipeline(shortened(vary(experiment, {"hidden": 32}), 8))
@@ -89,6 +90,7 @@ def test_importance_finds_the_true_leaders_after_a_short_training() -> None:
     assert share_found(matrix, drivers, 1) == 1
 
 
+@pytest.mark.slow
 def test_the_same_seeds_find_the_same_and_others_something_else() -> None:
     experiment, history = of_market(correlation=0.6, sessions=200)
     experiment = vary(experiment, {"validation_sessions": 30})

@@ -45,6 +45,7 @@ def jobs(engine: Engine) -> list[dict[str, Any]]:
         return [dict(each) for each in found]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("value", NO_TEXT.values(), ids=NO_TEXT)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from house_measures import (
     cycles,
+    folder_sizes,
     function_lines,
     imports,
     modules,
@@ -39,6 +40,10 @@ def test_no_file_is_over_500_lines_and_no_function_over_60(file: Path) -> None:
 
 def test_no_modules_import_each_other() -> None:
     assert cycles(imports(modules(), at_once=True)) == []
+
+
+def test_a_folder_has_at_most_15_modules() -> None:
+    assert {folder: count for folder, count in folder_sizes(modules()).items() if count > 15} == {}
 
 
 def test_few_modules_lie_with_strangers() -> None:

@@ -26,6 +26,7 @@ from dtml.prices.sessions import (
 NEW_YORK = ZoneInfo("America/New_York")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("calendar", "counts"),
     [

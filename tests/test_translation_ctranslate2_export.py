@@ -128,6 +128,7 @@ def log_probabilities(network: Transformer, source: list[int], target: list[int]
     return network.logits(decoded)[0].log_softmax(dim=-1)[torch.arange(len(target) + 1), [*target, 3]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is not installed")

@@ -27,6 +27,7 @@ def fit(recipe: Recipe, folder: Path, callbacks: TrainingCallbacks | None = None
     )
 
 
+@pytest.mark.slow
 def test_a_training_leaves_a_model_and_called_again_the_same(tmp_path: Path) -> None:
     checks: list[Check] = []
     words: list[str] = []

@@ -25,6 +25,7 @@ def model() -> Model:
     return model_of(network, "transformer", NETWORK | {"source_vocabulary": size, "target_vocabulary": size})
 
 
+@pytest.mark.slow
 def test_texts_keep_their_order_and_are_translated_alone(model: Model) -> None:
     texts = [*TEXTS, "", TEXTS[0], "  ", TEXTS[1]]
     for how in (GREEDY, Search(beams=3)):
