@@ -52,7 +52,7 @@ def become_next(monkeypatch: pytest.MonkeyPatch, folder: Path, changes: str = CH
     script = SCRIPT.format(revision=NEXT, before=REVISION, changes=changes.strip())
     (scripts / "versions" / f"{NEXT}.py").write_text(script, encoding="utf-8")
     monkeypatch.setattr(migrations, "FOLDER", scripts)
-    for module in ("db.engine", "db.migrations", "db.admin.checks", "flows.backups"):
+    for module in ("flows.backups", "db.admin.checks", "db.engine", "db.migrations"):  # who imports it comes first
         monkeypatch.setattr(f"{module}.REVISION", NEXT)
 
 
