@@ -9,9 +9,6 @@ import typer
 from dtml.markets.definition import SourceName, Universe
 
 DAY = ["%Y-%m-%d"]
-DELAY_MINUTES = (
-    150  # from the usual close of an exchange to its night; here, as flows/service/schedules.py waits for pandas
-)
 
 
 def known_markets(incomplete: str) -> list[str]:

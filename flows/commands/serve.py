@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from flows.commands.options import (
-    DELAY_MINUTES,
     DeviceOption,
     Epochs,
     IndexOption,
@@ -16,6 +15,7 @@ from flows.commands.options import (
     UniverseOption,
     order_of,
 )
+from flows.service.schedules import DELAY_MINUTES
 
 commands = typer.Typer()
 

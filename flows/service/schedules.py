@@ -6,9 +6,8 @@ from typing import Literal
 
 from dtml.markets import Market
 from dtml.prices.sessions import is_session, last_closed_session, next_session, session_close, usual_week
-from flows.commands.options import DELAY_MINUTES
 
-# From the usual close to the night: by then the source has the day's bars.
+DELAY_MINUTES = 150  # from the usual close to the night: by then the source has the day's bars
 DELAY = timedelta(minutes=DELAY_MINUTES)
 TRAINING = "0 6 * * 6"  # Saturday morning, after a whole week of sessions
 REFETCH = "0 4 1 * *"  # once a month, to find restatements older than a night looks for
