@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.shared_data import SHARED
-from dtml.published import ACL18, PaperSet, shortened
+from dtml.published import ACL18, PublishedSet, shortened
 from flows.benchmark.results import run_benchmark
-from flows.benchmark.train import Study
+from flows.benchmark.train import PublishedExperiment
 from flows.commands.studies import print_benchmark
-from flows.nightly.context import Order, choose_as_of, open_desk
+from flows.nightly.context import RunRequest, choose_as_of, open_context
 from flows.nightly.fetch import fetch_bars
 from flows.settings import prepare_torch
 
 SEEDS, EPOCHS = (0, 1, 2, 3), 60
 
 
-def controls() -> PaperSet:
+def controls() -> PublishedSet:
     """The published recipe and what it becomes when one thing is changed."""
     recipe = ACL18.recipes["dtml"]
     training, model = recipe.training, recipe.model
@@ -41,12 +41,12 @@ def main() -> None:
     prepare_torch()
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"DTML_DATA": folder, "DTML_REPORTS": folder, "DTML_DATABASE_URL": f"sqlite:///{folder}/s.sqlite"}
-        order = Order(
+        order = RunRequest(
             "acl18", prices=Path(SHARED / "prices" / "acl18.parquet"), index=SHARED / "index" / "GSPC.parquet"
         )
-        desk = open_desk(order)
-        fetch_bars(desk, choose_as_of(desk, None))
-        found = run_benchmark(Study(desk, controls(), SEEDS))
+        context = open_context(order)
+        fetch_bars(context, choose_as_of(context, None))
+        found = run_benchmark(PublishedExperiment(context, controls(), SEEDS))
         print_benchmark(found.row, found.scores)
 
 

@@ -14,7 +14,7 @@ from db.engine import location
 from dtml.prices.sessions import sessions_up_to
 from flows.backtest.folds import Plan, jobs_of, one_by_one, open_backtest
 from flows.backtest.results import run_backtest
-from flows.nightly.context import Order, open_desk
+from flows.nightly.context import RunRequest, open_context
 from flows.nightly.fetch import fetch_bars
 from flows.settings import prepare_torch
 
@@ -29,14 +29,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"DTML_DATA": folder, "DTML_REPORTS": folder, "DTML_DATABASE_URL": f"sqlite:///{folder}/s.sqlite"}
         files = {"prices": SHARED / "prices" / "kdd17.parquet", "index": SHARED / "index" / "GSPC.parquet"}
-        order = Order("kdd17", **files, overrides=OVERRIDES, device="cpu")
-        desk = open_desk(order)
+        run_request = RunRequest("kdd17", **files, overrides=OVERRIDES, device="cpu")
+        context = open_context(run_request)
         for day in (_first(8), date(2016, 12, 30)):
-            fetch_bars(desk, day)
-        print(f"store {location(desk.engine)}, {len(desk.market.symbols)} stocks, {EVERY} sessions a fold")
+            fetch_bars(context, day)
+        print(f"store {location(context.engine)}, {len(context.market.symbols)} stocks, {EVERY} sessions a fold")
         took = {}
         for folds in (1, 4, 8):
-            seconds, training = _timed(order, folds)
+            seconds, training = _timed(run_request, folds)
             took[folds] = seconds
             print(f"{folds} folds: {seconds:.1f} s, {seconds - training:.1f} s of it to store, score and publish")
         print(f"twice the history takes {took[8] / took[4]:.2f} times the time")
@@ -46,9 +46,9 @@ def _first(folds: int) -> date:
     return sessions_up_to("XNYS", LAST, folds * EVERY)[0].date()
 
 
-def _timed(order: Order, folds: int) -> tuple[float, float]:
+def _timed(run_request: RunRequest, folds: int) -> tuple[float, float]:
     """Seconds of the whole, and of the folds alone; a setting that matters to nothing keeps runs apart."""
-    own = replace(order, overrides={**OVERRIDES, "patience": 100 + folds})
+    own = replace(run_request, overrides={**OVERRIDES, "patience": 100 + folds})
     backtest = open_backtest(own, Plan(_first(folds), LAST, EVERY))
     begun = time.perf_counter()
     for _ in one_by_one(jobs_of(backtest)):

@@ -20,7 +20,7 @@ from db.connection.user_sql import select
 from db.engine import open_engine, reading
 from flows.backtest.folds import Plan, open_backtest
 from flows.backtest.results import run_backtest
-from flows.nightly.context import Order, open_desk
+from flows.nightly.context import RunRequest, open_context
 from flows.nightly.fetch import fetch_bars
 
 MARKET = """
@@ -45,7 +45,7 @@ PLAN = Plan(date(2023, 1, 3), date(2023, 6, 30), retrain_every=21)
 TABLES = {  # every row that a backtest writes, but for when and how long
     "run": "select id, config, seeds, checkpoint_hash, losses, train_first, train_last from run order by id",
     "prediction": "select run_id, target, instrument_id, as_of, probability, spread from prediction order by 1, 2, 3",
-    "outcome": "select instrument_id, session, move, rise, label from outcome order by 1, 2",
+    "outcome": "select instrument_id, session, realised_return, rise, label from outcome order by 1, 2",
     "fold": "select number, run_id, as_of, first, last, predictions, refused from backtest_fold order by 1",
     "score": "select * from backtest_score order by slice, value, protocol, predictor",
     "return": "select * from backtest_return order by portfolio, session",
@@ -75,8 +75,8 @@ def main() -> None:
         print(f"killed {died} times in {len(homes) - 1} backtests, resumed each time: the rows are the same")
 
 
-def _order() -> Order:
-    return Order("small", market_file=Path("small.toml"), source="simulated", device="cpu")
+def _order() -> RunRequest:
+    return RunRequest("small", market_file=Path("small.toml"), source="simulated", device="cpu")
 
 
 def _prepare(home: Path) -> Path:
@@ -84,10 +84,10 @@ def _prepare(home: Path) -> Path:
     home.mkdir()
     (home / "small.toml").write_text(MARKET)
     os.chdir(home)
-    desk = open_desk(_order())
+    context = open_context(_order())
     moment = pd.Timestamp("2023-12-29", tz="UTC").to_pydatetime()
     for day in (date(2023, 1, 2), date(2023, 9, 29)):
-        fetch_bars(desk, day, known_at=moment)
+        fetch_bars(context, day, known_at=moment)
     return home
 
 

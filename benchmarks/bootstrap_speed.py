@@ -18,8 +18,8 @@ def made_counts(generator: np.random.Generator) -> Int[ndarray, "days models 4"]
     rises = generator.binomial(STOCKS, np.clip(0.5 + 0.2 * generator.standard_normal((DAYS, 1)), 0, 1))
     rises = np.broadcast_to(rises, (DAYS, MODELS))
     chance = np.where(generator.random((DAYS, MODELS)) < 0.5, 0.9, 0.1)
-    called, falsely = generator.binomial(rises, chance), generator.binomial(STOCKS - rises, chance)
-    return np.stack([called, falsely, rises - called, STOCKS - rises - falsely], axis=-1)
+    direction, falsely = generator.binomial(rises, chance), generator.binomial(STOCKS - rises, chance)
+    return np.stack([direction, falsely, rises - direction, STOCKS - rises - falsely], axis=-1)
 
 
 def looped(counts: Int[ndarray, "days 4"], generator: np.random.Generator) -> Float[ndarray, "resamples 2"]:

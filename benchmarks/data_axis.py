@@ -94,8 +94,8 @@ def reach(experiment: Experiment, seeds: tuple[int, ...] = SEEDS) -> Reached:
     counted = test.labelled("all").clone()
     counted[:, : len(market.leader_symbols)] = False
 
-    def accuracy(called: Bool[Tensor, "days stocks"]) -> float:
-        return float((called == test.rises())[counted].double().mean())
+    def accuracy(direction: Bool[Tensor, "days stocks"]) -> float:
+        return float((direction == test.rises())[counted].double().mean())
 
     return Reached(
         members=[accuracy(chance > 0.5) for chance in chances],

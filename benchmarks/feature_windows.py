@@ -30,7 +30,7 @@ def build(bars: pd.DataFrame) -> Windows:
         sessions=sessions_between("XNYS", date(2016, 1, 4), date(2023, 1, 3)),
         symbols=symbols,
         index_symbol="^GSPC",
-        config=WindowConfig(window=15, returns="close", max_move=0.35),
+        config=WindowConfig(window=15, returns="close", max_return=0.35),
     )
 
 

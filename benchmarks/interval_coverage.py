@@ -47,9 +47,9 @@ class Caller:
         """The confusion counts of its calls, in the order of `dtml.evaluation.metrics`."""
         view = self._view(rises.shape, generator)
         chance = np.where(view, self.following, 1 - self.following)
-        called = generator.binomial(rises, chance)
+        direction = generator.binomial(rises, chance)
         falsely = generator.binomial(STOCKS - rises, chance)
-        return np.stack([called, falsely, rises - called, STOCKS - rises - falsely], axis=-1)
+        return np.stack([direction, falsely, rises - direction, STOCKS - rises - falsely], axis=-1)
 
     def _view(self, shape: tuple[int, ...], generator: np.random.Generator) -> Bool[ndarray, "days markets"]:
         if self.change is None:

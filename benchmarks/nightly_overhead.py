@@ -40,7 +40,7 @@ def night_command(as_of: str) -> list[str]:
     prices, index = SHARED / "prices" / "sp500.parquet", SHARED / "index" / "GSPC.parquet"
     program = str(Path(sys.executable).with_name("dtml"))
     files = ["--source", "files", "--prices", str(prices), "--index", str(index), "--universe", "source"]
-    return [program, "nightly", "sp500", *files, "--as-of", as_of, "--epochs", "1", "--members", "1"]
+    return [program, "nightly", "sp500", *files, "--as-of", as_of, "--epochs", "1", "--seeds", "1"]
 
 
 def main() -> None:

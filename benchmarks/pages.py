@@ -26,7 +26,7 @@ from dtml.markets import load_market
 from dtml.prices.sessions import sessions_up_to
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.dashboard.app import dashboard
-from flows.nightly.context import Desk
+from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.nightly.report import publish_night
 
@@ -34,7 +34,7 @@ REPEATS = 20
 REPORTS = 5
 LEADERS, FOLLOWERS = 100, 4  # 500 stocks
 NIGHTS = 4
-QUICK = {"members": 3, "epochs": 1, "first_kept_epoch": 1, "train_sessions": 130, "validation_sessions": 63}
+QUICK = {"seeds": 3, "epochs": 1, "first_kept_epoch": 1, "train_sessions": 130, "validation_sessions": 63}
 
 
 def time_pages(url: str, history: TenYears) -> pd.DataFrame:
@@ -88,31 +88,33 @@ def main() -> None:
     """Print how long a report of 500 stocks takes, and its size."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"DTML_DATA": folder, "DTML_REPORTS": folder}
-        desk = _desk(Path(folder))
-        days = [day.date() for day in sessions_up_to(desk.market.calendar, pd.Timestamp("2024-07-01").date(), NIGHTS)]
+        context = _context(Path(folder))
+        days = [
+            day.date() for day in sessions_up_to(context.market.calendar, pd.Timestamp("2024-07-01").date(), NIGHTS)
+        ]
         for day in days:
-            run_night(desk, day)
+            run_night(context, day)
         times = []
         for _ in range(REPORTS):
             began = time.perf_counter()
-            page = publish_night(desk, days[-1])
+            page = publish_night(context, days[-1])
             times.append(time.perf_counter() - began)
         size = page.stat().st_size / 1e6
-    stocks = len(desk.market.symbols)
+    stocks = len(context.market.symbols)
     print(
         f"a night's report of {stocks} stocks: {statistics.median(times):.2f} s, {size:.2f} MB (first {times[0]:.2f} s)"
     )
 
 
-def _desk(folder: Path) -> Desk:
+def _context(folder: Path) -> MarketContext:
     source = SimulatedSource(
         market=SimulatedMarket(leaders=LEADERS, followers=FOLLOWERS, start=pd.Timestamp("2023-01-03").date())
     )
     engine = open_engine(f"sqlite:///{folder}/store.sqlite")
     prepare(engine)
     market = load_market("simulated").with_symbols(sorted(source.market.symbols))
-    experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_move=0.35), QUICK)
-    return Desk(replace(market, source="simulated"), source, engine, experiment, "cpu", None)
+    experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), QUICK)
+    return MarketContext(replace(market, source="simulated"), source, engine, experiment, "cpu", None)
 
 
 if __name__ == "__main__":

@@ -163,10 +163,10 @@ def _write_evidence(
     nights = pd.DataFrame({"run_id": run_id, "target": targets})
     bins = nights.merge(pd.DataFrame({"bin": range(40, 60)}), how="cross")
     calibration.save_bins(conn, bins.assign(n=20, probability_sum=bins["bin"] / 5, rises=10))
-    counts = {"n": 400, "covered": 352, "called": 100, "right_calls": 52}
+    counts = {"n": 400, "covered": 352, "predicted": 100, "decided_correct": 52}
     calibration.save_band_counts(conn, nights.merge(levels, how="cross").assign(**counts))
     rules = dict.fromkeys(NAIVE_RULES, True)
-    stored_predictions.save_rule_calls(conn, market, pd.DataFrame({"as_of": seen, "target": targets} | rules))
+    stored_predictions.save_rule_directions(conn, market, pd.DataFrame({"as_of": seen, "target": targets} | rules))
 
 
 def _write_looks(conn: Connection, grid: pd.DataFrame, run_id: str) -> None:
@@ -179,10 +179,10 @@ def _write_looks(conn: Connection, grid: pd.DataFrame, run_id: str) -> None:
 
 
 def _write_outcomes(conn: Connection, grid: pd.DataFrame) -> None:
-    moves = NOISE.normal(0, 0.015, len(grid))
+    returns = NOISE.normal(0, 0.015, len(grid))
     days = pd.DatetimeIndex(grid["target"])
-    rows = grid[["instrument_id"]].assign(session=days, move=moves, rise=moves > 0, known_at=moment(days))
-    labels = np.where(moves >= 0.0055, 1, np.where(moves <= -0.005, -1, 0))
+    rows = grid[["instrument_id"]].assign(session=days, change=returns, rise=returns > 0, known_at=moment(days))
+    labels = np.where(returns >= 0.0055, 1, np.where(returns <= -0.005, -1, 0))
     insert_frame(conn, tables.outcome, rows.assign(label=labels, recorded_at=moment(days, 23)))
 
 
@@ -233,7 +233,7 @@ def _write_log(
     refused = _grid(seen[6::7], seen[6::7], ids.sample(3, random_state=len(seen)))
     bars = refused[["instrument_id"]].assign(session=refused["as_of"], source="yahoo", reason="null_price")
     known_at = moment(pd.DatetimeIndex(refused["as_of"]))
-    insert_frame(conn, tables.refused_bar, bars.assign(value="close=nan", first_known_at=known_at))
+    insert_frame(conn, tables.rejected_bar, bars.assign(value="close=nan", first_known_at=known_at))
 
 
 def _backtest_row(targets: pd.DatetimeIndex) -> dict[str, object]:
@@ -264,7 +264,7 @@ def _finish_backtest(conn: Connection, targets: pd.DatetimeIndex) -> None:
         scores=scores.assign(**figures),
         returns=held.assign(gross=0.001, turnover=0.5, cost=0.0001, borrow=0.0, net=0.0009),
         portfolios=portfolios.assign(strategy=None, days=len(targets)),
-        counts={"stocks": len(STOCKS), "member_days": held.shape[0], "without_price": 0, "tried": len(names)},
+        counts={"stocks": len(STOCKS), "constituent_days": held.shape[0], "without_price": 0, "tried": len(names)},
         finished_at=datetime(2025, 7, 1, tzinfo=UTC),
         seconds=900.0,
     )

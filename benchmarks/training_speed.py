@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dtml.inference import choose_device
 from dtml.published import ACL18
-from dtml.training.fit import Span, _fit_program, fit_members, no_report
+from dtml.training.fit import Span, _fit_stack, fit_members, no_report
 from dtml.training.recipe import Member
 from dtml.training.state import start
 from dtml.windows import Windows
@@ -61,10 +61,10 @@ def random_windows(days: int, seed: int) -> Windows:
     sessions = pd.bdate_range("2014-01-02", periods=days + 1).as_unit("ns")
     views = torch.randn(days + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
     views = views.unfold(0, WINDOW, 1).permute(0, 1, 3, 2)
-    move = 0.02 * torch.randn(days, STOCKS, generator=generator).sign()
+    change = 0.02 * torch.randn(days, STOCKS, generator=generator).sign()
     observed = torch.ones(days, STOCKS, dtype=torch.bool)
     names = tuple(f"S{number:02}" for number in range(STOCKS))
-    return Windows(views[:, :-1], views[:, -1], observed, move, sessions[:-1], sessions[1:], names)
+    return Windows(views[:, :-1], views[:, -1], observed, change, sessions[:-1], sessions[1:], names)
 
 
 def day_at_a_time(windows: Windows) -> float:
@@ -82,7 +82,7 @@ def day_at_a_time(windows: Windows) -> float:
     return PLAIN_DAYS * STOCKS / (time.perf_counter() - begun)
 
 
-def program(windows: Windows, validation: Windows, device: torch.device, *, together: bool) -> float:
+def stack(windows: Windows, validation: Windows, device: torch.device, *, together: bool) -> float:
     """Stock-days a second of some epochs of all seeds: together, or one seed after the other on all cores."""
     training = RECIPE.training
     members = [Member(seed, RECIPE.model, replace(training, epochs=EPOCHS)) for seed in range(SEEDS)]
@@ -99,7 +99,7 @@ def one_at_a_time(windows: Windows, validation: Windows, member: Member, device:
     """The same program of one seed, each of its operations on all cores."""
     fit = start(member, STOCKS, device)
     spans = Span.of(windows, "paper", device), Span.of(validation, "paper", device)
-    deque(_fit_program([fit], *spans, None, no_report), maxlen=0)
+    deque(_fit_stack([fit], *spans, None, no_report), maxlen=0)
 
 
 def needed_products(windows: Windows) -> float:
@@ -145,8 +145,8 @@ def main() -> None:
     threads = torch.get_num_threads()
     windows, validation = random_windows(DAYS, 0), random_windows(42, 1)
     plain = median(partial(day_at_a_time, windows))
-    single = median(partial(program, windows, validation, device, together=False))
-    together = median(partial(program, windows, validation, device, together=True))
+    single = median(partial(stack, windows, validation, device, together=False))
+    together = median(partial(stack, windows, validation, device, together=True))
     print(f"a day at a time, nn.LSTM and nn.MultiheadAttention, {threads} cores: {plain:,.0f} stock-days/s")
     print(f"64 days a step, a seed at a time, {threads} cores: {single:,.0f}")
     print(f"64 days a step, 10 seeds as one program on {device}: {together:,.0f}")

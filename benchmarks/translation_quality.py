@@ -31,7 +31,7 @@ LINE = "A man in a blue shirt is standing on a ladder cleaning a window."
 
 
 @dataclass(frozen=True)
-class Study:
+class PublishedExperiment:
     """A training of this benchmark: a corpus of the shared data, a network, and how long it trains."""
 
     corpus: str
@@ -66,9 +66,9 @@ class Study:
         return CORPORA / self.corpus / f"{part}.{self.source if side == 'source' else self.target}.txt.gz"
 
 
-def multi30k(training: Mapping[str, Any], *, processes: int = 1, **network: Any) -> Study:
+def multi30k(training: Mapping[str, Any], *, processes: int = 1, **network: Any) -> PublishedExperiment:
     """Return a training on image captions, 29,000 pairs."""
-    return Study("multi30k", "en", "de", training, network, processes=processes, tests=MULTI30K)
+    return PublishedExperiment("multi30k", "en", "de", training, network, processes=processes, tests=MULTI30K)
 
 
 STUDIES = {
@@ -80,8 +80,10 @@ STUDIES = {
     "multi30k-en-de-rnn-dot-structured": multi30k(RECURRENT, kind="rnn", attention="dot", structured=True),
     # Of as many positions an update as the first.
     "multi30k-en-de-rnn": multi30k(RECURRENT | {"updates": 8000}, processes=2, kind="rnn", attention="dot"),
-    "tatoeba-fr-en": Study("tatoeba_fr_en", "fr", "en", EQUAL),
-    "tatoeba-ko-en": Study("tatoeba_ko_en", "ko", "en", EQUAL | {"updates": 2400, "check_every": 120}, vocabulary=4000),
+    "tatoeba-fr-en": PublishedExperiment("tatoeba_fr_en", "fr", "en", EQUAL),
+    "tatoeba-ko-en": PublishedExperiment(
+        "tatoeba_ko_en", "ko", "en", EQUAL | {"updates": 2400, "check_every": 120}, vocabulary=4000
+    ),
 }
 
 

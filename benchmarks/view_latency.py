@@ -142,7 +142,7 @@ def _store_night(engine: Engine, market: str, run_id: str, made: pd.DataFrame, l
     with transaction(engine) as conn:
         new = predictions.save_predictions(conn, market, made, known_at=now, made_at=now)
         attention.save_attention(conn, market, looks)
-        predictions.save_rule_calls(conn, market, rules)
+        predictions.save_rule_directions(conn, market, rules)
         stored_nights.finish_night(
             conn,
             market,
@@ -265,8 +265,8 @@ QUESTIONS = (
     Question("coverage", "a night", _day("target")),
     Question("disagreement", "a symbol", _stock()),
     Question("disagreement", "a night", _day("target")),
-    Question("band_call", "a symbol at a level", lambda history: f"{_stock()(history)} and level = 0.8"),
-    Question("band_call", "a night at a level", lambda history: f"{_day('target')(history)} and level = 0.8"),
+    Question("band_direction", "a symbol at a level", lambda history: f"{_stock()(history)} and level = 0.8"),
+    Question("band_direction", "a night at a level", lambda history: f"{_day('target')(history)} and level = 0.8"),
     Question("explanation_log", "a market", _market),
     Question("fetch_log", "a night", _day("as_of")),
     Question("alert_log", "a night", _day("as_of")),

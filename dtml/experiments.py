@@ -26,23 +26,23 @@ class Experiment:
     windows: WindowConfig = field(default_factory=WindowConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    members: int = 2  # seeds 0, 1, ... of the ensemble
+    seeds: int = 2  # seeds 0, 1, ... of the ensemble
     train_sessions: int | None = None  # days of the training span; None: all there are
     validation_sessions: int = 126  # days before `as_of` that choose the epoch
     gap_sessions: int = 1  # days left out before and after them, so that no close is part of labels on both sides
     warm_start: bool = False  # start from the weights of the previous model, not from fresh ones
 
     def __post_init__(self) -> None:
-        counts = (self.members, 1 if self.train_sessions is None else self.train_sessions, self.validation_sessions)
+        counts = (self.seeds, 1 if self.train_sessions is None else self.train_sessions, self.validation_sessions)
         if min(counts) < 1 or self.gap_sessions < 0:
             raise UsageError(
-                "members, train_sessions and validation_sessions are 1 or more, gap_sessions 0 or more; "
+                "seeds, train_sessions and validation_sessions are 1 or more, gap_sessions 0 or more; "
                 f"got {counts} and {self.gap_sessions}"
             )
 
     def members_of(self, *seeds: int) -> list[Member]:
         """Return the members of its ensemble, or those of other seeds."""
-        return [Member(seed, self.model, self.training) for seed in seeds or range(self.members)]
+        return [Member(seed, self.model, self.training) for seed in seeds or range(self.seeds)]
 
     @property
     def history(self) -> int | None:
@@ -79,11 +79,11 @@ def nightly() -> Experiment:
 
 
 def nightly_of(
-    overrides: Mapping[str, Any], *, z_close: ZClose, returns: Returns, max_move: float | None
+    overrides: Mapping[str, Any], *, z_close: ZClose, returns: Returns, max_return: float | None
 ) -> Experiment:
     """Return `nightly` with what a market's file says of bars and under `[model]`."""
     base = nightly()
-    windows = replace(base.windows, z_close=z_close, returns=returns, max_move=max_move)
+    windows = replace(base.windows, z_close=z_close, returns=returns, max_return=max_return)
     return vary(replace(base, windows=windows), overrides)
 
 

@@ -36,21 +36,23 @@ class Panel:
     adjusted: Prices
 
 
-def moves(panel: Panel, max_move: float = np.inf) -> Prices:
+def returns(panel: Panel, max_return: float = np.inf) -> Prices:
     """Return the ratio of each session's adjusted price to that of the session before on the grid, minus 1.
 
-    Missing where either bar is missing, and where the move exceeds `max_move`: a corporate action is no return.
+    Missing where either bar is missing, and where the move exceeds `max_return`: a corporate action is no return.
     """
-    move = _from_previous(panel.adjusted)
-    move[np.abs(move) > max_move] = np.nan
-    return move
+    change = _from_previous(panel.adjusted)
+    change[np.abs(change) > max_return] = np.nan
+    return change
 
 
-def features(panel: Panel, *, z_close: ZClose, max_move: float = np.inf) -> Float[ndarray, "sessions stocks features"]:
+def features(
+    panel: Panel, *, z_close: ZClose, max_return: float = np.inf
+) -> Float[ndarray, "sessions stocks features"]:
     """Return all features in the order of `FEATURES`, in percent, NaN where history is missing.
 
     `z_close="raw"` is the paper's, split days included; "adjusted" takes the adjusted move where a split or a spin-off
-    lies between two bars. A move beyond `max_move` counts as a change of the unit of account: no feature reads prices
+    lies between two bars. A move beyond `max_return` counts as a change of the unit of account: no feature reads prices
     from both sides of it.
     """
     observed = np.isfinite(panel.adjusted)
@@ -61,25 +63,25 @@ def features(panel: Panel, *, z_close: ZClose, max_move: float = np.inf) -> Floa
     found[..., 1] = bars.high / bars.close - 1
     found[..., 2] = bars.low / bars.close - 1
     found[..., 4] = _from_previous(bars.adjusted)
-    _set_raw_close_move(found, bars, z_close)
+    _set_raw_close_return(found, bars, z_close)
     for i, count in enumerate(AVERAGED, start=5):
         found[..., i] = _trailing_mean(bars.adjusted, count) / bars.adjusted - 1
-    _erase_what_lacks_history(found, order, bars, max_move)
+    _erase_what_lacks_history(found, order, bars, max_return)
     features = np.full_like(found, np.nan)
     np.put_along_axis(features, order[..., None], found, axis=0)
     return 100 * features
 
 
-def _set_raw_close_move(found: Float[ndarray, "bars stocks features"], bars: Panel, z_close: ZClose) -> None:
+def _set_raw_close_return(found: Float[ndarray, "bars stocks features"], bars: Panel, z_close: ZClose) -> None:
     raw, adjusted = _from_previous(bars.close), found[..., 4]
     action = np.abs(raw - adjusted) > CORPORATE_ACTION
     found[..., 3] = np.where(action, adjusted, raw) if z_close == "adjusted" else raw
 
 
 def _from_previous(price: Float[ndarray, "bars stocks"]) -> Float[ndarray, "bars stocks"]:
-    move = np.full_like(price, np.nan)
-    move[1:] = price[1:] / price[:-1] - 1
-    return move
+    change = np.full_like(price, np.nan)
+    change[1:] = price[1:] / price[:-1] - 1
+    return change
 
 
 def _trailing_mean(price: Float[ndarray, "bars stocks"], count: int) -> Float[ndarray, "bars stocks"]:
@@ -90,10 +92,10 @@ def _trailing_mean(price: Float[ndarray, "bars stocks"], count: int) -> Float[nd
 
 
 def _erase_what_lacks_history(
-    found: Float[ndarray, "bars stocks features"], position: Int[ndarray, "bars stocks"], bars: Panel, max_move: float
+    found: Float[ndarray, "bars stocks features"], position: Int[ndarray, "bars stocks"], bars: Panel, max_return: float
 ) -> None:
     """Blank each feature whose oldest bar is too far back on the grid, or lies before a change of unit."""
-    era = np.cumsum(np.abs(np.nan_to_num(_from_previous(bars.adjusted))) > max_move, axis=0)
+    era = np.cumsum(np.abs(np.nan_to_num(_from_previous(bars.adjusted))) > max_return, axis=0)
     for i, count in [(3, 2), (4, 2), *enumerate(AVERAGED, start=5)]:
         back = count - 1
         usable: Bool[ndarray, "bars stocks"] = np.zeros_like(position, dtype=bool)

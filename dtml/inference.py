@@ -43,7 +43,7 @@ def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.Da
             "target": windows.target[day.numpy()],
             "symbol": pd.Index(windows.symbols)[stock.numpy()],
             "probability": members.mean(dim=0)[day, stock].double().numpy(),
-            "spread": members.std(dim=0, correction=0)[day, stock].double().numpy(),
+            "probability_std": members.std(dim=0, correction=0)[day, stock].double().numpy(),
             "lowest": each.min(axis=0),
             "highest": each.max(axis=0),
             "rising_share": (each > 0.5).mean(axis=0),

@@ -9,12 +9,12 @@ from dtml.markets.definition import LabelProtocol
 RISE, FALL = 0.0055, -0.005  # the paper's labels: a move from +0.55 % is a rise, one to -0.5 % a fall
 
 
-def paper_labels(move: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
+def paper_labels(change: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
     """Return 1 for a rise, -1 for a fall, 0 for a move between the thresholds or an unknown one (section 4.1)."""
-    return np.select([move >= RISE, move <= FALL], [1, -1], default=0)
+    return np.select([change >= RISE, change <= FALL], [1, -1], default=0)
 
 
-def labelled(move: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[ndarray, "*shape"]:
+def labelled(change: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[ndarray, "*shape"]:
     """Return which moves count: those that are known and, under the paper's protocol, large enough for a label."""
-    known = np.isfinite(move)
-    return np.asarray(known if protocol == "all" else known & (paper_labels(move) != 0))
+    known = np.isfinite(change)
+    return np.asarray(known if protocol == "all" else known & (paper_labels(change) != 0))

@@ -40,7 +40,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class PaperSet:
+class PublishedSet:
     """A public data set: spans of sessions predicted, both ends included, and the models trained on it.
 
     `notes` say how the public files compare with the paper's set; `data_until` is their last session, where they end
@@ -63,7 +63,7 @@ class PaperSet:
         return self.data_until or self.test[1]
 
 
-def require_set(market: Market, paper: PaperSet) -> None:
+def require_set(market: Market, paper: PublishedSet) -> None:
     """Raise UsageError unless the market has the set's stocks.
 
     They are those that the set's market lists or, where its list is of another time, as many as the public files hold.
@@ -105,7 +105,7 @@ def _stocknet(epochs: int) -> Recipe:
     return Recipe(5, StockNetConfig(posterior_past=True), training)
 
 
-ACL18 = PaperSet(
+ACL18 = PublishedSet(
     market="acl18",
     stocks=87,
     train=(date(2014, 1, 2), date(2015, 7, 31)),
@@ -135,7 +135,7 @@ ACL18 = PaperSet(
     ),
 )
 
-KDD17 = PaperSet(
+KDD17 = PublishedSet(
     market="kdd17",
     stocks=50,
     train=(date(2007, 1, 3), date(2014, 12, 31)),
@@ -171,7 +171,7 @@ KDD17 = PaperSet(
     ),
 )
 
-NDX100 = PaperSet(
+NDX100 = PublishedSet(
     market="ndx100",
     stocks=94,
     train=(date(2013, 1, 2), date(2015, 12, 31)),
@@ -196,7 +196,7 @@ NDX100 = PaperSet(
     data_until=date(2017, 12, 8),
 )
 
-SETS: Mapping[str, PaperSet] = MappingProxyType({paper.market: paper for paper in (ACL18, KDD17, NDX100)})
+SETS: Mapping[str, PublishedSet] = MappingProxyType({paper.market: paper for paper in (ACL18, KDD17, NDX100)})
 
 
 def name_of(model: NetworkConfig) -> str:
@@ -230,7 +230,7 @@ def grid(recipe: Recipe) -> list[Recipe]:
     ]
 
 
-def shortened(paper: PaperSet, epochs: int | None) -> PaperSet:
+def shortened(paper: PublishedSet, epochs: int | None) -> PublishedSet:
     """Return the same experiment with at most so many epochs of training: for a quick look, not for a table."""
     if epochs is None:
         return paper

@@ -15,7 +15,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from dtml.errors import DtmlError, UsageError
-from dtml.features import HISTORY, Panel, features, moves
+from dtml.features import HISTORY, Panel, features, returns
 from dtml.labels import labelled
 from dtml.markets.definition import LabelProtocol, Returns, ZClose
 from dtml.prices.returns import adjusted_price, on_grid
@@ -30,16 +30,16 @@ class WindowConfig:
     window: int = 10  # sessions the model sees
     z_close: ZClose = "adjusted"
     returns: Returns = "adj_close"  # the price that moves and averages come from
-    max_move: float | None = None  # a larger adjusted move is no return; None: every move is one
+    max_return: float | None = None  # a larger adjusted move is no return; None: every move is one
 
     def __post_init__(self) -> None:
         if self.window < 1:
             raise UsageError(f"window must be 1 session or more, got {self.window}")
 
     @property
-    def largest_move(self) -> float:
-        """Return `max_move` as a number, infinite for None."""
-        return np.inf if self.max_move is None else self.max_move
+    def largest_return(self) -> float:
+        """Return `max_return` as a number, infinite for None."""
+        return np.inf if self.max_return is None else self.max_return
 
     @property
     def history(self) -> int:
@@ -133,7 +133,7 @@ def build_windows(
     """
     grid = _grid(bars, sessions, symbols, index_symbol)
     panel = _panel(bars, grid, [*symbols, index_symbol], config)
-    seen = features(panel, z_close=config.z_close, max_move=config.largest_move).astype(np.float32)
+    seen = features(panel, z_close=config.z_close, max_return=config.largest_return).astype(np.float32)
     present = np.asarray(np.isfinite(seen).all(axis=-1))
     complete = _complete_windows(present, config.window)
     days = np.flatnonzero(complete[:, -1] & complete[:, :-1].any(axis=1))
@@ -148,7 +148,7 @@ def build_windows(
         stocks=views[inside, :-1],
         index=views[inside, -1],
         observed=observed,
-        movement=torch.from_numpy(_movement(panel, grid, sessions, config.largest_move)[days, :-1]).float(),
+        movement=torch.from_numpy(_movement(panel, grid, sessions, config.largest_return)[days, :-1]).float(),
         as_of=grid[days],
         target=target,
         symbols=symbols,
@@ -181,11 +181,11 @@ def _complete_windows(complete: Bool[ndarray, "sessions stocks"], window: int) -
 
 
 def _movement(
-    panel: Panel, grid: pd.DatetimeIndex, sessions: pd.DatetimeIndex, max_move: float
+    panel: Panel, grid: pd.DatetimeIndex, sessions: pd.DatetimeIndex, max_return: float
 ) -> Float[ndarray, "sessions stocks"]:
     """Return the move to the next session of the exchange; missing where that session is not on the grid."""
     following = np.full_like(panel.adjusted, np.nan)
-    following[:-1] = moves(panel, max_move)[1:]
+    following[:-1] = returns(panel, max_return)[1:]
     position = sessions.get_indexer(grid)
     following[:-1][np.diff(position) != 1] = np.nan
     return following

@@ -19,7 +19,7 @@ from dtml.lookahead.audit import LOOK_AHEAD, LOOK_BACK, SHORT, Finding, audit, a
 from dtml.lookahead.pipeline import History, Pipeline
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from flows.backtest.folds import Nights
-from flows.nightly.context import Desk, stored_bars
+from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import save_universe
 from flows.nightly.predict import forecast
 from flows.nightly.train import fit_model, load_model
@@ -42,39 +42,41 @@ class Audit:
         return bool(self.findings["passed"].all() and (self.proof["caught"] == self.proof["planted"]).all())
 
 
-def audit_market(desk: Desk, as_of: date, tell: Callable[[str], object]) -> Audit:
+def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:
     """Audit windows, training and predictions on the last stored sessions up to a day, without writing anything.
 
     `tell` is called with each step in words.
     """
-    first = sessions_up_to(desk.market.calendar, as_of, SESSIONS)[0].date()
-    bars, _ = stored_bars(desk, first, as_of)
-    until = next_session(desk.market.calendar, as_of)
-    history = History(bars, sessions_between(desk.market.calendar, bars["session"].min().date(), until), desk.market)
+    first = sessions_up_to(context.market.calendar, as_of, SESSIONS)[0].date()
+    bars, _ = stored_bars(context, first, as_of)
+    until = next_session(context.market.calendar, as_of)
+    history = History(
+        bars, sessions_between(context.market.calendar, bars["session"].min().date(), until), context.market
+    )
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
     tell("the pipeline: windows, spans, training, predictions")
-    findings = audit(Pipeline(desk.experiment), part, seed=SEED)
+    findings = audit(Pipeline(context.experiment), part, seed=SEED)
     rows = [{"audited": "pipeline"} | asdict(each) for each in findings]
     tell("nights from a store")
-    rows += [{"audited": "nights"} | asdict(stored_nights(desk, part, findings[0].at, SEED))]
-    with reading(desk.engine) as conn:
-        trained = runs.latest_run(conn, desk.name, on_or_before=as_of) is not None
+    rows += [{"audited": "nights"} | asdict(stored_nights(context, part, findings[0].at, SEED))]
+    with reading(context.engine) as conn:
+        trained = runs.latest_run(conn, context.name, on_or_before=as_of) is not None
     if trained:
-        model = load_model(desk, as_of)
+        model = load_model(context, as_of)
         tell(f"the model {model.run_id}")
         rows += [{"audited": model.run_id} | asdict(each) for each in audit_model(model.ensemble, history, seed=SEED)]
     tell("leaks planted on purpose")
-    return Audit(pd.DataFrame(rows), prove(part, desk.experiment, seed=SEED, dates=1))
+    return Audit(pd.DataFrame(rows), prove(part, context.experiment, seed=SEED, dates=1))
 
 
-def stored_nights(desk: Desk, history: History, at: pd.Timestamp, seed: int) -> Finding:
+def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, seed: int) -> Finding:
     """Check that scrambling every bar after `at` in a store changes no training as of `at` and no night up to it.
 
     It runs the code of a night, and of a backtest's fold that continues after `at`, with their reads of a store.
     Neither the bars that the training reads, which its run's name digests, nor any prediction may change a bit.
     """
     scrambled = replace(history.scrambled_after(at, seed), market=history.market)
-    (run_id, made), (other_id, again) = (_nights(desk, each, at) for each in (history, scrambled))
+    (run_id, made), (other_id, again) = (_nights(context, each, at) for each in (history, scrambled))
     differing = [(rows, others) for rows, others in zip(made, again, strict=True) if not rows.equals(others)]
     alone, walked = map(len, made)
     detail = (
@@ -88,15 +90,17 @@ def stored_nights(desk: Desk, history: History, at: pd.Timestamp, seed: int) -> 
     return Finding("stored_nights", at, run_id == other_id and not differing and alone > 0, detail)
 
 
-def _nights(desk: Desk, history: History, at: pd.Timestamp) -> tuple[str, tuple[pd.DataFrame, pd.DataFrame]]:
+def _nights(
+    context: MarketContext, history: History, at: pd.Timestamp
+) -> tuple[str, tuple[pd.DataFrame, pd.DataFrame]]:
     """Train briefly as of `at` on a store with this history; return the run's name and its predictions up to then.
 
     The predictions are those of single nights, and of the same nights as a fold, without refused ones.
     """
     with TemporaryDirectory(prefix="dtml-audit-") as folder, _models_in(folder):
         engine = open_engine(f"sqlite:///{folder}/store.sqlite")
-        mine = replace(desk, market=history.market, engine=engine, device="cpu")
-        mine = replace(mine, experiment=hurried(desk.experiment, SHORT))
+        mine = replace(context, market=history.market, engine=engine, device="cpu")
+        mine = replace(mine, experiment=hurried(context.experiment, SHORT))
         upgrade(engine)
         with transaction(engine) as conn:
             save_universe(conn, mine)

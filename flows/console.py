@@ -15,7 +15,7 @@ from dtml.pages.figures import records, with_interval
 from flows.settings import err, out
 
 if TYPE_CHECKING:  # what only reads prints without waiting for torch
-    from flows.nightly.context import Desk
+    from flows.nightly.context import MarketContext
 
 LONGEST_CELL = 1000  # characters of a table's cell
 
@@ -53,10 +53,10 @@ def _plain_scalar(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def announce(desk: Desk) -> None:
+def announce(context: MarketContext) -> None:
     """Say what a desk has to say about how it was opened."""
-    if desk.notice:
-        err.print(f"note: {desk.notice}")
+    if context.notice:
+        err.print(f"note: {context.notice}")
 
 
 def print_frame(frame: pd.DataFrame, title: str | None = None, *, formats: dict[str, str] | None = None) -> None:
@@ -87,5 +87,5 @@ def print_scores(scores: pd.DataFrame) -> None:
         table = rows[["predictor", "nights", "n"]].assign(
             **{name: [with_interval(row, name) for row in records(rows)] for name in ("acc", "mcc")}
         )
-        names = {"n": "calls", "acc": "ACC", "mcc": "MCC"}
+        names = {"n": "directions", "acc": "ACC", "mcc": "MCC"}
         print_frame(table.rename(columns=names), title)

@@ -40,7 +40,7 @@ from dtml.sources.simulated import SimulatedMarket
 from dtml.training.fit import fit_members
 from dtml.training.state import Fit
 from dtml.windows import Windows
-from flows.nightly.context import Desk, experiment_of, stored_bars
+from flows.nightly.context import MarketContext, experiment_of, stored_bars
 
 VALIDATION_DAYS, DAYS = 126, 42  # at most: of validation, and, evenly spaced, of those looked at
 FEWEST_STOCKS = 4
@@ -53,74 +53,74 @@ Tell = Callable[[str], object]
 class Trial:
     """Say how many networks are trained on true labels and on shuffled ones, and for how many epochs."""
 
-    members: int = 4
+    seeds: int = 4
     shuffles: int = 8
     epochs: int = 12
 
     def __post_init__(self) -> None:
-        if min(self.members, self.shuffles, self.epochs) < 1:
+        if min(self.seeds, self.shuffles, self.epochs) < 1:
             raise UsageError(
-                f"members, shuffles and epochs are 1 or more; got {self.members}, {self.shuffles} and {self.epochs}"
+                f"seeds, shuffles and epochs are 1 or more; got {self.seeds}, {self.shuffles} and {self.epochs}"
             )
-        swapped = 2 if self.members == self.shuffles else 1  # groups of equal size may swap names
-        ways = comb(self.members + self.shuffles, self.members) // swapped
+        swapped = 2 if self.seeds == self.shuffles else 1  # groups of equal size may swap names
+        ways = comb(self.seeds + self.shuffles, self.seeds) // swapped
         if ways * SIGNIFICANT < 1:
             raise UsageError(
-                f"{self.members} members and {self.shuffles} shuffles can be grouped in {ways} ways and never be told "
+                f"{self.seeds} seeds and {self.shuffles} shuffles can be grouped in {ways} ways and never be told "
                 f"apart at p <= {SIGNIFICANT}: ask for more of them"
             )
 
 
-def latest_run(desk: Desk, as_of: date | None) -> dict[str, Any]:
+def latest_run(context: MarketContext, as_of: date | None) -> dict[str, Any]:
     """Return the row of the market's model trained on the latest sessions, up to a day if one is named."""
-    with reading(desk.engine) as conn:
-        run = runs.latest_run(conn, desk.name, on_or_before=as_of)
+    with reading(context.engine) as conn:
+        run = runs.latest_run(conn, context.name, on_or_before=as_of)
     if run is None:
         up_to = "" if as_of is None else f" up to {as_of}"
-        raise UsageError(f"market {desk.name} has no model trained{up_to}: run `dtml train {desk.name}`")
+        raise UsageError(f"market {context.name} has no model trained{up_to}: run `dtml train {context.name}`")
     return run
 
 
-def stored_explanation(desk: Desk, run: Mapping[str, Any]) -> dict[str, Any] | None:
+def stored_explanation(context: MarketContext, run: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what was found of a run before; None when it was never tested."""
-    with reading(desk.engine) as conn:
+    with reading(context.engine) as conn:
         return attention.explanation(conn, run["id"])
 
 
-def explain_run(desk: Desk, run: Mapping[str, Any], trial: Trial, tell: Tell = str) -> dict[str, Any]:
+def explain_run(context: MarketContext, run: Mapping[str, Any], trial: Trial, tell: Tell = str) -> dict[str, Any]:
     """Test what networks of a run's settings look at, on the bars that the run knew; store and return the row.
 
     `tell` is called with each step in words. Raises DtmlError for a history too short to train, or too few stocks.
     """
     begun = time.perf_counter()
     tell("reading bars")
-    history, as_of = history_of(desk, run), run["train_last"]
+    history, as_of = history_of(context, run), run["train_last"]
     found = explain(experiment_of(run), history, pd.Timestamp(as_of), trial, tell)
     row = {
         "run_id": run["id"],
-        "market": desk.name,
+        "market": context.name,
         "as_of": as_of,
         "made_at": datetime.now(UTC),
         "epochs": trial.epochs,
         **{name: _stored(value) for name, value in asdict(found).items()},
         "seconds": time.perf_counter() - begun,
     }
-    with transaction(desk.engine) as conn:
+    with transaction(context.engine) as conn:
         attention.save_explanation(conn, row)
     return row
 
 
-def history_of(desk: Desk, run: Mapping[str, Any]) -> History:
+def history_of(context: MarketContext, run: Mapping[str, Any]) -> History:
     """Return the last sessions that a run could see, as it knew them, of at most `STOCKS` of its stocks.
 
     The stocks are members on that day, or those that the model is tied to, the same at each call. There are at most
     `STOCK_DAYS` stock-days: the fewer stocks, the more sessions.
     """
-    calendar, as_of = desk.market.calendar, run["train_last"]
-    market = desk.market.with_symbols(run["config"].get("stocks") or desk.members(as_of))
+    calendar, as_of = context.market.calendar, run["train_last"]
+    market = context.market.with_symbols(run["config"].get("stocks") or context.constituents(as_of))
     count = STOCK_DAYS // min(STOCKS, len(market.symbols))
     first = sessions_up_to(calendar, as_of, count)[0].date()
-    bars, _ = stored_bars(desk, first, as_of, run["data_watermark"])
+    bars, _ = stored_bars(context, first, as_of, run["data_watermark"])
     sessions = sessions_between(calendar, bars["session"].min().date(), next_session(calendar, as_of))
     return History(bars, sessions, market).cut(stocks=STOCKS, sessions=count, seed=0)
 
@@ -141,7 +141,7 @@ def explain(
         )
     networks = train_networks(train, validation, pipeline.experiment, trial, tell)
     tell("what moves whom")
-    true = networks[: trial.members]
+    true = networks[: trial.seeds]
     moved = _side_by_side(lambda i, _: importance_by_day(true[i], validation, days, seed=seed), len(true))
     looked = _side_by_side(lambda i, _: attention_by_day(networks[i], validation, days), len(networks))
     here = np.ix_(np.arange(len(days)), stocks, stocks)
@@ -149,7 +149,7 @@ def explain(
         np.array([each[here] for each in looked]),
         np.mean(moved, axis=0)[here],
         there[:, stocks, None] & there[:, None, stocks],
-        trial.members,
+        trial.seeds,
         known_drivers(history.market, [validation.symbols[stock] for stock in stocks]),
         seed=seed,
     )
@@ -188,16 +188,16 @@ def train_networks(
     train: Windows, validation: Windows, experiment: Experiment, trial: Trial, tell: Tell = str
 ) -> list[DTML]:
     """Train networks on true labels, then one on each shuffle; each has a seed of its own."""
-    count = trial.members + trial.shuffles
+    count = trial.seeds + trial.shuffles
     tell(f"training {count} networks")
-    true = fit_members(train, validation, experiment.members_of(*range(trial.members)), device=CPU)
+    true = fit_members(train, validation, experiment.members_of(*range(trial.seeds)), device=CPU)
 
     def fit(place: int, stopped: Event) -> Fit:
         def watch(*_: object) -> None:
             if stopped.is_set():
                 raise InterruptedError
 
-        seed = trial.members + place
+        seed = trial.seeds + place
         parts = shuffled(train, 2 * seed), shuffled(validation, 2 * seed + 1)
         return fit_members(*parts, experiment.members_of(seed), device=CPU, on_epoch=watch)[0]
 

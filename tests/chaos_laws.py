@@ -20,7 +20,7 @@ KEPT = {  # rows that may only become more
     "price": "select * from price",
     "night": "select as_of, status, run_id, inputs_hash, gaps from night where status not in ('running', 'refused')",
     "run": "select id, checkpoint_hash, data_watermark from run",
-    "refused_bar": "select * from refused_bar",
+    "rejected_bar": "select * from rejected_bar",
     "price_fetch": "select market, known_at, asked, fetched, stored, refused from price_fetch",
 }
 TWICE = """

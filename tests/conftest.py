@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from made_backtests import order  # noqa: F401 - a fixture that every test can ask for
+from made_backtests import run_request  # noqa: F401 - a fixture that every test can ask for
 from made_commands import command  # noqa: F401 - as above
-from made_nights import archive, desk, folders  # noqa: F401 - fixtures that every test can ask for
+from made_nights import archive, context, folders  # noqa: F401 - fixtures that every test can ask for
 from prefect_server import prefect_server
 from quick_tests import is_quick, pytest_runtest_protocol  # noqa: F401 - pytest calls the hook
 from sqlalchemy import Engine, create_engine, make_url, text

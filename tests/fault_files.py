@@ -113,7 +113,7 @@ def _fsync(watch: Watch) -> Callable[[Any], None]:
 
 
 def _single(watch: Watch, kind: str, name: str) -> Callable[..., Any]:
-    def call(path: Any, *rest: Any, dir_fd: int | None = None, **named: Any) -> Any:
+    def direction(path: Any, *rest: Any, dir_fd: int | None = None, **named: Any) -> Any:
         found = watch.of(path, dir_fd)
         more = named if dir_fd is None else named | {"dir_fd": dir_fd}
         act = lambda: REAL[name](path, *rest, **more)  # noqa: E731
@@ -121,11 +121,11 @@ def _single(watch: Watch, kind: str, name: str) -> Callable[..., Any]:
             return act()  # nothing is changed by it
         return watch.reach(kind, found, Effect(act))
 
-    return call
+    return direction
 
 
-def _move(watch: Watch, name: str) -> Callable[..., Any]:
-    def call(source: Any, target: Any, **named: Any) -> Any:
+def _change(watch: Watch, name: str) -> Callable[..., Any]:
+    def direction(source: Any, target: Any, **named: Any) -> Any:
         ours, to = watch.of(source), watch.of(target)
         if to is None:
             return REAL[name](source, target, **named)
@@ -133,7 +133,7 @@ def _move(watch: Watch, name: str) -> Callable[..., Any]:
         watch.moved(str(ours), to)
         return done
 
-    return call
+    return direction
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def watch_files(watch: Watch) -> Iterator[None]:
     named: dict[str, Callable[..., Any]] = {"open": _low_open(watch), "write": _low_write(watch)}
     named |= {"sendfile": _sendfile(watch), "fsync": _fsync(watch)}
     named |= {name: _single(watch, kind, name) for name, kind in SINGLE.items()}
-    named |= {name: _move(watch, name) for name in MOVES}
+    named |= {name: _change(watch, name) for name in MOVES}
     hooks = [(os, name, hook) for name, hook in named.items()]
     hooks.append((atomic_files, "_exchange", _exchange(watch)))
     hooks += [(module, "open", _open(watch)) for module in (builtins, io)]

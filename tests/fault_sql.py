@@ -65,12 +65,12 @@ def _sqlite(watch: Watch) -> type[sqlite3.Connection]:
 
 
 def _of_cursor(watch: Watch, real: Callable[..., Any]) -> Callable[..., Any]:
-    def call(cursor: psycopg.Cursor[Any], statement: Any, *given: Any, **named: Any) -> Any:
+    def direction(cursor: psycopg.Cursor[Any], statement: Any, *given: Any, **named: Any) -> Any:
         sql = statement.decode() if isinstance(statement, bytes) else str(statement)
         act = lambda: real(cursor, statement, *given, **named)  # noqa: E731
         return _reach(watch, "statement", sql, cursor.connection, act) if CHANGES.match(sql) else act()
 
-    return call
+    return direction
 
 
 def _of_connection(watch: Watch, real: Callable[..., Any]) -> Callable[..., None]:

@@ -25,7 +25,7 @@ from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
 from flows.backups import back_up, checkpoints, read_backup, restore
-from flows.nightly.context import Desk, Order, open_store
+from flows.nightly.context import MarketContext, RunRequest, open_store
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
@@ -45,16 +45,16 @@ CPU, GREEDY = torch.device("cpu"), Search(beams=1, alpha=0.0)
 TEXTS, AT_ONCE, LEASE_S, LINES_AT_ONCE = 12, 5, 0.2, 4
 
 
-def desk() -> Desk:
+def context() -> MarketContext:
     """A desk of the small market, on the store of the environment."""
     market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
-    experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_move=0.35), SMALL)
-    return Desk(market, FrameSource(BARS), open_store(), experiment, "cpu", None)
+    experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL)
+    return MarketContext(market, FrameSource(BARS), open_store(), experiment, "cpu", None)
 
 
 def night(as_of: date) -> None:
     """A night of it."""
-    run_night(desk(), as_of)
+    run_night(context(), as_of)
 
 
 def weights_are_whole(_home: Path) -> list[str]:
@@ -141,7 +141,7 @@ def translate_queue(_home: Path) -> None:
 def serve(_home: Path) -> None:
     """The start of a service, up to the place where its server runs, and its end; the server only waits."""
     open_store()
-    service = service_of(["simulated"], [], Order("simulated"), timedelta(minutes=150), None)
+    service = service_of(["simulated"], [], RunRequest("simulated"), timedelta(minutes=150), None)
     started = mock.patch.multiple(server, _start=_waiting, _wait=lambda *_: None)
     with started, mock.patch.object(serving, "_serve"):
         serving.serve_markets(service)
@@ -168,8 +168,8 @@ WORKS = {
         Work("first night", lambda _: open_store(), [lambda _: night(AS_OF)], weights_are_whole),
         Work(
             "training",
-            lambda _: fetch_bars(desk(), AS_OF),
-            [lambda _: train_model(desk(), AS_OF)],
+            lambda _: fetch_bars(context(), AS_OF),
+            [lambda _: train_model(context(), AS_OF)],
             weights_are_whole,
         ),
         Work("backup", lambda _: night(AS_OF), [keep], kept_is_whole, again="is there and not empty", warm=keep),

@@ -9,7 +9,7 @@ from made_nights import BARS, FrameSource, small_market
 from sqlalchemy import Engine
 
 from flows.backtest.folds import Backtest, Plan, open_backtest
-from flows.nightly.context import Desk, Order, open_desk
+from flows.nightly.context import MarketContext, RunRequest, open_context
 from flows.nightly.fetch import fetch_bars
 
 FIRST, LAST = date(2024, 3, 4), date(2024, 3, 25)
@@ -18,7 +18,7 @@ normalisation = "{normalisation}"
 [constituents]
 as_of = 2024-06-03
 complete = true
-members = [
+symbols = [
   "L01", "L02", "L03", "F01A", "F01B", "F02A",
   {{symbol = "F02B", until = 2024-03-13}},
   {{symbol = "F02B", since = 2024-03-20}},
@@ -30,23 +30,25 @@ MARKET = small_market("A small market with a past", retrain=7, more=MORE)
 
 
 @pytest.fixture(params=["shared"])
-def order(request: pytest.FixtureRequest, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Order:
+def run_request(
+    request: pytest.FixtureRequest, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> RunRequest:
     """An order for that market, whose bars are stored to the end of May 2024."""
     monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
     file = tmp_path / "past.toml"
     file.write_text(MARKET.format(normalisation=request.param))
-    order = Order("past", market_file=file, source="simulated", device="cpu")
+    run_request = RunRequest("past", market_file=file, source="simulated", device="cpu")
     for day in (date(2024, 1, 31), date(2024, 5, 31)):
-        fetch_bars(desk_of(order), day)
-    return order
+        fetch_bars(desk_of(run_request), day)
+    return run_request
 
 
-def desk_of(order: Order) -> Desk:
+def desk_of(run_request: RunRequest) -> MarketContext:
     """The desk of a night of that market, over the bars of `made_nights`."""
-    return replace(open_desk(order), source=FrameSource(BARS), notice=None)
+    return replace(open_context(run_request), source=FrameSource(BARS), notice=None)
 
 
-def backtest_of(order: Order, **changes: object) -> Backtest:
+def backtest_of(run_request: RunRequest, **changes: object) -> Backtest:
     """Three folds of seven sessions, or a plan with changes."""
     plan = Plan(first=FIRST, last=LAST, retrain_every=7, top=2, max_weight=0.5)
-    return open_backtest(order, replace(plan, **changes))
+    return open_backtest(run_request, replace(plan, **changes))

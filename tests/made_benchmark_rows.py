@@ -52,7 +52,7 @@ def scores() -> pd.DataFrame:
         }
     )
     frame[FIGURES] = 0.125
-    few = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high", "same_call")
+    few = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high", "same_direction")
     frame.loc[2, [each for each in FIGURES if each not in few]] = np.nan
     frame.loc[1, ["acc_sd", "mcc_sd", *(each for each in FIGURES if each.startswith("published"))]] = np.nan
     return frame.assign(acc=[0.5625, 0.53, 0.51])

@@ -102,7 +102,7 @@ def _fill_market(conn: Connection, market: str, stocks: tuple[str, ...], runs: t
     _fill_scores(conn, market, noise)
     refused_at = moment(DAYS[NIGHTS], 23)
     refused = pd.DataFrame({"symbol": stocks[:1], "session": DAYS[NIGHTS], "reason": "null_price", "value": "<nan>"})
-    stored_prices.record_refused(conn, market, refused, source="files", known_at=refused_at)
+    stored_prices.record_rejected(conn, market, refused, source="files", known_at=refused_at)
     last = DAYS[NIGHTS].date()
     stored_nights.start_night(conn, market, last, target=DAYS[NIGHTS + 1].date(), source="files", started_at=refused_at)
     _finish(conn, market, last, "refused", reason="too many bars refused: <b>9</b> of 10")
@@ -139,11 +139,13 @@ def _fill_outcomes(conn: Connection, market: str, made: pd.DataFrame, prices: pd
     closes = prices.set_index(["symbol", "session"])["close"]
     settled = made[made["target"] < DAYS[NIGHTS]]
     before, after = (closes.loc[pd.MultiIndex.from_frame(settled[["symbol", day]])] for day in ("as_of", "target"))
-    moves = after.to_numpy() / before.to_numpy() - 1
-    happened = pd.DataFrame({"symbol": settled["symbol"], "session": settled["target"], "move": moves})
-    happened = happened.assign(rise=happened["move"] > 0, label=np.sign(happened["move"]).astype(int))
+    returns = after.to_numpy() / before.to_numpy() - 1
+    happened = pd.DataFrame({"symbol": settled["symbol"], "session": settled["target"], "realised_return": returns})
+    happened = happened.assign(
+        rise=happened["realised_return"] > 0, label=np.sign(happened["realised_return"]).astype(int)
+    )
     outcomes.save_outcomes(conn, market, happened, known_at=moment(DAYS[NIGHTS]), recorded_at=moment(DAYS[NIGHTS]))
-    counted = {"level": LEVEL, "n": 8, "covered": 7, "called": 3, "right_calls": 2}
+    counted = {"level": LEVEL, "n": 8, "covered": 7, "decided": 3, "decided_correct": 2}
     calibration.save_band_counts(conn, settled[["run_id", "target"]].drop_duplicates().assign(**counted))
 
 
@@ -152,7 +154,7 @@ def _fill_evidence(conn: Connection, market: str, made: pd.DataFrame, noise: np.
     nights = made[["as_of", "target"]].drop_duplicates()
     rules = nights.assign(**dict.fromkeys(NAIVE_RULES, True))
     rules["index_below_mean20"] = [None if each < DAYS[10] else False for each in nights["as_of"]]
-    stored_predictions.save_rule_calls(conn, market, rules)
+    stored_predictions.save_rule_directions(conn, market, rules)
     sources = pd.DataFrame({"source": sorted(made["symbol"].unique())[:3]})
     looks = made[["run_id", "target", "symbol"]].merge(sources, how="cross")
     attention.save_attention(conn, market, looks.assign(weight=noise.uniform(0.1, 0.3, len(looks))))

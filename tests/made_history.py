@@ -30,14 +30,14 @@ hidden = 4
 heads = 2
 epochs = 1
 first_kept_epoch = 1
-members = 1
+seeds = 1
 train_sessions = 66
 validation_sessions = 10
 [checks]
 max_refused = 0.4
 [constituents]
 as_of = 2024-01-02
-members = [{members}]
+symbols = [{members}]
 """
 
 

@@ -14,13 +14,13 @@ from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.sources import Fetched
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
-from flows.nightly.context import Desk
+from flows.nightly.context import MarketContext
 from flows.replay.archive import Archive
 from flows.replay.prediction import Receipt
 
 AS_OF = date(2024, 7, 1)
 SMALL = {
-    "window": 3, "hidden": 8, "heads": 2, "epochs": 2, "first_kept_epoch": 1, "members": 2,
+    "window": 3, "hidden": 8, "heads": 2, "epochs": 2, "first_kept_epoch": 1, "seeds": 2,
     "train_sessions": 90, "validation_sessions": 19, "batch_days": 31,
 }  # fmt: skip
 SIMULATED = SimulatedSource(market=SimulatedMarket(leaders=3, followers=2, start=date(2022, 1, 3)))
@@ -71,10 +71,10 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def desk(engine: Engine) -> Desk:
+def context(engine: Engine) -> MarketContext:
     market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
-    experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_move=0.35), SMALL)
-    return Desk(market, FrameSource(BARS), engine, experiment, "cpu", None)
+    experiment = vary(nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL)
+    return MarketContext(market, FrameSource(BARS), engine, experiment, "cpu", None)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ hidden = 8
 heads = 2
 epochs = 2
 first_kept_epoch = 1
-members = 2
+seeds = 2
 train_sessions = 90
 validation_sessions = 19
 {more}
@@ -114,8 +114,8 @@ def without(bars: pd.DataFrame, symbols: list[str], day: date = AS_OF) -> pd.Dat
     return bars[~(bars["symbol"].isin(symbols) & (bars["session"] == pd.Timestamp(day)))]
 
 
-def receipt_of(desk: Desk, symbol: str) -> Receipt:
+def receipt_of(context: MarketContext, symbol: str) -> Receipt:
     """The receipt that the view shows, of the last night."""
-    with reading(desk.engine) as conn:
+    with reading(context.engine) as conn:
         shown = conn.execute(text("select receipt from latest_prediction where symbol = :symbol"), {"symbol": symbol})
         return Receipt.read(shown.scalar_one())

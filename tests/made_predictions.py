@@ -40,7 +40,7 @@ def predictions(run_id: str = "first", target: pd.Timestamp = TARGET) -> pd.Data
             "target": target,
             "symbol": STOCKS,
             "probability": [0.25, 0.5, 0.75],
-            "spread": [0.125, np.nan, 0.0],
+            "probability_std": [0.125, np.nan, 0.0],
         }
     )
 

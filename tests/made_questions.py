@@ -18,15 +18,15 @@ from db.engine import open_engine, transaction, upgrade
 from db.rows import attention, calibration, fetches, markets, prices, runs
 from db.rows import nights as stored_nights
 from db.rows import predictions as stored_predictions
-from dtml.baselines.naive_rules import calls_on
+from dtml.baselines.naive_rules import directions_on
 from dtml.evaluation.calibration import LEVELS
 from dtml.experiments import nightly_of
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session, session_close, sessions_up_to
 from dtml.sources.simulated import DAILY_VOLATILITY, SimulatedSource
 from flows.commands.questions import questions_page
-from flows.nightly.context import Desk
-from flows.nightly.score import dated_calls, score_market
+from flows.nightly.context import MarketContext
+from flows.nightly.score import dated_directions, score_market
 
 REMARK = """
 
@@ -75,23 +75,23 @@ def fill(engine: Engine) -> None:
     bars = bars[bars["session"] >= days[0]].reset_index(drop=True)
     number, stock, *_ = REFUSED_BAR
     bars = bars[(bars["symbol"] != stock) | (bars["session"] != days[BEFORE + number])]
-    moves = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
+    returns = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
     with transaction(engine) as conn:
         _save_market(conn)
         for night in range(NIGHTS):
             _save_bars(conn, night, days, bars)
         for model in MODELS:
-            _save_model(conn, model, days, moves)
+            _save_model(conn, model, days, returns)
         for night in range(NIGHTS):
             _save_night(conn, night, days, bars)
         seen = days[BEFORE:]
-        calls = calls_on(seen, bars, SOURCE.index_symbol)
-        stored_predictions.save_rule_calls(conn, MARKET, dated_calls(calls, _targets(seen)))
+        directions = directions_on(seen, bars, SOURCE.index_symbol)
+        stored_predictions.save_rule_directions(conn, MARKET, dated_directions(directions, _targets(seen)))
     market = load_market(MARKET).with_symbols(STOCKS)
     experiment = nightly_of(
-        market.model, z_close=market.z_close, returns=market.returns, max_move=market.checks.max_move
+        market.model, z_close=market.z_close, returns=market.returns, max_return=market.checks.max_return
     )
-    score_market(Desk(market, SOURCE, engine, experiment, "cpu", None), LAST)
+    score_market(MarketContext(market, SOURCE, engine, experiment, "cpu", None), LAST)
 
 
 def filled_store(folder: Path) -> str:
@@ -112,19 +112,19 @@ def page(url: str) -> str:
     return said
 
 
-def predictions(model: Model, night: int, day: pd.Timestamp, moves: pd.DataFrame) -> pd.DataFrame:
+def predictions(model: Model, night: int, day: pd.Timestamp, returns: pd.DataFrame) -> pd.DataFrame:
     """What a model says after a session, of the stocks that moved in it: of NaN, a session without a bar, nothing.
 
     A night below 0 is one before the model was trained.
     """
     draw = np.random.default_rng([model.seed, night + BEFORE])
-    moved = moves.loc[day, STOCKS].to_numpy()
+    moved = returns.loc[day, STOCKS].to_numpy()
     signal = np.where(FOLLOWS, 1.6 * np.nan_to_num(moved[LEADER] / DAILY_VOLATILITY), 0.0)
     unsure = model.noise * (1 + max(night - model.first, 0) / SERVED) * np.where(FOLLOWS, 1.0, 0.5)
     shared, own = draw.normal(size=len(STOCKS)), draw.normal(size=(MEMBERS, len(STOCKS)))
     members = _logistic(signal + unsure * (0.8 * shared + 0.6 * own)).round(3).clip(0.001, 0.999)
     mean = members.mean(axis=0).round(3)
-    frame = pd.DataFrame({"symbol": STOCKS, "probability": mean, "spread": members.std(axis=0).round(4)})
+    frame = pd.DataFrame({"symbol": STOCKS, "probability": mean, "probability_std": members.std(axis=0).round(4)})
     said = {"calibrated": _logistic(SLOPE * np.log(mean / (1 - mean)) + INTERCEPT).round(4)}
     said |= {
         "lowest": members.min(axis=0),
@@ -177,17 +177,17 @@ def _save_bars(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> 
     if night == REFUSED_BAR[0]:
         _, stock, reason, value = REFUSED_BAR
         row = {"symbol": stock, "session": days[BEFORE + night], "reason": reason, "value": value}
-        prices.record_refused(conn, MARKET, pd.DataFrame([row]), source="simulated", known_at=known_at)
+        prices.record_rejected(conn, MARKET, pd.DataFrame([row]), source="simulated", known_at=known_at)
 
 
-def _save_model(conn: Connection, model: Model, days: Days, moves: pd.DataFrame) -> None:
+def _save_model(conn: Connection, model: Model, days: Days, returns: pd.DataFrame) -> None:
     """A run, its band from the forty sessions before it, and its predictions with where each stock looks."""
     trained = _known_at(model.first, days)
     runs.save_run(conn, _run(model, days, trained))
-    calibration.save_bands(conn, model.name, _bands(model, days, moves))
+    calibration.save_bands(conn, model.name, _bands(model, days, returns))
     nightly = model.kind == "nightly"
     nights = [night for night in range(model.first, model.last) if not (nightly and night == REFUSED_NIGHT)]
-    made = {night: predictions(model, night, days[BEFORE + night], moves) for night in nights}
+    made = {night: predictions(model, night, days[BEFORE + night], returns) for night in nights}
     if not nightly:
         stamps = {"known_at": _known_at(nights[-1], days), "made_at": _made_at(nights[-1], days)}
         stored_predictions.save_predictions(conn, MARKET, pd.concat(made.values(), ignore_index=True), **stamps)
@@ -208,11 +208,11 @@ def _run(model: Model, days: Days, trained: datetime) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _bands(model: Model, days: Days, moves: pd.DataFrame) -> pd.DataFrame:
+def _bands(model: Model, days: Days, returns: pd.DataFrame) -> pd.DataFrame:
     """Thresholds above which a share of `level` of the stock-days were not called the wrong way."""
-    parts = [predictions(model, night, days[BEFORE + night], moves) for night in range(-41, -1)]
+    parts = [predictions(model, night, days[BEFORE + night], returns) for night in range(-41, -1)]
     said = pd.concat(parts, ignore_index=True)
-    rose = moves.stack().reindex(pd.MultiIndex.from_frame(said[["target", "symbol"]])).to_numpy() > 0
+    rose = returns.stack().reindex(pd.MultiIndex.from_frame(said[["target", "symbol"]])).to_numpy() > 0
     surprise = np.where(rose, 1 - said["calibrated"], said["calibrated"])
     threshold = np.quantile(surprise, LEVELS, method="higher").clip(0.5)
     return pd.DataFrame({"level": LEVELS, "threshold": threshold, "days": len(parts), "n": len(said)})

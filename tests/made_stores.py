@@ -78,9 +78,9 @@ def _fill_market(conn: Connection) -> None:
     bars = bars.assign(adj_close=np.nan, dividend=0.0, split=np.nan)
     prices.append_prices(conn, "toy", bars, source="files", known_at=MOMENT)
     refused = pd.DataFrame({"symbol": "A", "session": TARGET, "reason": TEXTS, "value": TEXTS})
-    prices.record_refused(conn, "toy", refused, source="files", known_at=MOMENT)
-    happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "move": [-0.01, 0.0, 0.02]})
-    happened = happened.assign(rise=happened["move"] > 0, label=[-1, 0, 1])
+    prices.record_rejected(conn, "toy", refused, source="files", known_at=MOMENT)
+    happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "realised_return": [-0.01, 0.0, 0.02]})
+    happened = happened.assign(rise=happened["realised_return"] > 0, label=[-1, 0, 1])
     outcomes.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
 
 
@@ -103,11 +103,11 @@ def _fill_evidence(conn: Connection) -> None:
     calibration.save_bands(conn, "first", pd.DataFrame({"level": [0.8], "threshold": [0.1 + 0.5], "days": 7, "n": 21}))
     night = pd.DataFrame({"run_id": ["first"], "target": TARGET})
     calibration.save_bins(conn, night.assign(bin=25, n=3, probability_sum=NUMBERS[2], rises=1))
-    calibration.save_band_counts(conn, night.assign(level=0.8, n=3, covered=2, called=2, right_calls=1))
+    calibration.save_band_counts(conn, night.assign(level=0.8, n=3, covered=2, direction=2, decided_correct=1))
     rules = {"always_up": True, "index_reversal": False, "index_below_mean20": None}
-    stored_predictions.save_rule_calls(conn, "toy", pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | rules))
+    stored_predictions.save_rule_directions(conn, "toy", pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | rules))
     explained = dict.fromkeys(("distance", "distance_p", "agreement", "drivers", "seconds"), 0.1 + 0.2)
-    counts = dict.fromkeys(("stocks", "days", "members", "shuffles", "epochs", "top"), 3)
+    counts = dict.fromkeys(("stocks", "days", "seeds", "shuffles", "epochs", "top"), 3)
     named = {"run_id": "first", "market": "toy", "as_of": AS_OF.date(), "made_at": MOMENT, "told_apart": True}
     stored_attention.save_explanation(conn, named | counts | explained)
 

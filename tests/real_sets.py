@@ -20,7 +20,7 @@ class RealSet:
     calendar: str
     index: str
     returns: Returns
-    max_move: float
+    max_return: float
 
 
 SETS = {
@@ -33,13 +33,13 @@ SETS = {
     "kospi200_2020": RealSet("XKRX", "KS11", "close", 0.301),
 }
 REFUSED = {  # how many bars of each set are refused, by reason, its index included
-    "kdd17": {"unexplained_move": 1},
-    "acl18": {"null_price": 3, "unexplained_move": 1},
-    "ndx100": {"outside_range": 13, "unexplained_move": 7, "non_positive_price": 1, "high_below_low": 1},
-    "sp500": {"unexplained_move": 36},
-    "ftse30": {"unexplained_move": 2, "outside_range": 1},
-    "kospi200_2015": {"stale_day": 633, "unexplained_move": 15},
-    "kospi200_2020": {"non_positive_price": 495, "unexplained_move": 1},
+    "kdd17": {"unexplained_return": 1},
+    "acl18": {"null_price": 3, "unexplained_return": 1},
+    "ndx100": {"outside_range": 13, "unexplained_return": 7, "non_positive_price": 1, "high_below_low": 1},
+    "sp500": {"unexplained_return": 36},
+    "ftse30": {"unexplained_return": 2, "outside_range": 1},
+    "kospi200_2015": {"stale_day": 633, "unexplained_return": 15},
+    "kospi200_2020": {"non_positive_price": 495, "unexplained_return": 1},
 }
 
 
@@ -52,13 +52,13 @@ def bars_of(name: str) -> pd.DataFrame:
     return pd.concat([read("prices", name), read("index", SETS[name].index)], ignore_index=True)
 
 
-def judge(bars: pd.DataFrame, calendar: str, returns: Returns, max_move: float, index_symbol: str) -> Checked:
+def judge(bars: pd.DataFrame, calendar: str, returns: Returns, max_return: float, index_symbol: str) -> Checked:
     first, last = bars["session"].min().date(), bars["session"].max().date()
     return check(
         bars,
         sessions=sessions_between(calendar, first, last),
         closed_until=last,
-        checks=Checks(max_move=max_move, max_refused=0.2, stale_share=0.3),
+        checks=Checks(max_return=max_return, max_missing=0.2, stale_share=0.3),
         index_symbol=index_symbol,
         returns=returns,
     )
@@ -67,7 +67,7 @@ def judge(bars: pd.DataFrame, calendar: str, returns: Returns, max_move: float, 
 @cache
 def checked(name: str) -> Checked:
     real = SETS[name]
-    return judge(bars_of(name), real.calendar, real.returns, real.max_move, index_symbol=f"^{real.index}")
+    return judge(bars_of(name), real.calendar, real.returns, real.max_return, index_symbol=f"^{real.index}")
 
 
 def refused(name: str, reason: str) -> set[tuple[str, str]]:

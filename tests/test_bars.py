@@ -1,4 +1,4 @@
-"""What a good bar is: each fault is refused with its reason, and everything else is accepted as it came."""
+"""What a good bar is: each fault is rejected with its reason, and everything else is accepted as it came."""
 
 from datetime import date
 
@@ -32,7 +32,7 @@ def judge(bars: pd.DataFrame, **changed: object) -> Checked:
     settings = {
         "sessions": SESSIONS,
         "closed_until": CLOSED.date(),
-        "checks": Checks(max_move=0.35, max_refused=0.2, stale_share=0.5),
+        "checks": Checks(max_return=0.35, max_missing=0.2, stale_share=0.5),
         "index_symbol": INDEX,
         "returns": "adj_close",
     }
@@ -51,7 +51,7 @@ def spoilt(symbol: str, session: int, **values: float) -> pd.DataFrame:
 
 
 def reasons(checked: Checked) -> list[tuple[str, pd.Timestamp, str]]:
-    columns = (checked.refused[name] for name in ("symbol", "session", "reason"))
+    columns = (checked.rejected[name] for name in ("symbol", "session", "reason"))
     return list(zip(*columns, strict=True))
 
 
@@ -59,15 +59,15 @@ def test_good_bars_are_accepted_as_they_came() -> None:
     bars = market()
     checked = judge(bars)
     pd.testing.assert_frame_equal(checked.accepted, bars)
-    assert list(checked.refused.columns) == ["symbol", "session", "reason", "value"]
-    assert checked.refused.empty
+    assert list(checked.rejected.columns) == ["symbol", "session", "reason", "value"]
+    assert checked.rejected.empty
 
 
 @pytest.mark.parametrize("empty", [no_bars(), pd.DataFrame(columns=list(BAR_COLUMNS))])
 def test_no_bars_are_no_refusals(empty: pd.DataFrame) -> None:
     checked = judge(empty)
     assert checked.accepted.empty
-    assert checked.refused.empty
+    assert checked.rejected.empty
     assert tuple(checked.accepted.columns) == BAR_COLUMNS
 
 
@@ -83,24 +83,24 @@ def test_no_bars_are_no_refusals(empty: pd.DataFrame) -> None:
         ({"high": 25.0, "low": 27.0}, "high_below_low", "high=25 low=27"),
         ({"close": 35.0}, "outside_range", "open=30.375 high=31.625 low=29.625 close=35"),
         ({"open": 29.5}, "outside_range", "open=29.5 high=31.625 low=29.625 close=30.625"),
-        ({"adj_close": 30.625}, "unexplained_move", "adj_close=30.625 after 15.25 (+100.8%)"),
+        ({"adj_close": 30.625}, "unexplained_return", "adj_close=30.625 after 15.25 (+100.8%)"),
     ],
 )
 def test_a_bad_price_is_refused_with_its_reason_and_value(values: dict[str, float], reason: str, value: str) -> None:
     checked = judge(spoilt("BBB", 5, **values))
-    later = [("BBB", SESSIONS[6], "unexplained_move")] if reason == "unexplained_move" else []  # the way back
+    later = [("BBB", SESSIONS[6], "unexplained_return")] if reason == "unexplained_return" else []  # the way back
     assert reasons(checked) == [("BBB", SESSIONS[5], reason), *later]
-    assert checked.refused["value"].iloc[0] == value
+    assert checked.rejected["value"].iloc[0] == value
     assert len(checked.accepted) == 8 * 13 - 1 - len(later)
 
 
 def test_a_price_outside_the_range_by_rounding_is_accepted() -> None:
-    assert judge(spoilt("BBB", 5, close=31.625 * 1.0006)).refused.empty
+    assert judge(spoilt("BBB", 5, close=31.625 * 1.0006)).rejected.empty
     assert reasons(judge(spoilt("BBB", 5, close=31.625 * 1.0011))) == [("BBB", SESSIONS[5], "outside_range")]
 
 
 def test_a_bar_without_volume_is_accepted() -> None:
-    assert judge(market().assign(volume=np.nan)).refused.empty
+    assert judge(market().assign(volume=np.nan)).rejected.empty
 
 
 def test_a_bar_after_the_last_closed_session_is_open_and_one_later_is_future() -> None:
@@ -113,8 +113,8 @@ def test_a_bar_after_the_last_closed_session_is_open_and_one_later_is_future() -
 
 def test_a_bar_after_the_sessions_known_is_future() -> None:
     checked = judge(market(sessions=14), sessions=SESSIONS[:13])
-    assert set(checked.refused["reason"]) == {"future_session"}
-    assert set(checked.refused["value"]) == {f"session={SESSIONS[13]:%Y-%m-%d}"}
+    assert set(checked.rejected["reason"]) == {"future_session"}
+    assert set(checked.rejected["value"]) == {f"session={SESSIONS[13]:%Y-%m-%d}"}
 
 
 def test_a_bar_of_a_day_that_is_no_session_is_refused_and_compared_with_nothing() -> None:
@@ -128,10 +128,10 @@ def test_differing_bars_of_one_session_are_all_refused_and_equal_ones_but_for_on
     equal = bars[row_of(bars, "AAA", 3)]
     differing = bars[row_of(bars, "BBB", 4)].assign(close=30.375)
     checked = judge(pd.concat([bars, equal, equal, differing], ignore_index=True))
-    refused = reasons(checked)
-    assert refused.count(("AAA", SESSIONS[3], "duplicate_session")) == 2
-    assert refused.count(("BBB", SESSIONS[4], "duplicate_session")) == 2
-    assert len(refused) == 4
+    rejected = reasons(checked)
+    assert rejected.count(("AAA", SESSIONS[3], "duplicate_session")) == 2
+    assert rejected.count(("BBB", SESSIONS[4], "duplicate_session")) == 2
+    assert len(rejected) == 4
     assert row_of(checked.accepted, "AAA", 3).sum() == 1
     assert row_of(checked.accepted, "BBB", 4).sum() == 0
 
@@ -145,26 +145,26 @@ def test_a_session_on_which_half_the_stocks_repeat_without_volume_is_stale_for_t
         ]
     checked = judge(bars)
     assert set(reasons(checked)) == {(symbol, SESSIONS[5], "stale_day") for symbol in STOCKS[:4]}
-    assert checked.refused["value"].iloc[0] == "close=20.5 volume=0, as in 57.1% of the market"
+    assert checked.rejected["value"].iloc[0] == "close=20.5 volume=0, as in 57.1% of the market"
 
 
 @pytest.mark.parametrize("volume", [0.0, np.nan, 3.0])
 def test_a_halted_stock_is_no_stale_day(volume: float) -> None:
-    assert judge(spoilt("BBB", 5, close=30.5, volume=volume)).refused.empty
+    assert judge(spoilt("BBB", 5, close=30.5, volume=volume)).rejected.empty
 
 
 def test_a_stock_fetched_alone_is_held_against_the_size_of_its_market() -> None:
     alone = spoilt("BBB", 5, close=30.5, volume=0)
     alone = alone[alone["symbol"] == "BBB"].reset_index(drop=True)
     assert reasons(judge(alone)) == [("BBB", SESSIONS[5], "stale_day")]
-    assert judge(alone, market_size=7).refused.empty
+    assert judge(alone, market_size=7).rejected.empty
 
 
 def test_only_the_bar_that_jumps_is_refused() -> None:
     bars = market()
     later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
     bars.loc[later, ["open", "high", "low", "close", "adj_close"]] *= 0.5
-    assert reasons(judge(bars)) == [("BBB", SESSIONS[5], "unexplained_move")]
+    assert reasons(judge(bars)) == [("BBB", SESSIONS[5], "unexplained_return")]
 
 
 def test_a_split_recorded_that_day_explains_the_move() -> None:
@@ -172,15 +172,15 @@ def test_a_split_recorded_that_day_explains_the_move() -> None:
     later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
     bars.loc[later, ["open", "high", "low", "close", "adj_close"]] *= 0.5
     bars.loc[row_of(bars, "BBB", 5), "split"] = 2.0
-    assert judge(bars).refused.empty
+    assert judge(bars).rejected.empty
 
 
 def test_moves_come_from_the_price_that_the_market_names() -> None:
     bars = market()
     later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
     bars.loc[later, ["open", "high", "low", "close"]] *= 0.5  # a split, which the adjusted close does not show
-    assert judge(bars).refused.empty
-    assert reasons(judge(bars, returns="close")) == [("BBB", SESSIONS[5], "unexplained_move")]
+    assert judge(bars).rejected.empty
+    assert reasons(judge(bars, returns="close")) == [("BBB", SESSIONS[5], "unexplained_return")]
 
 
 def test_a_symbol_without_adjusted_close_is_judged_by_its_close() -> None:
@@ -188,7 +188,7 @@ def test_a_symbol_without_adjusted_close_is_judged_by_its_close() -> None:
     bars.loc[bars["symbol"] == "BBB", "adj_close"] = np.nan
     later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
     bars.loc[later, ["open", "high", "low", "close"]] *= 0.5
-    assert reasons(judge(bars)) == [("BBB", SESSIONS[5], "unexplained_move")]
+    assert reasons(judge(bars)) == [("BBB", SESSIONS[5], "unexplained_return")]
 
 
 def test_a_bar_refused_for_its_open_is_still_what_the_next_one_is_compared_with() -> None:
@@ -196,7 +196,7 @@ def test_a_bar_refused_for_its_open_is_still_what_the_next_one_is_compared_with(
     bars.loc[row_of(bars, "BBB", 6), "adj_close"] = 12.5
     assert reasons(judge(bars)) == [
         ("BBB", SESSIONS[5], "non_positive_price"),
-        ("BBB", SESSIONS[6], "unexplained_move"),
+        ("BBB", SESSIONS[6], "unexplained_return"),
     ]
 
 
@@ -230,25 +230,25 @@ def test_every_bar_is_either_accepted_unchanged_or_refused_once(
         bars.loc[row, column] = value
     bars = pd.concat([bars, bars.loc[copies]], ignore_index=True)
     checked = judge(bars, closed_until=SESSIONS[closed].date())
-    assert len(checked.accepted) + len(checked.refused) == len(bars)
-    assert set(checked.refused["reason"]) <= set(REASONS)
+    assert len(checked.accepted) + len(checked.rejected) == len(bars)
+    assert set(checked.rejected["reason"]) <= set(REASONS)
     accepted = checked.accepted.merge(bars.drop_duplicates(), how="left", on=list(BAR_COLUMNS), indicator=True)
     assert (accepted["_merge"] == "both").all()
     assert not checked.accepted.duplicated(["symbol", "session"]).any()
 
 
 @pytest.mark.slow
-@given(order=st.permutations(range(26)))
-def test_the_order_of_the_bars_changes_no_verdict(order: list[int]) -> None:
+@given(run_request=st.permutations(range(26)))
+def test_the_order_of_the_bars_changes_no_verdict(run_request: list[int]) -> None:
     bars = spoilt("AAA", 5, adj_close=90.0, volume=0)
     bars = bars[bars["symbol"].isin(["AAA", "BBB"])].reset_index(drop=True)
-    assert sorted(reasons(judge(bars.loc[order].reset_index(drop=True)))) == sorted(reasons(judge(bars)))
+    assert sorted(reasons(judge(bars.loc[run_request].reset_index(drop=True)))) == sorted(reasons(judge(bars)))
 
 
 def test_dates_before_1970_are_sessions_too() -> None:
     sessions = pd.bdate_range("1965-01-04", periods=3)
     table = pd.DataFrame({"symbol": "AAA", "session": sessions, "open": 3.0, "high": 5.0, "low": 2.0, "close": 3.0})
-    assert judge(bars_frame(table), sessions=sessions, closed_until=date(1965, 1, 6)).refused.empty
+    assert judge(bars_frame(table), sessions=sessions, closed_until=date(1965, 1, 6)).rejected.empty
 
 
 @pytest.mark.parametrize(
@@ -269,6 +269,6 @@ def test_an_amount_that_cannot_be_is_refused_and_the_other_bars_are_kept(column:
     checked = check(
         rows, sessions=sessions, closed_until=date(2024, 3, 4), checks=Checks(), index_symbol="IDX", returns="adj_close"
     )
-    assert checked.refused["reason"].tolist() == ["impossible_amount"]
-    assert f"{column}={amount:.7g}" in checked.refused["value"].iloc[0]
+    assert checked.rejected["reason"].tolist() == ["impossible_amount"]
+    assert f"{column}={amount:.7g}" in checked.rejected["value"].iloc[0]
     assert checked.accepted["symbol"].tolist() == ["BBB"]

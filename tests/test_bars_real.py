@@ -4,7 +4,7 @@ from collections import Counter
 
 import pandas as pd
 import pytest
-from real_sets import REFUSED, SETS, accepted, bars_of, checked, needs_real_sets, refused
+from real_sets import REFUSED, SETS, accepted, bars_of, checked, needs_real_sets, rejected
 
 from dtml.prices.sessions import sessions_between
 
@@ -14,13 +14,13 @@ pytestmark = needs_real_sets
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_each_real_set_loses_exactly_these_bars(name: str) -> None:
-    assert Counter(checked(name).refused["reason"]) == REFUSED[name]
-    assert len(checked(name).accepted) + len(checked(name).refused) == len(bars_of(name))
+    assert Counter(checked(name).rejected["reason"]) == REFUSED[name]
+    assert len(checked(name).accepted) + len(checked(name).rejected) == len(bars_of(name))
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_no_bar_of_an_index_with_all_prices_is_refused(name: str) -> None:
-    assert not checked(name).refused["symbol"].str.startswith("^").any()
+    assert not checked(name).rejected["symbol"].str.startswith("^").any()
 
 
 # kdd17
@@ -40,13 +40,13 @@ def test_kdd17_splits_leave_the_adjusted_close_whole_and_no_bar_is_lost() -> Non
         "VALE": "2007-09-13",
     }
     for symbol, day in splits.items():
-        moves = accepted("kdd17", symbol)[["close", "adj_close"]].pct_change().loc[day]
-        assert abs(moves["close"]) > 0.35
-        assert abs(moves["adj_close"]) < 0.12
+        returns = accepted("kdd17", symbol)[["close", "adj_close"]].pct_change().loc[day]
+        assert abs(returns["close"]) > 0.35
+        assert abs(returns["adj_close"]) < 0.12
 
 
 def test_kdd17_loses_the_one_real_move_beyond_the_bound() -> None:
-    assert refused("kdd17", "unexplained_move") == {("BAC", "2009-04-09")}
+    assert rejected("kdd17", "unexplained_return") == {("BAC", "2009-04-09")}
 
 
 def test_kdd17_session_without_volume_is_one_stock_and_not_a_stale_day() -> None:
@@ -61,11 +61,11 @@ def test_kdd17_has_an_index_fund_among_its_stocks_whose_bars_are_good() -> None:
 
 
 def test_acl18_rows_without_prices_are_refused() -> None:
-    assert refused("acl18", "null_price") == {(symbol, "2016-06-29") for symbol in ("PTR", "REX", "SNP")}
+    assert rejected("acl18", "null_price") == {(symbol, "2016-06-29") for symbol in ("PTR", "REX", "SNP")}
 
 
 def test_acl18_move_beyond_the_bound_is_refused() -> None:
-    assert refused("acl18", "unexplained_move") == {("AGFS", "2016-11-09")}
+    assert rejected("acl18", "unexplained_return") == {("AGFS", "2016-11-09")}
 
 
 def test_acl18_late_listings_are_shorter_and_every_bar_of_them_is_good() -> None:
@@ -84,15 +84,15 @@ def test_acl18_sessions_without_volume_are_of_a_few_stocks_and_not_stale_days() 
 def test_ndx100_spin_offs_and_real_moves_beyond_the_bound_are_refused() -> None:
     artefacts = {("EBAY", "2015-07-20"), ("DISCA", "2014-08-07"), ("CTRP", "2015-12-01"), ("CTXS", "2017-02-01")}
     real = {("NFLX", "2013-01-24"), ("VRTX", "2013-04-19"), ("VRTX", "2014-06-24")}
-    assert refused("ndx100", "unexplained_move") == artefacts | real
+    assert rejected("ndx100", "unexplained_return") == artefacts | real
 
 
 def test_ndx100_spin_off_within_the_bound_is_a_move_like_many_real_ones() -> None:
     """ADP lost 14.0 % by a spin-off; 139 moves of the set are as large, so no bound tells it from a real one."""
     adp = accepted("ndx100", "ADP")["close"].pct_change()
     assert adp.loc["2014-10-01"] == pytest.approx(-0.140, abs=5e-4)
-    moves = checked("ndx100").accepted.sort_values(["symbol", "session"]).groupby("symbol")["close"].pct_change()
-    assert (moves.abs() >= 0.14).sum() == 139
+    returns = checked("ndx100").accepted.sort_values(["symbol", "session"]).groupby("symbol")["close"].pct_change()
+    assert (returns.abs() >= 0.14).sum() == 139
 
 
 def test_ndx100_missing_days_are_days_without_a_bar() -> None:
@@ -110,13 +110,13 @@ def test_ndx100_missing_days_are_days_without_a_bar() -> None:
 
 
 def test_ndx100_mixed_up_share_classes_are_refused_where_a_row_shows_it() -> None:
-    days = {day for symbol, day in refused("ndx100", "outside_range") if symbol in ("FOX", "FOXA")}
-    assert ("FOXA", "2013-06-25") in refused("ndx100", "high_below_low")
+    days = {day for symbol, day in rejected("ndx100", "outside_range") if symbol in ("FOX", "FOXA")}
+    assert ("FOXA", "2013-06-25") in rejected("ndx100", "high_below_low")
     assert days == {"2013-06-24", "2013-06-26", "2013-06-28"}
 
 
 def test_ndx100_open_of_zero_is_refused() -> None:
-    assert refused("ndx100", "non_positive_price") == {("NFLX", "2013-04-23")}
+    assert rejected("ndx100", "non_positive_price") == {("NFLX", "2013-04-23")}
 
 
 def test_ndx100_sessions_without_volume_of_one_share_class_are_not_stale_days() -> None:
@@ -128,13 +128,13 @@ def test_ndx100_sessions_without_volume_of_one_share_class_are_not_stale_days() 
 
 def test_sp500_mergers_and_special_dividends_are_refused() -> None:
     artefacts = {("BKR", "2017-07-05"), ("KDP", "2018-07-10"), ("GEN", "2020-02-03")}
-    assert artefacts < refused("sp500", "unexplained_move")
+    assert artefacts < rejected("sp500", "unexplained_return")
 
 
 def test_sp500_moves_beyond_the_bound_are_refused_real_ones_too() -> None:
-    moves = checked("sp500").refused["session"].dt.strftime("%Y-%m")
-    assert (moves == "2020-03").sum() > 10
-    assert {"BIIB", "PCG"} < set(checked("sp500").refused["symbol"])
+    returns = checked("sp500").rejected["session"].dt.strftime("%Y-%m")
+    assert (returns == "2020-03").sum() > 10
+    assert {"BIIB", "PCG"} < set(checked("sp500").rejected["symbol"])
 
 
 def test_sp500_sessions_without_volume_are_of_a_few_stocks_and_not_stale_days() -> None:

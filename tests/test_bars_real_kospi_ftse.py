@@ -1,11 +1,11 @@
-"""The defects measured in the sets of London and Seoul: refused with their reason, or harmless as shown."""
+"""The defects measured in the sets of London and Seoul: rejected with their reason, or harmless as shown."""
 
 from collections import Counter
 
 import numpy as np
 import pandas as pd
 import pytest
-from real_sets import REFUSED, accepted, bars_of, checked, judge, needs_real_sets, read, refused
+from real_sets import REFUSED, accepted, bars_of, checked, judge, needs_real_sets, read, rejected
 
 from dtml.prices.sessions import sessions_between
 
@@ -16,7 +16,7 @@ pytestmark = needs_real_sets
 
 
 def test_ftse30_demerger_is_refused_on_both_of_its_days() -> None:
-    assert refused("ftse30", "unexplained_move") == {("BLT.L", "2015-04-07"), ("BLT.L", "2015-05-18")}
+    assert rejected("ftse30", "unexplained_return") == {("BLT.L", "2015-04-07"), ("BLT.L", "2015-05-18")}
 
 
 def test_ftse30_closes_outside_their_range_are_refused_but_for_two_that_are_rounding() -> None:
@@ -25,21 +25,21 @@ def test_ftse30_closes_outside_their_range_are_refused_but_for_two_that_are_roun
     outside = beyond[beyond > 1e-9]
     assert len(outside) == 3
     assert (outside <= 0.001).sum() == 2
-    assert refused("ftse30", "outside_range") == {("OML.L", "2016-02-22")}
+    assert rejected("ftse30", "outside_range") == {("OML.L", "2016-02-22")}
 
 
 def test_ftse30_days_are_the_sessions_of_the_exchange() -> None:
-    """Its source carries weekends and holidays as filled rows: such a row would be refused, and none is left."""
+    """Its source carries weekends and holidays as filled rows: such a row would be rejected, and none is left."""
     saturday = bars_of("ftse30").iloc[:1].assign(session=pd.Timestamp("2016-02-20"))
     verdict = judge(pd.concat([bars_of("ftse30"), saturday], ignore_index=True), "XLON", "adj_close", 0.35, "^FTSE")
-    assert Counter(verdict.refused["reason"]) == REFUSED["ftse30"] | {"not_a_session": 1}
+    assert Counter(verdict.rejected["reason"]) == REFUSED["ftse30"] | {"not_a_session": 1}
 
 
 # kospi200_2015
 
 
 def test_kospi_stale_days_are_refused_for_the_stocks_that_were_stale() -> None:
-    stale = Counter(day for _, day in refused("kospi200_2015", "stale_day"))
+    stale = Counter(day for _, day in rejected("kospi200_2015", "stale_day"))
     assert set(stale) == {"2017-09-04", "2017-09-26", "2020-03-09", "2020-03-12"}
     present = bars_of("kospi200_2015").query("symbol != '^KS11'").groupby("session")["symbol"].size()
     shares = {day: count / present[day] for day, count in stale.items()}
@@ -52,7 +52,7 @@ def test_kospi_halts_of_single_stocks_are_accepted() -> None:
     halts = accepted("kospi200_2015", "042660").query("volume == 0")
     assert len(halts) > 300
     after_a_halt = {("009410", "2020-09-01"), ("003410", "2020-12-01")}  # without volume, and beyond the limit
-    assert after_a_halt < refused("kospi200_2015", "unexplained_move")
+    assert after_a_halt < rejected("kospi200_2015", "unexplained_return")
     assert (checked("kospi200_2015").accepted["volume"] == 0).sum() == 1609 - 633 - len(after_a_halt)
 
 
@@ -83,15 +83,15 @@ def test_kospi_seam_of_two_downloads_is_within_the_bound_and_cannot_be_seen_in_o
 
 
 def test_kospi_broken_adjusted_close_is_not_read_and_would_be_refused_if_it_were() -> None:
-    assert "005930" not in set(checked("kospi200_2015").refused.query("reason == 'unexplained_move'")["symbol"])
+    assert "005930" not in set(checked("kospi200_2015").rejected.query("reason == 'unexplained_move'")["symbol"])
     samsung = bars_of("kospi200_2015").query("symbol == '005930'")
-    verdict = judge(samsung, "XKRX", "adj_close", 0.301, "^KS11").refused
+    verdict = judge(samsung, "XKRX", "adj_close", 0.301, "^KS11").rejected
     days = verdict.query("reason == 'unexplained_move'")["session"].dt.strftime("%Y-%m-%d")
     assert set(days) == {"2015-12-29", "2016-12-28", "2017-12-27", "2018-03-29"}
 
 
 def test_kospi_moves_beyond_the_daily_limit_are_refused() -> None:
-    assert refused("kospi200_2015", "unexplained_move") == {
+    assert rejected("kospi200_2015", "unexplained_return") == {
         ("000100", "2020-04-02"), ("000150", "2019-10-18"), ("003410", "2016-12-28"), ("003410", "2020-12-01"),
         ("003410", "2020-12-04"), ("009410", "2020-09-01"), ("009410", "2020-09-22"), ("009420", "2017-12-21"),
         ("009540", "2017-05-10"), ("016380", "2016-04-21"), ("016380", "2018-01-03"), ("016380", "2019-09-19"),
@@ -117,7 +117,7 @@ def test_kospi_halts_without_open_high_and_low_are_refused() -> None:
     halts = bars_of("kospi200_2020").query("open == 0 and high == 0 and low == 0")
     days = set(zip(halts["symbol"], halts["session"].dt.strftime("%Y-%m-%d"), strict=True))
     assert len(days) == 495
-    assert refused("kospi200_2020", "non_positive_price") == days
+    assert rejected("kospi200_2020", "non_positive_price") == days
 
 
 def test_kospi_halts_with_all_prices_are_accepted() -> None:
@@ -132,7 +132,7 @@ def test_kospi_closes_above_the_high_by_rounding_are_accepted() -> None:
 
 
 def test_kospi_unadjusted_action_on_the_last_day_is_refused() -> None:
-    assert refused("kospi200_2020", "unexplained_move") == {("001230", "2026-05-29")}
+    assert rejected("kospi200_2020", "unexplained_return") == {("001230", "2026-05-29")}
 
 
 # index files
@@ -150,7 +150,7 @@ def test_an_index_of_closes_alone_is_refused_for_its_features_need_all_prices(
 ) -> None:
     index = read("index", name)
     verdict = judge(index, "XKRX", "close", 0.301, index["symbol"].iloc[0])
-    assert Counter(verdict.refused["reason"]) == reasons
+    assert Counter(verdict.rejected["reason"]) == reasons
 
 
 def test_days_that_the_kospi_index_lacks_are_days_without_a_bar_and_refuse_no_stock() -> None:

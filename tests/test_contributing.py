@@ -28,7 +28,7 @@ from dtml.prices.sessions import sessions_between
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Source
 from dtml.training.fit import fit_members
 from dtml.training.recipe import Member, TrainingConfig
-from flows.nightly.context import Desk
+from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ symbol = "SIMX"
 name = "Index of home"
 [constituents]
 as_of = 2024-01-02
-members = ["L01", "F01A"]
+symbols = ["L01", "F01A"]
 """
 
 VIEW = """-- How many predictions each session has: one row per market and session.
@@ -120,16 +120,16 @@ def test_a_market_is_a_file(tmp_path: Path) -> None:
     assert (market.name, market.symbols, market.index.symbol) == ("home", ("L01", "F01A"), "SIMX")
 
 
-def test_a_source_is_four_methods(desk: Desk) -> None:
+def test_a_source_is_four_methods(context: MarketContext) -> None:
     source: Source = Ladder()
-    mine = replace(desk, source=source, market=desk.market.with_symbols(source.symbols() or []))
+    mine = replace(context, source=source, market=context.market.with_symbols(source.symbols() or []))
     caught = fetch_bars(mine, DAY)
     assert caught.failures.empty
-    with desk.engine.connect() as conn:
+    with context.engine.connect() as conn:
         told = conn.execute(text("select distinct source from price")).scalars().all()
         last = conn.execute(text("select symbol, close from price_latest where session = :day"), {"day": DAY}).all()
     assert told == ["ladder"]
-    assert {symbol for symbol, _ in last} == {"ONE", "TWO", desk.market.index.symbol}
+    assert {symbol for symbol, _ in last} == {"ONE", "TWO", context.market.index.symbol}
 
 
 @pytest.mark.slow

@@ -151,7 +151,7 @@ def test_a_backtest_is_finished_wholly_or_not_at_all(store: Engine) -> None:
     [
         ({"last": date(2024, 1, 4)}, "span"),
         ({"retrain_every": 0}, "counts"),
-        ({"member_days": 1, "without_price": 2}, "counts"),
+        ({"constituent_days": 1, "without_price": 2}, "counts"),
     ],
 )
 def test_a_backtest_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, object], check: str) -> None:

@@ -35,7 +35,7 @@ def test_a_benchmark_comes_back_as_it_went_in(store: Engine, reader: Engine) -> 
     assert save(store, benchmark(), scores(), members()) == 1 + 3 + 4
     with reading(reader) as conn:
         assert benchmarks.benchmark(conn, NAME) == benchmark()
-        stored, seeds = benchmarks.benchmark_scores(conn, NAME), benchmarks.benchmark_members(conn, NAME)
+        stored, seeds = benchmarks.benchmark_scores(conn, NAME), benchmarks.benchmark_seeds(conn, NAME)
     assert list(stored) == list(scores())[: -len(FIGURES)] + FIGURES
     pd.testing.assert_frame_equal(stored[list(scores())], scores(), check_dtype=False)
     pd.testing.assert_frame_equal(seeds, members(), check_dtype=False)
@@ -183,7 +183,7 @@ def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
     save(store, benchmark(), scores(), members())
     stocks = pd.DataFrame({"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None})
     days = {"as_of": pd.Timestamp("2024-01-04"), "target": pd.Timestamp("2024-01-05")}
-    made = pd.DataFrame({"run_id": ["first"], "symbol": "A", "probability": 0.75, "spread": 0.0, **days})
+    made = pd.DataFrame({"run_id": ["first"], "symbol": "A", "probability": 0.75, "probability_std": 0.0, **days})
     with transaction(store) as conn:
         markets.save_instruments(conn, "toy", stocks)
         predictions.save_predictions(conn, "toy", made, known_at=NOW, made_at=NOW)

@@ -37,9 +37,9 @@ def bins(run_id: str = "first", target: pd.Timestamp = TARGET, **changed: Any) -
 
 
 def counts(run_id: str = "first", target: pd.Timestamp = TARGET, **changed: Any) -> pd.DataFrame:
-    counted = {"n": [5, 5], "covered": 0, "called": [3, 1], "right_calls": [2, 1]}
+    counted = {"n": [5, 5], "covered": 0, "decided": [3, 1], "decided_correct": [2, 1]}
     made = pd.DataFrame({"run_id": run_id, "target": target, "level": [0.8, 0.9]} | counted | changed)
-    return made.assign(covered=made["n"] - made["called"] + made["right_calls"])
+    return made.assign(covered=made["n"] - made["decided"] + made["decided_correct"])
 
 
 def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
@@ -103,9 +103,9 @@ def test_the_counts_of_a_backtest_are_those_of_its_own_folds(store: Engine) -> N
 def test_rules_calls_are_kept_once(store: Engine) -> None:
     given = pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | RULES)
     with transaction(store) as conn:
-        assert stored_predictions.save_rule_calls(conn, "toy", given) == 1
-        assert stored_predictions.save_rule_calls(conn, "toy", given.assign(index_reversal=True)) == 0
-        kept = conn.execute(sa.select(tables.rule_call.c.index_reversal)).scalars().all()
+        assert stored_predictions.save_rule_directions(conn, "toy", given) == 1
+        assert stored_predictions.save_rule_directions(conn, "toy", given.assign(index_reversal=True)) == 0
+        kept = conn.execute(sa.select(tables.rule_direction.c.index_reversal)).scalars().all()
     assert kept == [RULES["index_reversal"]]
 
 
@@ -131,7 +131,7 @@ def test_attention_of_several_models_and_sessions_is_compared_each_with_its_own(
 
 
 def explained(**changed: Any) -> dict[str, Any]:
-    told = dict.fromkeys(("stocks", "days", "members", "shuffles", "epochs", "top"), 3)
+    told = dict.fromkeys(("stocks", "days", "seeds", "shuffles", "epochs", "top"), 3)
     figures = dict.fromkeys(("distance", "distance_p", "agreement", "seconds"), 0.25)
     missing = dict.fromkeys(("agreement_low", "agreement_high", "drivers", "drivers_chance", "drivers_importance"))
     named = {"run_id": "first", "market": "toy", "as_of": AS_OF.date(), "made_at": NOW, "told_apart": True}

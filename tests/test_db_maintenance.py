@@ -168,7 +168,9 @@ def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_t
     days = list(pd.bdate_range(TARGET, periods=NIGHTS))
     spawn = multiprocessing.get_context("spawn")
     work = zip(both, (days, days[::-1]), strict=True)
-    writers = [spawn.Process(target=write_nights, args=(store_url, each, each, order)) for each, order in work]
+    writers = [
+        spawn.Process(target=write_nights, args=(store_url, each, each, run_request)) for each, run_request in work
+    ]
     for writer in writers:
         writer.start()
     for writer in writers:

@@ -30,9 +30,11 @@ def save(store: Engine, frame: pd.DataFrame, made_at: datetime = NOW) -> int:
         return stored_predictions.save_predictions(conn, "toy", frame, known_at=NOW, made_at=made_at)
 
 
-def save_outcomes(store: Engine, moves: tuple[float, ...] = (-0.01, 0.0, 0.02), at: datetime = LATER) -> int:
-    happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "move": moves})
-    happened = happened.assign(rise=happened["move"] > 0, label=np.sign(happened["move"]).astype(int))
+def save_outcomes(store: Engine, returns: tuple[float, ...] = (-0.01, 0.0, 0.02), at: datetime = LATER) -> int:
+    happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "realised_return": returns})
+    happened = happened.assign(
+        rise=happened["realised_return"] > 0, label=np.sign(happened["realised_return"]).astype(int)
+    )
     with transaction(store) as conn:
         return outcomes.save_outcomes(conn, "toy", happened, known_at=at, recorded_at=at)
 
@@ -135,7 +137,7 @@ def test_predictions_of_many_models_and_sessions_are_stored_as_one_by_one(store:
         save(store, pd.concat([every.head(6), predictions("second").assign(probability=0.75)]))
 
 
-@pytest.mark.parametrize(("column", "value"), [("probability", 0.51), ("spread", 0.01)])
+@pytest.mark.parametrize(("column", "value"), [("probability", 0.51), ("probability_std", 0.01)])
 def test_a_past_prediction_is_never_rewritten(store: Engine, column: str, value: float) -> None:
     save(store, predictions())
     other = predictions()
@@ -169,8 +171,8 @@ def test_a_closed_nights_calls_wait_for_their_outcome(store: Engine) -> None:
         close_night(store, target)
     assert save_outcomes(store) == len(STOCKS)
     with reading(store) as conn:
-        waiting = outcomes.unsettled_calls(conn, "toy", NEXT.date(), since=NEXT.date())
-        settled = outcomes.call_counts(conn, "toy", NEXT.date())
+        waiting = outcomes.unsettled_directions(conn, "toy", NEXT.date(), since=NEXT.date())
+        settled = outcomes.direction_counts(conn, "toy", NEXT.date())
     assert set(waiting["target"]) == {NEXT}
     assert len(waiting) == settled["n"].sum() == len(STOCKS)
 
@@ -178,27 +180,27 @@ def test_a_closed_nights_calls_wait_for_their_outcome(store: Engine) -> None:
 def test_an_outcome_is_stored_once_and_corrected_when_it_changes(store: Engine) -> None:
     def stored() -> tuple[list[float], list[datetime]]:
         with reading(store) as conn:
-            rows = conn.execute(sa.select(tables.outcome.c.move, tables.outcome.c.recorded_at)).all()
+            rows = conn.execute(sa.select(tables.outcome.c.change, tables.outcome.c.recorded_at)).all()
         return [each[0] for each in rows], [each[1] for each in rows]
 
     save_outcomes(store)
     assert save_outcomes(store, at=LATER + timedelta(days=1)) == 0
     assert stored() == ([-0.01, 0.0, 0.02], [LATER] * 3)
-    assert save_outcomes(store, at=LATER + timedelta(days=1), moves=(-0.01, 0.0, 0.03)) == 0
+    assert save_outcomes(store, at=LATER + timedelta(days=1), returns=(-0.01, 0.0, 0.03)) == 0
     assert sorted(stored()[1]) == [LATER, LATER, LATER + timedelta(days=1)]
 
 
 def test_of_many_outcomes_the_new_are_added_and_the_changed_updated(store: Engine) -> None:
     """One of A is new, one of B changed, one of C the same: its stamps stay."""
-    happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "move": 0.01, "rise": True, "label": 1})
+    happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "realised_return": 0.01, "rise": True, "label": 1})
 
     def saved(frame: pd.DataFrame, at: datetime) -> int:
         with transaction(store) as conn:
             return outcomes.save_outcomes(conn, "toy", frame, known_at=at, recorded_at=at)
 
     assert saved(happened.iloc[1:], NOW) == 2
-    assert saved(happened.assign(move=[0.01, 0.02, 0.01]), LATER) == 1
-    asked = sa.select(tables.outcome.c.move, tables.outcome.c.known_at, tables.outcome.c.recorded_at)
+    assert saved(happened.assign(change=[0.01, 0.02, 0.01]), LATER) == 1
+    asked = sa.select(tables.outcome.c.change, tables.outcome.c.known_at, tables.outcome.c.recorded_at)
     with reading(store) as conn:
         rows = [tuple(each) for each in conn.execute(asked.order_by(tables.outcome.c.instrument_id))]
     assert rows == [(0.01, LATER, LATER), (0.02, LATER, LATER), (0.01, NOW, NOW)]
@@ -214,18 +216,18 @@ def test_the_history_of_a_symbol_tells_calls_from_hits(store: Engine) -> None:
         night = stored_predictions.prediction_history(conn, market="toy", last=TARGET.date())
         one = stored_predictions.prediction_history(conn, symbol="C")
     assert night["symbol"].tolist() == STOCKS
-    assert night["call"].tolist() == ["fall", "fall", "rise"]
-    assert night["hit"].tolist() == [1, 1, 1]
+    assert night["direction"].tolist() == ["fall", "fall", "rise"]
+    assert night["correct"].tolist() == [1, 1, 1]
     assert night["label"].tolist() == [-1, 0, 1]
     assert one["target"].tolist() == [TARGET, NEXT]
-    assert one["hit"].isna().tolist() == [False, True]
+    assert one["correct"].isna().tolist() == [False, True]
 
 
 def test_a_wrong_call_is_no_hit(store: Engine) -> None:
     save(store, predictions())
     save_outcomes(store, (0.01, 0.001, -0.02))
     with reading(store) as conn:
-        assert stored_predictions.prediction_history(conn, market="toy")["hit"].tolist() == [0, 0, 0]
+        assert stored_predictions.prediction_history(conn, market="toy")["correct"].tolist() == [0, 0, 0]
 
 
 def test_the_history_of_an_unknown_symbol_is_an_error(store: Engine) -> None:

@@ -254,7 +254,7 @@ def test_a_refused_bar_is_recorded_once_for_each_reason(store: Engine) -> None:
     )
     with transaction(store) as conn:
         for known_at, new in ((MONDAY, 3), (TUESDAY, 0)):
-            assert prices.record_refused(conn, "toy", refused, source="files", known_at=known_at) == new
-        stored = prices.refused_bars(conn, "toy", FIRST, LAST)
+            assert prices.record_rejected(conn, "toy", refused, source="files", known_at=known_at) == new
+        stored = prices.rejected_bars(conn, "toy", FIRST, LAST)
     pd.testing.assert_frame_equal(stored[list(refused)], refused)
     assert set(stored["first_known_at"]) == {pd.Timestamp(MONDAY)}

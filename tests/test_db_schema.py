@@ -19,10 +19,18 @@ from db.errors import StoreError, StoreUsageError
 from db.migrations import FOLDER, REVISION, create, revisions
 from db.views import views as documented_views
 
-FACTS = {"membership", "price", "refused_bar", "prediction", "outcome", "score", "night"}
-FACTS |= {"benchmark_score", "benchmark_member", "attention_weight"}
+FACTS = {"membership", "price", "rejected_bar", "prediction", "outcome", "score", "night"}
+FACTS |= {"benchmark_score", "benchmark_seed", "attention_weight"}
 FACTS |= {"backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio"}
-FACTS |= {"price_fetch", "alert", "band", "rule_call", "calibration_bin", "band_count", "explanation"}
+FACTS |= {
+    "price_fetch",
+    "alert",
+    "abstention_band",
+    "rule_direction",
+    "calibration_bin",
+    "abstention_count",
+    "explanation",
+}
 FACTS |= {"translation_model", "translation_progress"}
 
 
@@ -90,7 +98,7 @@ def test_a_store_that_lacks_a_table_of_its_schema_is_left_alone(store_url: str) 
     with transaction(engine) as conn:
         conn.execute(sa.text("create table alembic_version (version_num varchar(32) primary key)"))
         conn.execute(sa.text(f"insert into alembic_version values ('{REVISION}')"))
-        for table in (tables.instrument, tables.membership, tables.price, tables.refused_bar):
+        for table in (tables.instrument, tables.membership, tables.price, tables.rejected_bar):
             table.create(conn)
     for use in (require_current, prepare, upgrade):
         with pytest.raises(

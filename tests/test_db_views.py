@@ -53,7 +53,7 @@ def test_price_restatement_has_every_version_after_the_first_beside_the_one_befo
 def test_a_refused_bar_and_a_night_can_be_asked_for_in_sql(store: Engine, reader: Engine) -> None:
     refused = pd.DataFrame({"symbol": ["B"], "session": [SESSION], "reason": ["null_price"], "value": ["close=nan"]})
     with transaction(store) as conn:
-        prices.record_refused(conn, "toy", refused, source="files", known_at=MONDAY)
+        prices.record_rejected(conn, "toy", refused, source="files", known_at=MONDAY)
         nights.start_night(conn, "toy", SESSION.date(), target=MONDAY.date(), source="files", started_at=MONDAY)
     rows = select(reader, "select symbol, reason, value from refused where session = '2024-01-05'")
     assert rows.to_dict("records") == [{"symbol": "B", "reason": "null_price", "value": "close=nan"}]

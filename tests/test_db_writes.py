@@ -112,11 +112,11 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
 def test_the_first_finding_of_a_refused_bar_stands_with_all_its_columns(store: Engine) -> None:
     found = pd.DataFrame({"symbol": ["A"], "session": TARGET, "reason": "stale", "value": "volume=0.0"})
     with transaction(store) as conn:
-        save = prices.record_refused
+        save = prices.record_rejected
         assert save(conn, "toy", found, source="files", known_at=NOW) == 1
         assert save(conn, "toy", found.assign(value="other"), source="files", known_at=LATER) == 0
         assert save(conn, "toy", found, source="yahoo", known_at=LATER) == 1
-        rows = table(conn, tables.refused_bar)
+        rows = table(conn, tables.rejected_bar)
     assert rows == [
         (1, TARGET.date(), "files", "stale", "volume=0.0", NOW),
         (1, TARGET.date(), "yahoo", "stale", "volume=0.0", LATER),
@@ -150,7 +150,9 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
 
 
 def test_outcomes_and_scores_of_another_market_are_other_rows(store: Engine) -> None:
-    happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "move": [-0.01, 0.0, 0.02], "rise": [0, 0, 1]})
+    happened = pd.DataFrame(
+        {"symbol": STOCKS, "session": TARGET, "realised_return": [-0.01, 0.0, 0.02], "rise": [0, 0, 1]}
+    )
     happened = happened.assign(rise=happened["rise"] > 0, label=[-1, 0, 1])
     with transaction(store) as conn:
         for market, at in (("toy", NOW), ("far", LATER)):
@@ -214,7 +216,7 @@ def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
 
 def save_refused(store: Engine, frame: pd.DataFrame) -> None:
     with transaction(store) as conn:
-        prices.record_refused(conn, "toy", frame, source="files", known_at=NOW)
+        prices.record_rejected(conn, "toy", frame, source="files", known_at=NOW)
 
 
 def test_rows_are_set_beside_the_stored_ones_in_their_own_order_and_differ_beyond_the_tolerance_alone() -> None:
@@ -270,14 +272,14 @@ def test_upserts_count_what_is_new_and_a_stamp_alone_changes_nothing(store: Engi
 def test_many_rows_are_stored_in_one_transaction_as_often_as_one_likes(store: Engine) -> None:
     sessions = pd.date_range("1960-01-01", periods=20_011)
     keys = pd.MultiIndex.from_product([[1, 2, 3], sessions], names=["instrument_id", "session"]).to_frame(index=False)
-    frame = keys.assign(move=0.5, rise=True, label=1, known_at=NOW, recorded_at=NOW)
+    frame = keys.assign(change=0.5, rise=True, label=1, known_at=NOW, recorded_at=NOW)
     stamps = ("known_at", "recorded_at")
     with transaction(store) as conn:
         assert upsert_frame(conn, tables.outcome, frame.head(7), stamps=stamps) == 7
         assert upsert_frame(conn, tables.outcome, frame.head(7).assign(known_at=LATER), stamps=stamps) == 0
-        assert upsert_frame(conn, tables.outcome, frame.head(9).assign(move=0.25, known_at=LATER), stamps=stamps) == 2
+        assert upsert_frame(conn, tables.outcome, frame.head(9).assign(change=0.25, known_at=LATER), stamps=stamps) == 2
         assert insert_frame(conn, tables.outcome, frame.iloc[9:]) == 60_024
-        counted = conn.execute(sa.select(sa.func.count(), sa.func.sum(tables.outcome.c.move))).one()
+        counted = conn.execute(sa.select(sa.func.count(), sa.func.sum(tables.outcome.c.change))).one()
         assert tuple(counted) == (60_033, 0.25 * 9 + 0.5 * 60_024)
         first = table(conn, tables.outcome)[:10]
     assert {each[5] for each in first[:9]} == {LATER}

@@ -51,7 +51,7 @@ SNAPSHOT = History(
 )
 AT, TRAINED = pd.Timestamp("2022-12-14"), pd.Timestamp("2022-12-07")
 QUICK = {
-    "window": 5, "hidden": 16, "heads": 2, "epochs": 2, "first_kept_epoch": 1, "members": 1,
+    "window": 5, "hidden": 16, "heads": 2, "epochs": 2, "first_kept_epoch": 1, "seeds": 1,
     "batch_days": 16, "learning_rate": 0.01, "validation_sessions": 19,
 }  # fmt: skip
 
@@ -73,7 +73,7 @@ DATED = dated()
 
 
 def experiment(**overrides: object) -> Experiment:
-    return vary(nightly_of({}, z_close="adjusted", returns="adj_close", max_move=0.35), QUICK | overrides)
+    return vary(nightly_of({}, z_close="adjusted", returns="adj_close", max_return=0.35), QUICK | overrides)
 
 
 def alarms(findings: list[Finding]) -> list[Finding]:
@@ -172,14 +172,14 @@ def test_only_two_intervals_on_the_same_side_of_0_are_an_alarm(
 
 def log_moves(history: History) -> pd.DataFrame:
     wide = history.bars.pivot(index="session", columns="symbol", values="adj_close")
-    moves: pd.DataFrame = np.log(wide).diff().iloc[1:]
-    return moves
+    returns: pd.DataFrame = np.log(wide).diff().iloc[1:]
+    return returns
 
 
 def test_a_toss_turns_all_moves_of_a_session_or_none_and_leaves_their_sizes() -> None:
-    moves, tossed = log_moves(SNAPSHOT), log_moves(SNAPSHOT.tossed(3))
-    pd.testing.assert_frame_equal(tossed.abs(), moves.abs(), atol=1e-12)
-    heads = (tossed / moves).mean(axis=1)
+    returns, tossed = log_moves(SNAPSHOT), log_moves(SNAPSHOT.tossed(3))
+    pd.testing.assert_frame_equal(tossed.abs(), returns.abs(), atol=1e-12)
+    heads = (tossed / returns).mean(axis=1)
     np.testing.assert_allclose(heads.abs(), 1)
     assert abs((heads > 0).mean() - 0.5) < 0.1  # 331 tosses of a fair coin: 3.6 standard deviations
     bars = SNAPSHOT.tossed(3).bars
@@ -238,7 +238,7 @@ def test_moves_of_rows_are_those_of_the_windows() -> None:
         | {"symbol": np.array(windows.symbols)[stock.numpy()]}
     )
     expected = windows.movement[day, stock].numpy()
-    np.testing.assert_allclose(SNAPSHOT.moves(rows), expected, atol=1e-6)
+    np.testing.assert_allclose(SNAPSHOT.returns(rows), expected, atol=1e-6)
 
 
 @needs_real_sets

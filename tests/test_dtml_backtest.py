@@ -46,7 +46,7 @@ def test_a_span_between_sessions_begins_and_ends_at_the_sessions_inside() -> Non
 def long_calls(days: np.ndarray, stocks: slice = slice(None)) -> pd.DataFrame:
     """The model's calls as `dtml.evaluation.metrics.score` wants them."""
     rows = [
-        {"session": DAYS[day], "called": MODEL[day, stock] == 1, "rose": MOVEMENT[day, stock] > 0}
+        {"session": DAYS[day], "decided": MODEL[day, stock] == 1, "rose": MOVEMENT[day, stock] > 0}
         for day in np.flatnonzero(days)
         for stock in range(5)[stocks]
         if np.isfinite(MODEL[day, stock]) and np.isfinite(MOVEMENT[day, stock])
@@ -63,10 +63,10 @@ def test_slices_score_as_the_calls_one_by_one_do() -> None:
         ("year", "2024"): long_calls(DAYS.year == 2024),
         ("symbol", "D"): long_calls(np.ones(97, dtype=bool), slice(3, 4)),
     }
-    for key, calls in wanted.items():
-        expected = score(calls)
+    for key, directions in wanted.items():
+        expected = score(directions)
         found = mine.loc[key]
-        assert (found["n"], found["days"]) == (expected.calls, expected.days)
+        assert (found["n"], found["days"]) == (expected.directions, expected.days)
         assert (found["acc"], found["mcc"]) == pytest.approx((expected.acc, expected.mcc))
         assert found["acc_low"] == pytest.approx(expected.acc_interval[0], abs=0.02)  # fewer resamples
         assert found["mcc_high"] == pytest.approx(expected.mcc_interval[1], abs=0.04)

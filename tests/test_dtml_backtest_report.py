@@ -93,7 +93,7 @@ def test_every_portfolio_and_every_predictor_is_drawn_with_its_own_look() -> Non
     assert read.count("polyline", "paper") == read.count("line", "paper") == 3 * charts  # the latter in the legends
     assert read.count("polyline", "index") == read.count("polyline", "equal") == charts
     assert read.count("polyline", "line") == len(PORTFOLIOS) * charts + 1 + len(RULES) + 1  # and the calibration
-    assert read.count("polygon", "band") == 1
+    assert read.count("polygon", "abstention_band") == 1
     kinds = track_kinds(PORTFOLIOS)
     assert len(set(kinds.values())) == len(PORTFOLIOS)
     assert [kinds[name] for name in FREE_ONES] == [f"{kinds[name]} paper" for name in TRADED]
@@ -126,7 +126,7 @@ def test_names_are_escaped() -> None:
 def test_the_page_shows_what_there_is() -> None:
     blank = {"scores": random_scores().iloc[:0], "rolling": random_rolling(1).iloc[:0], "calibration": curve().iloc[:0]}
     blank |= {"tracks": random_tracks(1).iloc[:0], "performances": random_performances().iloc[:0]}
-    unfinished = dict.fromkeys(("seconds", "stocks", "member_days", "without_price", "tried", "list_as_of"))
+    unfinished = dict.fromkeys(("seconds", "stocks", "constituent_days", "without_price", "tried", "list_as_of"))
     read = Reader(page(**blank, backtest=BACKTEST | unfinished, folds=folds().drop(columns="validation_acc")))
     for said in ("No prediction has an outcome yet", "No portfolio has a return yet", "nothing to roll over"):
         assert said in read.seen
@@ -193,7 +193,7 @@ def test_survivorship_is_said_in_a_line() -> None:
         "Survivorship: the list of stocks is a snapshot of 2022-12-30: those that left before are missing, which "
         "flatters holders. Of 10,000 member-days 1.2 % have no price."
     )
-    dated = BACKTEST | {"list_is_snapshot": False, "member_days": 0, "without_price": 0}
+    dated = BACKTEST | {"list_is_snapshot": False, "constituent_days": 0, "without_price": 0}
     assert "memberships are dated" in survivorship(dated)
     assert survivorship(dated).endswith("Of 0 member-days - have no price.")
 

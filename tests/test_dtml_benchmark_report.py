@@ -48,7 +48,11 @@ FIGURES = (*ENSEMBLE, *GAINS, *OF_MODELS)
 def score_row(predictor: str, protocol: str, **known: Any) -> dict[str, Any]:
     rule = predictor in RULES
     row = {"predictor": predictor, "is_rule": rule, "protocol": protocol, "days": 252, "n": 7398, "rises": 3788}
-    row |= {"seeds": NAN if rule else 10, "configurations": NAN if rule else 24, "same_call": 1.0 if rule else 0.964}
+    row |= {
+        "seeds": NAN if rule else 10,
+        "configurations": NAN if rule else 24,
+        "same_direction": 1.0 if rule else 0.964,
+    }
     return row | dict.fromkeys(FIGURES, NAN) | known
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from dtml.errors import DtmlError
-from dtml.evaluation.calibration import COUNTS, LEVELS, Calibration, calibrate, called, count_band, coverage
+from dtml.evaluation.calibration import COUNTS, LEVELS, Calibration, calibrate, count_band, coverage, decide
 from dtml.evaluation.calibration_curve import binned_curve, calibration_curve, count_bins
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.scoreboard import calibration_line
@@ -40,8 +40,8 @@ def long(probability: np.ndarray, movement: np.ndarray) -> pd.DataFrame:
 
 
 def counted(made: Calibration, probability: np.ndarray, movement: np.ndarray) -> pd.DataFrame:
-    calls = long(probability, movement).assign(calibrated=made.apply(probability).ravel())
-    return count_band(calls, made.bands.assign(run_id="a"))
+    directions = long(probability, movement).assign(calibrated=made.apply(probability).ravel())
+    return count_band(directions, made.bands.assign(run_id="a"))
 
 
 WORLDS = {
@@ -67,9 +67,9 @@ def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model
         made = calibrate(said[:DAYS], movement[:DAYS])
         fresh, rose = made.apply(said[DAYS:]), movement[DAYS:] > 0
         for position, level in enumerate(LEVELS):
-            call = made.call(fresh, level)
-            kept = np.where(np.isfinite(fresh), np.isnan(call) | (call == rose), np.nan)
-            shares[draw, position] = np.nanmean(kept, axis=1).mean(), np.isfinite(call).mean()
+            direction = made.direction(fresh, level)
+            kept = np.where(np.isfinite(fresh), np.isnan(direction) | (direction == rose), np.nan)
+            shares[draw, position] = np.nanmean(kept, axis=1).mean(), np.isfinite(direction).mean()
     found, error = shares.mean(axis=0), shares[..., 0].std(axis=0) / np.sqrt(DRAWS)
     assert (found[:, 0] + 2.5 * error >= LEVELS).all()
     assert found[0, 1] > 0.2  # not by silence alone
@@ -83,15 +83,15 @@ def test_thresholds_rise_with_the_level_and_with_many_days_coverage_is_what_was_
     found = coverage(counted(made, *oracle(2, days=4003)), resamples=97)
     wanted = np.maximum(found["coverage"].iloc[0], LEVELS)  # at low levels everything is called
     np.testing.assert_allclose(found["coverage"], wanted, atol=0.01)
-    assert found["called_acc"].is_monotonic_increasing
-    assert found["called"].iloc[-1] > 0.03
+    assert found["decided_acc"].is_monotonic_increasing
+    assert found["decided"].iloc[-1] > 0.03
 
 
 @pytest.mark.slow
 def test_an_oracle_needs_no_correction() -> None:
     made = [calibrate(*oracle(seed, days=2003)) for seed in range(17)]
     assert np.mean([(one.slope, one.intercept) for one in made], axis=0) == pytest.approx((1, 0), abs=0.03)
-    assert (made[0].days, made[0].calls) == (1001, 1001 * STOCKS)
+    assert (made[0].days, made[0].directions) == (1001, 1001 * STOCKS)
 
 
 def test_a_model_whose_order_is_wrong_says_the_base_rate_of_every_stock() -> None:
@@ -163,10 +163,10 @@ def test_equal_probabilities_get_one_call_and_none_at_high_levels(share: float) 
     for seed in range(31):  # no rounding may part the base rate from the threshold that it set
         movement = np.where(np.random.default_rng(seed).random((DAYS, STOCKS)) < share, 0.01, -0.01)
         made = calibrate(np.full(movement.shape, 0.37), movement)
-        calls = [made.call(made.apply(np.array([0.2, 0.37, 0.9])), level) for level in LEVELS]
-        assert (calls[0] == (share > 0.5)).all()
-        assert np.isnan(calls[LEVELS.index(0.8) :]).all()
-        assert all(len(np.unique(call)) == 1 for call in calls)
+        directions = [made.direction(made.apply(np.array([0.2, 0.37, 0.9])), level) for level in LEVELS]
+        assert (directions[0] == (share > 0.5)).all()
+        assert np.isnan(directions[LEVELS.index(0.8) :]).all()
+        assert all(len(np.unique(direction)) == 1 for direction in directions)
 
 
 def test_a_day_weighs_the_same_however_many_stocks_it_has() -> None:
@@ -175,7 +175,7 @@ def test_a_day_weighs_the_same_however_many_stocks_it_has() -> None:
     movement = np.where(falls, -0.01, np.full((DAYS, STOCKS), 0.01))
     made = calibrate(np.where(falls & (np.arange(STOCKS) > 0), np.nan, 0.5), movement)
     assert made.apply(np.array([0.5])) == pytest.approx([12 / 23])
-    assert np.isnan(made.call(made.apply(np.array([0.5])), 0.6))
+    assert np.isnan(made.direction(made.apply(np.array([0.5])), 0.6))
 
 
 @pytest.mark.parametrize("rises", [True, False])
@@ -183,7 +183,7 @@ def test_a_single_outcome_is_likely_and_not_certain(rises: bool) -> None:
     probability, _ = oracle(14)
     made = calibrate(probability, np.full(probability.shape, 0.01 if rises else -0.01))
     assert made.apply(probability) == pytest.approx(22 / 23 if rises else 1 / 23)
-    assert (made.call(made.apply(probability), 0.95) == rises).all()
+    assert (made.direction(made.apply(probability), 0.95) == rises).all()
 
 
 def test_a_model_that_parts_rises_from_falls_is_believed_as_far_as_platt_does() -> None:
@@ -191,7 +191,7 @@ def test_a_model_that_parts_rises_from_falls_is_believed_as_far_as_platt_does() 
     made = calibrate(np.where(rose, 0.7, 0.3), np.where(rose, 0.01, -0.01))
     found, rises, falls = made.apply(np.array([0.3, 0.7])), rose[::2].sum(), (~rose[::2]).sum()
     assert found == pytest.approx([1 / (falls + 2), (rises + 1) / (rises + 2)], rel=1e-3)
-    assert made.call(found, 0.95).tolist() == [0, 1]
+    assert made.direction(found, 0.95).tolist() == [0, 1]
 
 
 def test_calibrated_probabilities_keep_their_order_and_stay_inside() -> None:
@@ -206,8 +206,8 @@ def test_calibrated_probabilities_keep_their_order_and_stay_inside() -> None:
 def test_a_call_is_made_outside_the_band_alone() -> None:
     calibrated = np.array([0.2, 0.25, 0.3, 0.5, 0.75, 0.8, np.nan])
     expected = [0, np.nan, np.nan, np.nan, np.nan, 1, np.nan]
-    np.testing.assert_array_equal(Calibration(1.0, 0.0, {0.8: 0.75}, 9, 99).call(calibrated, 0.8), expected)
-    assert np.isnan(called(np.array([1e-6, 0.5, 1 - 1e-6]), 1.0)).all()
+    np.testing.assert_array_equal(Calibration(1.0, 0.0, {0.8: 0.75}, 9, 99).direction(calibrated, 0.8), expected)
+    assert np.isnan(decide(np.array([1e-6, 0.5, 1 - 1e-6]), 1.0)).all()
 
 
 def test_what_does_not_fit_is_an_error() -> None:
@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"threshold of level 0.8 lies in \[0.5, 1\], got 0.4"):
         Calibration(1.0, 0.0, {0.8: 0.4}, 9, 99)
     with pytest.raises(ValueError, match=r"one of 0.8, 0.9; got 0.85"):
-        Calibration(1.0, 0.0, {0.8: 0.6, 0.9: 0.7}, 9, 99).call(probability, 0.85)
+        Calibration(1.0, 0.0, {0.8: 0.6, 0.9: 0.7}, 9, 99).direction(probability, 0.85)
 
 
 def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands() -> None:
@@ -233,13 +233,13 @@ def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands() -> No
         "calibrated": [0.9, 0.9, 0.1, 0.65, 0.8, np.nan, 0.35, 0.9],
         "rise": [True, True, True, False, None, True, False, True],
     }
-    calls = pd.DataFrame(columns)  # run b has no level .8, and a has no call of .65 there
+    directions = pd.DataFrame(columns)  # run b has no level .8, and a has no call of .65 there
     bands = pd.DataFrame({"run_id": ["a", "a", "b"], "level": [0.5, 0.8, 0.5], "threshold": [0.5, 0.7, 0.95]})
     expected = [(MONDAY, 0.5, 3, 1, 3, 1), (MONDAY, 0.8, 3, 2, 2, 1)]
     expected += [(TUESDAY, 0.5, 2, 2, 1, 1), (TUESDAY, 0.8, 1, 1, 0, 0)]
-    assert list(count_band(calls, bands).itertuples(index=False, name=None)) == expected
+    assert list(count_band(directions, bands).itertuples(index=False, name=None)) == expected
     with pytest.raises(ValueError, match=r"run a has level 0\.5 twice"):
-        count_band(calls, pd.concat([bands, bands.iloc[:1]]))
+        count_band(directions, pd.concat([bands, bands.iloc[:1]]))
 
 
 def test_covered_are_those_not_called_and_those_called_rightly_and_intervals_resample_days() -> None:
@@ -248,12 +248,12 @@ def test_covered_are_those_not_called_and_those_called_rightly_and_intervals_res
     movement[5, 3], probability[6, 4] = np.nan, np.nan
     counts = counted(made, probability, movement)
     sums, found = counts.groupby("level")[COUNTS].sum(), coverage(counts, resamples=997).set_index("level")
-    assert (counts["covered"] == counts["n"] - counts["called"] + counts["right_calls"]).all()
+    assert (counts["covered"] == counts["n"] - counts["decided"] + counts["decided_correct"]).all()
     assert (sums["n"] == DAYS * STOCKS - 2).all()
-    shares = pd.DataFrame({"coverage": sums.covered / sums.n, "called": sums.called / sums.n})
-    shares["called_acc"] = sums.right_calls / sums.called
+    shares = pd.DataFrame({"coverage": sums.covered / sums.n, "decided": sums.decide / sums.n})
+    shares["decided_acc"] = sums.decided_correct / sums.decide
     pd.testing.assert_frame_equal(found[list(shares)], shares)
-    assert found.loc[0.99, ["called_acc", "called_acc_low", "called_acc_high"]].isna().all()  # no call
+    assert found.loc[0.99, ["decided_acc", "decided_acc_low", "decided_acc_high"]].isna().all()  # no call
     inner = found[found["coverage"] < 1]
     assert inner["coverage"].between(inner["coverage_low"], inner["coverage_high"], inclusive="neither").all()
     pd.testing.assert_frame_equal(coverage(counts[::-1], resamples=997).set_index("level"), found)
@@ -261,12 +261,12 @@ def test_covered_are_those_not_called_and_those_called_rightly_and_intervals_res
 
 def test_few_days_or_few_days_with_calls_have_no_interval() -> None:
     target = pd.bdate_range("2021-01-01", periods=401)
-    counts = pd.DataFrame({"target": target, "level": 0.9, "n": 7, "covered": 7, "called": 0, "right_calls": 0})
+    counts = pd.DataFrame({"target": target, "level": 0.9, "n": 7, "covered": 7, "decided": 0, "decided_correct": 0})
     for with_calls, known in ((MINIMUM_DAYS - 1, False), (MINIMUM_DAYS, True)):  # many resamples have none of these
-        counts.loc[: with_calls - 1, ["covered", "called", "right_calls"]] = [6, 3, 2]
+        counts.loc[: with_calls - 1, ["covered", "decided", "decided_correct"]] = [6, 3, 2]
         found, short = coverage(counts), coverage(counts[:with_calls])
-        assert found[["coverage", "coverage_low", "called_acc"]].notna().all(axis=None)
-        assert found[["called_acc_low", "called_acc_high"]].notna().all(axis=None) == known
+        assert found[["coverage", "coverage_low", "decided_acc"]].notna().all(axis=None)
+        assert found[["decided_acc_low", "decided_acc_high"]].notna().all(axis=None) == known
         assert short[["coverage_low", "coverage_high"]].notna().all(axis=None) == known
 
 
@@ -295,8 +295,11 @@ def test_a_curve_of_fine_bins_is_that_of_their_stock_days() -> None:
 
 
 def test_a_model_that_says_little_has_few_groups_and_one_without_outcomes_none() -> None:
-    calls = long(np.array([[0.498, *[0.501] * 10]]), np.array([[-0.01, *[0.01] * 10]])).assign(calibrated=0.5)
-    assert binned_curve(count_bins(calls)).iloc[:, [0, 1, 4]].to_numpy().tolist() == [[0.49, 0.5, 1], [0.5, 0.51, 10]]
-    nothing = calls.assign(rise=None)
+    directions = long(np.array([[0.498, *[0.501] * 10]]), np.array([[-0.01, *[0.01] * 10]])).assign(calibrated=0.5)
+    assert binned_curve(count_bins(directions)).iloc[:, [0, 1, 4]].to_numpy().tolist() == [
+        [0.49, 0.5, 1],
+        [0.5, 0.51, 10],
+    ]
+    nothing = directions.assign(rise=None)
     counts = count_band(nothing, pd.DataFrame({"run_id": ["a"], "level": [0.8], "threshold": [0.6]}))
     assert [len(counts), len(coverage(counts)), len(binned_curve(count_bins(nothing)))] == [0, 0, 0]

@@ -73,7 +73,7 @@ def test_a_threshold_is_the_smallest_that_leaves_so_many_days_of_shares_without_
     _, measured = halves(probability, movement)
     found = calibrate(probability, movement)
     days = measured[-1][0] + 1
-    assert (found.days, found.calls) == (days, len(measured))
+    assert (found.days, found.directions) == (days, len(measured))
     left = [(float(found.apply(np.array([p]))[0]), rose, weight) for _, p, rose, weight in measured]
     surprises = sorted((1 - p if rose else p, weight) for p, rose, weight in left)
     for level in LEVELS:
@@ -88,7 +88,7 @@ def test_where_a_single_day_or_a_single_probability_is_fitted_the_base_rate_is_s
     assert one_day.slope == 0
     assert one_day.apply(np.array([0.1, 0.9])) == pytest.approx([5 / 9, 5 / 9])
     assert set(one_day.thresholds.values()) == {1.0}
-    assert (one_day.days, one_day.calls) == (0, 0)
+    assert (one_day.days, one_day.directions) == (0, 0)
 
 
 def test_bands_are_the_thresholds_by_level_with_what_they_rest_on() -> None:
@@ -117,21 +117,21 @@ def test_logits_and_corrected_probabilities_are_held_a_millionth_inside() -> Non
 
 
 def test_where_nothing_is_counted_the_columns_are_there_all_the_same() -> None:
-    calls = pd.DataFrame({"target": [MONDAY], "run_id": ["a"], "calibrated": [0.9], "rise": [True]})
-    nothing = count_band(calls, pd.DataFrame({"run_id": [], "level": [], "threshold": []}))
-    assert list(nothing) == ["target", "level", "n", "covered", "called", "right_calls"]
+    directions = pd.DataFrame({"target": [MONDAY], "run_id": ["a"], "calibrated": [0.9], "rise": [True]})
+    nothing = count_band(directions, pd.DataFrame({"run_id": [], "level": [], "threshold": []}))
+    assert list(nothing) == ["target", "level", "n", "covered", "decided", "decided_correct"]
     assert len(nothing) == 0
 
 
 def test_a_run_with_two_thresholds_at_a_level_is_refused_and_rows_are_numbered() -> None:
-    calls = pd.DataFrame({"target": [MONDAY + pd.Timedelta(days=1), MONDAY], "run_id": "a", "calibrated": 0.9})
+    directions = pd.DataFrame({"target": [MONDAY + pd.Timedelta(days=1), MONDAY], "run_id": "a", "calibrated": 0.9})
     bands = pd.DataFrame({"run_id": ["a", "a"], "level": [0.8, 0.5], "threshold": [0.7, 0.6]})
-    found = count_band(calls.assign(rise=True), bands)
+    found = count_band(directions.assign(rise=True), bands)
     assert found.index.tolist() == [0, 1, 2, 3]
     assert found["level"].tolist() == [0.5, 0.8, 0.5, 0.8]
     assert found["target"].is_monotonic_increasing
     with pytest.raises(ValueError, match=r"^run a has level 0\.5 twice$"):
-        count_band(calls.assign(rise=True), bands.assign(level=0.5))
+        count_band(directions.assign(rise=True), bands.assign(level=0.5))
 
 
 def test_shapes_that_differ_are_both_named() -> None:
@@ -143,14 +143,14 @@ def test_coverage_by_hand_and_its_intervals_are_those_of_2000_resamples_of_the_s
     target, generator = pd.bdate_range("2021-01-01", periods=29), np.random.default_rng(7)
     counts = pd.DataFrame({"target": target, "level": 0.8, "n": generator.integers(5, 9, 29)})
     counts.loc[3, "n"] = 1
-    counts["called"] = counts["n"] - np.minimum(generator.integers(1, 4, 29), counts["n"])
-    counts["right_calls"] = (counts["called"] - generator.integers(0, 2, 29)).clip(lower=0)
-    counts["covered"] = counts["n"] - counts["called"] + counts["right_calls"]
-    nothing = counts.iloc[:1].assign(target=MONDAY - pd.Timedelta(days=9), n=0, covered=0, called=0, right_calls=0)
+    counts["decided"] = counts["n"] - np.minimum(generator.integers(1, 4, 29), counts["n"])
+    counts["decided_correct"] = (counts["decided"] - generator.integers(0, 2, 29)).clip(lower=0)
+    counts["covered"] = counts["n"] - counts["decided"] + counts["decided_correct"]
+    nothing = counts.iloc[:1].assign(target=MONDAY - pd.Timedelta(days=9), n=0, covered=0, decide=0, decided_correct=0)
     found = coverage(pd.concat([nothing, counts])).iloc[0]
     assert found[["level", "days", "n"]].tolist() == [0.8, 29, counts["n"].sum()]
-    assert found["called"] == counts["called"].sum() / counts["n"].sum()
-    for name, part, whole in (("coverage", "covered", "n"), ("called_acc", "right_calls", "called")):
+    assert found["decided"] == counts["decided"].sum() / counts["n"].sum()
+    for name, part, whole in (("coverage", "covered", "n"), ("decided_acc", "decided_correct", "decided")):
         assert found[name] == counts[part].sum() / counts[whole].sum()
         low, high = interval(counts[[part, whole]].to_numpy()[:, None], ratio, resamples=2000, seed=0)
         assert found[[f"{name}_low", f"{name}_high"]].tolist() == [low[0], high[0]]
@@ -158,21 +158,21 @@ def test_coverage_by_hand_and_its_intervals_are_those_of_2000_resamples_of_the_s
 
 def test_days_with_one_stock_count_and_a_share_of_nothing_is_missing_without_a_warning() -> None:
     target = pd.bdate_range("2021-01-01", periods=20)
-    counts = pd.DataFrame({"target": target, "level": 0.8, "n": 1, "covered": 1, "called": 0, "right_calls": 0})
+    counts = pd.DataFrame({"target": target, "level": 0.8, "n": 1, "covered": 1, "decided": 0, "decided_correct": 0})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = coverage(counts)
     columns = ["level", "days", "n", "coverage", "coverage_low", "coverage_high"]
-    assert list(found) == [*columns, "called", "called_acc", "called_acc_low", "called_acc_high"]
+    assert list(found) == [*columns, "decided", "decided_acc", "decided_acc_low", "decided_acc_high"]
     assert found.iloc[0, :7].tolist() == [0.8, 20, 20, 1, 1, 1, 0]
     assert found.iloc[0, 7:].isna().all()
     assert list(coverage(counts.head(0))) == list(found)
 
 
 def test_bins_by_hand() -> None:
-    calls = pd.DataFrame({"target": MONDAY, "probability": [0.29, 0.295, 1.0, np.nan, 0.5]})
+    directions = pd.DataFrame({"target": MONDAY, "probability": [0.29, 0.295, 1.0, np.nan, 0.5]})
     for missing in ("boolean", object):
-        given = calls.assign(rise=pd.Series([True, False, True, True, None], dtype=missing))
+        given = directions.assign(rise=pd.Series([True, False, True, True, None], dtype=missing))
         found = count_bins(given)
         assert list(found.itertuples(index=False, name=None)) == [
             (MONDAY, 29, 2, pytest.approx(0.585), 1),
@@ -180,4 +180,4 @@ def test_bins_by_hand() -> None:
         ]
         assert [found[name].dtype.kind for name in ("bin", "n", "rises")] == ["i", "i", "i"]
     with pytest.raises(ValueError, match=r"^a probability lies in \[0, 1\], got 1.5$"):
-        count_bins(calls.assign(probability=1.5, rise=True))
+        count_bins(directions.assign(probability=1.5, rise=True))

@@ -9,7 +9,7 @@ import pytest
 from dtml.attention.summary import verdict, words
 
 BOTH = {
-    "members": 4, "shuffles": 8, "told_apart": True, "distance": 0.1, "distance_p": 0.01, "agreement": 0.5,
+    "seeds": 4, "shuffles": 8, "told_apart": True, "distance": 0.1, "distance_p": 0.01, "agreement": 0.5,
     "agreement_low": 0.4, "agreement_high": 0.6, "top": 3, "drivers": None, "drivers_chance": None,
     "drivers_importance": None, "stocks": 50, "epochs": 20, "days": 42,
 }  # fmt: skip

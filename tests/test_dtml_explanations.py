@@ -119,8 +119,8 @@ def test_groupings_that_are_drawn_give_the_p_value_of_all_of_them(monkeypatch: p
 
 
 def test_permuting_stocks_leaves_the_distance_as_it_is() -> None:
-    matrices, order = drawn_matrices(np.random.default_rng(4)), np.random.default_rng(5).permutation(STOCKS)
-    assert distance_test(matrices[:, order][:, :, order], 4) == pytest.approx(distance_test(matrices, 4))
+    matrices, run_request = drawn_matrices(np.random.default_rng(4)), np.random.default_rng(5).permutation(STOCKS)
+    assert distance_test(matrices[:, run_request][:, :, run_request], 4) == pytest.approx(distance_test(matrices, 4))
 
 
 def test_importance_is_what_a_stock_weighs_in_the_prediction_of_another() -> None:
@@ -162,12 +162,12 @@ def test_every_day_takes_the_rows_of_another_and_gives_its_own_once() -> None:
 
 def test_permuting_stocks_permutes_attention_and_importance() -> None:
     windows, network = made_windows(), network_of(SHAPE)
-    order = torch.randperm(STOCKS, generator=torch.Generator().manual_seed(3))
-    other = replace(windows, stocks=windows.stocks[:, order], observed=windows.observed[:, order])
+    run_request = torch.randperm(STOCKS, generator=torch.Generator().manual_seed(3))
+    other = replace(windows, stocks=windows.stocks[:, run_request], observed=windows.observed[:, run_request])
     there = shared_days(windows)
     for measure in (attention_by_day, importance_by_day):
         found, again = measure(network, windows, EVERY) * there, measure(network, other, EVERY)
-        np.testing.assert_allclose(again * shared_days(other), found[:, order][:, :, order], atol=1e-6)
+        np.testing.assert_allclose(again * shared_days(other), found[:, run_request][:, :, run_request], atol=1e-6)
         assert found.max() > 1e-3
 
 
@@ -256,7 +256,7 @@ def found_of(planted: float, seed: int = 0) -> dict[str, Any]:
 
 def test_all_tests_find_what_is_planted_and_the_words_say_so() -> None:
     row = found_of(planted=0.5)
-    assert (row["stocks"], row["days"], row["members"], row["shuffles"]) == (STOCKS, 24, 4, 8)
+    assert (row["stocks"], row["days"], row["seeds"], row["shuffles"]) == (STOCKS, 24, 4, 8)
     assert row["told_apart"]
     assert (row["drivers"], row["drivers_importance"], row["drivers_chance"]) == (1, 1, 0.5)
     said = words(row)

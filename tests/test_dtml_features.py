@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dtml.errors import DtmlError
-from dtml.features import FEATURES, HISTORY, MAX_GAP, Panel, features, moves
+from dtml.features import FEATURES, HISTORY, MAX_GAP, Panel, features, returns
 from dtml.windows import WindowConfig, Windows, build_windows
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -57,8 +57,8 @@ def test_features_and_labels_equal_the_reference_oracle(name: str, rows_without_
     assert missing.sum() == rows_without_history
     assert np.isnan(ours[at]).any(axis=1).tolist() == missing.tolist()
     assert np.abs(ours[at] - expected)[~missing].max() < 1e-5
-    move = ours[at][~missing, FEATURES.index("z_adj_close")]
-    label = np.select([move >= 0.55, move <= -0.5], [1, -1], default=0)
+    change = ours[at][~missing, FEATURES.index("z_adj_close")]
+    label = np.select([change >= 0.55, change <= -0.5], [1, -1], default=0)
     assert (label == reference["label"].to_numpy()[~missing]).all()
 
 
@@ -183,8 +183,8 @@ def test_thirty_bars_are_history_enough_and_averages_are_over_the_last_bars() ->
 def test_a_move_as_large_as_allowed_is_a_move_and_a_larger_one_is_none() -> None:
     price = np.array([[100.0], [150.0], [240.0], [240.0]])
     panel = Panel(price, price, price, price, price)
-    np.testing.assert_array_equal(moves(panel, 0.5)[:, 0], [np.nan, 0.5, np.nan, 0])
-    found = features(panel, z_close="raw", max_move=0.5)[:, 0]
+    np.testing.assert_array_equal(returns(panel, 0.5)[:, 0], [np.nan, 0.5, np.nan, 0])
+    found = features(panel, z_close="raw", max_return=0.5)[:, 0]
     np.testing.assert_array_equal(found[:, FEATURES.index("z_adj_close")], [np.nan, 50, np.nan, 0])
 
 
@@ -212,7 +212,7 @@ def test_an_unrecorded_split_is_no_move_and_no_feature_reaches_across_it() -> No
     split = SESSIONS[45]
     after = (bars["symbol"] == "AAA") & (bars["session"] >= split)
     bars.loc[after, ["open", "high", "low", "close", "adj_close"]] /= 2
-    windows = build(bars, WindowConfig(window=WINDOW, max_move=0.35))
+    windows = build(bars, WindowConfig(window=WINDOW, max_return=0.35))
     assert windows.movement[windows.target.get_loc(split), 0].isnan()
     hidden = windows.as_of[~windows.observed[:, 0].numpy()]
     assert hidden[0] == split
@@ -242,8 +242,8 @@ def test_a_stock_without_any_adjusted_close_has_its_moves_from_the_close() -> No
 
 def test_labels_follow_the_papers_thresholds_and_a_tie_is_a_fall() -> None:
     windows = build(made_bars()).days(slice(0, 1))
-    moves = torch.tensor([[0.0055, 0.0054, 0.0, -0.0049, -0.0050, torch.nan, 0.02]], dtype=torch.float64)
-    windows.movement.copy_(moves.float())
+    returns = torch.tensor([[0.0055, 0.0054, 0.0, -0.0049, -0.0050, torch.nan, 0.02]], dtype=torch.float64)
+    windows.movement.copy_(returns.float())
     assert windows.labelled("paper")[0].tolist() == [True, False, False, False, True, False, True]
     assert windows.labelled("all")[0].tolist() == [True, True, True, True, True, False, True]
     assert windows.rises()[0].tolist() == [True, True, False, False, False, False, True]

@@ -6,7 +6,7 @@ import pytest
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from benchmarks.interval_coverage import MIXED, ONE_WAY_LONG, WORLDS, autoregressive, coverages
-from dtml.baselines.naive_rules import NAIVE_RULES, calls_on, choose_rule, naive_calls
+from dtml.baselines.naive_rules import NAIVE_RULES, choose_rule, directions_on, naive_directions
 from dtml.evaluation.bootstrap import dependence, difference, interval, multiplicities, resample_days
 from dtml.evaluation.metrics import (
     accuracy,
@@ -23,44 +23,50 @@ from dtml.evaluation.metrics import (
 DAYS, STOCKS = 61, 7
 
 
-def calls_of(called: np.ndarray, rose: np.ndarray) -> pd.DataFrame:
+def calls_of(predicted: np.ndarray, rose: np.ndarray) -> pd.DataFrame:
     sessions = np.repeat(pd.bdate_range("2021-01-01", periods=len(rose)), rose.shape[1])
-    return pd.DataFrame({"session": sessions, "called": called.ravel(), "rose": rose.ravel()})
+    return pd.DataFrame({"session": sessions, "predicted": predicted.ravel(), "rose": rose.ravel()})
 
 
 @pytest.fixture
-def calls() -> pd.DataFrame:
+def directions() -> pd.DataFrame:
     generator = np.random.default_rng(3)
     rose = generator.random((DAYS, STOCKS)) < 0.5
     return calls_of(np.where(generator.random((DAYS, STOCKS)) < 0.7, rose, ~rose), rose)
 
 
-def test_counts_give_the_acc_and_mcc_of_scikit_learn(calls: pd.DataFrame) -> None:
-    total = confusion_by_day(calls).sum(axis=0)
-    found = score(calls)
-    assert found.acc == accuracy_score(calls["rose"], calls["called"]) == pytest.approx(float(accuracy(total)))
-    assert found.mcc == matthews_corrcoef(calls["rose"], calls["called"]) == pytest.approx(float(mcc(total)))
-    assert (found.days, found.calls) == (DAYS, DAYS * STOCKS)
+def test_counts_give_the_acc_and_mcc_of_scikit_learn(directions: pd.DataFrame) -> None:
+    total = confusion_by_day(directions).sum(axis=0)
+    found = score(directions)
+    assert (
+        found.acc
+        == accuracy_score(directions["rose"], directions["predicted"])
+        == pytest.approx(float(accuracy(total)))
+    )
+    assert (
+        found.mcc == matthews_corrcoef(directions["rose"], directions["predicted"]) == pytest.approx(float(mcc(total)))
+    )
+    assert (found.days, found.directions) == (DAYS, DAYS * STOCKS)
 
 
-def test_each_day_is_counted_for_itself(calls: pd.DataFrame) -> None:
-    counts = confusion_by_day(calls.sample(frac=1, random_state=0))
-    day = calls[calls["session"] == calls["session"].unique()[5]]
+def test_each_day_is_counted_for_itself(directions: pd.DataFrame) -> None:
+    counts = confusion_by_day(directions.sample(frac=1, random_state=0))
+    day = directions[directions["session"] == directions["session"].unique()[5]]
     expected = [
-        (day["called"] & day["rose"]).sum(),
-        (day["called"] & ~day["rose"]).sum(),
-        (~day["called"] & day["rose"]).sum(),
-        (~day["called"] & ~day["rose"]).sum(),
+        (day["predicted"] & day["rose"]).sum(),
+        (day["predicted"] & ~day["rose"]).sum(),
+        (~day["predicted"] & day["rose"]).sum(),
+        (~day["predicted"] & ~day["rose"]).sum(),
     ]
     assert counts[5].tolist() == expected
     assert counts.shape == (DAYS, 4)
-    as_python_keeps_them = confusion_by_day(calls.astype({"called": object, "rose": object}))
+    as_python_keeps_them = confusion_by_day(directions.astype({"predicted": object, "rose": object}))
     np.testing.assert_array_equal(as_python_keeps_them, counts)
 
 
 def test_a_call_is_one_of_four_kinds_or_counts_for_nothing() -> None:
-    called, rose = np.array([[1, 1, 0], [0, 1, 0]], dtype=bool), np.array([[1, 0, 1], [0, 1, 1]], dtype=bool)
-    found = confusion(called, rose, np.array([[1, 1, 1], [1, 0, 0]], dtype=bool))
+    predicted, rose = np.array([[1, 1, 0], [0, 1, 0]], dtype=bool), np.array([[1, 0, 1], [0, 1, 1]], dtype=bool)
+    found = confusion(predicted, rose, np.array([[1, 1, 1], [1, 0, 0]], dtype=bool))
     assert found.tolist() == [[[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]], [[0, 0, 0, 1], [0] * 4, [0] * 4]]
     assert found.dtype == np.int32
 
@@ -78,13 +84,13 @@ def test_mcc_of_counts_by_hand() -> None:
     assert accuracy(counts).tolist() == pytest.approx([1, 0.7, 5 / 7])
 
 
-def test_a_day_without_a_call_counts_for_none(calls: pd.DataFrame) -> None:
-    counts = confusion_by_day(calls)
-    assert score_days(np.insert(counts, 3, 0, axis=0)) == score_days(counts) == score(calls)
+def test_a_day_without_a_call_counts_for_none(directions: pd.DataFrame) -> None:
+    counts = confusion_by_day(directions)
+    assert score_days(np.insert(counts, 3, 0, axis=0)) == score_days(counts) == score(directions)
 
 
-def test_an_interval_is_that_of_4000_resamples_of_the_same_seed(calls: pd.DataFrame) -> None:
-    sums, found = confusion_by_day(calls)[:, None], score(calls)
+def test_an_interval_is_that_of_4000_resamples_of_the_same_seed(directions: pd.DataFrame) -> None:
+    sums, found = confusion_by_day(directions)[:, None], score(directions)
     for ends, statistic in ((found.acc_interval, accuracy), (found.mcc_interval, mcc)):
         assert ends == tuple(each[0] for each in interval(sums, statistic, resamples=4000, seed=0))
     few = day_interval(sums, accuracy, resamples=7, seed=5)
@@ -131,9 +137,9 @@ def test_stocks_that_move_together_widen_the_interval_as_fewer_days_would() -> N
     """Copies of one stock add stock-days and no information: the interval stays that of the single stock."""
     generator = np.random.default_rng(4)
     rose = generator.random((DAYS, 1)) < 0.5
-    called = generator.random((DAYS, 1)) < 0.5
-    single = score(calls_of(called, rose))
-    copied = score(calls_of(np.repeat(called, 31, axis=1), np.repeat(rose, 31, axis=1)))
+    predicted = generator.random((DAYS, 1)) < 0.5
+    single = score(calls_of(predicted, rose))
+    copied = score(calls_of(np.repeat(predicted, 31, axis=1), np.repeat(rose, 31, axis=1)))
     assert copied.acc_interval == pytest.approx(single.acc_interval)
 
 
@@ -212,14 +218,14 @@ def test_nothing_to_score_is_an_error() -> None:
 def test_the_naive_rules_read_the_index_up_to_the_session_before() -> None:
     close = pd.Series(np.linspace(100, 80, 23), index=pd.bdate_range("2022-03-01", periods=23))
     close.iloc[-1] = 120.0
-    found = naive_calls(close)
+    found = naive_directions(close)
     assert list(found.columns) == list(NAIVE_RULES)
     assert (found["always_up"] == 1).all()
     assert found["index_reversal"].iloc[-2:].tolist() == [1.0, 0.0]
     assert found["index_below_mean20"].iloc[-2:].tolist() == [1.0, 0.0]
     assert np.isnan(found["index_reversal"].iloc[0])
     assert found["index_below_mean20"].isna().sum() == 19
-    cut = naive_calls(close.iloc[:-1])
+    cut = naive_directions(close.iloc[:-1])
     pd.testing.assert_frame_equal(cut, found.iloc[:-1])
 
 
@@ -227,26 +233,26 @@ def test_a_day_without_a_bar_of_the_index_has_no_call() -> None:
     days = pd.bdate_range("2022-03-01", periods=23)
     bars = pd.DataFrame({"session": days, "symbol": "X", "close": np.linspace(100, 80, 23)}).drop(index=21)
     bars = pd.concat([bars, bars.assign(symbol="A", close=1.0)])
-    found = calls_on(days[[22, 21]], bars, "X")
+    found = directions_on(days[[22, 21]], bars, "X")
     assert found.index.tolist() == [days[22], days[21]]
     assert found.to_numpy()[0].tolist() == [1.0, 1.0, 1.0]
     assert found.iloc[1].isna().all()
 
 
 def test_the_rule_is_chosen_on_the_papers_labels_of_the_days_that_all_rules_call() -> None:
-    calls = pd.DataFrame({"up": [1.0, 1, 1, 1, 1], "down": [0.0, 0, 0, 0, 0], "late": [np.nan, 1, 0, 1, 0]})
-    move = np.array([[0.02] * 7, [0.01] * 7, [-0.02] * 7, [0.004] * 7, [-0.004] * 7])
-    assert choose_rule(calls, move) == "late"
-    assert choose_rule(calls[["up", "down"]], move) == "up"
-    assert choose_rule(calls[["down", "up"]].iloc[1:], move[1:]) == "down"  # a tie goes to the first
-    move[3:] *= 2  # now these moves have labels
-    move[4, :3] = np.nan
-    assert choose_rule(calls[["down", "up"]].iloc[3:], move[3:]) == "up"
+    directions = pd.DataFrame({"up": [1.0, 1, 1, 1, 1], "down": [0.0, 0, 0, 0, 0], "late": [np.nan, 1, 0, 1, 0]})
+    change = np.array([[0.02] * 7, [0.01] * 7, [-0.02] * 7, [0.004] * 7, [-0.004] * 7])
+    assert choose_rule(directions, change) == "late"
+    assert choose_rule(directions[["up", "down"]], change) == "up"
+    assert choose_rule(directions[["down", "up"]].iloc[1:], change[1:]) == "down"  # a tie goes to the first
+    change[3:] *= 2  # now these moves have labels
+    change[4, :3] = np.nan
+    assert choose_rule(directions[["down", "up"]].iloc[3:], change[3:]) == "up"
 
 
 def test_a_rule_cannot_be_chosen_from_nothing() -> None:
-    calls = pd.DataFrame({"up": [1.0, 1], "down": [0.0, 0]})
+    directions = pd.DataFrame({"up": [1.0, 1], "down": [0.0, 0]})
     with pytest.raises(ValueError, match="no day of 2"):
-        choose_rule(calls, np.full((2, 3), 0.001))
+        choose_rule(directions, np.full((2, 3), 0.001))
     with pytest.raises(ValueError, match="calls of 2 days and movements of 3"):
-        choose_rule(calls, np.full((3, 3), 0.1))
+        choose_rule(directions, np.full((3, 3), 0.1))

@@ -62,21 +62,21 @@ def test_stocks_of_a_day_see_each_other_only_through_the_data_axis(
 def test_stocks_are_interchangeable_with_their_own_gains(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
     stocks, index, observed = day_inputs
     model, moved = make(), make()
-    order = torch.randperm(STOCKS)
+    run_request = torch.randperm(STOCKS)
     with torch.no_grad():
-        moved.normalise.gain.copy_(model.normalise.gain[order])
-        moved.normalise.offset.copy_(model.normalise.offset[order])
-    expected = run(model, stocks, index, observed)[0][:, order]
-    torch.testing.assert_close(run(moved, stocks[:, order], index, observed[:, order])[0], expected)
+        moved.normalise.gain.copy_(model.normalise.gain[run_request])
+        moved.normalise.offset.copy_(model.normalise.offset[run_request])
+    expected = run(model, stocks, index, observed)[0][:, run_request]
+    torch.testing.assert_close(run(moved, stocks[:, run_request], index, observed[:, run_request])[0], expected)
 
 
 def test_shared_gains_serve_a_universe_of_any_size(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
     stocks, index, observed = day_inputs
     torch.manual_seed(0)
     model = DTML(replace(CONFIG, normalisation="shared"), STOCKS).double().eval()
-    order = torch.randperm(STOCKS)
-    expected = run(model, stocks, index, observed)[0][:, order]
-    torch.testing.assert_close(run(model, stocks[:, order], index, observed[:, order])[0], expected)
+    run_request = torch.randperm(STOCKS)
+    expected = run(model, stocks, index, observed)[0][:, run_request]
+    torch.testing.assert_close(run(model, stocks[:, run_request], index, observed[:, run_request])[0], expected)
     assert run(model, stocks[:, :5], index, observed[:, :5])[0].shape == (DAYS, 5)
 
 

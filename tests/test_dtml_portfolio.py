@@ -77,11 +77,11 @@ def test_gross_exposure_is_one_and_no_weight_passes_its_limit(form: str, probabi
 
 @pytest.mark.parametrize("form", FORMS)
 def test_stocks_are_interchangeable(form: str, probability: np.ndarray, quotes: Quotes) -> None:
-    order = np.random.default_rng(4).permutation(STOCKS)
+    run_request = np.random.default_rng(4).permutation(STOCKS)
     strategy = Strategy(form, top=3, max_weight=0.3)
-    shuffled = replace(quotes, open=quotes.open[:, order], close=quotes.close[:, order])
+    shuffled = replace(quotes, open=quotes.open[:, run_request], close=quotes.close[:, run_request])
     pd.testing.assert_frame_equal(
-        follow(positions(probability[:, order], strategy), CALENDAR, shuffled, strategy),
+        follow(positions(probability[:, run_request], strategy), CALENDAR, shuffled, strategy),
         follow(positions(probability, strategy), CALENDAR, quotes, strategy),
     )
 

@@ -19,7 +19,7 @@ from dtml.evaluation.metrics import accuracy, mcc
 from dtml.pages.attention_map import KEPT, SHADES, Attention, heat_map, sector_map
 from dtml.pages.charts import COLUMNS, NARROWEST, probability_axis, stack
 from dtml.pages.figures import figure
-from dtml.pages.night import call_rows, calls_words, night_report
+from dtml.pages.night import direction_rows, directions_words, night_report
 
 NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\""
@@ -86,25 +86,25 @@ def kept() -> pd.DataFrame:
     return coverage(count_band(settled(), bands))
 
 
-def given(calls: pd.DataFrame | None = None, **known: Any) -> dict[str, Any]:
-    calls = stocks() if calls is None else calls
+def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any]:
+    directions = stocks() if directions is None else directions
     refused = pd.DataFrame({"symbol": ["S001"], "session": [date(2024, 6, 28)], "reason": "stale", "value": None})
     facts = {"id": "toy-2024-06-03-1a2b3c4d", "config": {"window": 10}, "inputs hash": "ab12"}
-    whole = {"title": "Toy market", "night": NIGHT, "calls": calls, "level": 0.8, "threshold": THRESHOLD}
+    whole = {"title": "Toy market", "night": NIGHT, "directions": directions, "level": 0.8, "threshold": THRESHOLD}
     whole |= {"scores": running(), "rolling": rolled(), "bins": bins(), "coverage": kept(), "explanation": None}
-    whole |= {"attention": looks(calls["symbol"].tolist()), "refused": refused, "refused_sessions": 30}
+    whole |= {"attention": looks(directions["symbol"].tolist()), "refused": refused, "refused_sessions": 30}
     return whole | {"receipt": facts, "calibrations": {"first": LINE}} | known
 
 
-def page(calls: pd.DataFrame | None = None, **known: Any) -> str:
-    return night_report(**given(calls, **known))
+def page(directions: pd.DataFrame | None = None, **known: Any) -> str:
+    return night_report(**given(directions, **known))
 
 
 def old(**known: Any) -> str:
     """The page of a night that was neither calibrated nor scored, and whose model is gone."""
-    calls = stocks().drop(columns=["calibrated", "lowest", "highest", "rising_share", "name", "sector"])
+    directions = stocks().drop(columns=["calibrated", "lowest", "highest", "rising_share", "name", "sector"])
     blank = {name: given()[name].iloc[:0] for name in ("scores", "rolling", "bins", "coverage", "attention", "refused")}
-    return page(calls, threshold=None, calibrations=None, night=NIGHT | {"gaps": []}, **(blank | known))
+    return page(directions, threshold=None, calibrations=None, night=NIGHT | {"gaps": []}, **(blank | known))
 
 
 def region(text: str, label: str) -> list[list[str]]:
@@ -115,51 +115,56 @@ def region(text: str, label: str) -> list[list[str]]:
     return [[unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in row] for row in cells]
 
 
-def called(text: str) -> dict[str, list[str]]:
+def direction(text: str) -> dict[str, list[str]]:
     """The symbols of the page by call, as they are ordered."""
     rows = [row for label in ("Calls", "No call") for row in region(text, label)[1:]]
-    return {call: [row[0].split()[0] for row in rows if row[1].endswith(call)] for call in ("rise", "fall", "no call")}
+    return {
+        direction: [row[0].split()[0] for row in rows if row[1].endswith(direction)]
+        for direction in ("rise", "fall", "no call")
+    }
 
 
 def test_every_stock_is_called_once_the_surest_first_and_no_call_is_set_apart() -> None:
-    calls = stocks()
-    found = called(page(calls))
-    ordered = calls.sort_values("calibrated", ascending=False)
+    directions = stocks()
+    found = direction(page(directions))
+    ordered = directions.sort_values("calibrated", ascending=False)
     assert found["rise"] == ordered.loc[ordered["calibrated"] > THRESHOLD, "symbol"].tolist()
     assert found["fall"] == ordered.loc[ordered["calibrated"] < 1 - THRESHOLD, "symbol"].tolist()[::-1]
     silent = ordered["calibrated"].between(1 - THRESHOLD, THRESHOLD)
     assert found["no call"] == ordered.loc[silent, "symbol"].tolist()
-    assert sorted(chain(*found.values())) == calls["symbol"].tolist()
+    assert sorted(chain(*found.values())) == directions["symbol"].tolist()
     assert min(map(len, found.values())) > 0
-    assert not {row[1] for row in region(page(calls), "Calls")[1:]} & {"no call"}
+    assert not {row[1] for row in region(page(directions), "Calls")[1:]} & {"no call"}
 
 
 @pytest.mark.parametrize("threshold", [None, 1.0])
 def test_without_a_band_every_stock_is_called_and_at_the_largest_none(threshold: float | None) -> None:
-    calls = stocks()
-    found = called(text := page(calls, threshold=threshold))
-    rises = set(calls.loc[calls["probability"] > 0.5, "symbol"])
+    directions = stocks()
+    found = direction(text := page(directions, threshold=threshold))
+    rises = set(directions.loc[directions["probability"] > 0.5, "symbol"])
     assert set(found["rise"]) == (rises if threshold is None else set())
-    assert len(found["no call"]) == (0 if threshold is None else len(calls))
+    assert len(found["no call"]) == (0 if threshold is None else len(directions))
     said = "this night has no band of no call" if threshold is None else "none of 23 stocks is called"
     assert said in Reader(text).seen
 
 
 def test_what_the_members_said_is_drawn_on_the_scale_of_the_calls() -> None:
-    calls = stocks()
+    directions = stocks()
     none = Attention.of(looks([]))
-    for row in call_rows(calls, THRESHOLD, none, LINE):
+    for row in direction_rows(directions, THRESHOLD, none, LINE):
         assert row["low"] < row["shown"] < row["high"]
         assert row["low"] == LINE.apply(np.array([row["lowest"]]))[0]
-    assert all(np.isnan(row["low"]) for row in call_rows(calls, THRESHOLD, none))  # on another scale than `shown`
-    raw = call_rows(calls.assign(calibrated=NAN), None, none)
+    assert all(
+        np.isnan(row["low"]) for row in direction_rows(directions, THRESHOLD, none)
+    )  # on another scale than `shown`
+    raw = direction_rows(directions.assign(calibrated=NAN), None, none)
     assert all(row["low"] == row["lowest"] and row["shown"] == row["probability"] for row in raw)
 
 
 def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> None:
-    rows = call_rows(stocks(), THRESHOLD, Attention.of(looks([])))
-    counts = {call: sum(row["call"] == call for row in rows) for call in ("rise", "fall", "none")}
-    words = calls_words(NIGHT, rows, 0.8, THRESHOLD)
+    rows = direction_rows(stocks(), THRESHOLD, Attention.of(looks([])))
+    counts = {direction: sum(row["direction"] == direction for row in rows) for direction in ("rise", "fall", "none")}
+    words = directions_words(NIGHT, rows, 0.8, THRESHOLD)
     assert words == (
         f"For Tuesday, 2024-07-02, at the level of 80 %, {counts['rise']} of 23 stocks are called to rise, "
         f"{counts['fall']} to fall, and for {counts['none']} no call is made."
@@ -173,8 +178,8 @@ def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> 
         "80 %, this page",
     ):
         assert said in seen
-    order = ("Calls for", "The calls so far", "Calibration", "Who looks at whom", "Left out", "Receipt")
-    places = [seen.index(f"\n{title}") for title in order]
+    run_request = ("Calls for", "The calls so far", "Calibration", "Who looks at whom", "Left out", "Receipt")
+    places = [seen.index(f"\n{title}") for title in run_request]
     assert places == sorted(places)
 
 
@@ -216,24 +221,24 @@ def test_an_old_night_shows_what_it_has() -> None:
                  "No attention between stocks is kept", "No bar was refused", "No night with a band"):  # fmt: skip
         assert said in seen
     assert "members above" not in seen
-    assert sum(map(len, called(old()).values())) == 23
+    assert sum(map(len, direction(old()).values())) == 23
 
 
 def test_names_are_escaped() -> None:
-    calls = stocks(7).assign(name=EVIL, sector=EVIL).replace({"S003": EVIL})
+    directions = stocks(7).assign(name=EVIL, sector=EVIL).replace({"S003": EVIL})
     night = NIGHT | {"status": EVIL, "gaps": [{"symbol": EVIL, "reason": EVIL}]}
     refused = given()["refused"].assign(symbol=EVIL, reason=EVIL, value=EVIL)
     scores = running().replace({"always_up": EVIL})
     receipt = {EVIL: EVIL, "config": {EVIL: EVIL}}
-    text = page(calls, title=EVIL, night=night, refused=refused, scores=scores, receipt=receipt)
+    text = page(directions, title=EVIL, night=night, refused=refused, scores=scores, receipt=receipt)
     assert Reader(text).seen.count("<script>") > 10
     assert "<script" not in text
 
 
 def test_the_page_of_500_stocks_stays_below_a_megabyte() -> None:
-    text = page(calls := stocks(500, sectors=11))
+    text = page(directions := stocks(500, sectors=11))
     assert len(text.encode()) < 1_000_000
-    assert sorted(chain(*called(text).values())) == calls["symbol"].tolist()
+    assert sorted(chain(*direction(text).values())) == directions["symbol"].tolist()
     assert len(region(text, "Strongest sources of each stock")) == 501
     assert "Of 500 stocks the 60 that the others look at most are drawn" in Reader(text).seen
 
@@ -241,7 +246,7 @@ def test_the_page_of_500_stocks_stays_below_a_megabyte() -> None:
 @pytest.mark.parametrize("outcome", ["untested", "holds", "fails"])
 def test_what_a_test_found_of_the_explanation_stands_before_the_map(outcome: str) -> None:
     row = {"told_apart": True, "agreement": 0.5, "agreement_low": 0.4 if outcome == "holds" else -0.1}
-    row |= {"agreement_high": 0.6, "distance": 0.01, "distance_p": 0.03, "members": 4, "shuffles": 8, "epochs": 5}
+    row |= {"agreement_high": 0.6, "distance": 0.01, "distance_p": 0.03, "seeds": 4, "shuffles": 8, "epochs": 5}
     row |= {"drivers": None, "drivers_chance": None, "drivers_importance": None, "top": 3, "stocks": 23, "days": 42}
     text = page(explanation=None if outcome == "untested" else row)
     words = {"untested": "Not tested", "holds": "and it held", "fails": "and it failed"}[outcome]
@@ -266,13 +271,13 @@ def test_a_rolling_score_is_that_of_its_last_quarter_and_none_comes_before() -> 
 
 
 def test_the_curves_hold_every_call_and_calibration_moves_only_what_was_said() -> None:
-    said, calls = curve_with_intervals(bins()), settled()
-    assert said["n"].sum() == len(calls)
+    said, directions = curve_with_intervals(bins()), settled()
+    assert said["n"].sum() == len(directions)
     assert (said["share_risen_low"] < said["share_risen"]).all()
     assert (said["share_risen"] < said["share_risen_high"]).all()
     moved = recalibrated(bins(), {"first": LINE, "other": LINE})
-    assert moved["rises"].sum() == calls["rise"].sum()
-    assert moved["probability_sum"].sum() == pytest.approx(calls["calibrated"].sum(), rel=1e-4)
+    assert moved["rises"].sum() == directions["rise"].sum()
+    assert moved["probability_sum"].sum() == pytest.approx(directions["calibrated"].sum(), rel=1e-4)
     assert recalibrated(bins(), {"other": LINE}).empty
     assert curve_with_intervals(bins().head(3))["share_risen_low"].isna().all()  # too few nights
 

@@ -27,8 +27,8 @@ DAYS, STOCKS, MEMBERS, RESAMPLES = 31, 7, 3, 499
 TARGET = pd.bdate_range("2021-01-01", periods=DAYS)
 
 
-def rule_of(call: np.ndarray, name: str = "rule") -> Predictor:
-    return Predictor(name, np.repeat(call.astype(float)[None, :, None], STOCKS, axis=2), is_rule=True)
+def rule_of(direction: np.ndarray, name: str = "rule") -> Predictor:
+    return Predictor(name, np.repeat(direction.astype(float)[None, :, None], STOCKS, axis=2), is_rule=True)
 
 
 def table(*predictors: Predictor, movement: np.ndarray, best_rule: str = "rule", protocol: str = "all") -> pd.DataFrame:
@@ -91,7 +91,7 @@ def test_the_columns_are_in_their_order_and_a_rule_has_none_that_need_probabilit
     assert list(board.columns) == COLUMNS
     assert board[["protocol", "predictor"]].value_counts().eq(1).all()
     rules = board[board["is_rule"]]
-    assert (rules["same_call"] == 1).all()
+    assert (rules["same_direction"] == 1).all()
     assert rules[OF_PROBABILITIES].isna().all(axis=None)
     assert rules[OF_MEMBERS].isna().all(axis=None)
     assert rules.loc[rules["predictor"] == "rule", OF_GAINS].isna().all(axis=None)
@@ -104,7 +104,7 @@ def test_timing_the_market_perfectly_is_no_skill_within_a_day(movement: np.ndarr
     row = table(timer, rule, movement=movement).loc["timer"]
     assert row["acc"] > 0.65
     assert (row["auc"], row["auc_low"], row["auc_high"]) == (0.5, 0.5, 0.5)
-    assert row["same_call"] == 1
+    assert row["same_direction"] == 1
 
 
 def test_the_pairs_of_a_single_day_give_the_auc_of_scikit_learn() -> None:
@@ -166,10 +166,10 @@ def test_a_move_of_nothing_is_no_rise(movement: np.ndarray, model: Predictor, ru
 
 
 def test_stocks_are_interchangeable(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
-    order = np.random.default_rng(5).permutation(STOCKS)
-    shuffled = [replace(each, probability=each.probability[:, :, order]) for each in (model, rule)]
+    run_request = np.random.default_rng(5).permutation(STOCKS)
+    shuffled = [replace(each, probability=each.probability[:, :, run_request]) for each in (model, rule)]
     pd.testing.assert_frame_equal(
-        table(*shuffled, movement=movement[:, order]), table(model, rule, movement=movement), rtol=1e-9
+        table(*shuffled, movement=movement[:, run_request]), table(model, rule, movement=movement), rtol=1e-9
     )
 
 

@@ -237,10 +237,10 @@ def test_attention_says_who_moves_whom_each_day(ensemble: Ensemble) -> None:
 
 
 def test_overrides_reach_the_part_they_name() -> None:
-    changed = vary(Experiment(), {"window": 7, "hidden": 32, "epochs": 3, "members": 5})
-    assert (changed.windows.window, changed.model.hidden, changed.training.epochs, changed.members) == (7, 32, 3, 5)
-    assert json.loads(json.dumps({"config": changed.windows.max_move})) == {"config": None}
-    night = nightly_of({"beta": 0.5}, z_close="raw", returns="close", max_move=0.35)
+    changed = vary(Experiment(), {"window": 7, "hidden": 32, "epochs": 3, "seeds": 5})
+    assert (changed.windows.window, changed.model.hidden, changed.training.epochs, changed.seeds) == (7, 32, 3, 5)
+    assert json.loads(json.dumps({"config": changed.windows.max_return})) == {"config": None}
+    night = nightly_of({"beta": 0.5}, z_close="raw", returns="close", max_return=0.35)
     assert (night.model.beta, night.windows.z_close, night.windows.returns) == (0.5, "raw", "close")
 
 

@@ -10,7 +10,7 @@ import torch
 from dtml.errors import DtmlError, UsageError
 from dtml.features import Panel, features
 from dtml.labels import labelled, paper_labels
-from dtml.prices.returns import adjusted_price, moves_between
+from dtml.prices.returns import adjusted_price, returns_between
 from dtml.windows import WindowConfig, Windows, build_windows
 
 STOCKS, INDEX = ("AAA", "BBB", "CCC"), "IDX"
@@ -150,7 +150,7 @@ def test_days_end_where_the_index_changes_its_unit_and_no_window_hangs_over() ->
     bars = made_bars()
     later = (bars["symbol"] == INDEX) & (bars["session"] >= SESSIONS[45])
     bars.loc[later, ["open", "high", "low", "close", "adj_close"]] /= 3
-    windows = build(bars, WindowConfig(window=3, max_move=0.35))
+    windows = build(bars, WindowConfig(window=3, max_return=0.35))
     assert windows.as_of[-1] == SESSIONS[44]
     assert len(windows.stocks) == len(windows.index) == len(windows.observed) == len(windows.movement) == len(windows)
     whole = build(made_bars())
@@ -158,8 +158,8 @@ def test_days_end_where_the_index_changes_its_unit_and_no_window_hangs_over() ->
 
 
 def test_the_largest_move_is_none_or_a_number_and_a_window_one_session_or_more() -> None:
-    assert WindowConfig().largest_move == np.inf
-    assert WindowConfig(max_move=0.3).largest_move == 0.3
+    assert WindowConfig().largest_return == np.inf
+    assert WindowConfig(max_return=0.3).largest_return == 0.3
     assert (WindowConfig().window, WindowConfig().history, WindowConfig(window=1).history) == (10, 39, 30)
     assert (WindowConfig().z_close, WindowConfig().returns) == ("adjusted", "adj_close")
     with pytest.raises(UsageError, match=r"^window must be 1 session or more, got 0$"):
@@ -167,10 +167,10 @@ def test_the_largest_move_is_none_or_a_number_and_a_window_one_session_or_more()
 
 
 def test_labels_at_the_papers_thresholds() -> None:
-    move = np.array([[0.0055, 0.00549, -0.005, -0.00499, 0.0, np.nan, np.inf]])
-    assert paper_labels(move).tolist() == [[1, 0, -1, 0, 0, 0, 1]]
-    assert labelled(move, "paper").tolist() == [[True, False, True, False, False, False, False]]
-    assert labelled(move, "all").tolist() == [[True, True, True, True, True, False, False]]
+    change = np.array([[0.0055, 0.00549, -0.005, -0.00499, 0.0, np.nan, np.inf]])
+    assert paper_labels(change).tolist() == [[1, 0, -1, 0, 0, 0, 1]]
+    assert labelled(change, "paper").tolist() == [[True, False, True, False, False, False, False]]
+    assert labelled(change, "all").tolist() == [[True, True, True, True, True, False, False]]
 
 
 def test_moves_between_sessions_by_hand() -> None:
@@ -180,9 +180,9 @@ def test_moves_between_sessions_by_hand() -> None:
     bars = bars.assign(close=[10.0, 20, 4, 5, 8], adj_close=[8.0, 20, np.nan, np.nan, np.nan])
     assert adjusted_price(bars, "adj_close").tolist() == [8, 20, 4, 5, 8]
     assert adjusted_price(bars, "close").tolist() == [10, 20, 4, 5, 8]
-    found = moves_between(bars, days[[0, 1, 0]], days[[1, 2, 2]], ("B", "C", "A"), "adj_close")
+    found = returns_between(bars, days[[0, 1, 0]], days[[1, 2, 2]], ("B", "C", "A"), "adj_close")
     np.testing.assert_allclose(found, [[0.25, np.nan, np.nan], [0.6, np.nan, np.nan], [1, np.nan, 1.5]])
-    assert moves_between(bars, days[[0]], days[[2]], ("A",), "close").tolist() == [[1]]
+    assert returns_between(bars, days[[0]], days[[2]], ("A",), "close").tolist() == [[1]]
 
 
 def test_too_few_sessions_say_how_many_there_are_and_how_many_it_takes() -> None:

@@ -17,7 +17,7 @@ from db.engine import reading, transaction
 from db.rows import alerts, nights, scores
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
-from flows.nightly.context import Desk
+from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service import alerts as sending
 from flows.service.alerts import Alert, after_night, send_waiting, tell, watch_markets
@@ -48,27 +48,27 @@ def kept(engine: Engine) -> list[tuple[str, str, bool]]:
     return [(str(each.as_of.date()), each.kind, pd.notna(each.sent_at)) for each in rows.itertuples()]
 
 
-def refuse(desk: Desk, day: date) -> None:
-    poor = replace(desk, source=FrameSource(without(BARS, [desk.market.index.symbol], day)))
+def refuse(context: MarketContext, day: date) -> None:
+    poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol], day)))
     with pytest.raises(NightRefusedError):
         run_night(poor, day)
-    after_night(desk.engine, desk.name, day)
+    after_night(context.engine, context.name, day)
 
 
 def alert(message: str = "no index", kind: Any = "refused") -> Alert:
     return Alert("simulated", AS_OF, kind, message)
 
 
-def test_a_refused_night_is_told_once_and_a_complete_one_is_not(desk: Desk, hook: Webhook) -> None:
-    refuse(desk, AS_OF)
-    refuse(desk, AS_OF)
+def test_a_refused_night_is_told_once_and_a_complete_one_is_not(context: MarketContext, hook: Webhook) -> None:
+    refuse(context, AS_OF)
+    refuse(context, AS_OF)
     (said,) = hook.taken
     assert said.keys() == {"market", "as_of", "kind", "message"}
     assert (said["market"], said["as_of"], said["kind"]) == ("simulated", "2024-07-01", "refused")
     assert said["message"].startswith("night of 2024-07-01 refused: no good bar of the index")
-    assert kept(desk.engine) == [("2024-07-01", "refused", True)]
-    run_night(desk, AS_OF)
-    after_night(desk.engine, desk.name, AS_OF)
+    assert kept(context.engine) == [("2024-07-01", "refused", True)]
+    run_night(context, AS_OF)
+    after_night(context.engine, context.name, AS_OF)
     assert len(hook.taken) == 1
 
 
@@ -144,31 +144,31 @@ def test_without_a_webhook_alerts_wait_in_the_store(engine: Engine) -> None:
     assert kept(engine) == [("2024-07-01", "refused", False)]
 
 
-def test_a_late_market_is_told_by_the_watch_once_for_each_night(desk: Desk, hook: Webhook) -> None:
-    run_night(desk, AS_OF)
-    watch_markets(desk.engine, MARKETS, NOON)
+def test_a_late_market_is_told_by_the_watch_once_for_each_night(context: MarketContext, hook: Webhook) -> None:
+    run_night(context, AS_OF)
+    watch_markets(context.engine, MARKETS, NOON)
     assert hook.taken == []
     for _ in range(2):
-        (found,) = watch_markets(desk.engine, MARKETS, LATE)
+        (found,) = watch_markets(context.engine, MARKETS, LATE)
         assert found.is_late
     (said,) = hook.taken
     assert (said["kind"], said["as_of"]) == ("late", "2024-07-02")
-    watch_markets(desk.engine, MARKETS, LATE + timedelta(days=1))
+    watch_markets(context.engine, MARKETS, LATE + timedelta(days=1))
     assert [said["as_of"] for said in hook.taken] == ["2024-07-02", "2024-07-03"]
 
 
-def test_a_night_that_was_refused_is_not_told_to_be_late_as_well(desk: Desk, hook: Webhook) -> None:
-    run_night(desk, AS_OF)
-    refuse(desk, next_session("XNYS", AS_OF))
-    watch_markets(desk.engine, MARKETS, LATE)
+def test_a_night_that_was_refused_is_not_told_to_be_late_as_well(context: MarketContext, hook: Webhook) -> None:
+    run_night(context, AS_OF)
+    refuse(context, next_session("XNYS", AS_OF))
+    watch_markets(context.engine, MARKETS, LATE)
     assert [said["kind"] for said in hook.taken] == ["refused"]
 
 
-def test_a_refusal_that_was_never_told_is_told_by_the_watch(desk: Desk, hook: Webhook) -> None:
-    poor = replace(desk, source=FrameSource(without(BARS, [desk.market.index.symbol])))
+def test_a_refusal_that_was_never_told_is_told_by_the_watch(context: MarketContext, hook: Webhook) -> None:
+    poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol])))
     with pytest.raises(NightRefusedError):
         run_night(poor, AS_OF)
-    watch_markets(desk.engine, MARKETS, NOON)
+    watch_markets(context.engine, MARKETS, NOON)
     assert [said["kind"] for said in hook.taken] == ["refused"]
 
 
@@ -206,12 +206,12 @@ def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(
 
 
 def test_a_store_that_fails_costs_a_warning(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with transaction(desk.engine) as conn:
+    with transaction(context.engine) as conn:
         conn.exec_driver_sql("drop view alert_log")
         conn.exec_driver_sql("drop table alert")
-    refuse(desk, AS_OF)
+    refuse(context, AS_OF)
     assert "alerts of simulated, night of 2024-07-01, not raised" in caplog.text
-    with reading(desk.engine) as conn:
+    with reading(context.engine) as conn:
         assert nights.nights(conn)["status"].tolist() == ["refused"]

@@ -15,7 +15,7 @@ from made_webhook import webhook
 from db.engine import open_engine, reading
 from db.rows.alerts import alerts
 from dtml.prices.sessions import next_session
-from flows.nightly.context import Desk, Order
+from flows.nightly.context import MarketContext, RunRequest
 from flows.nightly.night import NightRefusedError, run_night
 
 MARKET_FILE = """
@@ -40,12 +40,12 @@ def server() -> Iterator[None]:
 
 
 @pytest.fixture
-def order(server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
+def run_request(server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRequest:
     monkeypatch.setenv("DTML_DATABASE_URL", f"sqlite:///{tmp_path}/store.sqlite")
     monkeypatch.delenv("DTML_ALERT_WEBHOOK", raising=False)
     file = tmp_path / "small_one.toml"
     file.write_text(MARKET_FILE)
-    return Order(str(file), file, overrides=SMALL, device="cpu")
+    return RunRequest(str(file), file, overrides=SMALL, device="cpu")
 
 
 def asked(path: str, body: dict[str, Any]) -> Any:
@@ -72,31 +72,35 @@ def events(name: str) -> list[Any]:
     return []
 
 
-def test_nights_leave_their_calls_their_gaps_and_their_scores(order: Order) -> None:
+def test_nights_leave_their_calls_their_gaps_and_their_scores(run_request: RunRequest) -> None:
     from flows.service.flows import nightly
 
-    nightly(order, AS_OF)
+    nightly(run_request, AS_OF)
     assert "No prediction of this market has an outcome yet" in artifacts()["night-small-one-scores"]
-    night = nightly(order, next_session("XNYS", AS_OF))
+    night = nightly(run_request, next_session("XNYS", AS_OF))
     left = artifacts()
-    calls = left["night-small-one-calls"]
-    assert len(calls) == 24
-    assert [call["probability"] for call in calls] == sorted((call["probability"] for call in calls), reverse=True)
-    assert {call["call"] for call in calls} <= {"rise", "fall"}
+    directions = left["night-small-one-calls"]
+    assert len(directions) == 24
+    assert [direction["probability"] for direction in directions] == sorted(
+        (direction["probability"] for direction in directions), reverse=True
+    )
+    assert {direction["direction"] for direction in directions} <= {"rise", "fall"}
     assert left["night-small-one-gaps"] == [{"symbol": "-", "reason": "every constituent was predicted"}]
     page = left["night-small-one-scores"]
     assert "| always_up | 1 | 30 |" in page
     assert f"Report: `{night.report}`" in page
 
 
-def test_a_refused_night_is_an_event_and_goes_to_the_webhook_that_prefect_keeps(order: Order, tmp_path: Path) -> None:
+def test_a_refused_night_is_an_event_and_goes_to_the_webhook_that_prefect_keeps(
+    run_request: RunRequest, tmp_path: Path
+) -> None:
     from prefect.blocks.webhook import Webhook
 
     from flows.service.flows import nightly
 
     early = BARS[BARS["session"] < "2024-06-03"].drop(columns=["dividend", "split"])
     early.to_csv(tmp_path / "early.csv", index=False)
-    refused = replace(order, source="files", prices=tmp_path / "early.csv")
+    refused = replace(run_request, source="files", prices=tmp_path / "early.csv")
     with webhook() as hook:
         Webhook(url=hook.url).save("dtml-alerts", overwrite=True)
         with pytest.raises(NightRefusedError):
@@ -112,17 +116,17 @@ def test_a_refused_night_is_an_event_and_goes_to_the_webhook_that_prefect_keeps(
         assert alerts(conn)["sent_at"].notna().all()
 
 
-def test_a_watch_is_a_flow_that_says_what_is_late(order: Order) -> None:
+def test_a_watch_is_a_flow_that_says_what_is_late(run_request: RunRequest) -> None:
     from flows.service.flows import nightly, watch
 
-    nightly(order, AS_OF)
-    (said,) = watch(market_files=[order.market_file])
+    nightly(run_request, AS_OF)
+    (said,) = watch(market_files=[run_request.market_file])
     assert said.startswith("small_one: night of ")
     assert [event["payload"]["kind"] for event in events("dtml.night.late")] == ["late"]
 
 
 def test_artifacts_that_fail_cost_a_line_in_the_log(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from flows.service import artifacts as left
 
@@ -130,5 +134,5 @@ def test_artifacts_that_fail_cost_a_line_in_the_log(
         raise RuntimeError("no server")
 
     monkeypatch.setattr(left, "create_table_artifact", fail)
-    left.leave_artifacts(desk, run_night(desk, AS_OF))
+    left.leave_artifacts(context, run_night(context, AS_OF))
     assert "artifacts not left: no server" in caplog.text

@@ -50,18 +50,18 @@ def nights(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> E
         made["probability"] = [0.75 if night % 2 else 0.25 for night in range(NIGHTS)]
         made = made.assign(spread=0.0, calibrated=0.5 + (made["probability"] - 0.5) / 2)
         predictions.save_predictions(conn, "toy", made, known_at=MOMENT, made_at=MOMENT)
-        moves = [0.02 if night % 3 == 0 else -0.01 for night in range(NIGHTS - 1)]
-        happened = pd.DataFrame({"symbol": "Z", "session": DAYS[1:-1], "move": moves})
-        happened = happened.assign(rise=happened["move"] > 0, label=1)
+        returns = [0.02 if night % 3 == 0 else -0.01 for night in range(NIGHTS - 1)]
+        happened = pd.DataFrame({"symbol": "Z", "session": DAYS[1:-1], "realised_return": returns})
+        happened = happened.assign(rise=happened["realised_return"] > 0, label=1)
         outcomes.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
-        calls = made[["target", "as_of"]].assign(always_up=True, index_reversal=False, index_below_mean20=None)
-        predictions.save_rule_calls(conn, "toy", calls)
+        directions = made[["target", "as_of"]].assign(always_up=True, index_reversal=False, index_below_mean20=None)
+        predictions.save_rule_directions(conn, "toy", directions)
     return engine
 
 
 def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(store: Engine, tmp_path: Path) -> None:
     asked = """
-        select h.symbol, h.target, h.made_at, h.probability, h.spread, h.hit, n.gaps
+        select h.symbol, h.target, h.made_at, h.probability, h.probability_std, h.correct, n.gaps
         from prediction_history h
         join night_log n on n.target = h.target
         order by h.symbol
@@ -73,13 +73,13 @@ def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(store: Eng
         "target": "date32[day]",
         "made_at": "timestamp[us, tz=UTC]",
         "probability": "double",
-        "spread": "double",
-        "hit": "int64",
+        "probability_std": "double",
+        "correct": "int64",
     }
     rows = kept.to_pylist()
     assert [row["symbol"] for row in rows] == ["A", "B", "C"]
     assert [row["probability"] for row in rows] == [0.25, 0.5, 0.75]
-    assert [row["spread"] for row in rows] == [0.125, None, 0.0]
+    assert [row["probability_std"] for row in rows] == [0.125, None, 0.0]
     assert {(row["target"], row["made_at"]) for row in rows} == {(date(2024, 1, 5), MOMENT)}
     assert json.loads(rows[0]["gaps"]) == [GAP]
 

@@ -24,7 +24,7 @@ from flows.backtest.folds import Nights
 from flows.commands.studies import LookAheadError, audit_stored
 from flows.nightly import predict as predict_module
 from flows.nightly import train as train_module
-from flows.nightly.context import Desk, Order, stored_bars
+from flows.nightly.context import MarketContext, RunRequest, stored_bars
 from flows.settings import data_folder
 
 AT, LAST = pd.Timestamp("2024-03-05"), date(2024, 5, 31)
@@ -32,35 +32,37 @@ Read = Callable[..., tuple[pd.DataFrame, datetime]]
 
 
 @pytest.fixture
-def desk() -> Desk:
+def context() -> MarketContext:
     """A desk whose own store is never asked."""
     market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
-    experiment = vary(nightly_of({}, z_close="adjusted", returns="adj_close", max_move=0.35), SMALL)
-    return Desk(market, FrameSource(BARS), create_engine("sqlite://"), experiment, "cpu", None)
+    experiment = vary(nightly_of({}, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL)
+    return MarketContext(market, FrameSource(BARS), create_engine("sqlite://"), experiment, "cpu", None)
 
 
 @pytest.fixture
-def history(desk: Desk) -> History:
+def history(context: MarketContext) -> History:
     bars = BARS[BARS["session"] <= pd.Timestamp(LAST)]
     sessions = sessions_between("XNYS", bars["session"].min().date(), next_session("XNYS", LAST))
-    return History(bars, sessions, desk.market)
+    return History(bars, sessions, context.market)
 
 
 def reading_on(honest: Read) -> Read:
     """A read of the store that goes on for one session after the last one asked for."""
 
-    def leaky(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> tuple[pd.DataFrame, datetime]:
-        return honest(desk, first, next_session("XNYS", last), known_at)
+    def leaky(
+        context: MarketContext, first: date, last: date, known_at: datetime | None = None
+    ) -> tuple[pd.DataFrame, datetime]:
+        return honest(context, first, next_session("XNYS", last), known_at)
 
     return leaky
 
 
 @pytest.mark.parametrize("normalisation", ["shared", "per_stock"])
 def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
-    desk: Desk, history: History, normalisation: str, tmp_path: Path
+    context: MarketContext, history: History, normalisation: str, tmp_path: Path
 ) -> None:
-    experiment = vary(desk.experiment, {"normalisation": normalisation})
-    found = stored_nights(replace(desk, experiment=experiment), history, AT, seed=0)
+    experiment = vary(context.experiment, {"normalisation": normalisation})
+    found = stored_nights(replace(context, experiment=experiment), history, AT, seed=0)
     assert found.passed, found.detail
     assert (found.check, found.at) == ("stored_nights", AT)
     assert found.detail.startswith("99 predictions of single nights and 99 of a fold's, the same to the last bit")
@@ -76,10 +78,10 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     ],
 )
 def test_a_read_past_the_day_of_a_night_is_caught(
-    desk: Desk, history: History, monkeypatch: pytest.MonkeyPatch, module: object, detail: str
+    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch, module: object, detail: str
 ) -> None:
     monkeypatch.setattr(module, "stored_bars", reading_on(stored_bars))
-    found = stored_nights(desk, history, AT, seed=0)
+    found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
     assert detail in found.detail
 
@@ -91,23 +93,25 @@ def with_tomorrows_prices(bars: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_a_night_that_takes_its_last_prices_from_tomorrow_is_caught(
-    desk: Desk, history: History, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_on = reading_on(stored_bars)
 
-    def leaky(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> tuple[pd.DataFrame, datetime]:
-        bars, watermark = read_on(desk, first, last, known_at)
+    def leaky(
+        context: MarketContext, first: date, last: date, known_at: datetime | None = None
+    ) -> tuple[pd.DataFrame, datetime]:
+        bars, watermark = read_on(context, first, last, known_at)
         bars = with_tomorrows_prices(bars)
         return bars[bars["session"] <= pd.Timestamp(last)], watermark
 
     monkeypatch.setattr(predict_module, "stored_bars", leaky)
-    found = stored_nights(desk, history, AT, seed=0)
+    found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
     assert "9 of 99 predictions change with what came later: " in found.detail  # of the last night
 
 
 def test_a_fold_that_takes_prices_from_tomorrow_is_caught(
-    desk: Desk, history: History, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = Nights.bars_of
 
@@ -116,35 +120,35 @@ def test_a_fold_that_takes_prices_from_tomorrow_is_caught(
         return bars[bars["session"] <= pd.Timestamp(as_of)]
 
     monkeypatch.setattr(Nights, "bars_of", leaky)
-    found = stored_nights(desk, history, AT, seed=0)
+    found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
     assert "9 of 99 predictions change with what came later: " in found.detail
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
-    order: Order, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run_request: RunRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planted = {"pipeline": ["honest", "leak"], "planted": [False, True], "caught_by": ["", "spans_apart"]}
     proof = pd.DataFrame(planted).assign(caught=[False, True])
     monkeypatch.setattr(flow_module, "prove", lambda *_, **__: proof)  # tests/test_dtml_audit.py sees to that
-    before = counted(order)
-    audit_stored(order, None, as_json=True)
+    before = counted(run_request)
+    audit_stored(run_request, None, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["passed"]
     assert {row["audited"] for row in found["findings"]} == {"pipeline", "nights"}
     assert [row["check"] for row in found["findings"]].count("stored_nights") == 1
     assert not data_folder().exists()
-    assert counted(order) == before
+    assert counted(run_request) == before
     monkeypatch.setattr(predict_module, "stored_bars", reading_on(stored_bars))
     with pytest.raises(LookAheadError, match="the audit of past as of 2024-05-31 found look-ahead"):
-        audit_stored(order, None, as_json=False)
+        audit_stored(run_request, None, as_json=False)
     printed = " ".join(capsys.readouterr().out.split())
     assert "found on at most 50 stocks and 1,000 sessions of the market" in printed
     assert "FAILED" in printed
     assert "1 of 1 planted leaks caught; 0 alarms on 1 clean pipelines" in printed
 
 
-def counted(order: Order) -> dict[str, int]:
-    with reading(desk_of(order).engine) as conn:
+def counted(run_request: RunRequest) -> dict[str, int]:
+    with reading(desk_of(run_request).engine) as conn:
         return table_counts(conn)

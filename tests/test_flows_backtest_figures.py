@@ -16,7 +16,7 @@ from dtml.backtest.portfolio import Costs
 from dtml.prices.sessions import previous_session, sessions_between
 from flows.backtest.folds import Backtest
 from flows.backtest.results import run_backtest
-from flows.nightly.context import Order
+from flows.nightly.context import RunRequest
 
 pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 
@@ -26,13 +26,13 @@ PAPERS = "no costs (the paper's)"
 Weights = dict[str, float]
 
 
-def unusual(order: Order) -> Backtest:
-    return backtest_of(order, retrain_every=20, top=TOP, max_weight=MAX_WEIGHT, costs=COSTS)
+def unusual(run_request: RunRequest) -> Backtest:
+    return backtest_of(run_request, retrain_every=20, top=TOP, max_weight=MAX_WEIGHT, costs=COSTS)
 
 
 def predicted(backtest: Backtest) -> dict[pd.Timestamp, dict[str, float]]:
     """The probabilities of each session predicted, by symbol, as they are stored."""
-    with reading(backtest.desk.engine) as conn:
+    with reading(backtest.context.engine) as conn:
         made = backtests.backtest_predictions(conn, backtest.id)
     chances: dict[pd.Timestamp, dict[str, float]] = {target: {} for target in made["target"]}
     for target, symbol, probability in zip(made["target"], made["symbol"], made["probability"], strict=True):
@@ -42,8 +42,8 @@ def predicted(backtest: Backtest) -> dict[pd.Timestamp, dict[str, float]]:
 
 def adjusted(backtest: Backtest, price: str) -> pd.DataFrame:
     """Opens or closes up to the last session predicted, times that day's adjusted close over its close."""
-    with reading(backtest.desk.engine) as conn:
-        bars = prices.prices(conn, backtest.desk.name, date(2024, 1, 2), LAST)
+    with reading(backtest.context.engine) as conn:
+        bars = prices.prices(conn, backtest.context.name, date(2024, 1, 2), LAST)
     bars["adjusted"] = bars[price] * bars["adj_close"] / bars["close"]
     return bars.pivot(index="session", columns="symbol", values="adjusted")
 
@@ -82,7 +82,7 @@ def walked(held: dict[pd.Timestamp, Weights], price: pd.DataFrame, costs: Costs)
 
 
 def stored_returns(backtest: Backtest) -> dict[str, pd.DataFrame]:
-    with reading(backtest.desk.engine) as conn:
+    with reading(backtest.context.engine) as conn:
         returns = backtests.backtest_returns(conn, backtest.id)
     return {
         str(name): rows.drop(columns="portfolio").reset_index(drop=True) for name, rows in returns.groupby("portfolio")
@@ -95,9 +95,9 @@ def assert_rows(found: pd.DataFrame, expected: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("form", ["long", "long-short", "weighted"])
 def test_a_portfolio_filled_at_the_next_open_is_what_its_predictions_bars_and_costs_make_it(
-    order: Order, form: str
+    run_request: RunRequest, form: str
 ) -> None:
-    backtest = unusual(order)
+    backtest = unusual(run_request)
     run_backtest(backtest)
     held = {target: weights_of(form, chances) for target, chances in predicted(backtest).items()}
     assert max(abs(weight) for weights in held.values() for weight in weights.values()) == MAX_WEIGHT
@@ -108,8 +108,10 @@ def test_a_portfolio_filled_at_the_next_open_is_what_its_predictions_bars_and_co
     assert (found["borrow"] > 0).any() == (form != "long")
 
 
-def test_the_papers_portfolios_are_filled_at_the_close_of_the_prediction_and_cost_nothing(order: Order) -> None:
-    backtest = unusual(order)
+def test_the_papers_portfolios_are_filled_at_the_close_of_the_prediction_and_cost_nothing(
+    run_request: RunRequest,
+) -> None:
+    backtest = unusual(run_request)
     run_backtest(backtest)
     close, returns = adjusted(backtest, "close"), stored_returns(backtest)
     chances = {pd.Timestamp(previous_session("XNYS", day.date())): made for day, made in predicted(backtest).items()}
@@ -120,8 +122,8 @@ def test_the_papers_portfolios_are_filled_at_the_close_of_the_prediction_and_cos
         assert list(found["session"]) == sorted(chances)
 
 
-def test_the_yardsticks_hold_the_index_and_equal_parts_of_the_members_predicted(order: Order) -> None:
-    backtest = unusual(order)
+def test_the_yardsticks_hold_the_index_and_equal_parts_of_the_members_predicted(run_request: RunRequest) -> None:
+    backtest = unusual(run_request)
     run_backtest(backtest)
     opened, returns, made = adjusted(backtest, "open"), stored_returns(backtest), predicted(backtest)
     assert {len(chances) for chances in made.values()} == {8, 9}  # members come and go
@@ -129,22 +131,22 @@ def test_the_yardsticks_hold_the_index_and_equal_parts_of_the_members_predicted(
     index: dict[pd.Timestamp, Weights] = {day: {"SIMX": 1.0} for day in made}
     for name, held in (("equal weight", equal), ("index", index)):
         assert_rows(returns[name], walked(held, opened, Costs(0.0, 0.0, 0.0)))
-    with reading(backtest.desk.engine) as conn:
+    with reading(backtest.context.engine) as conn:
         portfolios = backtests.backtest_portfolios(conn, backtest.id).set_index("portfolio")
     followed = portfolios["strategy"].notna()
     assert portfolios["deflated_sharpe"].notna().equals(followed)
     assert list(portfolios.index[~followed]) == ["equal weight", "index"]
 
 
-def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(order: Order) -> None:
-    first, second = unusual(order), backtest_of(order, retrain_every=20)
+def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(run_request: RunRequest) -> None:
+    first, second = unusual(run_request), backtest_of(run_request, retrain_every=20)
     tried, trials = [], list[float]()
     for backtest in (first, second):
         tried.append(run_backtest(backtest).row["tried"])
         returns = stored_returns(backtest)
         followed = [name for name in returns if name not in ("index", "equal weight")]
         trials += [session_sharpe(returns[name]["net"].to_numpy()) for name in followed]
-        with reading(backtest.desk.engine) as conn:
+        with reading(backtest.context.engine) as conn:
             portfolios = backtests.backtest_portfolios(conn, backtest.id).set_index("portfolio")
         for name in followed:
             expected = deflated_sharpe(returns[name]["net"].to_numpy(), trials)
@@ -154,7 +156,9 @@ def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(order: O
     assert not np.isnan(trials).any()
 
 
-def test_member_days_without_a_bar_are_counted_and_days_of_others_are_not(order: Order, engine: Engine) -> None:
+def test_member_days_without_a_bar_are_counted_and_days_of_others_are_not(
+    run_request: RunRequest, engine: Engine
+) -> None:
     """Of these, F02B is away on the 14th and F03A joins on the 11th; the 26th is no session predicted."""
     lost = (
         *(("L01", "2024-03-06"), ("L01", "2024-03-25"), ("F02B", "2024-03-12")),
@@ -166,6 +170,6 @@ def test_member_days_without_a_bar_are_counted_and_days_of_others_are_not(order:
                 f"delete from price where session = '{session}' and instrument_id in "
                 f"(select id from instrument where symbol = '{symbol}')"
             )
-    row = run_backtest(backtest_of(order, retrain_every=20)).row
+    row = run_backtest(backtest_of(run_request, retrain_every=20)).row
     assert row["without_price"] == 3
-    assert row["member_days"] == 9 * 16 - 5 - 5  # F02B is away for five sessions, F03A not there for five
+    assert row["constituent_days"] == 9 * 16 - 5 - 5  # F02B is away for five sessions, F03A not there for five

@@ -200,9 +200,9 @@ def test_a_stock_that_was_typed_is_found(site: Site) -> None:
 def test_what_two_runs_have_in_common_is_what_their_rows_say(site: Site) -> None:
     days = rows_of(site.get(f"/compare/days.csv?a={FIRST_RUN}&b={BACKTEST_RUN}"))
     sql = """
-        select a.target, count(*) as n, sum(case when a.call = b.call then 1 else 0 end) as same,
-            sum(case when a.call = 'rise' and a.hit = 1 then 1 else 0 end) as a_rises,
-            sum(case when b.call = 'fall' and b.hit = 0 then 1 else 0 end) as b_false_falls
+        select a.target, count(*) as n, sum(case when a.direction = b.direction then 1 else 0 end) as same,
+            sum(case when a.direction = 'rise' and a.correct = 1 then 1 else 0 end) as a_rises,
+            sum(case when b.direction = 'fall' and b.correct = 0 then 1 else 0 end) as b_false_falls
         from prediction_history a
         join prediction_history b on b.symbol = a.symbol and b.target = a.target and b.market = a.market
         where a.run_id = :a and b.run_id = :b group by a.target order by a.target desc

@@ -15,7 +15,7 @@ from made_nights import AS_OF
 
 from db.engine import open_engine, upgrade
 from flows.dashboard.app import dashboard, link
-from flows.nightly.context import Desk
+from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 
 pytestmark = pytest.mark.slow
@@ -68,8 +68,10 @@ def test_the_report_of_a_backtest_has_nothing_wrong(chromium: Any, axe: str, tmp
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_the_report_of_a_night_has_nothing_wrong(chromium: Any, axe: str, desk: Desk, tmp_path: Path) -> None:
-    assert complaints(chromium, axe, run_night(desk, AS_OF).report.as_uri(), "night", tmp_path) == []
+def test_the_report_of_a_night_has_nothing_wrong(
+    chromium: Any, axe: str, context: MarketContext, tmp_path: Path
+) -> None:
+    assert complaints(chromium, axe, run_night(context, AS_OF).report.as_uri(), "night", tmp_path) == []
 
 
 def test_what_is_wrong_with_a_page_is_found(chromium: Any, axe: str, tmp_path: Path) -> None:

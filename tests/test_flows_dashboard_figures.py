@@ -28,10 +28,10 @@ from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
 from flows.dashboard import compare
 from flows.dashboard.app import dashboard, link
-from flows.dashboard.market import SORTS, Sort, night_calls, night_of, verdict
+from flows.dashboard.market import SORTS, Sort, night_directions, night_of, verdict
 from flows.dashboard.markets import market_rows
 from flows.dashboard.stock import MARKS, marks, price_chart, span_scores
-from flows.nightly.context import Desk
+from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ def asked(site: Site, sql: str) -> pd.DataFrame:
 
 def calls_of(site: Site, symbol: str) -> pd.DataFrame:
     with reading(site.engine) as conn:
-        return head(conn, predictions.stock_calls(MARKET, symbol, "nightly", None, None), 1000)
+        return head(conn, predictions.stock_directions(MARKET, symbol, "nightly", None, None), 1000)
 
 
 @pytest.mark.slow
@@ -58,8 +58,12 @@ def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> Non
     mine = rows.loc[MARKET]
     last = asked(site, f"select * from daily_score where market = '{MARKET}' and protocol = 'all'")
     assert (mine["status"], mine["days_since"], mine["run_id"]) == ("refused", 3, SECOND_RUN)
-    newest = asked(site, f"select call, count(*) as n from latest_prediction where market = '{MARKET}' group by call")
-    assert {call: mine[call] for call in newest["call"]} == dict(zip(newest["call"], newest["n"], strict=True))
+    newest = asked(
+        site, f"select direction, count(*) as n from latest_prediction where market = '{MARKET}' group by direction"
+    )
+    assert {direction: mine[direction] for direction in newest["direction"]} == dict(
+        zip(newest["direction"], newest["n"], strict=True)
+    )
     last = last[last["target"] == last["target"].max()].set_index("predictor")
     for figure in ("acc", "mcc"):
         assert mine[figure] == last.loc["dtml", f"running_{figure}"]
@@ -90,25 +94,25 @@ def test_a_night_at_a_level_makes_the_calls_of_its_band(site: Site) -> None:
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, NIGHT)
         assert night
-        calls, plain = (night_calls(conn, night, level) for level in (LEVEL, None))
-        without = night_calls(conn, night, 0.95)
-    band = asked(site, f"select * from band_call where run_id = '{FIRST_RUN}' and level = {LEVEL}")
+        directions, plain = (night_directions(conn, night, level) for level in (LEVEL, None))
+        without = night_directions(conn, night, 0.95)
+    band = asked(site, f"select * from band_direction where run_id = '{FIRST_RUN}' and level = {LEVEL}")
     band = band[band["target"].astype(str) == str(night["target"])].set_index("symbol")
-    assert set(calls["call"]) == {"rise", "fall", "none"}
-    for row in calls.to_dict("records"):
+    assert set(directions["direction"]) == {"rise", "fall", "none"}
+    for row in directions.to_dict("records"):
         mine = band.loc[row["symbol"]]
-        assert (row["call"], row["low"], row["high"]) == (mine["call"], mine["low"], mine["high"])
-        assert pd.isna(row["hit"]) if row["call"] == "none" else row["hit"] == mine["covered"]
-    assert plain["call"].tolist() == ["rise" if each > 0.5 else "fall" for each in plain["probability"]]
-    assert without["call"].isna().all(), "no band of that level is stored"
-    assert without["hit"].isna().all()
+        assert (row["direction"], row["low"], row["high"]) == (mine["direction"], mine["low"], mine["high"])
+        assert pd.isna(row["correct"]) if row["direction"] == "none" else row["correct"] == mine["covered"]
+    assert plain["direction"].tolist() == ["rise" if each > 0.5 else "fall" for each in plain["probability"]]
+    assert without["direction"].isna().all(), "no band of that level is stored"
+    assert without["correct"].isna().all()
 
 
 def test_a_refused_night_has_no_call(site: Site) -> None:
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, None)
         assert night
-        assert (night["status"], len(night_calls(conn, night, LEVEL))) == ("refused", 0)
+        assert (night["status"], len(night_directions(conn, night, LEVEL))) == ("refused", 0)
     seen = Page(site.get(f"/market/{MARKET}").body).seen
     assert "too many bars refused" in seen
     assert "This night made no call" in seen
@@ -119,10 +123,10 @@ def test_the_calls_are_sorted_by_every_column_both_ways(site: Site, column: str)
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, NIGHT)
         assert night
-        calls = night_calls(conn, night, LEVEL)
-    up, down = (Sort.read(text).rows(calls)[column] for text in (column, f"-{column}"))
-    assert up.dropna().tolist() == sorted(calls[column].dropna())
-    assert down.dropna().tolist() == sorted(calls[column].dropna(), reverse=True)
+        directions = night_directions(conn, night, LEVEL)
+    up, down = (Sort.read(text).rows(directions)[column] for text in (column, f"-{column}"))
+    assert up.dropna().tolist() == sorted(directions[column].dropna())
+    assert down.dropna().tolist() == sorted(directions[column].dropna(), reverse=True)
     assert not up.isna().to_numpy()[: up.notna().sum()].any()
     page = Page(site.get(f"/market/{MARKET}?as_of={NIGHT}&level={LEVEL}&sort=-{column}").body)
     heads = [attrs.get("aria-sort") for tag, attrs in page.tags if tag == "th" and "aria-sort" in attrs]
@@ -130,41 +134,50 @@ def test_the_calls_are_sorted_by_every_column_both_ways(site: Site, column: str)
 
 
 def test_a_head_sorts_the_other_way_round_when_it_is_asked_again() -> None:
-    assert (Sort.read("-move").after("move"), Sort.read("move").after("move")) == ("move", "-move")
-    assert (Sort.read("move").after("spread"), Sort.read("move").after("symbol")) == ("-spread", "symbol")
+    assert (Sort.read("-move").after("realised_return"), Sort.read("realised_return").after("realised_return")) == (
+        "realised_return",
+        "-move",
+    )
+    assert (Sort.read("realised_return").after("probability_std"), Sort.read("realised_return").after("symbol")) == (
+        "-spread",
+        "symbol",
+    )
     with pytest.raises(UsageError, match="sort='' is none of symbol"):
         Sort.read("")
 
 
 def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> None:
-    calls = calls_of(site, "S01")
-    used = calls.dropna(subset=["move", *NAIVE_RULES])
-    assert 5 < len(used) < len(calls.dropna(subset=["move"]))
-    rose = used["move"] > 0
-    rows = span_scores(calls).set_index("predictor")
+    directions = calls_of(site, "S01")
+    used = directions.dropna(subset=["realised_return", *NAIVE_RULES])
+    assert 5 < len(used) < len(directions.dropna(subset=["realised_return"]))
+    rose = used["realised_return"] > 0
+    rows = span_scores(directions).set_index("predictor")
     assert list(rows.index) == ["dtml", *NAIVE_RULES]
-    for predictor, called in (("dtml", used["call"]), *((rule, used[rule]) for rule in NAIVE_RULES)):
+    for predictor, direction in (("dtml", used["direction"]), *((rule, used[rule]) for rule in NAIVE_RULES)):
         assert rows.loc[predictor, "n"] == len(used)
-        assert rows.loc[predictor, "acc"] == accuracy_score(rose, called == "rise")
-        assert rows.loc[predictor, "mcc"] == pytest.approx(matthews_corrcoef(rose, called == "rise"), abs=1e-12)
-    assert span_scores(calls.iloc[:1]).empty, "the newest call has no outcome"
-    assert span_scores(calls.assign(**dict.fromkeys(NAIVE_RULES))).loc[0, "n"] == calls["move"].notna().sum()
+        assert rows.loc[predictor, "acc"] == accuracy_score(rose, direction == "rise")
+        assert rows.loc[predictor, "mcc"] == pytest.approx(matthews_corrcoef(rose, direction == "rise"), abs=1e-12)
+    assert span_scores(directions.iloc[:1]).empty, "the newest call has no outcome"
+    assert (
+        span_scores(directions.assign(**dict.fromkeys(NAIVE_RULES))).loc[0, "n"]
+        == directions["realised_return"].notna().sum()
+    )
 
 
 def test_every_call_with_an_outcome_is_marked_at_its_session(site: Site) -> None:
-    calls = calls_of(site, "S01")
+    directions = calls_of(site, "S01")
     with reading(site.engine) as conn:
         bars = head(conn, prices.newest_prices(MARKET, "S01", None, None), 1000)
-    found = marks(calls, bars)
+    found = marks(directions, bars)
     sessions = sorted(bars["session"])
-    for name, (call, hit, begin, _) in MARKS.items():
-        mine = calls[(calls["call"] == call) & (calls["hit"] == hit)]
+    for name, (direction, correct, begin, _) in MARKS.items():
+        mine = directions[(directions["direction"] == direction) & (directions["correct"] == correct)]
         places = [1000 * sessions.index(each) / (len(sessions) - 1) for each in sorted(mine["target"])]
         assert found[name][0] == len(mine)
         assert [part.split("V")[0] for part in found[name][1].split("M")[1:]] == [
             f"{each:.1f} {begin}" for each in places
         ]
-    assert sum(number for number, _ in found.values()) == calls["hit"].notna().sum()
+    assert sum(number for number, _ in found.values()) == directions["correct"].notna().sum()
 
 
 def test_a_table_is_cut_and_says_so_while_its_csv_is_whole(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +208,8 @@ def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:
 def test_two_runs_are_scored_on_what_both_predicted(site: Site) -> None:
     both = asked(
         site,
-        "select a.target, a.call as a, b.call as b, a.move from prediction_history a join prediction_history b"
+        "select a.target, a.direction as a, b.direction as b, a.realised_return"
+        " from prediction_history a join prediction_history b"
         " on b.market = a.market and b.symbol = a.symbol and b.target = a.target"
         f" where a.run_id = '{FIRST_RUN}' and b.run_id = '{BACKTEST_RUN}'",
     )
@@ -205,9 +219,9 @@ def test_two_runs_are_scored_on_what_both_predicted(site: Site) -> None:
         found = compare.scores(compare.days(conn, FIRST_RUN, BACKTEST_RUN, shared))
         alone = compare.scores(compare.days(conn, FIRST_RUN, FIRST_RUN, shared))
         assert compare.shared_span(conn, SECOND_RUN, BACKTEST_RUN) is None
-    assert (found["n"], found["scored"]) == (len(both), both["move"].notna().sum())
+    assert (found["n"], found["scored"]) == (len(both), both["realised_return"].notna().sum())
     assert found["same"] == pytest.approx((both["a"] == both["b"]).mean())
-    rose, rows = both["move"] > 0, {row["run"]: row for row in found["rows"]}
+    rose, rows = both["realised_return"] > 0, {row["run"]: row for row in found["rows"]}
     for name in "ab":
         assert rows[name]["acc"] == pytest.approx(accuracy_score(rose, both[name] == "rise"))
         assert rows[name]["mcc"] == pytest.approx(matthews_corrcoef(rose, both[name] == "rise"))
@@ -238,13 +252,13 @@ def test_the_days_compared_are_the_last_in_common(site: Site, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_market_s_first_night_has_calls_and_no_scores(desk: Desk, reader: Engine) -> None:
-    run_night(desk, AS_OF)
+def test_a_market_s_first_night_has_calls_and_no_scores(context: MarketContext, reader: Engine) -> None:
+    run_night(context, AS_OF)
     with served(dashboard(reader), reader) as site:
-        page = Page(site.get(f"/market/{desk.name}?level=0.8").body)
-        assert site.get("/").status == site.get(f"/market/{desk.name}/stock/L01").status == 200
+        page = Page(site.get(f"/market/{context.name}?level=0.8").body)
+        assert site.get("/").status == site.get(f"/market/{context.name}/stock/L01").status == 200
     assert {attrs["href"] for tag, attrs in page.tags if tag == "a"} >= {
-        link(["market", desk.name, "stock", symbol]) for symbol in desk.market.symbols
+        link(["market", context.name, "stock", symbol]) for symbol in context.market.symbols
     }
     assert "No prediction of this market had an outcome by then" in page.seen
 

@@ -12,12 +12,12 @@ from db.connection.user_sql import select
 from db.engine import open_engine, reading
 from db.rows import calibration, predictions
 from db.rows import runs as stored_runs
-from dtml.baselines.naive_rules import NAIVE_RULES, naive_calls
+from dtml.baselines.naive_rules import NAIVE_RULES, naive_directions
 from dtml.markets.definition import LEVELS
 from dtml.pages.figures import figure
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.backtest.results import run_backtest
-from flows.nightly.context import Desk, Order, stored_bars
+from flows.nightly.context import MarketContext, RunRequest, stored_bars
 from flows.nightly.night import Night, run_night
 from flows.nightly.predict import LOOKS, first_needed, look
 from flows.nightly.train import load_model
@@ -35,15 +35,15 @@ def ask(engine: Engine, sql: str) -> pd.DataFrame:
     return rows
 
 
-def night(desk: Desk, as_of: date = AS_OF) -> tuple[Night, pd.DataFrame]:
-    done = run_night(desk, as_of)
-    with reading(desk.engine) as conn:
-        return done, predictions.night_calls(conn, desk.name, as_of)
+def night(context: MarketContext, as_of: date = AS_OF) -> tuple[Night, pd.DataFrame]:
+    done = run_night(context, as_of)
+    with reading(context.engine) as conn:
+        return done, predictions.night_directions(conn, context.name, as_of)
 
 
-def test_a_night_keeps_what_its_members_said_and_what_calibration_makes_of_it(desk: Desk) -> None:
-    done, said = night(desk)
-    with reading(desk.engine) as conn:
+def test_a_night_keeps_what_its_members_said_and_what_calibration_makes_of_it(context: MarketContext) -> None:
+    done, said = night(context)
+    with reading(context.engine) as conn:
         run = stored_runs.run(conn, done.row["run_id"])
         bands = calibration.bands(conn, run["id"])
     logit = run["slope"] * np.log(said["probability"] / (1 - said["probability"])) + run["intercept"]
@@ -57,75 +57,78 @@ def test_a_night_keeps_what_its_members_said_and_what_calibration_makes_of_it(de
     assert bands["threshold"].is_monotonic_increasing
 
 
-def test_a_loaded_model_is_calibrated_as_it_was_trained(desk: Desk) -> None:
-    _, said = night(desk)
-    model = load_model(desk, AS_OF)
+def test_a_loaded_model_is_calibrated_as_it_was_trained(context: MarketContext) -> None:
+    _, said = night(context)
+    model = load_model(context, AS_OF)
     assert model.calibration is not None
     np.testing.assert_array_equal(model.calibration.apply(said["probability"].to_numpy()), said["calibrated"])
-    with reading(desk.engine) as conn:
+    with reading(context.engine) as conn:
         pd.testing.assert_frame_equal(calibration.bands(conn, model.run_id), model.calibration.bands, check_dtype=False)
 
 
-def test_a_night_keeps_what_each_rule_calls_from_what_it_had_seen(desk: Desk) -> None:
-    night(desk)
-    index = BARS[BARS["symbol"] == desk.market.index.symbol].set_index("session")["close"]
-    called = naive_calls(index[index.index <= pd.Timestamp(AS_OF)]).iloc[-1]
-    told = ask(desk.engine, "select * from prediction_history")
-    assert len(told) == len(desk.market.symbols)
+def test_a_night_keeps_what_each_rule_calls_from_what_it_had_seen(context: MarketContext) -> None:
+    night(context)
+    index = BARS[BARS["symbol"] == context.market.index.symbol].set_index("session")["close"]
+    direction = naive_directions(index[index.index <= pd.Timestamp(AS_OF)]).iloc[-1]
+    told = ask(context.engine, "select * from prediction_history")
+    assert len(told) == len(context.market.symbols)
     for rule in NAIVE_RULES:
-        assert set(told[rule]) == {"rise" if called[rule] == 1 else "fall"}
+        assert set(told[rule]) == {"rise" if direction[rule] == 1 else "fall"}
 
 
-def test_a_night_keeps_whom_each_stock_looked_at_most(desk: Desk) -> None:
-    night(desk)
-    model = load_model(desk, AS_OF)
-    bars, _ = stored_bars(desk, first_needed(desk, model.ensemble.windows, AS_OF), AS_OF)
-    whole = look(desk, model, AS_OF, bars).pivot(index="symbol", columns="source", values="weight")
-    kept = ask(desk.engine, "select symbol, source, weight from attention order by symbol, weight desc, source")
-    assert set(kept["symbol"]) == set(desk.market.symbols)
+def test_a_night_keeps_whom_each_stock_looked_at_most(context: MarketContext) -> None:
+    night(context)
+    model = load_model(context, AS_OF)
+    bars, _ = stored_bars(context, first_needed(context, model.ensemble.windows, AS_OF), AS_OF)
+    whole = look(context, model, AS_OF, bars).pivot(index="symbol", columns="source", values="weight")
+    kept = ask(context.engine, "select symbol, source, weight from attention order by symbol, weight desc, source")
+    assert set(kept["symbol"]) == set(context.market.symbols)
     for symbol, rows in kept.groupby("symbol"):
         most = whole.loc[symbol].drop(symbol).nlargest(LOOKS)
         assert set(rows["source"]) == set(most.index)
         np.testing.assert_allclose(rows["weight"], most, rtol=1e-5)
 
 
-def counted(desk: Desk) -> tuple[pd.DataFrame, pd.DataFrame]:
+def counted(context: MarketContext) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What the nightly counts say, and what the calls themselves add up to, by night and level."""
-    kept = ask(desk.engine, "select target, level, n, covered, called, right_calls from coverage order by 1, 2")
+    kept = ask(context.engine, "select target, level, n, covered, decided, decided_correct from coverage order by 1, 2")
     sums = """
         select target, level, count(*) as n, sum(covered) as covered,
-            sum(case when call <> 'none' then 1 else 0 end) as called,
-            sum(case when call <> 'none' then covered else 0 end) as right_calls
-        from band_call
+            sum(case when direction <> 'none' then 1 else 0 end) as decided,
+            sum(case when direction <> 'none' then covered else 0 end) as decided_correct
+        from band_direction
         where covered is not null
         group by target, level
         order by 1, 2
     """
-    return kept, ask(desk.engine, sums)
+    return kept, ask(context.engine, sums)
 
 
-def test_what_came_of_each_nights_calls_is_counted_at_every_level(desk: Desk) -> None:
+def test_what_came_of_each_nights_calls_is_counted_at_every_level(context: MarketContext) -> None:
     for day in DAYS:
-        run_night(desk, day)
-    kept, summed = counted(desk)
+        run_night(context, day)
+    kept, summed = counted(context)
     assert len(kept) == (len(DAYS) - 1) * len(LEVELS)
     pd.testing.assert_frame_equal(kept, summed, check_dtype=False)
-    bins = ask(desk.engine, "select target, n, mean_probability, share_risen, bin_low, bin_high from calibration")
-    history = ask(desk.engine, "select target, probability, move from prediction_history where move is not null")
+    bins = ask(context.engine, "select target, n, mean_probability, share_risen, bin_low, bin_high from calibration")
+    history = ask(
+        context.engine,
+        "select target, probability, realised_return from prediction_history where realised_return is not null",
+    )
     assert bins["n"].sum() == len(history)
     assert (bins["bin_low"] <= bins["mean_probability"]).all()
     assert (bins["mean_probability"] <= bins["bin_high"]).all()
     for target, rows in history.groupby("target"):
         mine = bins[bins["target"] == target]
         np.testing.assert_allclose((mine["n"] * mine["mean_probability"]).sum(), rows["probability"].sum())
-        np.testing.assert_allclose((mine["n"] * mine["share_risen"]).sum(), (rows["move"] > 0).sum())
+        np.testing.assert_allclose((mine["n"] * mine["share_risen"]).sum(), (rows["realised_return"] > 0).sum())
 
 
-def test_a_restated_outcome_is_counted_anew(desk: Desk) -> None:
+def test_a_restated_outcome_is_counted_anew(context: MarketContext) -> None:
     for day in DAYS[:2]:
-        run_night(desk, day)
+        run_night(context, day)
     target = pd.Timestamp(DAYS[1])
-    stock = desk.market.symbols[0]
+    stock = context.market.symbols[0]
     closes = BARS[BARS["symbol"] == stock].set_index("session")["adj_close"]
     last, then = closes[closes.index < target].iloc[-1], closes[target]
     rises_then = then > last
@@ -133,52 +136,54 @@ def test_a_restated_outcome_is_counted_anew(desk: Desk) -> None:
     values = BARS.loc[turned, ["open", "high", "low", "close", "adj_close"]]
     restated = BARS.copy()
     restated.loc[turned, values.columns] = values * (0.98 if rises_then else 1.02) * last / then
-    source = desk.source
+    source = context.source
     assert isinstance(source, FrameSource)
     source.bars = restated
-    before = risen(desk, target)
-    run_night(desk, DAYS[2])
-    kept, summed = counted(desk)
+    before = risen(context, target)
+    run_night(context, DAYS[2])
+    kept, summed = counted(context)
     pd.testing.assert_frame_equal(kept, summed, check_dtype=False)
-    assert risen(desk, target) == before + (-1 if rises_then else 1)
+    assert risen(context, target) == before + (-1 if rises_then else 1)
 
 
-def risen(desk: Desk, target: pd.Timestamp) -> int:
+def risen(context: MarketContext, target: pd.Timestamp) -> int:
     """How many stocks rose that session, by the counts of its night."""
-    with reading(desk.engine) as conn:
-        bins = calibration.calibration_bins(conn, desk.name, target.date())
+    with reading(context.engine) as conn:
+        bins = calibration.calibration_bins(conn, context.name, target.date())
     return int(bins.loc[bins["target"] == target, "rises"].sum())
 
 
-def test_a_backtest_keeps_what_its_nights_would_have_kept(order: Order) -> None:
-    backtest = backtest_of(order)
+def test_a_backtest_keeps_what_its_nights_would_have_kept(run_request: RunRequest) -> None:
+    backtest = backtest_of(run_request)
     done = run_backtest(backtest)
-    desk = desk_of(order)
-    kept, summed = counted(desk)
+    context = desk_of(run_request)
+    kept, summed = counted(context)
     share = kept.loc[kept["level"] == 0.5, "covered"].sum() / kept.loc[kept["level"] == 0.5, "n"].sum()
     assert f'<th scope="row">50 %</th><td class="number">{figure(share, 3)}' in done.page.read_text()
     pd.testing.assert_frame_equal(kept, summed, check_dtype=False)
     assert kept["target"].nunique() > 0
-    runs = ask(desk.engine, "select slope, intercept from model where kind = 'backtest'")
+    runs = ask(context.engine, "select slope, intercept from model where kind = 'backtest'")
     assert runs.notna().all(axis=None)
-    told = ask(desk.engine, "select distinct target, always_up, index_reversal from prediction_history")
+    told = ask(context.engine, "select distinct target, always_up, index_reversal from prediction_history")
     assert set(told["always_up"]) == {"rise"}
     assert told["index_reversal"].notna().all()
 
 
-def test_a_stocks_score_is_that_of_its_history(desk: Desk) -> None:
+def test_a_stocks_score_is_that_of_its_history(context: MarketContext) -> None:
     for day in DAYS:
-        run_night(desk, day)
-    history = ask(desk.engine, "select symbol, hit, move from prediction_history where hit is not null")
-    scores = ask(desk.engine, "select * from symbol_score").set_index("symbol")
-    assert set(scores.index) == set(desk.market.symbols)
+        run_night(context, day)
+    history = ask(
+        context.engine, "select symbol, correct, realised_return from prediction_history where correct is not null"
+    )
+    scores = ask(context.engine, "select * from symbol_score").set_index("symbol")
+    assert set(scores.index) == set(context.market.symbols)
     for symbol, rows in history.groupby("symbol"):
         assert scores.loc[symbol, "n"] == len(rows)
-        np.testing.assert_allclose(scores.loc[symbol, "acc"], rows["hit"].mean())
-        np.testing.assert_allclose(scores.loc[symbol, "up_acc"], (rows["move"] > 0).mean())
+        np.testing.assert_allclose(scores.loc[symbol, "acc"], rows["correct"].mean())
+        np.testing.assert_allclose(scores.loc[symbol, "up_acc"], (rows["realised_return"] > 0).mean())
 
 
-def test_a_night_has_rules_calls_for_its_own_target_alone(desk: Desk) -> None:
-    night(desk)
-    told = ask(desk.engine, "select distinct target from prediction_history where always_up is not null")
+def test_a_night_has_rules_calls_for_its_own_target_alone(context: MarketContext) -> None:
+    night(context)
+    told = ask(context.engine, "select distinct target from prediction_history where always_up is not null")
     assert told["target"].tolist() == [pd.Timestamp(next_session("XNYS", AS_OF))]

@@ -39,21 +39,21 @@ from flows.explain import (
     shortened,
     train_networks,
 )
-from flows.nightly.context import Order
+from flows.nightly.context import RunRequest
 from flows.nightly.train import train_model
 
 AS_OF, EARLIER = date(2024, 5, 31), date(2024, 1, 31)
-QUICK = ("--members", "2", "--shuffles", "6", "--epochs", "1")
+QUICK = ("--seeds", "2", "--shuffles", "6", "--epochs", "1")
 
 
 @pytest.fixture
-def dtml(order: Order, command: Command) -> Command:
+def dtml(run_request: RunRequest, command: Command) -> Command:
     """Run `explain` on the market of `order`: exit code, standard output, standard error, each as one line."""
     app = typer.Typer(callback=lambda: None)  # with one command alone, typer would want no name of it
     app.add_typer(commands)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        code, said, complaint = command("explain", "--market-file", str(order.market_file), *arguments, of=app)
+        code, said, complaint = command("explain", "--market-file", str(run_request.market_file), *arguments, of=app)
         return code, " ".join(said.split()), " ".join(complaint.split())
 
     return run
@@ -65,7 +65,7 @@ def of_market(correlation: float, sessions: int) -> tuple[Experiment, History]:
         market=SimulatedMarket(leaders=3, followers=2, correlation=correlation, start=date(2022, 1, 3))
     )
     market, bars = load_market("simulated"), source.bars(AS_OF)
-    own = nightly_of(market.model, z_close="adjusted", returns="adj_close", max_move=0.35)
+    own = nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35)
     days = sessions_between("XNYS", bars["session"].min().date(), next_session("XNYS", AS_OF))
     history = History(bars, days, market.with_symbols(sorted(source.market.symbols)))
     return vary(own, {"hidden": 16, "heads": 2}), history.cut(stocks=50, sessions=sessions, seed=0)
@@ -94,7 +94,7 @@ def test_importance_finds_the_true_leaders_after_a_short_training() -> None:
 def test_the_same_seeds_find_the_same_and_others_something_else() -> None:
     experiment, history = of_market(correlation=0.6, sessions=200)
     experiment = vary(experiment, {"validation_sessions": 30})
-    trial = Trial(members=2, shuffles=6, epochs=1)
+    trial = Trial(seeds=2, shuffles=6, epochs=1)
     found = [explain(experiment, history, pd.Timestamp(AS_OF), trial, seed=seed) for seed in (0, 0, 1)]
     assert found[0] == found[1] != found[2]
     assert (found[0].stocks, found[0].days, found[0].drivers_chance) == (9, 30, 3 / 8)
@@ -144,17 +144,17 @@ def test_a_training_that_fails_ends_the_others(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_trial_that_cannot_tell_anything_apart_is_refused() -> None:
     with pytest.raises(UsageError, match="1 members and 8 shuffles can be grouped in 9 ways"):
-        Trial(members=1, shuffles=8)
+        Trial(seeds=1, shuffles=8)
     with pytest.raises(UsageError, match="3 members and 3 shuffles can be grouped in 10 ways"):
-        Trial(members=3, shuffles=3)
+        Trial(seeds=3, shuffles=3)
     with pytest.raises(UsageError, match="epochs are 1 or more"):
         Trial(epochs=0)
-    assert Trial(members=1, shuffles=19).shuffles == 19
+    assert Trial(seeds=1, shuffles=19).shuffles == 19
 
 
 def test_days_looked_at_are_evenly_spaced_and_have_a_stock() -> None:
     _, history = of_market(correlation=0.6, sessions=300)
-    windows = Pipeline(vary(nightly_of({}, z_close="adjusted", returns="adj_close", max_move=None), SMALL)).windows(
+    windows = Pipeline(vary(nightly_of({}, z_close="adjusted", returns="adj_close", max_return=None), SMALL)).windows(
         history
     )
     windows.observed[7] = False
@@ -172,7 +172,7 @@ def test_drivers_are_known_of_the_simulated_market_alone() -> None:
 
 
 def test_a_short_training_keeps_the_days_and_the_network_of_the_run() -> None:
-    own = nightly_of({}, z_close="adjusted", returns="adj_close", max_move=None)
+    own = nightly_of({}, z_close="adjusted", returns="adj_close", max_return=None)
     mine = shortened(own, 5)
     assert (mine.model, mine.windows, mine.train_sessions) == (own.model, own.windows, None)
     assert mine.training == replace(own.training, epochs=5, patience=None)
@@ -181,16 +181,16 @@ def test_a_short_training_keeps_the_days_and_the_network_of_the_run() -> None:
 
 
 def test_what_is_found_is_one_row_that_is_printed_and_found_again(
-    order: Order, engine: Engine, dtml: Command, monkeypatch: pytest.MonkeyPatch
+    run_request: RunRequest, engine: Engine, dtml: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = desk_of(order)
-    run_id = train_model(desk, AS_OF).run_id
+    context = desk_of(run_request)
+    run_id = train_model(context, AS_OF).run_id
     before = counted(engine)
     code, said, _ = dtml(*QUICK, "--json")
     assert code == 0
     row = json.loads(said)
     assert (row["run_id"], row["as_of"], row["market"]) == (run_id, "2024-05-31", "past")
-    assert (row["stocks"], row["days"], row["members"], row["shuffles"], row["epochs"]) == (9, 19, 2, 6, 1)
+    assert (row["stocks"], row["days"], row["seeds"], row["shuffles"], row["epochs"]) == (9, 19, 2, 6, 1)
     assert row["agreement_low"] is None  # of 19 days
     assert 1 / 28 - 1e-9 <= row["distance_p"] <= 1
     assert row["told_apart"] == (row["distance_p"] <= 0.05)
@@ -210,11 +210,11 @@ def test_what_is_found_is_one_row_that_is_printed_and_found_again(
     assert f"{run_id} was tested with 6 shuffles: add --again to test it anew" in noted
 
 
-def test_again_renews_the_row_of_the_run(order: Order, engine: Engine, dtml: Command) -> None:
-    desk = desk_of(order)
-    run_id = train_model(desk, AS_OF).run_id
+def test_again_renews_the_row_of_the_run(run_request: RunRequest, engine: Engine, dtml: Command) -> None:
+    context = desk_of(run_request)
+    run_id = train_model(context, AS_OF).run_id
     assert dtml(*QUICK)[0] == 0
-    code, _, noted = dtml("--members", "2", "--shuffles", "7", "--epochs", "1", "--again")
+    code, _, noted = dtml("--seeds", "2", "--shuffles", "7", "--epochs", "1", "--again")
     assert (code, "nothing is trained" in noted) == (0, False)
     assert counted(engine)["explanation"] == 1
     with reading(engine) as conn:
@@ -224,13 +224,13 @@ def test_again_renews_the_row_of_the_run(order: Order, engine: Engine, dtml: Com
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_the_latest_model_up_to_a_day_is_tested_and_none_is_an_error(order: Order, dtml: Command) -> None:
-    desk = desk_of(order)
+def test_the_latest_model_up_to_a_day_is_tested_and_none_is_an_error(run_request: RunRequest, dtml: Command) -> None:
+    context = desk_of(run_request)
     code, _, noted = dtml(*QUICK)
     assert (code, "market past has no model trained: run `dtml train past`" in noted) == (2, True)
-    first, second = (train_model(desk, day).run_id for day in (EARLIER, AS_OF))
-    assert latest_run(desk, None)["id"] == second
-    assert latest_run(desk, date(2024, 3, 1))["id"] == first
+    first, second = (train_model(context, day).run_id for day in (EARLIER, AS_OF))
+    assert latest_run(context, None)["id"] == second
+    assert latest_run(context, date(2024, 3, 1))["id"] == first
     code, said, _ = dtml("--as-of", "2024-03-01", *QUICK, "--json")
     assert (code, json.loads(said)["run_id"], json.loads(said)["as_of"]) == (0, first, "2024-01-31")
     assert dtml("--as-of", "2024-01-30", *QUICK)[0] == 2
@@ -239,14 +239,14 @@ def test_the_latest_model_up_to_a_day_is_tested_and_none_is_an_error(order: Orde
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("order", ["per_stock"], indirect=True)
 def test_a_model_that_knows_its_stocks_is_tested_on_these_from_the_bars_that_it_knew(
-    order: Order, monkeypatch: pytest.MonkeyPatch
+    run_request: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = desk_of(order)
-    train_model(desk, AS_OF)
-    later = replace(desk, market=desk.market.with_symbols(["L01", "F01A"]))
+    context = desk_of(run_request)
+    train_model(context, AS_OF)
+    later = replace(context, market=context.market.with_symbols(["L01", "F01A"]))
     run = latest_run(later, None)
     history = history_of(later, run)
-    assert set(history.market.symbols) == set(run["config"]["stocks"]) == set(desk.market.symbols)
+    assert set(history.market.symbols) == set(run["config"]["stocks"]) == set(context.market.symbols)
     assert history.bars["session"].max() == pd.Timestamp(AS_OF)
     monkeypatch.setattr(flow_module, "FEWEST_STOCKS", 10)
     with pytest.raises(DtmlError, match=r"9 stocks of past are there on most days of validation up to 2024-05-31"):

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from dtml.errors import UsageError
 from flows.cli import COMMANDS, app, load
-from flows.commands.options import order_of
+from flows.commands.options import request_of
 from flows.signals import GO_ON
 
 
@@ -57,9 +57,9 @@ def test_every_command_has_an_example_that_parses(path: tuple[str, ...], command
 
 def test_a_market_s_file_may_be_given_with_its_name_and_with_no_other() -> None:
     file = Path("my.toml")
-    assert order_of("my", file) == order_of(None, file)
+    assert request_of("my", file) == request_of(None, file)
     with pytest.raises(UsageError, match="name one market"):
-        order_of("mine", file)
+        request_of("mine", file)
 
 
 def test_an_interrupt_before_anything_is_done_says_how_to_go_on_and_a_second_one_breaks_nothing(

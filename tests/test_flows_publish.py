@@ -18,7 +18,7 @@ from dtml.errors import UsageError
 from dtml.evaluation.calibration import LEVELS
 from dtml.prices.sessions import sessions_up_to
 from flows.commands.report import write_report
-from flows.nightly.context import Desk, Order
+from flows.nightly.context import MarketContext, RunRequest
 from flows.nightly.night import run_night
 from flows.nightly.report import publish_night
 from flows.settings import data_folder
@@ -27,44 +27,44 @@ DAYS = [day.date() for day in sessions_up_to("XNYS", AS_OF, 2)]
 
 
 @pytest.fixture
-def nights(desk: Desk) -> Desk:
+def nights(context: MarketContext) -> MarketContext:
     """A market with two nights, the first one scored."""
     for day in DAYS:
-        run_night(desk, day)
-    return desk
+        run_night(context, day)
+    return context
 
 
 def seen(page: Path) -> str:
     return unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
 
 
-def called(desk: Desk, as_of: date, level: float) -> int:
+def direction(context: MarketContext, as_of: date, level: float) -> int:
     """The calls of a night at a level, from the store."""
-    with reading(desk.engine) as conn:
-        night = stored_nights.night(conn, desk.name, as_of)
+    with reading(context.engine) as conn:
+        night = stored_nights.night(conn, context.name, as_of)
         assert night is not None
         bands = calibration.bands(conn, night["run_id"]).set_index("level")["threshold"]
-        said = predictions.night_calls(conn, desk.name, as_of)["calibrated"]
+        said = predictions.night_directions(conn, context.name, as_of)["calibrated"]
     return int(((said > bands[level]) | (said < 1 - bands[level])).sum())
 
 
-def require_page_of(desk: Desk, level: float) -> None:
+def require_page_of(context: MarketContext, level: float) -> None:
     """The calls and the receipt of the last night are those of the store."""
-    words = seen(publish_night(desk, AS_OF, level))
+    words = seen(publish_night(context, AS_OF, level))
     rises, falls = (int(re.search(rf"called to {way}\s*(\d+)", words)[1]) for way in ("rise", "fall"))  # type: ignore[index]
-    assert rises + falls == called(desk, AS_OF, level)
+    assert rises + falls == direction(context, AS_OF, level)
     assert f"at the level of {100 * level:.0f} %" in words
     assert "Over 1 days and 9 stock-days of Simulated market" in words
-    with reading(desk.engine) as conn:
-        night = stored_nights.night(conn, desk.name, AS_OF)
-        run = runs.runs(conn, desk.name).iloc[0]
+    with reading(context.engine) as conn:
+        night = stored_nights.night(conn, context.name, AS_OF)
+        run = runs.runs(conn, context.name).iloc[0]
     assert night is not None
     for said in (run["id"], run["checkpoint_hash"], night["inputs_hash"], "validation days", str(night["known_at"])):
         assert said in words
 
 
 def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_same(
-    nights: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    nights: MarketContext, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for level in (LEVELS[0], nights.market.level, LEVELS[-1]):
         require_page_of(nights, level)
@@ -75,21 +75,23 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
     monkeypatch.setenv("DTML_DATABASE_URL", nights.engine.url.render_as_string(hide_password=False))
     with reading(nights.engine) as conn:
         before = table_counts(conn)
-    write_report(Order("simulated"), DAYS[0], None)
+    write_report(RunRequest("simulated"), DAYS[0], None)
     assert capsys.readouterr().out.strip() == str(first)
     assert first.read_text(encoding="utf-8") == past
-    write_report(Order("simulated"), None, 0.9)
+    write_report(RunRequest("simulated"), None, 0.9)
     assert "at the level of 90 %" in seen(first.with_name(f"{AS_OF}-level-0.9.html"))
     assert "at the level of 80 %" in seen(first.with_name(f"{AS_OF}.html"))
     with reading(nights.engine) as conn:
         assert table_counts(conn) == before
     with pytest.raises(UsageError, match=r"--level is one of 0.5, 0.55, .*, 0.99; got 0.8123"):
-        write_report(Order("simulated"), None, 0.8123)
+        write_report(RunRequest("simulated"), None, 0.8123)
     with pytest.raises(UsageError, match="was never run: 2 are complete"):
-        write_report(Order("simulated"), date(2024, 3, 1), None)
+        write_report(RunRequest("simulated"), date(2024, 3, 1), None)
 
 
-def test_nothing_that_is_gone_keeps_a_night_from_its_page(nights: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_that_is_gone_keeps_a_night_from_its_page(
+    nights: MarketContext, caplog: pytest.LogCaptureFixture
+) -> None:
     assert "a blank weight is unknown" not in seen(publish_night(nights, AS_OF))
     for file in (data_folder() / "models").glob("*.safetensors"):
         file.unlink()
@@ -102,7 +104,7 @@ def test_nothing_that_is_gone_keeps_a_night_from_its_page(nights: Desk, caplog: 
             text("update prediction set calibrated = null, lowest = null, highest = null, rising_share = null")
         )
         conn.execute(text("update run set slope = null, intercept = null"))
-        for table in ("band", "band_count", "calibration_bin", "attention_weight"):
+        for table in ("abstention_band", "abstention_count", "calibration_bin", "attention_weight"):
             conn.execute(text(f"delete from {table}"))
         conn.execute(text("update score set target = '2001-01-02'"))  # nothing scored for years
     words = seen(publish_night(nights, AS_OF))

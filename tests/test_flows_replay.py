@@ -21,7 +21,7 @@ from db.engine import reading, transaction
 from db.rows import prices
 from dtml.errors import UsageError
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.nightly.context import Desk
+from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import train_model
@@ -65,10 +65,10 @@ def restated_bars() -> pd.DataFrame:
     return bars
 
 
-def test_a_night_replays_equal_after_its_whole_history_was_restated(desk: Desk, archive: Archive) -> None:
-    run_night(desk, AS_OF)
-    catch = fetch_bars(replace(desk, source=FrameSource(restated_bars())), FOLLOWING)
-    assert len(catch.restated) >= 9
+def test_a_night_replays_equal_after_its_whole_history_was_restated(context: MarketContext, archive: Archive) -> None:
+    run_night(context, AS_OF)
+    fetch_result = fetch_bars(replace(context, source=FrameSource(restated_bars())), FOLLOWING)
+    assert len(fetch_result.restated) >= 9
     assert_equal(replayed(archive))
     today = replayed(archive, known_at=LATER)
     assert today.inputs_equal is False
@@ -77,21 +77,21 @@ def test_a_night_replays_equal_after_its_whole_history_was_restated(desk: Desk, 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # a server's own clock tells, and nothing is fetched
 def test_a_night_under_a_clock_a_year_ahead_is_dated_anew_and_replays_equal(
-    desk: Desk, archive: Archive, dtml: Command, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, archive: Archive, dtml: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as wrong:
         wrong.setattr("db.rows.fetches.datetime", AYearAhead)
-        run_night(desk, AS_OF)
+        run_night(context, AS_OF)
     with pytest.raises(NightRefusedError, match=r"the newest fetch of simulated is dated .*dtml db redate sim"):
-        run_night(desk, FOLLOWING)
+        run_night(context, FOLLOWING)
     code, said, _ = dtml("db", "redate", "simulated")
     assert (code, said.splitlines()[-1]) == (0, "1 moments of simulated were dated ahead of this clock")
     assert_equal(replayed(archive))
-    catch = fetch_bars(replace(desk, source=FrameSource(restated_bars())), FOLLOWING)
-    assert len(catch.restated) >= 9
+    fetch_result = fetch_bars(replace(context, source=FrameSource(restated_bars())), FOLLOWING)
+    assert len(fetch_result.restated) >= 9
     assert_equal(replayed(archive))
-    with reading(desk.engine) as conn:
-        newest = prices.prices(conn, desk.name, date.min, date.max)["known_at"].max()
+    with reading(context.engine) as conn:
+        newest = prices.prices(conn, context.name, date.min, date.max)["known_at"].max()
     assert newest < datetime.now(UTC) + timedelta(minutes=1)
 
 
@@ -101,10 +101,12 @@ class AYearAhead(datetime):
         return cls.fromtimestamp(datetime.now(UTC).timestamp() + 365 * 86400, tz)
 
 
-def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(desk: Desk, archive: Archive) -> None:
-    run_night(desk, AS_OF)
-    others = [symbol for symbol in desk.market.symbols if symbol not in ("L01", "F01A")]
-    later = replace(desk, market=desk.market.with_symbols(others))
+def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(
+    context: MarketContext, archive: Archive
+) -> None:
+    run_night(context, AS_OF)
+    others = [symbol for symbol in context.market.symbols if symbol not in ("L01", "F01A")]
+    later = replace(context, market=context.market.with_symbols(others))
     run_night(later, FOLLOWING)
     train_model(later, FOLLOWING)
     run_night(later, next_session("XNYS", FOLLOWING))
@@ -116,11 +118,11 @@ def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(de
     assert len(archive.models) == 2
 
 
-def test_a_night_with_gaps_leaves_out_the_same_stocks_again(desk: Desk, archive: Archive) -> None:
+def test_a_night_with_gaps_leaves_out_the_same_stocks_again(context: MarketContext, archive: Archive) -> None:
     broken = without(BARS, ["L02"])
-    row = run_night(replace(desk, source=FrameSource(broken)), AS_OF).row
+    row = run_night(replace(context, source=FrameSource(broken)), AS_OF).row
     assert row["status"] == "complete_with_gaps"
-    fetch_bars(desk, FOLLOWING)  # brings the bar that was missing
+    fetch_bars(context, FOLLOWING)  # brings the bar that was missing
     found = replayed(archive)
     assert_equal(found)
     assert found.left_out == found.left_out_again == ["L02"]
@@ -128,7 +130,7 @@ def test_a_night_with_gaps_leaves_out_the_same_stocks_again(desk: Desk, archive:
 
 
 def test_a_fetch_that_began_before_a_night_and_ended_after_it_changes_nothing_of_it(
-    desk: Desk, archive: Archive
+    context: MarketContext, archive: Archive
 ) -> None:
     @dataclass
     class Slow(FrameSource):
@@ -136,18 +138,18 @@ def test_a_fetch_that_began_before_a_night_and_ended_after_it_changes_nothing_of
 
         def fetch(self, first: Any, last: date) -> Any:
             answer = super().fetch(first, last)
-            run_night(desk, AS_OF)
+            run_night(context, AS_OF)
             return answer
 
-    assert fetch_bars(replace(desk, source=Slow(restated_bars())), AS_OF).stored > 9 * 20
+    assert fetch_bars(replace(context, source=Slow(restated_bars())), AS_OF).stored > 9 * 20
     assert_equal(replayed(archive))
     assert replayed(archive, known_at=LATER).inputs_equal is False
 
 
 @pytest.mark.slow
-def test_a_zone_and_threads_of_another_machine_change_nothing(desk: Desk, engine: Engine) -> None:
-    run_night(desk, AS_OF)
-    run_night(desk, FOLLOWING)
+def test_a_zone_and_threads_of_another_machine_change_nothing(context: MarketContext, engine: Engine) -> None:
+    run_night(context, AS_OF)
+    run_night(context, FOLLOWING)
     url = engine.url.render_as_string(hide_password=False)
     elsewhere = {"DTML_DATABASE_URL": url, "TZ": "Pacific/Kiritimati", "OMP_NUM_THREADS": "2"}
     ended = subprocess.run(
@@ -159,16 +161,16 @@ def test_a_zone_and_threads_of_another_machine_change_nothing(desk: Desk, engine
     assert "2 equal to the last bit" in ended.stdout
 
 
-def test_a_changed_price_is_found_and_named_as_inputs(desk: Desk, engine: Engine, archive: Archive) -> None:
-    run_night(desk, AS_OF)
+def test_a_changed_price_is_found_and_named_as_inputs(context: MarketContext, engine: Engine, archive: Archive) -> None:
+    run_night(context, AS_OF)
     change(engine, "update price set close = close * 1.001 where session = :day", day=AS_OF.isoformat())
     found = replayed(archive)
     assert found.inputs_equal is False
     assert found.reasons[0].startswith("inputs: ")
 
 
-def test_a_changed_prediction_is_found_and_named(desk: Desk, engine: Engine, archive: Archive) -> None:
-    run_night(desk, AS_OF)
+def test_a_changed_prediction_is_found_and_named(context: MarketContext, engine: Engine, archive: Archive) -> None:
+    run_night(context, AS_OF)
     named = "instrument_id = (select id from instrument where symbol = 'L02')"
     change(engine, f"update prediction set probability = probability + 1e-15 where {named}")
     found = replayed(archive)
@@ -178,19 +180,19 @@ def test_a_changed_prediction_is_found_and_named(desk: Desk, engine: Engine, arc
     assert "predictions: 1 of 9" in found.reasons[0]
 
 
-def test_a_prediction_taken_away_is_found(desk: Desk, engine: Engine, archive: Archive) -> None:
-    run_night(desk, AS_OF)
+def test_a_prediction_taken_away_is_found(context: MarketContext, engine: Engine, archive: Archive) -> None:
+    run_night(context, AS_OF)
     change(engine, "delete from attention_weight")
     change(engine, "delete from prediction where instrument_id = (select max(instrument_id) from prediction)")
     assert any("the night made 9, 8 are there" in reason for reason in replayed(archive).reasons)
 
 
 def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
-    desk: Desk, dtml: Command, archive: Archive
+    context: MarketContext, dtml: Command, archive: Archive
 ) -> None:
-    first = run_night(desk, AS_OF).row["run_id"]
-    train_model(desk, FOLLOWING)
-    second = run_night(desk, FOLLOWING).row["run_id"]
+    first = run_night(context, AS_OF).row["run_id"]
+    train_model(context, FOLLOWING)
+    second = run_night(context, FOLLOWING).row["run_id"]
     models = data_folder() / "models"
     shutil.copy(models / f"{second}.safetensors", models / f"{first}.safetensors")
     assert "its run recorded" in str(replayed(archive).failure)
@@ -202,8 +204,8 @@ def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
 
 
 @pytest.mark.parametrize("column", ["calibrated", "lowest", "highest", "rising_share"])
-def test_a_figure_that_is_gone_is_found(desk: Desk, engine: Engine, archive: Archive, column: str) -> None:
-    run_night(desk, AS_OF)
+def test_a_figure_that_is_gone_is_found(context: MarketContext, engine: Engine, archive: Archive, column: str) -> None:
+    run_night(context, AS_OF)
     named = "instrument_id = (select id from instrument where symbol = 'L02')"
     change(engine, f"update prediction set {column} = null where {named}")
     assert replayed(archive).differing["symbol"].tolist() == ["L02"]
@@ -212,9 +214,11 @@ def test_a_figure_that_is_gone_is_found(desk: Desk, engine: Engine, archive: Arc
     assert reproduce(archive, receipt, run_of(engine, receipt)).reasons[0].startswith(f"{column}: ")
 
 
-def test_a_replay_at_another_moment_shows_both_predictions_and_what_was_restated(desk: Desk, dtml: Command) -> None:
-    known = run_night(desk, AS_OF).row["known_at"]
-    fetch_bars(replace(desk, source=FrameSource(restated_bars())), FOLLOWING)
+def test_a_replay_at_another_moment_shows_both_predictions_and_what_was_restated(
+    context: MarketContext, dtml: Command
+) -> None:
+    known = run_night(context, AS_OF).row["known_at"]
+    fetch_bars(replace(context, source=FrameSource(restated_bars())), FOLLOWING)
     then = (known + timedelta(microseconds=1)).isoformat()
     code, said, _ = dtml("replay", "simulated", "--known-at", then, "--device", "cpu")
     assert code == 0
@@ -228,8 +232,8 @@ def test_a_replay_at_another_moment_shows_both_predictions_and_what_was_restated
     assert {"symbol", "probability", "replayed_probability"} <= set(document["predictions"][0])
 
 
-def test_nothing_is_written_by_a_replay(desk: Desk, engine: Engine, dtml: Command) -> None:
-    run_night(desk, AS_OF)
+def test_nothing_is_written_by_a_replay(context: MarketContext, engine: Engine, dtml: Command) -> None:
+    run_night(context, AS_OF)
     files = {path: path.stat().st_mtime_ns for path in data_folder().rglob("*") if path.suffix == ".safetensors"}
     with reading(engine) as conn:
         before = table_counts(conn)
@@ -239,11 +243,11 @@ def test_nothing_is_written_by_a_replay(desk: Desk, engine: Engine, dtml: Comman
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
-def test_what_is_no_complete_night_is_said_with_those_there_are(desk: Desk, archive: Archive) -> None:
+def test_what_is_no_complete_night_is_said_with_those_there_are(context: MarketContext, archive: Archive) -> None:
     with pytest.raises(UsageError, match="no night of simulated is complete"):
         archive.night(None)
-    run_night(desk, AS_OF)
-    poor = replace(desk, source=FrameSource(without(BARS, [desk.market.index.symbol], FOLLOWING)))
+    run_night(context, AS_OF)
+    poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol], FOLLOWING)))
     with pytest.raises(NightRefusedError):
         run_night(poor, FOLLOWING)
     with pytest.raises(UsageError, match=rf"of simulated is refused \(.*\): 1 are complete, {AS_OF} .. {AS_OF}"):

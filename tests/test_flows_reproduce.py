@@ -18,7 +18,7 @@ from db.rows import predictions
 from dtml.errors import UsageError
 from dtml.prices.sessions import next_session
 from flows.backtest.results import run_backtest
-from flows.nightly.context import Desk, Order, read_market
+from flows.nightly.context import MarketContext, RunRequest, read_market
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.replay.archive import FIGURES, Archive
@@ -35,18 +35,20 @@ def dtml(engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch) -> C
     return command
 
 
-def restate(desk: Desk) -> None:
+def restate(context: MarketContext) -> None:
     """A dividend on everything just before the night, and a correction in the middle of what was trained on."""
     bars = BARS.copy()
     bars.loc[bars["session"] < pd.Timestamp("2024-06-27"), "adj_close"] *= 0.98
     bars.loc[bars["session"] == pd.Timestamp("2024-03-20"), "adj_close"] *= 1.01
-    assert len(fetch_bars(replace(desk, source=FrameSource(bars)), FOLLOWING).restated) == 10
+    assert len(fetch_bars(replace(context, source=FrameSource(bars)), FOLLOWING).restated) == 10
 
 
-def test_a_night_s_prediction_and_its_model_are_made_again_after_a_restatement(desk: Desk, archive: Archive) -> None:
-    run_night(desk, AS_OF)
-    receipt = receipt_of(desk, "F01A")
-    restate(desk)
+def test_a_night_s_prediction_and_its_model_are_made_again_after_a_restatement(
+    context: MarketContext, archive: Archive
+) -> None:
+    run_night(context, AS_OF)
+    receipt = receipt_of(context, "F01A")
+    restate(context)
     run = run_of(archive.engine, receipt)
     found = reproduce(archive, receipt, run)
     assert found.reasons == []
@@ -58,10 +60,10 @@ def test_a_night_s_prediction_and_its_model_are_made_again_after_a_restatement(d
 
 
 def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
-    desk: Desk, engine: Engine, archive: Archive
+    context: MarketContext, engine: Engine, archive: Archive
 ) -> None:
-    run_night(desk, AS_OF)
-    run = run_of(archive.engine, receipt_of(desk, "F01A"))
+    run_night(context, AS_OF)
+    run = run_of(archive.engine, receipt_of(context, "F01A"))
     with transaction(engine) as conn:
         conn.execute(text("update price set adj_close = adj_close * 1.02 where session = '2024-03-20'"))
     trained = retrain(archive, run)
@@ -70,10 +72,10 @@ def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
 
 
 @pytest.mark.parametrize("order", ["shared", "per_stock"], indirect=True)
-def test_a_backtest_s_predictions_and_models_are_made_again(order: Order, reader: Engine) -> None:
-    backtest = backtest_of(order)
+def test_a_backtest_s_predictions_and_models_are_made_again(run_request: RunRequest, reader: Engine) -> None:
+    backtest = backtest_of(run_request)
     run_backtest(backtest)
-    archive = Archive(reader, read_market(order.market, order.market_file), "cpu")
+    archive = Archive(reader, read_market(run_request.market, run_request.market_file), "cpu")
     with reading(reader) as conn:
         made = predictions.prediction_history(conn, market="past", kind="backtest")
     one_a_session = made.groupby("target").tail(1)
@@ -85,10 +87,10 @@ def test_a_backtest_s_predictions_and_models_are_made_again(order: Order, reader
 
 
 def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
-    desk: Desk, engine: Engine, dtml: Command
+    context: MarketContext, engine: Engine, dtml: Command
 ) -> None:
-    run_night(desk, AS_OF)
-    receipt = str(receipt_of(desk, "L01"))
+    run_night(context, AS_OF)
+    receipt = str(receipt_of(context, "L01"))
     code, said, _ = dtml("replay", receipt, "--retrain", "--device", "cpu")
     assert code == 0
     assert "found        equal to the last bit" in said
@@ -101,18 +103,18 @@ def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
     assert "error" in error
 
 
-def test_a_run_of_the_published_experiment_is_refused_with_its_reason(desk: Desk, engine: Engine) -> None:
-    run_night(desk, AS_OF)
-    receipt = receipt_of(desk, "L01")
+def test_a_run_of_the_published_experiment_is_refused_with_its_reason(context: MarketContext, engine: Engine) -> None:
+    run_night(context, AS_OF)
+    receipt = receipt_of(context, "L01")
     with transaction(engine) as conn:
         conn.execute(text("update run set kind = 'paper'"))
     with pytest.raises(UsageError, match="a run of the published experiment"):
         run_of(engine, receipt)
 
 
-def test_what_is_no_receipt_is_the_users_mistake(desk: Desk, archive: Archive) -> None:
-    run_night(desk, AS_OF)
-    known = receipt_of(desk, "L01")
+def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive: Archive) -> None:
+    run_night(context, AS_OF)
+    known = receipt_of(context, "L01")
     run = run_of(archive.engine, known)
     for wrong in ("L01", "a/b/c", f"{known}/x"):
         with pytest.raises(UsageError, match="is no receipt"):

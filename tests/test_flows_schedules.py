@@ -17,7 +17,7 @@ from db.rows import nights
 from dtml.markets import load_market, market_names
 from dtml.prices.sessions import last_closed_session, session_close, sessions_between
 from dtml.sources import Fetched
-from flows.nightly.context import Desk, Order
+from flows.nightly.context import MarketContext, RunRequest
 from flows.nightly.night import directly, run_night
 from flows.service import flows as scheduled
 from flows.service.flows import MINUTE
@@ -151,13 +151,13 @@ def due(monkeypatch: pytest.MonkeyPatch) -> datetime:
     """The moment for which a run of this process was scheduled; its stages are plain calls and leave no pages."""
     monkeypatch.setattr(scheduled, "_due", lambda: DUE)
     monkeypatch.setattr(scheduled, "as_task", directly)
-    monkeypatch.setattr(scheduled, "leave_artifacts", lambda _desk, _night: None)
+    monkeypatch.setattr(scheduled, "leave_artifacts", lambda _context, _night: None)
     return DUE
 
 
-def ended(desk: Desk, monkeypatch: pytest.MonkeyPatch, *waits: int, any_day: bool = False) -> State[None]:
-    monkeypatch.setattr(scheduled, "open_desk", lambda _order: desk)
-    return scheduled._outcome(partial(scheduled._night, Order(desk.name), None, waits, any_day=any_day))
+def ended(context: MarketContext, monkeypatch: pytest.MonkeyPatch, *waits: int, any_day: bool = False) -> State[None]:
+    monkeypatch.setattr(scheduled, "open_desk", lambda _order: context)
+    return scheduled._outcome(partial(scheduled._night, RunRequest(context.name), None, waits, any_day=any_day))
 
 
 def status(engine: Engine, as_of: date) -> str | None:
@@ -167,102 +167,102 @@ def status(engine: Engine, as_of: date) -> str | None:
 
 
 def test_a_scheduled_night_is_that_of_its_hour_and_a_second_run_says_that_it_is_complete(
-    desk: Desk, due: datetime, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = ended(desk, monkeypatch)
+    first = ended(context, monkeypatch)
     assert (first.name, str(first.message)[:10]) == ("Completed", str(AS_OF))
-    assert status(desk.engine, AS_OF) == "complete"
-    again = ended(desk, monkeypatch)
+    assert status(context.engine, AS_OF) == "complete"
+    again = ended(context, monkeypatch)
     assert (again.name, again.message) == ("Skipped", f"the night of {AS_OF} is complete already")
     assert again.is_completed()
 
 
 def test_a_night_scheduled_on_a_holiday_is_skipped_and_touches_nothing(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduled, "_due", lambda: at("2024-07-04 18:30", "America/New_York"))
-    state = ended(desk, monkeypatch)
+    state = ended(context, monkeypatch)
     assert (state.name, state.message) == ("Skipped", "2024-07-04 (Thursday) is no session of XNYS")
-    assert status(desk.engine, date(2024, 7, 3)) is None
+    assert status(context.engine, date(2024, 7, 3)) is None
 
 
 def test_a_night_whose_source_limits_the_rate_is_tried_again_after_each_wait(
-    desk: Desk, due: datetime, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
     monkeypatch.setattr(scheduled.time, "sleep", waited.append)
-    state = ended(replace(desk, source=RecoveringSource(BARS, limited=2)), monkeypatch, 300, 900, 2700)
+    state = ended(replace(context, source=RecoveringSource(BARS, limited=2)), monkeypatch, 300, 900, 2700)
     assert state.name == "Completed"
     assert waited == [300, 900]
-    assert status(desk.engine, AS_OF) == "complete"
+    assert status(context.engine, AS_OF) == "complete"
 
 
 def test_a_night_that_stays_limited_fails_with_its_reason(
-    desk: Desk, due: datetime, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduled.time, "sleep", lambda _seconds: None)
-    state = ended(replace(desk, source=RecoveringSource(BARS, limited=9)), monkeypatch, 1, 1)
+    state = ended(replace(context, source=RecoveringSource(BARS, limited=9)), monkeypatch, 1, 1)
     assert state.is_failed()
     assert "rate_limited" in str(state.message)
-    assert status(desk.engine, AS_OF) == "refused"
+    assert status(context.engine, AS_OF) == "refused"
 
 
 def test_a_night_whose_bars_do_not_exist_is_not_tried_again(
-    desk: Desk, due: datetime, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = FrameSource(without(BARS, [desk.market.index.symbol]))
-    state = ended(replace(desk, source=source), monkeypatch, 10_000)
+    source = FrameSource(without(BARS, [context.market.index.symbol]))
+    state = ended(replace(context, source=source), monkeypatch, 10_000)
     assert state.is_failed()
     assert "no good bar of the index" in str(state.message)
 
 
 def test_a_scheduled_night_beside_another_process_at_the_market_is_skipped_with_that_reason(
-    desk: Desk, due: datetime, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with market_lock(desk.engine, desk.name):
-        state = ended(desk, monkeypatch)
+    with market_lock(context.engine, context.name):
+        state = ended(context, monkeypatch)
     assert state.name == "Skipped"
     assert "another process is at work on simulated" in str(state.message)
 
 
 def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
-    desk: Desk, due: datetime, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_night(desk, date(2024, 6, 26))
+    run_night(context, date(2024, 6, 26))
     lacking = date(2024, 6, 27)
-    source = FrameSource(without(BARS, [desk.market.index.symbol], lacking))
-    state = ended(replace(desk, source=source), monkeypatch)
+    source = FrameSource(without(BARS, [context.market.index.symbol], lacking))
+    state = ended(replace(context, source=source), monkeypatch)
     assert state.name == "Completed"
     assert f"night {lacking} of simulated refused" in str(state.message)
-    assert [status(desk.engine, day) for day in (lacking, AS_OF)] == ["refused", "complete"]
-    again = ended(replace(desk, source=source), monkeypatch, 10_000)  # nothing of today's to do, or to wait for
+    assert [status(context.engine, day) for day in (lacking, AS_OF)] == ["refused", "complete"]
+    again = ended(replace(context, source=source), monkeypatch, 10_000)  # nothing of today's to do, or to wait for
     assert again.name == "Skipped"
     assert f"the night of {AS_OF} is complete already; refused: night {lacking}" in str(again.message)
 
 
 def test_a_scheduled_refetch_and_training_leave_a_held_market_alone(
-    desk: Desk, due: datetime, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_night(desk, AS_OF)
-    monkeypatch.setattr(scheduled, "open_desk", lambda _order: desk)
-    monkeypatch.setattr(scheduled, "open_stored_desk", lambda _order: desk)
-    order = Order(desk.name)
+    run_night(context, AS_OF)
+    monkeypatch.setattr(scheduled, "open_desk", lambda _order: context)
+    monkeypatch.setattr(scheduled, "open_stored_desk", lambda _order: context)
+    run_request = RunRequest(context.name)
     for work in (scheduled._refetch, scheduled._training):
-        with market_lock(desk.engine, desk.name):
-            assert scheduled._outcome(partial(work, order)).name == "Skipped"
-        assert scheduled._outcome(partial(work, order)).name == "Completed"
+        with market_lock(context.engine, context.name):
+            assert scheduled._outcome(partial(work, run_request)).name == "Skipped"
+        assert scheduled._outcome(partial(work, run_request)).name == "Completed"
 
 
 def test_a_source_that_ends_early_has_no_night_after_its_end(
-    desk: Desk, due: datetime, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FrameSource, "last_session", lambda _source: date(2024, 6, 27))
-    state = ended(desk, monkeypatch)
+    state = ended(context, monkeypatch)
     assert (state.name, str(state.message)[:10]) == ("Completed", "2024-06-27")
-    assert status(desk.engine, AS_OF) is None
+    assert status(context.engine, AS_OF) is None
 
 
 def test_the_look_for_late_nights_is_at_the_markets_that_are_served_with_their_delay() -> None:
-    served = Service({"kospi200": load_market("kospi200")}, {"kospi200": Order("kospi200")}, 540 * MINUTE, None)
+    served = Service({"kospi200": load_market("kospi200")}, {"kospi200": RunRequest("kospi200")}, 540 * MINUTE, None)
     (watched,) = [parameters for schedule, parameters in served.schedules(DUE) if schedule.work == "watch"]
     assert watched == {"markets": ["kospi200"], "market_files": [], "delay_minutes": 540}

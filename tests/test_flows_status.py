@@ -24,10 +24,10 @@ from dtml.errors import UsageError
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
 from flows.commands.status import commands
-from flows.nightly.context import Desk
+from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
-from flows.service.status import Standing, due_night, named_markets, standing_of
+from flows.service.status import MarketStatus, due_night, market_status, named_markets
 
 MARKET = replace(load_market("simulated"), retrain=63)
 EVENING = datetime(2024, 7, 1, 22, 45, tzinfo=UTC)  # of AS_OF, a quarter of an hour after its night is due
@@ -44,12 +44,12 @@ def dtml(store_url: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> C
     return partial(command, "status", of=app)
 
 
-def stands(engine: Engine, now: datetime) -> Standing:
-    return standing_of(engine, "simulated", MARKET, now)
+def stands(engine: Engine, now: datetime) -> MarketStatus:
+    return market_status(engine, "simulated", MARKET, now)
 
 
-def refuse(desk: Desk, day: date) -> None:
-    poor = replace(desk, source=FrameSource(without(BARS, [desk.market.index.symbol], day)))
+def refuse(context: MarketContext, day: date) -> None:
+    poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol], day)))
     with pytest.raises(NightRefusedError):
         run_night(poor, day)
 
@@ -88,8 +88,10 @@ def test_a_night_is_due_two_hours_after_its_moment(now: str, due: str, since: st
     assert (str(found.as_of), found.since) == (due, datetime.fromisoformat(f"{since}+00:00"))
 
 
-def test_a_market_that_is_up_to_date_says_when_it_goes_on_and_by_which_model(desk: Desk, reader: Engine) -> None:
-    row = run_night(desk, AS_OF).row
+def test_a_market_that_is_up_to_date_says_when_it_goes_on_and_by_which_model(
+    context: MarketContext, reader: Engine
+) -> None:
+    row = run_night(context, AS_OF).row
     found = stands(reader, NEXT_NOON)
     assert (found.as_of, found.outcome, found.age, found.is_late, found.problem) == (AS_OF, "complete", 0, False, None)
     assert found.next_run == datetime(2024, 7, 2, 22, 30, tzinfo=UTC)
@@ -100,30 +102,32 @@ def test_a_market_that_is_up_to_date_says_when_it_goes_on_and_by_which_model(des
     assert (later.age, later.due_in) == (7, 56)
 
 
-def test_a_market_without_its_due_night_is_late(desk: Desk, reader: Engine) -> None:
-    run_night(desk, AS_OF)
+def test_a_market_without_its_due_night_is_late(context: MarketContext, reader: Engine) -> None:
+    run_night(context, AS_OF)
     assert not stands(reader, datetime(2024, 7, 3, 0, 29, tzinfo=UTC)).is_late
     found = stands(reader, NEXT_MIDNIGHT)
     assert found.age == 1
     assert found.problem == "simulated: night of 2024-07-02 is not complete, due since 2024-07-02 22:30 UTC"
 
 
-def test_a_market_that_was_only_fetched_has_no_night_and_is_not_late(desk: Desk, reader: Engine) -> None:
-    fetch_bars(desk, AS_OF)
+def test_a_market_that_was_only_fetched_has_no_night_and_is_not_late(context: MarketContext, reader: Engine) -> None:
+    fetch_bars(context, AS_OF)
     found = stands(reader, NEXT_MIDNIGHT)
     assert (found.as_of, found.outcome, found.age, found.problem) == (None, None, None, None)
     assert found.due is not None
 
 
-def test_a_refused_night_is_told_with_its_reason_and_the_bars_refused_are_counted(desk: Desk, reader: Engine) -> None:
+def test_a_refused_night_is_told_with_its_reason_and_the_bars_refused_are_counted(
+    context: MarketContext, reader: Engine
+) -> None:
     broken = BARS.copy()
     broken.loc[(broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(AS_OF)), ["close", "low"]] = -1.0
-    run_night(replace(desk, source=FrameSource(broken)), AS_OF)
+    run_night(replace(context, source=FrameSource(broken)), AS_OF)
     assert stands(reader, EVENING).outcome == "complete_with_gaps"
     assert stands(reader, EVENING).gaps == 1
-    assert stands(reader, EVENING).refused_bars == 1
-    assert stands(reader, datetime(2024, 9, 3, 12, tzinfo=UTC)).refused_bars == 0
-    refuse(desk, next_session("XNYS", AS_OF))
+    assert stands(reader, EVENING).rejected_bars == 1
+    assert stands(reader, datetime(2024, 9, 3, 12, tzinfo=UTC)).rejected_bars == 0
+    refuse(context, next_session("XNYS", AS_OF))
     found = stands(reader, NEXT_MIDNIGHT)
     assert (found.outcome, found.age) == ("refused", 1)
     assert str(found.problem).startswith("simulated: night of 2024-07-02 refused: no good bar of the index")
@@ -156,7 +160,7 @@ def test_the_running_scores_stand_beside_the_best_rule_of_as_many_nights(engine:
 
 def test_a_market_of_a_file_that_is_not_named_stands_without_its_exchange(engine: Engine, reader: Engine) -> None:
     begin(engine)
-    found = standing_of(reader, "simulated", None, EVENING)
+    found = market_status(reader, "simulated", None, EVENING)
     assert (found.outcome, found.age, found.due, found.is_late) == ("interrupted", None, None, False)
     assert "--market-file" in str(found.note)
 
@@ -185,17 +189,19 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
         named_markets(reader, ["sp500"], [])
 
 
-def test_telling_how_markets_stand_writes_nothing(desk: Desk, reader: Engine) -> None:
-    refuse(desk, AS_OF)
-    with reading(desk.engine) as conn:
+def test_telling_how_markets_stand_writes_nothing(context: MarketContext, reader: Engine) -> None:
+    refuse(context, AS_OF)
+    with reading(context.engine) as conn:
         before = table_counts(conn)
     stands(reader, NEXT_MIDNIGHT)
-    with reading(desk.engine) as conn:
+    with reading(context.engine) as conn:
         assert table_counts(conn) == before
 
 
-def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_asked(desk: Desk, dtml: Command) -> None:
-    refuse(desk, AS_OF)
+def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_asked(
+    context: MarketContext, dtml: Command
+) -> None:
+    refuse(context, AS_OF)
     code, said, complaint = dtml()
     assert (code, complaint) == (0, "")
     assert "refused: no good bar of the index" in said
@@ -205,7 +211,7 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
     code, said, complaint = dtml("--check", "--json")
     assert code == 1
     assert complaint.startswith("simulated: night of 2024-07-01 refused")
-    with reading(desk.engine) as conn:
+    with reading(context.engine) as conn:
         assert set(alerts.alerts(conn)["kind"]) == {"refused", "late"}
     assert json.loads(dtml("--json")[1])[0]["alerts_not_sent"] == 2
 

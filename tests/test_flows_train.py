@@ -12,42 +12,42 @@ from db.engine import reading
 from db.rows import runs
 from dtml.errors import DtmlError
 from dtml.experiments import vary
-from flows.nightly.context import Desk, stored_bars
+from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import fit_model, load_model, train_model, why_due, windows_of
 from flows.settings import data_folder
 
 
-def counts(desk: Desk) -> dict[str, int]:
-    with reading(desk.engine) as conn:
+def counts(context: MarketContext) -> dict[str, int]:
+    with reading(context.engine) as conn:
         return table_counts(conn)
 
 
-def test_the_policy_says_when_a_model_is_due(desk: Desk) -> None:
-    never = replace(desk, market=replace(desk.market, retrain="never"))
+def test_the_policy_says_when_a_model_is_due(context: MarketContext) -> None:
+    never = replace(context, market=replace(context.market, retrain="never"))
     assert why_due(never, AS_OF) is None
     with pytest.raises(DtmlError, match="has no model trained up to 2024-07-01"):
         load_model(never, AS_OF)
-    assert why_due(desk, AS_OF) == "there is no model yet"
-    run_id = run_night(desk, AS_OF).row["run_id"]
+    assert why_due(context, AS_OF) == "there is no model yet"
+    run_id = run_night(context, AS_OF).row["run_id"]
     later = date(2024, 7, 8)
-    assert why_due(desk, later) is None
-    every = replace(desk, market=replace(desk.market, retrain=4))
+    assert why_due(context, later) is None
+    every = replace(context, market=replace(context.market, retrain=4))
     assert why_due(every, date(2024, 7, 5)) is None
     assert why_due(every, later) == f"{run_id} is 4 sessions old"
-    changed = replace(desk, experiment=vary(desk.experiment, {"epochs": 3}))
+    changed = replace(context, experiment=vary(context.experiment, {"epochs": 3}))
     assert why_due(changed, later) == f"the configuration is not the one of {run_id}"
-    assert why_due(desk, date(2024, 6, 28)) == "there is no model yet"
+    assert why_due(context, date(2024, 6, 28)) == "there is no model yet"
 
 
-def test_a_training_from_the_same_store_is_the_same_run(desk: Desk) -> None:
-    fetch_bars(desk, AS_OF)
-    first = train_model(desk, AS_OF)
-    again = train_model(desk, AS_OF)
+def test_a_training_from_the_same_store_is_the_same_run(context: MarketContext) -> None:
+    fetch_bars(context, AS_OF)
+    first = train_model(context, AS_OF)
+    again = train_model(context, AS_OF)
     assert again.run_id == first.run_id
-    assert counts(desk)["run"] == 1
-    with reading(desk.engine) as conn:
+    assert counts(context)["run"] == 1
+    with reading(context.engine) as conn:
         run = runs.run(conn, first.run_id)
     assert run["seeds"] == [0, 1]
     assert run["train_last"] == AS_OF
@@ -55,59 +55,59 @@ def test_a_training_from_the_same_store_is_the_same_run(desk: Desk) -> None:
     assert [len(member["epochs"]) for member in run["losses"]] == [2, 2]
 
 
-def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(desk: Desk) -> None:
-    short = replace(desk, source=FrameSource(BARS[BARS["session"] > pd.Timestamp("2024-03-01")]))
+def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(context: MarketContext) -> None:
+    short = replace(context, source=FrameSource(BARS[BARS["session"] > pd.Timestamp("2024-03-01")]))
     with pytest.raises(NightRefusedError, match="training needs at least 64"):
         run_night(short, AS_OF)
 
 
-def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of(desk: Desk) -> None:
-    fetch_bars(desk, AS_OF)
-    fetch_bars(desk, date(2024, 7, 9))
-    bars, _ = stored_bars(desk, date(2022, 1, 3), date(2024, 7, 9))
-    windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
-    fitted, chosen = desk.experiment.spans(windows, AS_OF)
+def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of(context: MarketContext) -> None:
+    fetch_bars(context, AS_OF)
+    fetch_bars(context, date(2024, 7, 9))
+    bars, _ = stored_bars(context, date(2022, 1, 3), date(2024, 7, 9))
+    windows = windows_of(context, bars, context.experiment.windows, context.market.symbols)
+    fitted, chosen = context.experiment.spans(windows, AS_OF)
     sessions = windows.target
     assert sessions.get_loc(chosen.target[0]) - sessions.get_loc(fitted.target[-1]) == 2
     assert sessions.get_loc(pd.Timestamp(AS_OF)) - sessions.get_loc(chosen.target[-1]) == 1
     assert (len(fitted), len(chosen)) == (90, 19)
 
 
-def test_a_past_night_never_uses_a_later_model(desk: Desk) -> None:
-    fetch_bars(desk, date(2024, 7, 9))
-    early = train_model(desk, AS_OF)
-    late = train_model(desk, date(2024, 7, 9))
+def test_a_past_night_never_uses_a_later_model(context: MarketContext) -> None:
+    fetch_bars(context, date(2024, 7, 9))
+    early = train_model(context, AS_OF)
+    late = train_model(context, date(2024, 7, 9))
     assert early.run_id != late.run_id
-    assert load_model(desk, date(2024, 7, 8)).run_id == early.run_id
-    assert load_model(desk, date(2024, 7, 9)).run_id == late.run_id
+    assert load_model(context, date(2024, 7, 8)).run_id == early.run_id
+    assert load_model(context, date(2024, 7, 9)).run_id == late.run_id
 
 
-def test_no_price_after_as_of_moves_a_weight(desk: Desk) -> None:
-    fetch_bars(desk, AS_OF)
-    first = train_model(desk, AS_OF)
+def test_no_price_after_as_of_moves_a_weight(context: MarketContext) -> None:
+    fetch_bars(context, AS_OF)
+    first = train_model(context, AS_OF)
     scrambled = BARS.copy()
     later = scrambled["session"] > pd.Timestamp(AS_OF)
     scrambled.loc[later, ["open", "high", "low", "close", "adj_close"]] *= 1.3
-    fetch_bars(replace(desk, source=FrameSource(scrambled)), date(2024, 8, 30))
-    again = train_model(desk, AS_OF)
+    fetch_bars(replace(context, source=FrameSource(scrambled)), date(2024, 8, 30))
+    again = train_model(context, AS_OF)
     assert again.run_id == first.run_id
     assert all((again.ensemble.weights[name] == value).all() for name, value in first.ensemble.weights.items())
 
 
-def test_a_model_tied_to_its_stocks_is_due_when_they_change(desk: Desk) -> None:
-    fewer = replace(desk, market=desk.market.with_symbols(desk.market.symbols[:6]))
+def test_a_model_tied_to_its_stocks_is_due_when_they_change(context: MarketContext) -> None:
+    fewer = replace(context, market=context.market.with_symbols(context.market.symbols[:6]))
     run_id = run_night(fewer, AS_OF).row["run_id"]
-    assert why_due(desk, date(2024, 7, 8)) == f"the configuration is not the one of {run_id}"
+    assert why_due(context, date(2024, 7, 8)) == f"the configuration is not the one of {run_id}"
 
 
-def test_a_lost_checkpoint_is_trained_anew_as_the_message_says(desk: Desk) -> None:
-    run_night(desk, AS_OF)
+def test_a_lost_checkpoint_is_trained_anew_as_the_message_says(context: MarketContext) -> None:
+    run_night(context, AS_OF)
     (file,) = (data_folder() / "models").glob("*.safetensors")
     whole = file.read_bytes()
     file.unlink()
     with pytest.raises(DtmlError, match="train anew with `dtml train"):
-        load_model(desk, AS_OF)
-    train_model(desk, AS_OF)
+        load_model(context, AS_OF)
+    train_model(context, AS_OF)
     assert file.read_bytes() == whole
 
 
@@ -115,23 +115,23 @@ class TrainingInterruptedError(Exception):
     """What ends a training after an epoch."""
 
 
-def test_what_an_interrupted_training_left_goes_with_the_next_one_of_its_market(desk: Desk) -> None:
+def test_what_an_interrupted_training_left_goes_with_the_next_one_of_its_market(context: MarketContext) -> None:
     def interrupt(*_: object) -> None:
         raise TrainingInterruptedError
 
     folder = data_folder() / "training"
-    fetch_bars(desk, date(2024, 7, 9))
+    fetch_bars(context, date(2024, 7, 9))
     for day in (AS_OF, date(2024, 7, 9)):
         with pytest.raises(TrainingInterruptedError):
-            train_model(desk, day, interrupt)
+            train_model(context, day, interrupt)
     with pytest.raises(TrainingInterruptedError):
-        fit_model(desk, AS_OF, interrupt, kind="backtest")
+        fit_model(context, AS_OF, interrupt, kind="backtest")
     other = folder / f"simulated-2-{AS_OF}-0123abcd"
     other.mkdir()
     assert len(list(folder.iterdir())) == 4
-    train_model(desk, date(2024, 7, 2))
+    train_model(context, date(2024, 7, 2))
     (later,) = (each for each in folder.iterdir() if each.name.startswith("simulated-2024"))
     assert sorted(each.name for each in folder.iterdir()) == sorted(["backtests", other.name, later.name])
     assert later.name.startswith("simulated-2024-07-09")
-    fit_model(desk, AS_OF, kind="backtest")
+    fit_model(context, AS_OF, kind="backtest")
     assert list((folder / "backtests").iterdir()) == []

@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 
 from db.engine import open_engine, reading, transaction
 from db.rows import translation_queue
-from flows.nightly.context import Order, open_store
+from flows.nightly.context import RunRequest, open_store
 from flows.service.runner import service_of
 from flows.service.schedules import DELAY, translation_schedule
 from flows.translating import flow
@@ -213,12 +213,12 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def test_the_queue_is_served_where_there_is_a_model_with_markets_or_alone(home: Path) -> None:
-    served = service_of([], [], Order("each", device="cpu"), DELAY, None)
+    served = service_of([], [], RunRequest("each", device="cpu"), DELAY, None)
     assert served.schedules(NOW) == [(translation_schedule(), {"device": "cpu"})]
-    beside = service_of(["simulated"], [], Order("each"), DELAY, None).schedules(NOW)
+    beside = service_of(["simulated"], [], RunRequest("each"), DELAY, None).schedules(NOW)
     assert {schedule.work for schedule, _ in beside} >= {"night", "watch", "translations"}
     shutil.rmtree(home / "data" / "translation")
-    without = service_of(["simulated"], [], Order("each"), DELAY, None).schedules(NOW)
+    without = service_of(["simulated"], [], RunRequest("each"), DELAY, None).schedules(NOW)
     assert "translations" not in {schedule.work for schedule, _ in without}
 
 

@@ -132,7 +132,7 @@ max_move = 0.3
 window = 5
 [constituents]
 as_of = 2024-01-02
-members = ["AAA", {symbol = "BBB", name = "B", since = 2012-03-26}]
+symbols = ["AAA", {symbol = "BBB", name = "B", since = 2012-03-26}]
 """
 
 

@@ -57,7 +57,7 @@ def test_every_market_states_its_facts_and_a_bound_with_its_reason(name: str) ->
     market = load_market(name)
     assert all(fact.endswith(".") for fact in market.facts)
     if name != "simulated":
-        assert any(fact.startswith(f"max_move {market.checks.max_move}:") for fact in market.facts)
+        assert any(fact.startswith(f"max_move {market.checks.max_return}:") for fact in market.facts)
     if not market.constituents:
         assert any("constituents are those" in fact for fact in market.facts)
 
@@ -117,7 +117,7 @@ def test_live_markets_share_their_gains_because_their_members_change() -> None:
 def test_korean_moves_come_from_the_close_within_the_daily_limit_and_its_rounding() -> None:
     for market in (load_market("kospi100"), load_market("kospi200")):
         assert market.returns == "close"
-        assert 0.30 < market.checks.max_move < 0.31
+        assert 0.30 < market.checks.max_return < 0.31
 
 
 @beside_shared_data

@@ -45,7 +45,7 @@ def test_six_keys_and_an_index_make_a_market_over_whatever_the_prices_hold(tmp_p
         "adjusted",
         63,
     )
-    assert market.checks == Checks(max_move=0.35, max_refused=0.2, stale_share=0.3)
+    assert market.checks == Checks(max_return=0.35, max_missing=0.2, stale_share=0.3)
     assert market.model == {}
 
 
@@ -66,7 +66,7 @@ as_of = 2020-01-02
 complete = true
 count = 3
 suffix = ".KS"
-members = [
+symbols = [
   "005930",
   {symbol = "000660", name = "하이닉스", sector = "chips", since = 2012-03-26, until = 2020-01-03},
   {symbol = "X", source_symbol = "Y.KQ"},
@@ -76,7 +76,7 @@ members = [
     assert (market.source, market.returns, market.z_close, market.retrain) == ("files", "close", "raw", 5)
     assert market.facts == ("A fact.",)
     assert market.index.source_symbol == "^KOSPI"
-    assert market.checks == Checks(max_move=1.0, max_refused=0.0, stale_share=1.0)
+    assert market.checks == Checks(max_return=1.0, max_missing=0.0, stale_share=1.0)
     assert market.model == {"window": 7, "beta": 1.0, "normalisation": "per_stock"}
     assert isinstance(market.model["beta"], float)
     assert (market.constituents_as_of, market.constituents_complete) == (date(2020, 1, 2), True)
@@ -179,31 +179,31 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
 @pytest.mark.parametrize(
     ("lines", "complaint"),
     [
-        ('members = ["A"]', "constituents.as_of: missing"),
+        ('symbols = ["A"]', "constituents.as_of: missing"),
         ('as_of = "2020-01-02"', "constituents.as_of: expected a date such as 2026-01-20, got '2020-01-02'"),
         ("as_of = 2020-01-02T00:00:00", "constituents.as_of: expected a date"),
         ("complete = true", "constituents.complete: a list without members cannot be complete"),
         ("complete = 1", "constituents.complete: expected true or false, got 1"),
         ('as_of = 2020-01-02\ncount = 3\nmembers = ["A", "B"]', "constituents.count: says 3, but 2 members"),
-        ('members = "A"', "constituents.members: expected a list of symbols"),
-        ("members = [5930]", "constituents.members[1].symbol: expected text, got 5930"),
-        ('members = ["A", "a/b"]', "constituents.members[2].symbol: 'a/b' cannot be a symbol"),
-        ('members = ["A", ".."]', "constituents.members[2].symbol: '..' cannot be a symbol"),
+        ('symbols = "A"', "constituents.symbols: expected a list of symbols"),
+        ("symbols = [5930]", "constituents.symbols[1].symbol: expected text, got 5930"),
+        ('symbols = ["A", "a/b"]', "constituents.symbols[2].symbol: 'a/b' cannot be a symbol"),
+        ('symbols = ["A", ".."]', "constituents.symbols[2].symbol: '..' cannot be a symbol"),
         ('suffix = "/x"\nmembers = ["A"]', "constituents.suffix: 'A/x' cannot be a symbol"),
-        ("members = [{name = 'A'}]", "constituents.members[1].symbol: missing"),
-        ("members = [{symbol = 'A', form = 'B'}]", "constituents.members[1].form: unknown key"),
+        ("symbols = [{name = 'A'}]", "constituents.symbols[1].symbol: missing"),
+        ("symbols = [{symbol = 'A', form = 'B'}]", "constituents.symbols[1].form: unknown key"),
         (
-            "members = [{symbol = 'A', since = 2020-01-02, until = 2020-01-02}]",
-            "constituents.members[1].until: 2020-01-02 is not after since, 2020-01-02",
+            "symbols = [{symbol = 'A', since = 2020-01-02, until = 2020-01-02}]",
+            "constituents.symbols[1].until: 2020-01-02 is not after since, 2020-01-02",
         ),
-        ('as_of = 2020-01-02\nmembers = ["A", "A"]', "constituents.members: symbol 'A' comes twice"),
+        ('as_of = 2020-01-02\nmembers = ["A", "A"]', "constituents.symbols: symbol 'A' comes twice"),
         (
             "as_of = 2020-01-02\nmembers = [{symbol = 'A', until = 2010-01-04}, {symbol = 'A', since = 2009-05-05}]",
-            "constituents.members: symbol 'A' comes twice; list it once, or each stay in order",
+            "constituents.symbols: symbol 'A' comes twice; list it once, or each stay in order",
         ),
         (
             "as_of = 2020-01-02\nmembers = ['A', {symbol = 'B', source_symbol = 'A'}]",
-            "constituents.members: source_symbol 'A' comes twice",
+            "constituents.symbols: source_symbol 'A' comes twice",
         ),
         ('as_of = 2020-01-02\nmembers = ["^KS11"]', "index.symbol: '^KS11' is also a constituent"),
     ],

@@ -23,24 +23,26 @@ def bars() -> pd.DataFrame:
 def test_a_longer_history_never_restates_a_shorter_one(bars: pd.DataFrame) -> None:
     earlier = SOURCE.bars(date(2021, 3, 11))
     same = bars[bars["session"] <= pd.Timestamp(2021, 3, 11)]
-    order = ["symbol", "session"]
+    run_request = ["symbol", "session"]
     pd.testing.assert_frame_equal(
-        earlier.sort_values(order, ignore_index=True), same.sort_values(order, ignore_index=True), check_exact=True
+        earlier.sort_values(run_request, ignore_index=True),
+        same.sort_values(run_request, ignore_index=True),
+        check_exact=True,
     )
 
 
 def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(bars: pd.DataFrame) -> None:
     market = SOURCE.market
-    move = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
+    change = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
     followers = list(market.follower_symbols)
-    leading = move[[market.leader_of(symbol) for symbol in followers]].shift(1).to_numpy()
-    known = np.isfinite(leading) & move[followers].notna().to_numpy()
-    hits = ((leading > 0) == (move[followers].to_numpy() > 0))[known]
+    leading = change[[market.leader_of(symbol) for symbol in followers]].shift(1).to_numpy()
+    known = np.isfinite(leading) & change[followers].notna().to_numpy()
+    hits = ((leading > 0) == (change[followers].to_numpy() > 0))[known]
     assert hits.mean() == pytest.approx(market.best_accuracy, abs=3 * 0.5 / np.sqrt(known.sum()))
-    own, before = move.to_numpy(), move.shift(1).to_numpy()
+    own, before = change.to_numpy(), change.shift(1).to_numpy()
     both = np.isfinite(own) & np.isfinite(before)
     assert ((own > 0) == (before > 0))[both].mean() == pytest.approx(0.5, abs=0.005)
-    index = move[SOURCE.index_symbol].to_numpy()
+    index = change[SOURCE.index_symbol].to_numpy()
     assert np.corrcoef(index[2:], index[1:-1])[0, 1] < 0.1  # what the leaders' weight in the index gives away
 
 
@@ -64,7 +66,7 @@ def test_it_carries_splits_dividends_halts_and_a_listing_and_every_bar_is_good(b
         index_symbol=SOURCE.index_symbol,
         returns=market.returns,
     )
-    assert checked.refused.empty
+    assert checked.rejected.empty
     stocks = bars[bars["symbol"] != SOURCE.index_symbol]
     assert set(stocks["split"].dropna()) == {2.0, 3.0}
     assert stocks["dividend"].dropna().gt(0).all()

@@ -54,7 +54,7 @@ def test_the_sdist_builds_too(built: Path) -> None:
     ("command", "made"),
     [
         (
-            ("nightly", "simulated", "--as-of", "2015-12-31", "--epochs", "1", "--members", "1"),
+            ("nightly", "simulated", "--as-of", "2015-12-31", "--epochs", "1", "--seeds", "1"),
             "reports/simulated/*.html",
         ),
         (("translate", "models"), "data/dtml.sqlite"),

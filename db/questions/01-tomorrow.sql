@@ -1,13 +1,13 @@
--- What is called for the next session, and which calls remain at a level of 80 %?
+-- What is decided for the next session, and which calls remain at a level of 80 %?
 --
--- `call_at_80` is 'none' where the calibrated probability lies inside the band of no call; `looks_at` is the other
+-- `call_at_80` is 'none' where the calibrated probability lies inside the abstention_band of no direction; `looks_at` is the other
 -- stock that gets most of this one's attention.
 with tomorrow as (
     select * from latest_prediction where market = 'simulated'
 ), bands as (
-    select b.run_id, b.symbol, b.call
+    select b.run_id, b.symbol, b.direction
     from tomorrow t
-    cross join band_call b
+    cross join band_direction b
     where b.market = 'simulated' and b.level = 0.8 and b.run_id = t.run_id and b.target = t.target
         and b.symbol = t.symbol
 ), looks as (
@@ -17,7 +17,7 @@ with tomorrow as (
 )
 select
     t.target, t.symbol, t.sector, round(cast(t.probability as numeric), 3) as probability,
-    round(cast(t.calibrated as numeric), 3) as calibrated, t.call, b.call as call_at_80, l.source as looks_at
+    round(cast(t.calibrated as numeric), 3) as calibrated, t.direction, b.direction as call_at_80, l.source as looks_at
 from tomorrow t
 left join bands b on b.run_id = t.run_id and b.symbol = t.symbol
 left join looks l on l.run_id = t.run_id and l.symbol = t.symbol and l.place = 1

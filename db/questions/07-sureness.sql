@@ -3,9 +3,9 @@
 -- Distance is that of the probability from one half, from the row's own step to the next; `acc` should climb from
 -- row to row.
 with calls as (
-    select abs(probability - 0.5) as distance, hit, move, case when move > 0 then 1 else 0 end as rose
+    select abs(probability - 0.5) as distance, correct, realised_return, case when realised_return > 0 then 1 else 0 end as rose
     from prediction_history
-    where market = 'simulated' and kind = 'nightly' and hit is not null
+    where market = 'simulated' and kind = 'nightly' and correct is not null
 ), stepped as (
     select
         calls.*,
@@ -21,8 +21,8 @@ with calls as (
 )
 select
     distance_from, count(*) as calls, round(100.0 * count(*) / sum(count(*)) over (), 1) as percent_of_calls,
-    round(avg(hit), 3) as acc, round(avg(rose), 3) as always_up,
-    round(cast(100 * avg(abs(move)) as numeric), 2) as mean_size_percent
+    round(avg(correct), 3) as acc, round(avg(rose), 3) as always_up,
+    round(cast(100 * avg(abs(realised_return)) as numeric), 2) as mean_size_percent
 from stepped
 group by distance_from
 order by distance_from

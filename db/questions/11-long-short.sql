@@ -4,14 +4,14 @@
 -- tens overlap and the difference shrinks.
 with placed as (
     select
-        target, move, row_number() over (partition by target order by probability desc, symbol) as from_top,
+        target, realised_return, row_number() over (partition by target order by probability desc, symbol) as from_top,
         row_number() over (partition by target order by probability, symbol desc) as from_bottom
     from prediction_history
-    where market = 'simulated' and kind = 'nightly' and move is not null
+    where market = 'simulated' and kind = 'nightly' and realised_return is not null
 ), nights as (
     select
-        substr(cast(target as varchar), 1, 7) as month, avg(case when from_top <= 10 then 100 * move end) as top,
-        avg(case when from_bottom <= 10 then 100 * move end) as bottom
+        substr(cast(target as varchar), 1, 7) as month, avg(case when from_top <= 10 then 100 * realised_return end) as top,
+        avg(case when from_bottom <= 10 then 100 * realised_return end) as bottom
     from placed
     group by target
 ), months as (

@@ -3,19 +3,19 @@
 -- Of a coin's calls for 30 stocks over 60 nights the longest right streak is of 8 to 13 nights, nine times in ten.
 with calls as (
     select
-        symbol, target, hit, row_number() over (partition by symbol order by target)
-            - row_number() over (partition by symbol, hit order by target) as island
+        symbol, target, correct, row_number() over (partition by symbol order by target)
+            - row_number() over (partition by symbol, correct order by target) as island
     from prediction_history
-    where market = 'simulated' and kind = 'nightly' and hit is not null
+    where market = 'simulated' and kind = 'nightly' and correct is not null
 ), streaks as (
-    select symbol, hit, min(target) as first, max(target) as last, count(*) as nights
+    select symbol, correct, min(target) as first, max(target) as last, count(*) as nights
     from calls
-    group by symbol, hit, island
+    group by symbol, correct, island
 ), placed as (
-    select streaks.*, row_number() over (partition by hit order by nights desc, symbol, first) as place
+    select streaks.*, row_number() over (partition by correct order by nights desc, symbol, first) as place
     from streaks
 )
-select case hit when 1 then 'right' else 'wrong' end as streak, place, symbol, nights, first, last
+select case correct when 1 then 'right' else 'wrong' end as streak, place, symbol, nights, first, last
 from placed
 where place <= 5
 order by streak, place

@@ -1,17 +1,17 @@
 -- How do two models compare on the same stock-days?
 --
 -- Only stock-days that both predicted count. The model that is right alone more often is the better one; two that
--- call alike are one.
+-- direction alike are one.
 with calls as (
-    select run_id, symbol, target, call, hit
+    select run_id, symbol, target, direction, correct
     from prediction_history
-    where market = 'simulated' and hit is not null
+    where market = 'simulated' and correct is not null
 )
 select
     a.run_id as one, b.run_id as other, min(a.target) as first, max(a.target) as last, count(*) as common_calls,
-    round(avg(case when a.call = b.call then 1.0 else 0.0 end), 3) as same_call, round(avg(a.hit), 3) as acc_one,
-    round(avg(b.hit), 3) as acc_other, sum(case when a.hit > b.hit then 1 else 0 end) as only_one_right,
-    sum(case when a.hit < b.hit then 1 else 0 end) as only_other_right
+    round(avg(case when a.direction = b.direction then 1.0 else 0.0 end), 3) as same_direction, round(avg(a.correct), 3) as acc_one,
+    round(avg(b.correct), 3) as acc_other, sum(case when a.correct > b.correct then 1 else 0 end) as only_one_right,
+    sum(case when a.correct < b.correct then 1 else 0 end) as only_other_right
 from calls a
 join calls b on b.symbol = a.symbol and b.target = a.target and b.run_id > a.run_id
 group by a.run_id, b.run_id

@@ -15,7 +15,7 @@ with restated as (
 select
     r.symbol, r.known_at as restated_at, r.first, r.last, r.bars, round(cast(100 * r.change as numeric), 2) as percent,
     count(h.target) as calls_before, min(h.target) as first_call, max(h.target) as last_call,
-    round(avg(h.hit), 3) as acc
+    round(avg(h.correct), 3) as acc
 from restated r
 left join prediction_history h on h.market = 'simulated' and h.symbol = r.symbol and h.kind = 'nightly'
     and h.as_of >= r.first and h.known_at >= r.known_before and h.known_at < r.known_at

@@ -18,7 +18,7 @@ from db.connection.differences import save_figures
 from db.connection.frames import frame, row, rows_of
 from db.errors import StoreError
 
-COUNTS = ("stocks", "member_days", "without_price", "tried")
+COUNTS = ("stocks", "constituent_days", "without_price", "tried")
 
 
 def save_backtest(conn: Connection, backtest: Mapping[str, object]) -> int:

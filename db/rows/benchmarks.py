@@ -27,7 +27,7 @@ def save_benchmark(
     new = insert_missing(conn, tables.benchmark, [dict(benchmark)])
     why = "the test span is read once"
     new += save_figures(conn, tables.benchmark_score, "benchmark_id", name, scores, why=why)
-    return new + save_figures(conn, tables.benchmark_member, "benchmark_id", name, members, why=why)
+    return new + save_figures(conn, tables.benchmark_seed, "benchmark_id", name, members, why=why)
 
 
 def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
@@ -50,6 +50,6 @@ def benchmark_scores(conn: Connection, benchmark_id: str) -> pd.DataFrame:
     return rows_of(conn, tables.benchmark_score, "benchmark_id", benchmark_id, order=order)
 
 
-def benchmark_members(conn: Connection, benchmark_id: str) -> pd.DataFrame:
+def benchmark_seeds(conn: Connection, benchmark_id: str) -> pd.DataFrame:
     """Every seed of a benchmark by predictor and configuration: the columns of benchmark_member but benchmark_id."""
-    return rows_of(conn, tables.benchmark_member, "benchmark_id", benchmark_id)
+    return rows_of(conn, tables.benchmark_seed, "benchmark_id", benchmark_id)

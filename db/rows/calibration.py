@@ -19,12 +19,12 @@ from db.views import view
 
 def save_bands(conn: Connection, run_id: str, bands: pd.DataFrame) -> int:
     """Store the bands of a run: level, threshold, days, n. What is stored stands: raises StoreError when it differs."""
-    return save_figures(conn, tables.band, "run_id", run_id, bands, why="a model is calibrated once")
+    return save_figures(conn, tables.abstention_band, "run_id", run_id, bands, why="a model is calibrated once")
 
 
 def bands(conn: Connection, run_id: str) -> pd.DataFrame:
     """Return the bands of a run by level: level, threshold, days, n; no rows for a run that was not calibrated."""
-    return rows_of(conn, tables.band, "run_id", run_id)
+    return rows_of(conn, tables.abstention_band, "run_id", run_id)
 
 
 def save_bins(conn: Connection, bins: pd.DataFrame) -> int:
@@ -34,7 +34,7 @@ def save_bins(conn: Connection, bins: pd.DataFrame) -> int:
 
 def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
     """Store run_id, target, level, n, covered, called, right_calls in place of what is stored of these nights."""
-    return _replace(conn, tables.band_count, counts)
+    return _replace(conn, tables.abstention_count, counts)
 
 
 def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
@@ -44,12 +44,12 @@ def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
 
 def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
     """Return the columns of band_count for nightly runs of a market, targets up to `last`, by target, run and level."""
-    return _counts(conn, tables.band_count, market, last)
+    return _counts(conn, tables.abstention_count, market, last)
 
 
 def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """Return the columns of band_count for every fold of a backtest that is done, by target and level."""
-    table, fold = tables.band_count, tables.backtest_fold
+    table, fold = tables.abstention_count, tables.backtest_fold
     of_fold = sa.and_(table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last))
     statement = sa.select(table).select_from(fold.join(table, of_fold)).where(fold.c.backtest_id == backtest_id)
     return frame(conn, statement.order_by(table.c.target, table.c.level))
@@ -57,7 +57,7 @@ def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
 def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
     """Return the bands of several runs: run_id, level, threshold."""
-    table = tables.band
+    table = tables.abstention_band
     statement = sa.select(table.c.run_id, table.c.level, table.c.threshold).where(table.c.run_id.in_(run_ids))
     return frame(conn, statement.order_by(table.c.run_id, table.c.level))
 
@@ -65,7 +65,7 @@ def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
 def coverage(conn: Connection, market: str, level: float, last: date) -> dict[str, Any]:
     """Nightly calls at a level with an outcome up to a session: n, covered, called, right_calls; each None if none."""
     found = view("coverage")
-    sums = (sa.func.sum(found.c[name]).label(name) for name in ("n", "covered", "called", "right_calls"))
+    sums = (sa.func.sum(found.c[name]).label(name) for name in ("n", "covered", "decided", "decided_correct"))
     mine = (found.c.market == market, found.c.kind == "nightly", found.c.level == level, found.c.target <= last)
     counted = row(conn, sa.select(*sums).where(*mine))
     assert counted is not None

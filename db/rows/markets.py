@@ -99,8 +99,8 @@ def all_markets(conn: Connection) -> list[str]:
 
 
 def is_known(conn: Connection, market: str, symbol: str) -> bool:
-    """Return whether the store has a prediction or a bar of a symbol, a refused one too."""
-    for name in ("prediction_history", "price_latest", "refused"):
+    """Return whether the store has a prediction or a bar of a symbol, a rejected one too."""
+    for name in ("prediction_history", "price_latest", "rejected"):
         found = view(name)
         mine = sa.select(found.c.symbol).where(found.c.market == market, found.c.symbol == symbol)
         if conn.execute(mine.limit(1)).first() is not None:

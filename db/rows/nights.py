@@ -47,11 +47,11 @@ def finish_night(
 ) -> None:
     """Close a night that was started: complete, complete_with_gaps, or refused with its reason.
 
-    `counts` holds fetched, stored, refused, predictions; `gaps` symbol and reason of each stock left out.
+    `counts` holds fetched, stored, rejected, predictions; `gaps` symbol and reason of each stock left out.
     """
     table = tables.night
     statement = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
-    values: dict[str, Any] = {name: counts[name] for name in ("fetched", "stored", "refused", "predictions")}
+    values: dict[str, Any] = {name: counts[name] for name in ("fetched", "stored", "rejected", "predictions")}
     values |= {"status": status, "finished_at": finished_at, "gaps": [dict(each) for each in gaps]}
     values |= {"reason": reason, "run_id": run_id, "known_at": known_at, "inputs_hash": inputs_hash}
     if conn.execute(statement.values(values)).rowcount != 1:

@@ -26,25 +26,25 @@ def save_outcomes(
 ) -> int:
     """Store symbol, session, move (a fraction), rise, label (-1, 0, 1); a changed outcome is updated."""
     require_distinct(outcomes, ["symbol", "session"])
-    rows = identified(conn, market, outcomes)[["instrument_id", "session", "move", "rise", "label"]]
+    rows = identified(conn, market, outcomes)[["instrument_id", "session", "realised_return", "rise", "label"]]
     rows = rows.sort_values(["instrument_id", "session"]).assign(known_at=known_at, recorded_at=recorded_at)
     return upsert_frame(conn, tables.outcome, rows, stamps=("known_at", "recorded_at"))
 
 
-def unsettled_calls(conn: Connection, market: str, last: date, *, since: date) -> pd.DataFrame:
+def unsettled_directions(conn: Connection, market: str, last: date, *, since: date) -> pd.DataFrame:
     """Return calls for targets up to `last` that have no outcome, and all those from the target `since` on.
 
     Columns: symbol, as_of, target, move (NaN: no outcome), sorted by target and symbol.
     """
     made, happened, named = tables.prediction, tables.outcome, tables.instrument
-    columns = (named.c.symbol, made.c.as_of, made.c.target, happened.c.move)
+    columns = (named.c.symbol, made.c.as_of, made.c.target, happened.c.change)
     closed = _closed(sa.select(*columns), market, last).join(named, named.c.id == made.c.instrument_id)
-    waiting = sa.or_(happened.c.move.is_(None), made.c.target >= since)
+    waiting = sa.or_(happened.c.change.is_(None), made.c.target >= since)
     statement = closed.outerjoin(happened, _has_outcome()).where(waiting)
     return frame(conn, statement.order_by(made.c.target, named.c.symbol))
 
 
-def settled_calls(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
+def settled_directions(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
     """Return calls that nights of a market were closed with and that have an outcome, targets first..last, by target.
 
     Columns: run_id, target, probability, calibrated (NaN: not kept), rise.
@@ -55,7 +55,7 @@ def settled_calls(conn: Connection, market: str, first: date, last: date) -> pd.
 
 
 def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return what `settled_calls` does, of every fold of a backtest that is done."""
+    """Return what `settled_directions` does, of every fold of a backtest that is done."""
     made, fold = tables.prediction, tables.backtest_fold
     of_fold = sa.and_(made.c.run_id == fold.c.run_id, made.c.target.between(fold.c.first, fold.c.last))
     return _settled(conn, fold.join(made, of_fold), (fold.c.backtest_id == backtest_id,))
@@ -71,16 +71,16 @@ def uncounted(conn: Connection, market: str, last: date) -> list[date]:
     return list(conn.execute(sa.select(night.c.target).where(*mine).order_by(night.c.target)).scalars())
 
 
-def call_counts(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
+def direction_counts(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
     """Return calls with an outcome, counted by night, call, what happened and whether the paper labels it.
 
     Targets are first..last, or all up to `last`. Columns: as_of, target, called (whether the probability is above
     0.5), rise, labelled, n; sorted by target.
     """
     made, happened = tables.prediction, tables.outcome
-    called = (made.c.probability > 0.5).label("called")
+    direction = (made.c.probability > 0.5).label("predicted")
     labelled = (happened.c.label != 0).label("labelled")
-    by = (made.c.as_of, made.c.target, called, happened.c.rise, labelled)
+    by = (made.c.as_of, made.c.target, direction, happened.c.rise, labelled)
     counted = _closed(sa.select(*by, sa.func.count().label("n")), market, last).join(happened, _has_outcome())
     if first is not None:
         counted = counted.where(tables.night.c.target >= first)

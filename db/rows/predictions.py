@@ -35,22 +35,24 @@ def save_predictions(
     key = ["run_id", "target", "instrument_id"]
     rows = identified(conn, market, predictions).sort_values(key)
     before = alongside(rows, _stored_predictions(conn, rows), key)
-    differing = rows[differ(rows, before, ("probability", "spread"), PROBABILITY_TOLERANCE)]
+    differing = rows[differ(rows, before, ("probability", "probability_std"), PROBABILITY_TOLERANCE)]
     if len(differing):
         raise StoreError(
             f"{named(differing, ['run_id', 'target', 'symbol'])} is stored with another probability or spread:"
             " a past prediction is never rewritten"
         )
     more = [name for name in ("calibrated", "lowest", "highest", "rising_share") if name in rows]
-    columns = ["run_id", "target", "instrument_id", "as_of", "probability", "spread", *more]
+    columns = ["run_id", "target", "instrument_id", "as_of", "probability", "probability_std", *more]
     made = rows.loc[~is_stored(before), columns]
     return insert_frame(conn, tables.prediction, made.assign(known_at=known_at, made_at=made_at))
 
 
-def save_rule_calls(conn: Connection, market: str, calls: pd.DataFrame) -> int:
+def save_rule_directions(conn: Connection, market: str, directions: pd.DataFrame) -> int:
     """Store target, as_of and a column a rule (true for a rise, missing without history). What is stored stands."""
-    names = [each.name for each in tables.rule_call.c if each.name != "market"]
-    return insert_missing(conn, tables.rule_call, records(tables.rule_call, calls[names].assign(market=market)))
+    names = [each.name for each in tables.rule_direction.c if each.name != "market"]
+    return insert_missing(
+        conn, tables.rule_direction, records(tables.rule_direction, directions[names].assign(market=market))
+    )
 
 
 def predictions(
@@ -101,37 +103,39 @@ def prediction_history(
     return frame(conn, statement.order_by(*backwards).limit(newest)).sort_values(order, ignore_index=True)
 
 
-def night_calls(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
+def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     """Return what a night predicted with the model it was closed with, by symbol; NaN is missing.
 
     Columns: run_id, as_of, target, symbol, name, sector, probability, spread, calibrated, lowest, highest,
     rising_share.
     """
     made, named, night = tables.prediction, tables.instrument, tables.night
-    said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
+    said = (
+        made.c[name] for name in ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
+    )
     columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, named.c.name, named.c.sector, *said)
     joined = night.join(made, of_night()).join(named, named.c.id == made.c.instrument_id)
     statement = sa.select(*columns).select_from(joined).where(night.c.market == market, night.c.as_of == as_of)
     return frame(conn, statement.order_by(named.c.symbol))
 
 
-def newest_call_counts(conn: Connection) -> dict[tuple[str, str], int]:
+def newest_direction_counts(conn: Connection) -> dict[tuple[str, str], int]:
     """Return how many of each market's newest calls are rises and falls, by market and call."""
     found = view("latest_prediction").c
-    statement = sa.select(found.market, found.call, sa.func.count()).group_by(found.market, found.call)
-    return {(market, call): n for market, call, n in conn.execute(statement)}
+    statement = sa.select(found.market, found.direction, sa.func.count()).group_by(found.market, found.direction)
+    return {(market, direction): n for market, direction, n in conn.execute(statement)}
 
 
-def session_calls(market: str, run_id: str, target: date) -> Statement:
+def session_directions(market: str, run_id: str, target: date) -> Statement:
     """Return what a model said of each stock for a session, and what came of it."""
     found = view("prediction_history")
     mine = (found.c.run_id == run_id, found.c.target == target, found.c.market == market)
     return sa.select(found).where(*mine).order_by(found.c.symbol)
 
 
-def band_calls(market: str, run_id: str, target: date, level: float) -> Statement:
+def band_directions(market: str, run_id: str, target: date, level: float) -> Statement:
     """Return the same calls where a level has to be reached; no row for a model that was not calibrated."""
-    found = view("band_call")
+    found = view("band_direction")
     mine = (found.c.run_id == run_id, found.c.target == target, found.c.level == level, found.c.market == market)
     return sa.select(found).where(*mine).order_by(found.c.symbol)
 
@@ -143,13 +147,13 @@ def disagreement(market: str, run_id: str, target: date) -> Statement:
     return sa.select(found).where(*mine).order_by(found.c.symbol)
 
 
-def newest_calls(market: str) -> Statement:
+def newest_directions(market: str) -> Statement:
     """Return the calls for the next session, with what each stock is called and its sector."""
     found = view("latest_prediction")
     return sa.select(found).where(found.c.market == market).order_by(found.c.symbol)
 
 
-def stock_calls(market: str, symbol: str, kind: str, first: date | None, last: date | None) -> Statement:
+def stock_directions(market: str, symbol: str, kind: str, first: date | None, last: date | None) -> Statement:
     """Return what models of a kind said of a stock, targets first..last, the newest first."""
     found = view("prediction_history")
     mine = [found.c.market == market, found.c.symbol == symbol, found.c.kind == kind]
@@ -165,23 +169,23 @@ def common_days(a: str, b: str, first: date, last: date) -> Statement:
     and wrong rises and falls with an outcome (rises, false_rises, false_falls, falls).
     """
     one, two = (view("prediction_history").alias(name) for name in "ab")
-    counted = [sa.func.count().label("n"), _count(one.c.call == two.c.call, "same")]
-    counted.append(_count(one.c.hit.is_not(None), "scored"))
+    counted = [sa.func.count().label("n"), _count(one.c.direction == two.c.direction, "same")]
+    counted.append(_count(one.c.correct.is_not(None), "scored"))
     kinds = (("rises", "rise", 1), ("false_rises", "rise", 0), ("false_falls", "fall", 0), ("falls", "fall", 1))
     for made, name in ((one, "a"), (two, "b")):
-        for kind, call, hit in kinds:
-            counted.append(_count(sa.and_(made.c.call == call, made.c.hit == hit), f"{name}_{kind}"))
+        for kind, direction, correct in kinds:
+            counted.append(_count(sa.and_(made.c.direction == direction, made.c.correct == correct), f"{name}_{kind}"))
     joined = sa.select(one.c.target, *counted).join_from(one, two, _together(one, two))
     mine = (one.c.run_id == a, two.c.run_id == b, one.c.target.between(first, last), two.c.target.between(first, last))
     return joined.where(*mine).group_by(one.c.target).order_by(one.c.target.desc())
 
 
-def common_calls(a: str, b: str, target: date) -> Statement:
+def common_directions(a: str, b: str, target: date) -> Statement:
     """What two models said of a session: market, symbol, target, a_probability, b_probability, a_call, b_call, move."""
     one, two = (view("prediction_history").alias(name) for name in "ab")
-    pairs = ((name, which, made) for name in ("probability", "call") for which, made in (("a", one), ("b", two)))
+    pairs = ((name, which, made) for name in ("probability", "direction") for which, made in (("a", one), ("b", two)))
     said = [made.c[name].label(f"{which}_{name}") for name, which, made in pairs]
-    columns = (one.c.market, one.c.symbol, one.c.target, *said, one.c.move)
+    columns = (one.c.market, one.c.symbol, one.c.target, *said, one.c.change)
     joined = sa.select(*columns).join_from(one, two, _together(one, two))
     mine = (one.c.run_id == a, two.c.run_id == b, one.c.target == target, two.c.target == target)
     return joined.where(*mine).order_by(one.c.symbol)
@@ -200,7 +204,9 @@ def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _predictions(market: str) -> sa.Select[Any]:
     made, named = tables.prediction, tables.instrument
-    said = (made.c[name] for name in ("probability", "spread", "calibrated", "lowest", "highest", "rising_share"))
+    said = (
+        made.c[name] for name in ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
+    )
     columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, *said)
     statement = sa.select(*columns, made.c.known_at, made.c.made_at).join_from(made, named)
     return statement.where(named.c.market == market).order_by(made.c.target, named.c.symbol, made.c.made_at)

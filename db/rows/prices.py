@@ -1,4 +1,4 @@
-"""Prices: every version of every bar, and the bars that were refused."""
+"""Prices: every version of every bar, and the bars that were rejected."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def append_prices(conn: Connection, market: str, bars: pd.DataFrame, *, source: 
     return insert_frame(conn, tables.price, versions.assign(known_at=known_at, source=source))
 
 
-def record_refused(conn: Connection, market: str, refused: pd.DataFrame, *, source: str, known_at: datetime) -> int:
-    """Store refused bars: symbol, session, reason, value in words. The first finding stands."""
-    rows = identified(conn, market, refused)[["instrument_id", "session", "reason", "value"]]
+def record_rejected(conn: Connection, market: str, rejected: pd.DataFrame, *, source: str, known_at: datetime) -> int:
+    """Store rejected bars: symbol, session, reason, value in words. The first finding stands."""
+    rows = identified(conn, market, rejected)[["instrument_id", "session", "reason", "value"]]
     rows = rows.assign(source=source, first_known_at=known_at)
-    return insert_missing(conn, tables.refused_bar, records(tables.refused_bar, rows))
+    return insert_missing(conn, tables.rejected_bar, records(tables.rejected_bar, rows))
 
 
 def prices(
@@ -88,14 +88,14 @@ def last_sessions(conn: Connection, market: str) -> pd.Series[pd.Timestamp]:
     return cast("pd.Series[pd.Timestamp]", found.set_index("symbol")["last"])
 
 
-def refused_bars(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
-    """Return the view refused of a market, sessions first..last."""
-    return frame(conn, refused(market, first, last))
+def rejected_bars(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
+    """Return the view rejected of a market, sessions first..last."""
+    return frame(conn, rejected(market, first, last))
 
 
-def refused(market: str, first: date, last: date) -> Statement:
+def rejected(market: str, first: date, last: date) -> Statement:
     """Return the statement that selects a market's bars that failed a check, sessions first..last."""
-    found = view("refused")
+    found = view("rejected")
     mine = (found.c.market == market, found.c.session.between(first, last))
     return sa.select(found).where(*mine).order_by(found.c.session, found.c.symbol, found.c.reason)
 

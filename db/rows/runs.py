@@ -58,20 +58,20 @@ def latest_run(conn: Connection, market: str, *, on_or_before: date | None = Non
 
 def models(market: str | None = None) -> Statement:
     """Return trained models, of one market or of all, the newest first."""
-    found = view("model")
+    found = view("run_log")
     statement = sa.select(found).order_by(found.c.created_at.desc(), found.c.run_id)
     return statement if market is None else statement.where(found.c.market == market)
 
 
 def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """Return one trained model; None when there is none of that name."""
-    found = view("model")
+    found = view("run_log")
     return row(conn, sa.select(found).where(found.c.run_id == run_id))
 
 
 def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
     """The model that predicts a market's nights: the nightly one trained on the latest sessions; None without one."""
-    found = view("model")
+    found = view("run_log")
     mine = sa.select(found).where(found.c.market == market, found.c.kind == "nightly")
     newest = (found.c.train_last.desc(), found.c.created_at.desc(), found.c.run_id.desc())
     return row(conn, mine.order_by(*newest).limit(1))

@@ -5,15 +5,17 @@ Dates are sessions of the market's exchange. Timestamps are UTC. Missing is NULL
 
 from db.tables.attention import attention_weight, explanation
 from db.tables.backtests import backtest, backtest_fold, backtest_portfolio, backtest_return, backtest_score
-from db.tables.benchmarks import benchmark, benchmark_member, benchmark_score
-from db.tables.calibration import band, band_count, calibration_bin
+from db.tables.benchmarks import benchmark, benchmark_score, benchmark_seed
+from db.tables.calibration import abstention_band, abstention_count, calibration_bin
 from db.tables.columns import metadata
-from db.tables.markets import instrument, membership, price, price_fetch, refused_bar
+from db.tables.markets import instrument, membership, price, price_fetch, rejected_bar
 from db.tables.nights import alert, night
-from db.tables.predictions import outcome, prediction, rule_call, run, score
+from db.tables.predictions import outcome, prediction, rule_direction, run, score
 from db.tables.translations import translation_model, translation_progress, translation_score, translation_text
 
 __all__ = [
+    "abstention_band",
+    "abstention_count",
     "alert",
     "attention_weight",
     "backtest",
@@ -21,11 +23,9 @@ __all__ = [
     "backtest_portfolio",
     "backtest_return",
     "backtest_score",
-    "band",
-    "band_count",
     "benchmark",
-    "benchmark_member",
     "benchmark_score",
+    "benchmark_seed",
     "calibration_bin",
     "explanation",
     "instrument",
@@ -36,8 +36,8 @@ __all__ = [
     "prediction",
     "price",
     "price_fetch",
-    "refused_bar",
-    "rule_call",
+    "rejected_bar",
+    "rule_direction",
     "run",
     "score",
     "translation_model",

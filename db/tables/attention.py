@@ -41,7 +41,7 @@ explanation = Table(
     Column("made_at", UtcTimestamp, nullable=False, comment="When it was measured."),
     Column("stocks", Integer, nullable=False, comment="Stocks of the networks compared."),
     Column("days", Integer, nullable=False, comment="Days of validation looked at."),
-    Column("members", Integer, nullable=False, comment="Networks trained on true labels."),
+    Column("seeds", Integer, nullable=False, comment="Networks trained on true labels."),
     Column("shuffles", Integer, nullable=False, comment="Networks trained on labels of shuffled days."),
     Column("epochs", Integer, nullable=False, comment="Epochs that each was trained."),
     Column("distance", REAL, nullable=False, comment="Energy distance between the attention of both groups."),

@@ -45,7 +45,7 @@ backtest = Table(
     Column("finished_at", UtcTimestamp, comment="When its figures were stored; missing until then."),
     Column("seconds", REAL, comment="Time it took in all, in seconds; missing until finished."),
     Column("stocks", Integer, comment="Stocks predicted at least once; missing until finished."),
-    Column("member_days", Integer, comment="Days of membership, summed over the stocks; missing until finished."),
+    Column("constituent_days", Integer, comment="Days of membership, summed over the stocks; missing until finished."),
     Column("without_price", Integer, comment="Those of them without a price; missing until finished."),
     Column(
         "tried",

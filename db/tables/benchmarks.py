@@ -99,7 +99,7 @@ benchmark_score = Table(
     Column("auc_low", REAL, comment="Lower end of its day-resampled 95 % interval; missing with auc."),
     Column("auc_high", REAL, comment="Upper end of that interval; missing with auc."),
     Column(
-        "same_call",
+        "same_direction",
         REAL,
         comment="Mean over days of the larger share of stocks called one way, 0.5 to 1; missing when n is 0.",
     ),
@@ -120,8 +120,8 @@ benchmark_score = Table(
     sqlite_with_rowid=False,
 )
 
-benchmark_member = Table(
-    "benchmark_member",
+benchmark_seed = Table(
+    "benchmark_seed",
     metadata,
     _benchmark(),
     Column("predictor", String, primary_key=True, comment="Name of the model."),

@@ -13,8 +13,8 @@ from sqlalchemy import (
 
 from db.tables.columns import REAL, level, metadata, run_id, target
 
-band = Table(
-    "band",
+abstention_band = Table(
+    "abstention_band",
     metadata,
     run_id(),
     level(),
@@ -45,16 +45,16 @@ calibration_bin = Table(
     sqlite_with_rowid=False,
 )
 
-band_count = Table(
-    "band_count",
+abstention_count = Table(
+    "abstention_count",
     metadata,
     run_id(),
     target(),
     level(),
     Column("n", Integer, nullable=False, comment="Calibrated predictions whose outcome is known."),
     Column("covered", Integer, nullable=False, comment="Those without a call or with a right one."),
-    Column("called", Integer, nullable=False, comment="Those with a call at that level."),
-    Column("right_calls", Integer, nullable=False, comment="Those with a right call."),
+    Column("decided", Integer, nullable=False, comment="Those with a call at that level."),
+    Column("decided_correct", Integer, nullable=False, comment="Those with a right call."),
     CheckConstraint(
         "n > 0 and called <= n and right_calls <= called and covered = n - called + right_calls", name="counts"
     ),

@@ -1,4 +1,4 @@
-"""Markets: their instruments, constituents, bars, refused bars, and what each fetch brought."""
+"""Markets: their instruments, constituents, bars, rejected bars, and what each fetch brought."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ price = Table(
     sqlite_with_rowid=False,
 )
 
-refused_bar = Table(
-    "refused_bar",
+rejected_bar = Table(
+    "rejected_bar",
     metadata,
     instrument_id(),
     Column("session", Date, primary_key=True, comment="The session the bar claims."),
     Column("source", String, primary_key=True, comment="Who reported the bar."),
     Column("reason", String, primary_key=True, comment="The check it failed, such as high_below_low."),
     Column("value", String, nullable=False, comment="What was found, in words, such as open=0.0."),
-    Column("first_known_at", UtcTimestamp, nullable=False, comment="When it was first fetched and refused."),
+    Column("first_known_at", UtcTimestamp, nullable=False, comment="When it was first fetched and rejected."),
     comment="Bars that failed a check, one row per reason; they are in no price and no window.",
     sqlite_with_rowid=False,
 )
@@ -100,10 +100,10 @@ price_fetch = Table(
     Column("asked", Integer, nullable=False, comment="Symbols asked for."),
     Column("fetched", Integer, nullable=False, comment="Bars the source returned."),
     Column("stored", Integer, nullable=False, comment="Bars that were new or restated."),
-    Column("refused", Integer, nullable=False, comment="Findings against bars, one for each check failed."),
+    Column("rejected", Integer, nullable=False, comment="Findings against bars, one for each check failed."),
     Column("restated", JSON, nullable=False, comment="Symbols whose whole history was fetched anew, a list."),
     Column("failures", JSON, nullable=False, comment="Symbols without an answer, a list of {symbol, status, detail}."),
-    CheckConstraint("asked >= 0 and fetched >= 0 and stored >= 0 and refused >= 0", name="counts"),
+    CheckConstraint("asked >= 0 and fetched >= 0 and stored >= 0 and rejected >= 0", name="counts"),
     comment="One row per time a source was asked: what came, and what did not.",
     sqlite_with_rowid=False,
 )

@@ -28,7 +28,7 @@ night = Table(
     Column("known_at", UtcTimestamp, comment="Latest known_at of the prices used; missing until known."),
     Column("fetched", Integer, comment="Bars the source returned; missing while running."),
     Column("stored", Integer, comment="Bars that were new or restated; missing while running."),
-    Column("refused", Integer, comment="Bars refused; missing while running."),
+    Column("rejected", Integer, comment="Bars rejected; missing while running."),
     Column("predictions", Integer, comment="Stocks predicted; missing while running."),
     Column("gaps", JSON, comment="Stocks left out, a list of {symbol, reason}; missing while running."),
     Column("inputs_hash", String, comment="SHA-256 of the windows the model read; missing until it has."),
@@ -37,7 +37,7 @@ night = Table(
     CheckConstraint("status in ('running', 'complete', 'complete_with_gaps', 'refused')", name="status"),
     CheckConstraint("as_of < target", name="dates"),
     CheckConstraint(
-        "fetched >= 0 and stored >= 0 and refused >= 0 and predictions >= 0",
+        "fetched >= 0 and stored >= 0 and rejected >= 0 and predictions >= 0",
         name="counts",
     ),
     comment="One row per market and night: how it ended and what it did.",

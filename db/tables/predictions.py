@@ -67,7 +67,7 @@ prediction = Table(
     instrument_id(),
     Column("as_of", Date, nullable=False, comment="Last session the model saw; always before target."),
     Column("probability", REAL, nullable=False, comment="Probability of a rise, 0 to 1; mean of the members."),
-    Column("spread", REAL, comment="Standard deviation over the members; 0 with one, missing if not kept."),
+    Column("probability_std", REAL, comment="Standard deviation over the members; 0 with one, missing if not kept."),
     Column("known_at", UtcTimestamp, nullable=False, comment="Latest known_at of the prices it saw."),
     Column("made_at", UtcTimestamp, nullable=False, comment="When it was computed."),
     Column("calibrated", REAL, comment="The probability as calibrated on validation; missing if not kept."),
@@ -75,13 +75,13 @@ prediction = Table(
     Column("highest", REAL, comment="Largest probability among the members; missing if not kept."),
     Column("rising_share", REAL, comment="Share of the members above 0.5; missing if not kept."),
     CheckConstraint("probability >= 0 and probability <= 1", name="probability"),
-    CheckConstraint("spread >= 0 and spread <= 1", name="spread"),
+    CheckConstraint("spread >= 0 and spread <= 1", name="probability_std"),
     CheckConstraint("as_of < target", name="dates"),
     Index(
         None,
         "instrument_id",
         "target",
-        postgresql_include=["run_id", "as_of", "probability", "spread", "known_at", "made_at", "calibrated"],
+        postgresql_include=["run_id", "as_of", "probability", "probability_std", "known_at", "made_at", "calibrated"],
     ),
     Index(None, "target"),
     Index(None, "as_of"),
@@ -89,8 +89,8 @@ prediction = Table(
     sqlite_with_rowid=False,
 )
 
-rule_call = Table(
-    "rule_call",
+rule_direction = Table(
+    "rule_direction",
     metadata,
     Column("market", String, primary_key=True, comment="Name of the market."),
     target(),
@@ -113,7 +113,7 @@ outcome = Table(
     instrument_id(),
     Column("session", Date, primary_key=True, comment="The session that was to be predicted."),
     Column(
-        "move",
+        "realised_return",
         REAL,
         nullable=False,
         comment="Adjusted close (close where there is none) over the one before, minus 1; 0.01 is 1 %.",
@@ -127,8 +127,8 @@ outcome = Table(
     ),
     Column("known_at", UtcTimestamp, nullable=False, comment="Latest known_at of the prices it is from."),
     Column("recorded_at", UtcTimestamp, nullable=False, comment="When the row was last changed."),
-    PrimaryKeyConstraint("instrument_id", "session", postgresql_include=["move", "rise", "label"]),
-    CheckConstraint("move > -1", name="move"),
+    PrimaryKeyConstraint("instrument_id", "session", postgresql_include=["realised_return", "rise", "label"]),
+    CheckConstraint("move > -1", name="realised_return"),
     CheckConstraint("label in (-1, 0, 1)", name="label"),
     comment="What happened to each predicted stock and session.",
     sqlite_with_rowid=False,

@@ -23,9 +23,9 @@ from (
         benchmark_id, predictor, configuration, min(seed) as first_seed, count(*) as seeds,
         avg(validation_acc) as validation_acc, avg(acc) as acc_mean, min(acc) as acc_min, max(acc) as acc_max,
         avg(mcc) as mcc_mean, min(mcc) as mcc_min, max(mcc) as mcc_max
-    from benchmark_member
+    from benchmark_seed
     group by benchmark_id, predictor, configuration
 ) as c
-join benchmark_member m on m.benchmark_id = c.benchmark_id and m.predictor = c.predictor
+join benchmark_seed m on m.benchmark_id = c.benchmark_id and m.predictor = c.predictor
     and m.configuration = c.configuration and m.seed = c.first_seed
 join benchmark b on b.id = c.benchmark_id

@@ -1,4 +1,4 @@
--- What came of the calls at each level of the band of no call: one row per model, session and level.
+-- What came of the calls at each level of the abstention_band of no direction: one row per model, session and level.
 --
 -- market       text       Name of the market.
 -- kind         text       Purpose of the model: 'nightly', 'backtest' or 'paper'.
@@ -6,9 +6,9 @@
 -- target       date       Session predicted.
 -- level        number     Nominal share of outcomes that are to be covered, 0 to 1.
 -- n            integer    Calibrated predictions whose outcome is known.
--- covered      integer    Those without a call or with a right one: covered / n is to reach the level.
--- called       integer    Those with a call at that level.
--- right_calls  integer    Those with a right call.
-select r.market, r.kind, b.run_id, b.target, b.level, b.n, b.covered, b.called, b.right_calls
+-- covered      integer    Those without a direction or with a right one: covered / n is to reach the level.
+-- decided       integer    Those with a direction at that level.
+-- decided_correct  integer    Those with a right direction.
+select r.market, r.kind, b.run_id, b.target, b.level, b.n, b.covered, b.decided, b.decided_correct
 from run r
-join band_count b on b.run_id = r.id
+join abstention_count b on b.run_id = r.id

@@ -6,7 +6,7 @@
 -- made_at             timestamp  When it was measured, UTC.
 -- stocks              integer    Stocks of the networks compared.
 -- days                integer    Days of validation looked at.
--- members             integer    Networks trained on true labels.
+-- seeds               integer    Networks trained on true labels.
 -- shuffles            integer    Networks trained on labels of shuffled days.
 -- epochs              integer    Epochs that each was trained.
 -- distance            number     Energy distance between the attention of both groups.
@@ -21,7 +21,7 @@
 -- drivers_importance  number     The share by permutation importance; missing with drivers.
 -- seconds             number     Time it took, in seconds.
 select
-    market, run_id, as_of, made_at, stocks, days, members, shuffles, epochs, distance, distance_p,
+    market, run_id, as_of, made_at, stocks, days, seeds, shuffles, epochs, distance, distance_p,
     case when told_apart then 1 else 0 end as told_apart, agreement, agreement_low, agreement_high, top, drivers,
     drivers_chance, drivers_importance, seconds
 from explanation

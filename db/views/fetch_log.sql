@@ -6,9 +6,9 @@
 -- asked     integer    Symbols asked for.
 -- fetched   integer    Bars the source returned.
 -- stored    integer    Bars that were new or restated.
--- refused   integer    Findings against bars, one for each check failed.
+-- rejected   integer    Findings against bars, one for each check failed.
 -- restated  json       Symbols whose whole history was fetched anew, a JSON list.
 -- failures  json       Symbols without an answer, a JSON list of {symbol, status, detail}.
 -- known_at  timestamp  When its bars were known, UTC; later than the fetch before.
-select market, as_of, source, asked, fetched, stored, refused, restated, failures, known_at
+select market, as_of, source, asked, fetched, stored, rejected, restated, failures, known_at
 from price_fetch

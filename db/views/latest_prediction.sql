@@ -7,9 +7,9 @@
 -- as_of        date       Last session the model saw; always before target.
 -- target       date       Session predicted.
 -- probability  number     Probability of a rise, 0 to 1; mean of the members.
--- spread       number     Standard deviation over the members; 0 with one, missing if not kept.
+-- probability_std       number     Standard deviation over the members; 0 with one, missing if not kept.
 -- calibrated   number     The probability as calibrated on validation; missing if not kept.
--- call         text       'rise' when the probability is above 0.5, else 'fall'.
+-- direction         text       'rise' when the probability is above 0.5, else 'fall'.
 -- run_id       text       The model that predicted: a row of run.
 -- known_at     timestamp  Latest known_at of the prices it saw, UTC.
 -- made_at      timestamp  When it was computed, UTC.
@@ -26,8 +26,8 @@ with newest as (
     group by market
 )
 select
-    n.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.spread, p.calibrated,
-    case when p.probability > 0.5 then 'rise' else 'fall' end as call,
+    n.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.probability_std, p.calibrated,
+    case when p.probability > 0.5 then 'rise' else 'fall' end as direction,
     p.run_id, p.known_at, p.made_at,
     p.run_id || '/' || i.symbol || '/' || cast(p.target as varchar) as receipt
 from newest n

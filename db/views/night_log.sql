@@ -4,11 +4,11 @@
 -- as_of        date       Last closed session: the last one seen.
 -- target       date       The session after it: the one predicted.
 -- status       text       'running', 'complete', 'complete_with_gaps' or 'refused'.
--- reason       text       Why it was refused; missing otherwise.
+-- reason       text       Why it was rejected; missing otherwise.
 -- source       text       Where bars came from: yahoo, files, simulated.
 -- fetched      integer    Bars the source returned; missing while running.
 -- stored       integer    Bars that were new or restated; missing while running.
--- refused      integer    Bars refused; missing while running.
+-- rejected      integer    Bars rejected; missing while running.
 -- predictions  integer    Stocks predicted; missing while running.
 -- gaps         json       Stocks left out, a JSON list of {symbol, reason}; missing while running.
 -- run_id       text       The model used: a row of run; missing until there is one.
@@ -17,6 +17,6 @@
 -- started_at   timestamp  When the night began, UTC.
 -- finished_at  timestamp  When it ended, UTC; missing while running.
 select
-    market, as_of, target, status, reason, source, fetched, stored, refused, predictions, gaps, run_id,
+    market, as_of, target, status, reason, source, fetched, stored, rejected, predictions, gaps, run_id,
     known_at, inputs_hash, started_at, finished_at
 from night

@@ -5,25 +5,25 @@
 -- as_of               date       Last session the model saw; always before target.
 -- target              date       Session predicted.
 -- probability         number     Probability of a rise, 0 to 1; mean of the members.
--- spread              number     Standard deviation over the members; 0 with one, missing if not kept.
+-- probability_std              number     Standard deviation over the members; 0 with one, missing if not kept.
 -- calibrated          number     The probability as calibrated on validation; missing if not kept.
--- call                text       'rise' when the probability is above 0.5, else 'fall'.
--- move                number     Adjusted close over the one before, minus 1; missing until the target's bar is known.
--- label               integer    The paper's label of the move: 1, 0 or -1; missing with the move.
--- hit                 integer    1 when the call was right (a rise is a move above 0), else 0; missing with the move.
--- always_up           text       What the rule 'every stock rises' called; missing if not kept, like the next two.
--- index_reversal      text       What 'rises after a fall of the index, else falls' called; missing without history.
--- index_below_mean20  text       What 'rises while the index is below its mean of 20 sessions, else falls' called.
+-- direction                text       'rise' when the probability is above 0.5, else 'fall'.
+-- realised_return                number     Adjusted close over the one before, minus 1; missing until the target's bar is known.
+-- label               integer    The paper's label of the realised_return: 1, 0 or -1; missing with the realised_return.
+-- correct                 integer    1 when the direction was right (a rise is a realised_return above 0), else 0; missing with the realised_return.
+-- always_up           text       What the rule 'every stock rises' decided; missing if not kept, like the next two.
+-- index_reversal      text       What 'rises after a fall of the index, else falls' decided; missing without history.
+-- index_below_mean20  text       What 'rises while the index is below its mean of 20 sessions, else falls' decided.
 -- kind                text       Purpose of the model: 'nightly', 'backtest' or 'paper'.
 -- run_id              text       The model that predicted: a row of run.
 -- known_at            timestamp  Latest known_at of the prices it saw, UTC.
 -- made_at             timestamp  When it was computed, UTC.
 -- receipt             text       What `dtml replay` takes: run, symbol and session predicted.
 select
-    i.market, i.symbol, p.as_of, p.target, p.probability, p.spread, p.calibrated,
-    case when p.probability > 0.5 then 'rise' else 'fall' end as call,
-    o.move, o.label,
-    case when o.rise is null then null when (p.probability > 0.5) = o.rise then 1 else 0 end as hit,
+    i.market, i.symbol, p.as_of, p.target, p.probability, p.probability_std, p.calibrated,
+    case when p.probability > 0.5 then 'rise' else 'fall' end as direction,
+    o.realised_return, o.label,
+    case when o.rise is null then null when (p.probability > 0.5) = o.rise then 1 else 0 end as correct,
     case when c.always_up then 'rise' when not c.always_up then 'fall' end as always_up,
     case when c.index_reversal then 'rise' when not c.index_reversal then 'fall' end as index_reversal,
     case when c.index_below_mean20 then 'rise' when not c.index_below_mean20 then 'fall' end as index_below_mean20,
@@ -33,4 +33,4 @@ from prediction p
 join instrument i on i.id = p.instrument_id
 join run r on r.id = p.run_id
 left join outcome o on o.instrument_id = p.instrument_id and o.session = p.target
-left join rule_call c on c.market = i.market and c.target = p.target
+left join rule_direction c on c.market = i.market and c.target = p.target

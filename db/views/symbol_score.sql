@@ -8,7 +8,7 @@
 -- first   date       First session of them.
 -- last    date       Last session of them.
 -- acc     number     Share of right calls, 0 to 1.
--- mcc     number     Matthews correlation of the calls, -1 to 1; 0 when one class is never called or never happens.
+-- mcc     number     Matthews correlation of the calls, -1 to 1; 0 when one class is never decided or never happens.
 -- up_acc  number     Share of right calls of 'every stock rises' on the same sessions, 0 to 1.
 --
 -- Counts before their ratios: a query for one stock reads that stock alone on either engine.

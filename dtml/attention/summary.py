@@ -24,7 +24,7 @@ def words(row: Mapping[str, Any] | None) -> str:
     """Put a row of the table `explanation` into sentences; None is a model that was never tested."""
     if row is None:
         return "What this model looks at has not been tested: run dtml explain MARKET."
-    groups = f"{row['members']} networks trained on true labels, {row['shuffles']} on labels of shuffled days"
+    groups = f"{row['seeds']} networks trained on true labels, {row['shuffles']} on labels of shuffled days"
     apart = "differs from" if row["told_apart"] else "cannot be told from"
     said = [
         f"What this model looks at {apart} what models trained on nonsense look at ({groups}: energy distance "

@@ -173,7 +173,7 @@ def follow(
     first, wanted = _by_session(weights, as_of, quotes, strategy.fill)
     rows = slice(first, first + len(wanted))
     tradable, settled = _tradable(quotes.fills(strategy.fill))
-    earned = _moves(quotes.marks(strategy.fill))[rows]
+    earned = _returns(quotes.marks(strategy.fill))[rows]
     held, turnover, gross = np.empty_like(wanted), np.empty(len(wanted)), np.empty(len(wanted))
     drifted = np.zeros(wanted.shape[1])
     for day in range(len(wanted)):
@@ -227,7 +227,7 @@ def _tradable(
     return tradable, session - last > PATIENCE
 
 
-def _moves(mark: Float[ndarray, "sessions stocks"]) -> Float[ndarray, "sessions stocks"]:
+def _returns(mark: Float[ndarray, "sessions stocks"]) -> Float[ndarray, "sessions stocks"]:
     """Return the move from each fill to the next; 0 where a stock had no price yet, so that nobody holds it."""
     following = np.zeros_like(mark)
     following[:-1] = np.where(np.isfinite(mark[:-1]), mark[1:] / mark[:-1] - 1, 0.0)

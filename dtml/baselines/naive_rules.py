@@ -24,28 +24,28 @@ NAIVE_RULES = {
 RULE_HISTORY = 20  # sessions of the index, the last one included, that the longest rule reads
 
 
-def naive_calls(index_close: "pd.Series[float]") -> pd.DataFrame:
+def naive_directions(index_close: "pd.Series[float]") -> pd.DataFrame:
     """Call the session after each row of `index_close` (currency units, by session).
 
     Returns one column a rule: 1.0 for a rise, 0.0 for a fall, NaN while the rule lacks history.
     """
-    move = index_close.pct_change(fill_method=None)
+    change = index_close.pct_change(fill_method=None)
     mean = index_close.rolling(RULE_HISTORY).mean()
-    calls = {
+    directions = {
         "always_up": pd.Series(1.0, index=index_close.index),
-        "index_reversal": (move < 0).where(move.notna(), np.nan),
+        "index_reversal": (change < 0).where(change.notna(), np.nan),
         "index_below_mean20": (index_close < mean).where(mean.notna(), np.nan),
     }
-    return pd.DataFrame(calls).astype(float)
+    return pd.DataFrame(directions).astype(float)
 
 
-def calls_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
-    """Return `naive_calls` for the session after each of `days`, a row a day, from the index among `bars`.
+def directions_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
+    """Return `naive_directions` for the session after each of `days`, a row a day, from the index among `bars`.
 
     NaN on a day on which the index has no bar.
     """
     index = bars[bars["symbol"] == index_symbol].set_index("session")["close"]
-    return naive_calls(index).reindex(days)
+    return naive_directions(index).reindex(days)
 
 
 def rules_read_from(calendar: str, day: date) -> date:
@@ -71,19 +71,21 @@ def best_at(rules: pd.DataFrame, figure: str) -> "pd.Series[Any] | None":
     return None if known.empty else known.iloc[int(known[figure].to_numpy(dtype=float).argmax())]
 
 
-def choose_rule(calls: pd.DataFrame, movement: Float[ndarray, "days stocks"]) -> str:
+def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"]) -> str:
     """Return the rule with the best ACC on the paper's labels; of equals, the first column.
 
-    `calls` has a column a rule, as `naive_calls` returns them, and a row for each day of a training span; `movement` is
-    the move that followed, a ratio minus 1, NaN where it is not known. Pass training days only: a rule chosen on the
-    days it is scored on has seen their outcomes. Days without a call of every rule are left out. Raises ValueError when
-    the numbers of days differ, or when no day has both calls and a label.
+    `directions` has a column a rule, as `naive_directions` returns them, and a row for each day of a training span;
+    `movement` is the move that followed, a ratio minus 1, NaN where it is not known. Pass training days only: a rule
+    chosen on the days it is scored on has seen their outcomes. Days without a call of every rule are left out.
+    Raises ValueError when the numbers of days differ, or when no day has both calls and a label.
     """
-    if len(calls) != len(movement):
-        raise ValueError(f"calls of {len(calls)} days and movements of {len(movement)}: one row of each a day expected")
-    labels = np.where(calls.notna().all(axis=1).to_numpy()[:, None], paper_labels(movement), 0)
+    if len(directions) != len(movement):
+        raise ValueError(
+            f"calls of {len(directions)} days and movements of {len(movement)}: one row of each a day expected"
+        )
+    labels = np.where(directions.notna().all(axis=1).to_numpy()[:, None], paper_labels(movement), 0)
     if not labels.any():
-        raise ValueError(f"no day of {len(calls)} has a call of every rule and a move large enough for a label")
+        raise ValueError(f"no day of {len(directions)} has a call of every rule and a move large enough for a label")
     rises, falls = (labels == 1).sum(axis=1), (labels == -1).sum(axis=1)
-    right = {rule: int(np.where(calls[rule] == 1, rises, falls).sum()) for rule in calls.columns}
+    right = {rule: int(np.where(directions[rule] == 1, rises, falls).sum()) for rule in directions.columns}
     return max(right, key=lambda rule: right[rule])

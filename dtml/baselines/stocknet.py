@@ -125,12 +125,12 @@ class StockNet(Network):
         """
         inputs = _inputs(batch.rows, batch.windows)
         x = self.dropout(inputs)
-        moves = torch.cat([past_movements(inputs), batch.rises.unsqueeze(0).to(x.dtype)])
-        decoded = self.decode(x, moves)
+        returns = torch.cat([past_movements(inputs), batch.rises.unsqueeze(0).to(x.dtype)])
+        decoded = self.decode(x, returns)
         predicted = self._predict(x, decoded)
         assert decoded.posterior is not None
         divergence = kl_divergence(decoded.posterior, self.prior(torch.cat([x, decoded.hidden], dim=-1)))
-        cost = _surprise(torch.cat([predicted.auxiliary, predicted.target.unsqueeze(0)]), moves)
+        cost = _surprise(torch.cat([predicted.auxiliary, predicted.target.unsqueeze(0)]), returns)
         cost = cost + penalty * self.kl_weight(batch.step) * divergence
         each = cost[-1] + (self.alpha * predicted.attention * cost[:-1]).sum(dim=0)
         return (each * batch.counted).sum() / batch.counted.sum()
@@ -140,9 +140,9 @@ class StockNet(Network):
         return (self.annealing * step).clamp_max(1)
 
     def decode(
-        self, x: Float[Tensor, "window days stocks features"], moves: Float[Tensor, "known days stocks"]
+        self, x: Float[Tensor, "window days stocks features"], returns: Float[Tensor, "known days stocks"]
     ) -> Decoded:
-        """Run the recurrence (section 5.2) with latents drawn from the posterior given `moves`, 1 a rise and 0 a fall.
+        """Run the recurrence (section 5.2) with latents from the posterior given `returns`, 1 a rise and 0 a fall.
 
         While not training, a posterior is taken at its mean. Sessions after the last known movement take the mean of
         their prior.
@@ -152,8 +152,8 @@ class StockNet(Network):
         for t in range(len(x)):
             hidden = self._recur(x[t], hidden, latent)
             seen = torch.cat([x[t], hidden], dim=-1)
-            if t < len(moves):
-                posterior = self.posterior(torch.cat([seen, moves[t].unsqueeze(-1)], dim=-1))
+            if t < len(returns):
+                posterior = self.posterior(torch.cat([seen, returns[t].unsqueeze(-1)], dim=-1))
                 latent = posterior.mean + (posterior.log_variance / 2).exp() * self.noise(posterior.mean)
                 posteriors.append(posterior)
             else:
@@ -233,6 +233,6 @@ def _inputs(
     return rows[windows.mT, :-1]
 
 
-def _surprise(logits: Float[Tensor, "*batch"], moves: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+def _surprise(logits: Float[Tensor, "*batch"], returns: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     """Return the negative log-likelihood of each movement, in nats."""
-    return nn.functional.binary_cross_entropy_with_logits(logits, moves, reduction="none")
+    return nn.functional.binary_cross_entropy_with_logits(logits, returns, reduction="none")

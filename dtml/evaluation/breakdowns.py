@@ -16,12 +16,12 @@ ROLLING_SESSIONS = 63  # a quarter of a year
 RESAMPLES = 2000
 STATISTICS = {"acc": accuracy, "mcc": mcc}
 
-Calls = Mapping[str, Float[ndarray, "days stocks"]]  # of each predictor: 1 for a rise, 0 for a fall, NaN for none
+Directions = Mapping[str, Float[ndarray, "days stocks"]]  # of each predictor: 1 for a rise, 0 for a fall, NaN for none
 Counts = Int[ndarray, "days predictors stocks 4"]
 
 
 def slice_scores(
-    calls: Calls,
+    directions: Directions,
     movement: Float[ndarray, "days stocks"],
     target: pd.DatetimeIndex,
     fold: Int[ndarray, " days"],
@@ -35,11 +35,11 @@ def slice_scores(
     """
     frames = []
     for protocol in LABEL_PROTOCOLS:
-        counts = confusion_by_stock(calls, movement, protocol)
+        counts = confusion_by_stock(directions, movement, protocol)
         whole = counts.sum(axis=2)
         for name, value, days in _spans(target, fold):
-            frames.append(_score(whole[days], list(calls)).assign(slice=name, value=value, protocol=protocol))
-        for position, predictor in enumerate(calls):
+            frames.append(_score(whole[days], list(directions)).assign(slice=name, value=value, protocol=protocol))
+        for position, predictor in enumerate(directions):
             rows = _score(counts[:, position], list(symbols)).rename(columns={"predictor": "value"})
             frames.append(rows.assign(slice="symbol", predictor=predictor, protocol=protocol))
     scores = pd.concat(frames, ignore_index=True)
@@ -47,15 +47,17 @@ def slice_scores(
     return scores.loc[scores["n"] > 0, [*first, *(name for name in scores if name not in first)]].reset_index(drop=True)
 
 
-def rolling_mcc(calls: Calls, movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex) -> pd.DataFrame:
+def rolling_mcc(
+    directions: Directions, movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex
+) -> pd.DataFrame:
     """Return the MCC of the last `ROLLING_SESSIONS` up to each session: `session, predictor, mcc, mcc_low, mcc_high`.
 
     All stock-days count on which every predictor has a call.
     """
-    counts = confusion_by_stock(calls, movement, "all").sum(axis=2)
+    counts = confusion_by_stock(directions, movement, "all").sum(axis=2)
     frames = [
         rolling_scores(counts[:, position], target, statistics=("mcc",)).assign(predictor=predictor)
-        for position, predictor in enumerate(calls)
+        for position, predictor in enumerate(directions)
     ]
     return pd.concat(frames, ignore_index=True)[["session", "predictor", "mcc", "mcc_low", "mcc_high"]]
 
@@ -81,13 +83,15 @@ def rolling_scores(
     return pd.DataFrame(columns, columns=names)
 
 
-def confusion_by_stock(calls: Calls, movement: Float[ndarray, "days stocks"], protocol: LabelProtocol) -> Counts:
+def confusion_by_stock(
+    directions: Directions, movement: Float[ndarray, "days stocks"], protocol: LabelProtocol
+) -> Counts:
     """Count true rises, false rises, false falls and true falls where every predictor has a call."""
     counted = labelled(movement, protocol)
-    for called in calls.values():
-        counted = counted & np.isfinite(called)
+    for predicted in directions.values():
+        counted = counted & np.isfinite(predicted)
     rose = movement > 0
-    each = [confusion(called > 0.5, rose, counted) for called in calls.values()]
+    each = [confusion(predicted > 0.5, rose, counted) for predicted in directions.values()]
     return np.stack(each, axis=1)
 
 

@@ -22,9 +22,9 @@ SMALLEST = 1e-6  # probabilities are held this far from 0 and 1, before their lo
 ROUNDING = 1e-6  # logits that spread less differ by the rounding of single precision alone
 STEP = 1e-6  # a threshold's distance above the stock-day that set it: rounding must not divide equal probabilities
 RESAMPLES = 2000
-COUNTS = ["n", "covered", "called", "right_calls"]
-OF_CALLS = ["called", "called_acc", "called_acc_low", "called_acc_high"]
-COVERAGE = ["level", "days", "n", "coverage", "coverage_low", "coverage_high", *OF_CALLS]
+COUNTS = ["n", "covered", "decided", "decided_correct"]
+OF_DECIDED = ["decided", "decided_acc", "decided_acc_low", "decided_acc_high"]
+COVERAGE = ["level", "days", "n", "coverage", "coverage_low", "coverage_high", *OF_DECIDED]
 
 Floats = Float[ndarray, "*shape"]
 Flat = Float[ndarray, " calls"]
@@ -36,14 +36,15 @@ class Calibration:
 
     The calibrated probability is logistic(`slope` * logit(probability) + `intercept`), with a `slope` of 0 or more.
     `thresholds` maps each nominal level to the calibrated probability, in [.5, 1], above which a rise is called; at 1
-    there is never a call. They rest on `calls` stock-days of `days` days. Raises ValueError for what is out of range.
+    there is never a call. They rest on `directions` stock-days of `days` days. Raises ValueError for what is out of
+    range.
     """
 
     slope: float
     intercept: float
     thresholds: Mapping[float, float]
     days: int
-    calls: int
+    directions: int
 
     def __post_init__(self) -> None:
         if not (0 <= self.slope < np.inf and np.isfinite(self.intercept)):
@@ -56,21 +57,21 @@ class Calibration:
     def bands(self) -> pd.DataFrame:
         """Return the thresholds as rows `level, threshold, days, n`, by level."""
         rows = pd.DataFrame(sorted(self.thresholds.items()), columns=["level", "threshold"], dtype=float)
-        return rows.assign(days=self.days, n=self.calls)
+        return rows.assign(days=self.days, n=self.directions)
 
     def apply(self, probability: Floats) -> Floats:
         """Return calibrated probabilities, in (0, 1) and in the order of those given; NaN stays NaN."""
         corrected = _logistic(self.slope * logit(probability) + self.intercept)
         return np.asarray(np.clip(corrected, SMALLEST, 1 - SMALLEST))
 
-    def call(self, calibrated: Floats, level: float) -> Floats:
+    def direction(self, calibrated: Floats, level: float) -> Floats:
         """Return 1.0 for a rise, 0.0 for a fall, NaN for no call, at a nominal level; ValueError at any other."""
         if level not in self.thresholds:
             raise ValueError(f"the level is one of {', '.join(map(str, self.thresholds))}; got {level}")
-        return called(calibrated, self.thresholds[level])
+        return decide(calibrated, self.thresholds[level])
 
 
-def called(calibrated: Floats, threshold: float | Floats) -> Floats:
+def decide(calibrated: Floats, threshold: float | Floats) -> Floats:
     """Return 1.0 (a rise) above the threshold, 0.0 (a fall) below 1 - threshold, else NaN (no call)."""
     return np.where(calibrated > threshold, 1.0, np.where(calibrated < 1 - threshold, 0.0, np.nan))
 
@@ -116,7 +117,7 @@ def calibrate(probability: Float[ndarray, "days stocks"], movement: Float[ndarra
         raise DtmlError(f"none of {known.size} stock-days of validation has a probability and an outcome: fetch more")
     halves = ((probability[half], movement[half] > 0, known[half]) for half in (days[::2], days[1::2]))
     fitted, measured = (_StockDays(np.nonzero(on)[0], chance[on], rose[on]) for chance, rose, on in halves)
-    line = Calibration(*_line(fitted), thresholds={}, days=0, calls=0)
+    line = Calibration(*_line(fitted), thresholds={}, days=0, directions=0)
     thresholds = _thresholds(measured, line.apply(measured.probability))
     return Calibration(line.slope, line.intercept, thresholds, measured.days, len(measured.day))
 
@@ -180,25 +181,25 @@ def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
     return found
 
 
-def count_band(calls: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
+def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     """Count the outcomes of each night's calls at each level: rows `target, level, n, covered, called, right_calls`.
 
-    `calls` has a row a stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and level, `run_id, level,
-    threshold`; other columns of either are ignored. `n` counts the stock-days of runs that have the level, with a
-    calibrated probability and an outcome; `covered` those not called or called rightly. Nights and levels that count
-    none have no row. Raises ValueError when a run has a level twice.
+    `directions` has a row a stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and level, `run_id,
+    level, threshold`; other columns of either are ignored. `n` counts the stock-days of runs that have the level,
+    with a calibrated probability and an outcome; `covered` those not called or called rightly. Nights and levels
+    that count none have no row. Raises ValueError when a run has a level twice.
     """
     if bands.duplicated(["run_id", "level"]).any():
         first = bands[bands.duplicated(["run_id", "level"])].iloc[0]
         raise ValueError(f"run {first['run_id']} has level {first['level']} twice")
-    night, targets = pd.factorize(calls["target"])
-    calibrated, rise = numbers(calls["calibrated"]), numbers(calls["rise"])
+    night, targets = pd.factorize(directions["target"])
+    calibrated, rise = numbers(directions["calibrated"]), numbers(directions["rise"])
     frames = [pd.DataFrame(columns=["target", "level", *COUNTS])]
     for level, band in bands.groupby("level"):
-        threshold = numbers(calls["run_id"].map(band.set_index("run_id")["threshold"]))
-        call = called(calibrated, threshold)
+        threshold = numbers(directions["run_id"].map(band.set_index("run_id")["threshold"]))
+        direction = decide(calibrated, threshold)
         counted = np.isfinite(calibrated) & np.isfinite(rise) & np.isfinite(threshold)
-        right, silent = call == rise, np.isnan(call)
+        right, silent = direction == rise, np.isnan(direction)
         kinds = (counted, counted & (silent | right), counted & ~silent, counted & right)
         counts = [np.bincount(night[kind], minlength=len(targets)) for kind in kinds]
         frames.append(pd.DataFrame({"target": targets, "level": level} | dict(zip(COUNTS, counts, strict=True))))
@@ -209,7 +210,7 @@ def count_band(calls: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFrame:
     """Return the coverage reached at each level, from rows of `count_band`: a row a level.
 
-    Columns: `level, days, n, coverage, called` (shares of the stock-days) and `called_acc` (the share of right calls,
+    Columns: `level, days, n, coverage, called` (shares of the stock-days) and `decided_acc` (the share of right calls,
     NaN without a call), with 95 % intervals `coverage_low, coverage_high, called_acc_low, called_acc_high` that
     resample days and are NaN below `MINIMUM_DAYS`.
     """
@@ -218,8 +219,8 @@ def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFram
     for level, of_level in days.groupby("level"):
         n, covered, made, right = of_level.to_numpy(dtype=np.int64).T
         row = {"level": level, "days": len(n), "n": n.sum()}
-        row |= _share("coverage", covered, n, resamples) | {"called": made.sum() / n.sum()}
-        rows.append(row | _share("called_acc", right, made, resamples))
+        row |= _share("coverage", covered, n, resamples) | {"decided": made.sum() / n.sum()}
+        rows.append(row | _share("decided_acc", right, made, resamples))
     return pd.DataFrame(rows, columns=COVERAGE)
 
 

@@ -12,22 +12,24 @@ from dtml.evaluation.metrics import day_interval, ratio
 
 BINS = 100
 RESAMPLES = 2000
-CALLS_A_GROUP, GROUPS = 100, (3, 10)  # stock-days that a point of a binned curve should have; how many points
+DIRECTIONS_A_GROUP, GROUPS = 100, (3, 10)  # stock-days that a point of a binned curve should have; how many points
 OF_BINS = ["n", "probability_sum", "rises"]
 
 
-def count_bins(calls: pd.DataFrame) -> pd.DataFrame:
+def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
     """Count calls with an outcome by whole percent of their probability: `target, bin, n, probability_sum, rises`.
 
-    `calls` has a row a stock-day, `target, probability, rise`. Bin 37 holds [.37, .38), the last one, 99, also 1; bins
-    that hold none have no row. Raises ValueError for what is no probability.
+    `directions` has a row a stock-day, `target, probability, rise`. Bin 37 holds [.37, .38), the last one, 99, also
+    1; bins that hold none have no row. Raises ValueError for what is no probability.
     """
-    probability, rise = numbers(calls["probability"]), numbers(calls["rise"])
+    probability, rise = numbers(directions["probability"]), numbers(directions["rise"])
     require_probabilities(probability)
     counted = np.isfinite(probability) & np.isfinite(rise)
     place = np.floor(BINS * probability[counted] + 1e-9).astype(int)  # .29 is 28.999... hundredths in binary
     columns = {"probability_sum": probability[counted], "rises": rise[counted].astype(int), "n": 1}
-    rows = pd.DataFrame({"target": calls["target"].to_numpy()[counted], "bin": np.minimum(place, BINS - 1)} | columns)
+    rows = pd.DataFrame(
+        {"target": directions["target"].to_numpy()[counted], "bin": np.minimum(place, BINS - 1)} | columns
+    )
     return rows.groupby(["target", "bin"], as_index=False)[OF_BINS].sum()
 
 
@@ -75,7 +77,7 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
     Adds `share_risen_low, share_risen_high`, the 95 % interval of each share from resampled days, NaN with too few.
     `bins` as in `recalibrated`, of one calibration or none; there must be some.
     """
-    found = binned_curve(bins, int(np.clip(bins["n"].sum() // CALLS_A_GROUP, *GROUPS)))
+    found = binned_curve(bins, int(np.clip(bins["n"].sum() // DIRECTIONS_A_GROUP, *GROUPS)))
     place = np.searchsorted(found["bin_high"].to_numpy(), bins["bin"].to_numpy() / BINS + 0.5 / BINS)
     group = np.clip(place, 0, len(found) - 1)
     days = bins["target"].to_numpy()

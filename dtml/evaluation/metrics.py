@@ -25,22 +25,22 @@ class Score:
     """Scores of a set of calls; `acc` in [0, 1], `mcc` in [-1, 1], each with a 95 % interval (low, high)."""
 
     days: int
-    calls: int
+    directions: int
     acc: float
     mcc: float
     acc_interval: tuple[float, float]
     mcc_interval: tuple[float, float]
 
 
-def score(calls: pd.DataFrame) -> Score:
-    """Score calls given as rows of `session`, `called` and `rose` (booleans).
+def score(directions: pd.DataFrame) -> Score:
+    """Score calls given as rows of `session`, `predicted` and `rose` (booleans).
 
     ACC and MCC are scikit-learn's, pooled over all rows; MCC is 0 when one class is never called. The intervals
     resample days (`dtml.evaluation.bootstrap`), and are missing (NaN) below `MINIMUM_DAYS`.
     """
-    if calls.empty:
+    if directions.empty:
         raise ValueError("there are no calls to score")
-    return score_days(confusion_by_day(calls))
+    return score_days(confusion_by_day(directions))
 
 
 def score_days(counts: Int[ndarray, "days 4"]) -> Score:
@@ -48,30 +48,32 @@ def score_days(counts: Int[ndarray, "days 4"]) -> Score:
     from sklearn.metrics import accuracy_score, matthews_corrcoef
 
     counts = counts[counts.sum(axis=1) > 0]
-    called, rose, weight = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0]), counts.sum(axis=0)
+    predicted, rose, weight = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0]), counts.sum(axis=0)
     return Score(
         days=len(counts),
-        calls=int(weight.sum()),
-        acc=float(accuracy_score(rose, called, sample_weight=weight)),
-        mcc=float(matthews_corrcoef(rose, called, sample_weight=weight)),
+        directions=int(weight.sum()),
+        acc=float(accuracy_score(rose, predicted, sample_weight=weight)),
+        mcc=float(matthews_corrcoef(rose, predicted, sample_weight=weight)),
         acc_interval=_ends(counts, accuracy),
         mcc_interval=_ends(counts, mcc),
     )
 
 
-def confusion_by_day(calls: pd.DataFrame) -> Int[ndarray, "days 4"]:
+def confusion_by_day(directions: pd.DataFrame) -> Int[ndarray, "days 4"]:
     """Count true rises, false rises, false falls and true falls of each session, in the order of the sessions."""
-    day = np.unique(calls["session"].to_numpy(), return_inverse=True)[1]
-    kind = 2 * (~calls["called"].to_numpy(dtype=bool)) + (calls["called"].to_numpy() != calls["rose"].to_numpy())
+    day = np.unique(directions["session"].to_numpy(), return_inverse=True)[1]
+    kind = 2 * (~directions["predicted"].to_numpy(dtype=bool)) + (
+        directions["predicted"].to_numpy() != directions["rose"].to_numpy()
+    )
     cell = np.array([0, 1, 3, 2])[kind]  # a false fall is counted before a true one
     return np.bincount(4 * day + cell, minlength=4 * (day.max() + 1)).reshape(-1, 4)
 
 
 def confusion(
-    called: Bool[ndarray, "*batch"], rose: Bool[ndarray, "*batch"], counted: Bool[ndarray, "*batch"]
+    predicted: Bool[ndarray, "*batch"], rose: Bool[ndarray, "*batch"], counted: Bool[ndarray, "*batch"]
 ) -> Int[ndarray, "*batch 4"]:
     """Return each call as a true rise, false rise, false fall or true fall: one 1, or four 0 if it is not counted."""
-    kinds = (called & rose, called & ~rose, ~called & rose, ~called & ~rose)
+    kinds = (predicted & rose, predicted & ~rose, ~predicted & rose, ~predicted & ~rose)
     return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
 
 

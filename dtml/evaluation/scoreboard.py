@@ -1,7 +1,7 @@
 """Every predictor beside every other on the same stock-days, with intervals that resample days.
 
 ACC and MCC mix two skills: timing the market, which one-line rules do too, and ranking the stocks of a day. `auc`
-measures the second alone; `same_call` says how far a predictor calls all stocks one way, as the rules do.
+measures the second alone; `same_direction` says how far a predictor calls all stocks one way, as the rules do.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ COLUMNS = [
     *("predictor", "is_rule", "protocol", "days", "n", "rises", "seeds", "configurations"),
     *("acc_mean", "acc_sd", "mcc_mean", "mcc_sd"),
     *(name + end for name in ("acc", "mcc", "acc_gain", "mcc_gain", "brier") for end in ("", "_low", "_high")),
-    *("calibration_slope", "calibration_intercept", "auc", "auc_low", "auc_high", "same_call"),
+    *("calibration_slope", "calibration_intercept", "auc", "auc_low", "auc_high", "same_direction"),
 ]
 OF_GAINS = [column for column in COLUMNS if "gain" in column]
 OF_MEMBERS = ["seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd"]
@@ -78,9 +78,10 @@ def scoreboard(
     other figures are of the ensemble, the mean probability. Gains are paired differences to the rule `best_rule`.
     `brier` is a mean squared error; slope 1 and intercept 0 are calibrated; `auc` (.5 is no skill) is the share of
     pairs of a riser and a faller of the same day in which the riser was the more probable, NaN without such a pair;
-    `same_call`, in [.5, 1], is the larger share of a day's stocks called one way. Rules have no probabilities and no
-    members: of these figures only the last. Intervals are NaN below `MINIMUM_DAYS`. Raises ValueError when shapes or
-    names do not fit, a rule has no call where the models have a probability, or a protocol is left without a stock-day.
+    `same_direction`, in [.5, 1], is the larger share of a day's stocks called one way. Rules have no probabilities
+    and no members: of these figures only the last. Intervals are NaN below `MINIMUM_DAYS`. Raises ValueError when
+    shapes or names do not fit, a rule has no call where the models have a probability, or a protocol is left without
+    a stock-day.
     """
     _check(predictors, movement, target, best_rule)
     known = common_stock_days(predictors, movement, target)
@@ -206,7 +207,7 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
             **sample.measure("mcc", counts, mcc),
             **_gains(counts, best, sample),
             **_of_probabilities(together, sample),
-            "same_call": _same_call(counts),
+            "same_direction": _same_direction(counts),
         }
     )
     frame.loc[best, OF_GAINS] = np.nan
@@ -247,6 +248,6 @@ def _of_probabilities(together: Sequence[Float[ndarray, "days stocks"]], sample:
     )
 
 
-def _same_call(counts: Int[ndarray, "days predictors 4"]) -> Float[ndarray, " predictors"]:
+def _same_direction(counts: Int[ndarray, "days predictors 4"]) -> Float[ndarray, " predictors"]:
     rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)
     return np.asarray(np.maximum(rises, 1 - rises).mean(axis=0))

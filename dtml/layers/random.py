@@ -49,7 +49,7 @@ class _Draw(torch.autograd.Function):
         return torch.stack([_Draw.forward(member, (generator,), normal) for member, generator in pairs]), 0
 
 
-class Noise(nn.Module):
+class RandomLayer(nn.Module):
     """A module that draws random numbers, from one generator a member of a stacked training."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Noise(nn.Module):
         return drawn
 
 
-class Dropout(Noise):
+class Dropout(RandomLayer):
     """Inverted dropout (Srivastava et al., JMLR 2014)."""
 
     def __init__(self, rate: float) -> None:
@@ -83,7 +83,7 @@ class Dropout(Noise):
         return x * (self.uniform(x) >= self.rate) / (1 - self.rate)
 
 
-class Gaussian(Noise):
+class Gaussian(RandomLayer):
     """Standard normal noise for latent variables; zero outside of training."""
 
     def forward(self, like: Tensor) -> Tensor:
@@ -98,5 +98,5 @@ def use_generators(model: nn.Module, *generators: torch.Generator) -> None:
             if type(child) is nn.Dropout:
                 setattr(module, name, Dropout(child.p).train(child.training))
     for module in model.modules():
-        if isinstance(module, Noise):
+        if isinstance(module, RandomLayer):
             module.generators = generators

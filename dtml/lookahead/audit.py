@@ -198,7 +198,7 @@ def hurried(experiment: Experiment, epochs: int) -> Experiment:
     return replace(
         experiment,
         training=recipe,
-        members=1,
+        seeds=1,
         train_sessions=min(experiment.train_sessions or TRAIN_DAYS, TRAIN_DAYS),
         validation_sessions=min(experiment.validation_sessions, VALIDATION_DAYS),
     )
@@ -239,9 +239,9 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> tuple[pd.Timestamp, fl
     at = windows.as_of[-min(TEST_DAYS, len(windows) // 3)]
     later = windows.days(slice(int(windows.as_of.searchsorted(at)), len(windows)))
     rows = pipeline.predict(pipeline.model(windows, at), later)
-    move = pd.Series(tossed.moves(rows))
-    calls = pd.DataFrame({"session": rows["target"], "called": rows["probability"] > 0.5, "rose": move > 0})
-    found = score(calls[move.notna() & (move != 0)])  # a coin cannot change the sign of a move of 0
+    change = pd.Series(tossed.returns(rows))
+    directions = pd.DataFrame({"session": rows["target"], "predicted": rows["probability"] > 0.5, "rose": change > 0})
+    found = score(directions[change.notna() & (change != 0)])  # a coin cannot change the sign of a move of 0
     if not np.isfinite(found.mcc_interval).all():
         raise DtmlError(f"{found.days} days after {_day(at)} can be scored: too few for the audit; fetch more history")
     return at, found.mcc, found.mcc_interval

@@ -77,8 +77,8 @@ class History:
         days = pd.Index(bars["session"].unique())
         coin = pd.Series(np.random.default_rng(seed).choice([-1.0, 1.0], len(days)), index=days)
         side = bars["session"].map(coin)
-        move = pd.Series(np.log(bars["price"])).groupby(bars["symbol"]).diff().fillna(0.0)
-        level = 100 * np.exp((side * move).groupby(bars["symbol"]).cumsum())
+        change = pd.Series(np.log(bars["price"])).groupby(bars["symbol"]).diff().fillna(0.0)
+        level = 100 * np.exp((side * change).groupby(bars["symbol"]).cumsum())
         opening, high, low = ((bars[name] / bars["close"]) ** side for name in ("open", "high", "low"))
         made = {"open": opening, "high": np.maximum(high, low), "low": np.minimum(high, low)}
         made = {name: level * ratio for name, ratio in made.items()} | {"close": level, "adj_close": level}
@@ -94,7 +94,7 @@ class History:
         days = np.sort(self.bars.loc[stock, "session"].unique())[-sessions:]
         return replace(self, bars=self.bars[(stock | index) & self.bars["session"].isin(days)], market=market)
 
-    def moves(self, rows: pd.DataFrame) -> Float[np.ndarray, " rows"]:
+    def returns(self, rows: pd.DataFrame) -> Float[np.ndarray, " rows"]:
         """Return the move of each row from `as_of` to `target`, a ratio minus 1; NaN where a bar is missing."""
         place = pd.MultiIndex.from_frame(self.bars[["symbol", "session"]])
         price = pd.Series(adjusted_price(self.bars, self.market.returns).to_numpy(), index=place)

@@ -52,7 +52,7 @@ MODEL_KEYS: dict[str, type] = {
     "first_kept_epoch": int,
     "patience": int,
     "batch_days": int,
-    "members": int,
+    "seeds": int,
     "train_sessions": int,
     "validation_sessions": int,
     "gap_sessions": int,
@@ -87,7 +87,7 @@ class Constituent:
     since: date | None = None
     until: date | None = None
 
-    def is_member_on(self, day: date) -> bool:
+    def is_constituent_on(self, day: date) -> bool:
         """Say whether `since` <= day < `until`."""
         return (self.since is None or self.since <= day) and (self.until is None or day < self.until)
 
@@ -103,15 +103,15 @@ class Index:
 
 @dataclass(frozen=True)
 class Checks:
-    """Bounds beyond which bars are refused.
+    """Bounds beyond which bars are rejected.
 
     max_move: largest believable |move| of one session with no split recorded, a ratio (0.35 is 35 %);
     max_refused: share of the constituents, in [0, 1), that may lack a good bar before the night is refused;
     stale_share: share of the symbols, in (0, 1], that repeat their close at zero volume on a stale day.
     """
 
-    max_move: float = 0.35
-    max_refused: float = 0.2
+    max_return: float = 0.35
+    max_missing: float = 0.2
     stale_share: float = 0.3
 
 
@@ -151,7 +151,7 @@ class Market:
 
     def constituents_on(self, day: date) -> tuple[Constituent, ...]:
         """Return the constituents of a day, in the order of the list."""
-        return tuple(member for member in self.constituents if member.is_member_on(day))
+        return tuple(member for member in self.constituents if member.is_constituent_on(day))
 
     def membership(self, days: "pd.DatetimeIndex") -> "npt.NDArray[np.bool_]":
         """Return which stocks were constituents on each day: [days, stocks], the stocks in the order of `symbols`."""

@@ -157,43 +157,43 @@ def _index(table: _Table) -> Index:
 
 
 def _checks(table: _Table) -> Checks:
-    table.allow("max_move", "max_refused", "stale_share")
+    table.allow("max_return", "max_missing", "stale_share")
     checks = Checks(
-        max_move=table.optional("max_move", float, Checks.max_move),
-        max_refused=table.optional("max_refused", float, Checks.max_refused),
+        max_return=table.optional("max_return", float, Checks.max_return),
+        max_missing=table.optional("max_missing", float, Checks.max_missing),
         stale_share=table.optional("stale_share", float, Checks.stale_share),
     )
-    if not 0 < checks.max_move < math.inf:
-        raise table.error("max_move", f"expected a ratio above 0, got {checks.max_move}")
-    if not 0 <= checks.max_refused < 1:
-        raise table.error("max_refused", f"expected a share from 0 to below 1, got {checks.max_refused}")
+    if not 0 < checks.max_return < math.inf:
+        raise table.error("max_return", f"expected a ratio above 0, got {checks.max_return}")
+    if not 0 <= checks.max_missing < 1:
+        raise table.error("max_missing", f"expected a share from 0 to below 1, got {checks.max_missing}")
     if not 0 < checks.stale_share <= 1:
         raise table.error("stale_share", f"expected a share above 0, at most 1, got {checks.stale_share}")
     return checks
 
 
 def _constituents(table: _Table) -> tuple[tuple[Constituent, ...], date | None, bool]:
-    table.allow("as_of", "complete", "count", "suffix", "members")
+    table.allow("as_of", "complete", "count", "suffix", "symbols")
     as_of, count = table.optional("as_of", date, None), table.optional("count", int, None)
     complete = table.optional("complete", bool, default=False)
-    rows = table.values.get("members", [])
+    rows = table.values.get("symbols", [])
     if not isinstance(rows, list):
-        raise table.error("members", "expected a list of symbols")
+        raise table.error("symbols", "expected a list of symbols")
     suffix = table.optional("suffix", str, "")
-    members = tuple(_member(table, position, row, suffix) for position, row in enumerate(rows, start=1))
-    if complete and not members:
-        raise table.error("complete", "a list without members cannot be complete; say false")
-    if members and as_of is None:
+    stays = tuple(_member(table, position, row, suffix) for position, row in enumerate(rows, start=1))
+    if complete and not stays:
+        raise table.error("complete", "a list without constituents cannot be complete; say false")
+    if stays and as_of is None:
         raise table.error("as_of", "missing; give the date on which the list was true")
-    if count is not None and count != len(members):
-        raise table.error("count", f"says {count}, but {len(members)} members are listed")
-    _refuse_repeats(table, members)
-    return members, as_of, complete
+    if count is not None and count != len(stays):
+        raise table.error("count", f"says {count}, but {len(stays)} constituents are listed")
+    _refuse_repeats(table, stays)
+    return stays, as_of, complete
 
 
 def _member(table: _Table, position: int, row: object, suffix: str) -> Constituent:
     values = row if isinstance(row, dict) else {"symbol": row}
-    member = _Table(table.path, f"{table.prefix}members[{position}].", values)
+    member = _Table(table.path, f"{table.prefix}symbols[{position}].", values)
     member.allow("symbol", "source_symbol", "name", "sector", "since", "until")
     symbol = _symbol(member, "symbol")
     if "source_symbol" in values:
@@ -207,18 +207,18 @@ def _member(table: _Table, position: int, row: object, suffix: str) -> Constitue
     return Constituent(symbol, source_symbol, name, sector, since, until)
 
 
-def _refuse_repeats(table: _Table, members: tuple[Constituent, ...]) -> None:
+def _refuse_repeats(table: _Table, stays: tuple[Constituent, ...]) -> None:
     """Raise for a symbol whose stays overlap, or are out of order, and for a source's symbol of two stocks."""
     left: dict[str, date | None] = {}
     known_as: dict[str, str] = {}
-    for stay in members:
+    for stay in stays:
         symbol = stay.symbol
         if symbol in left and (left[symbol] is None or stay.since is None or stay.since < cast(date, left[symbol])):
             raise table.error(
-                "members", f"symbol {symbol!r} comes twice; list it once, or each stay in order with since and until"
+                "symbols", f"symbol {symbol!r} comes twice; list it once, or each stay in order with since and until"
             )
         if known_as.setdefault(stay.source_symbol, symbol) != symbol:
-            raise table.error("members", f"source_symbol {stay.source_symbol!r} comes twice; list it once")
+            raise table.error("symbols", f"source_symbol {stay.source_symbol!r} comes twice; list it once")
         left[symbol] = stay.until
 
 

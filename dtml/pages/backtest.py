@@ -38,10 +38,10 @@ PORTFOLIO_COLUMNS = (
 
 def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
     """Say what the backtest shows of calls and portfolios; figures are told apart when their intervals do not meet."""
-    return f"{calls_verdict(backtest, scores)} {portfolio_verdict(performances)} Nothing here promises profit."
+    return f"{directions_verdict(backtest, scores)} {portfolio_verdict(performances)} Nothing here promises profit."
 
 
-def calls_verdict(backtest: Row, scores: pd.DataFrame) -> str:
+def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     """Say whether DTML beats the naive rule that had the highest MCC on these very days, on all stock-days."""
     rows = _sliced(scores, "all", "all")
     if len(rows) < 2 or rows[0]["predictor"] != MODEL:
@@ -88,7 +88,7 @@ def _compared(row: Row, other: Row, name: str) -> str:
 
 def survivorship(backtest: Row) -> str:
     """Say which stocks could be in the panel at all, and which share of the member-days has no price."""
-    members = backtest["member_days"]
+    members = backtest["constituent_days"]
     share = None if pd.isna(members) or members == 0 else backtest["without_price"] / members
     if backtest["list_is_snapshot"]:
         listed: str = "" if pd.isna(backtest["list_as_of"]) else f" of {day(backtest['list_as_of'])}"
@@ -147,7 +147,7 @@ def backtest_page(
     whole = {protocol: _sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
     return _template().render(
         backtest=backtest,
-        calls=calls_verdict(backtest, scores),
+        directions=directions_verdict(backtest, scores),
         portfolios=portfolio_verdict(performances),
         survivorship=survivorship(backtest),
         equity=track_chart(net, equity, start=1.0),

@@ -1,6 +1,6 @@
 """The report of a benchmark: a verdict in a sentence, a table in Markdown and one self-contained HTML page.
 
-`scores` and `members` have the columns of db's tables `benchmark_score` and `benchmark_member`, `benchmark` those of a
+`scores` and `members` have the columns of db's tables `benchmark_score` and `benchmark_seed`, `benchmark` those of a
 row of `benchmark`, whose config may hold words on the data, as `data`. What is missing, NaN or None, is printed as "-".
 """
 
@@ -14,7 +14,7 @@ import pandas as pd
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.pages.charts import Axis, calibration_axes, environment
-from dtml.pages.figures import Row, day, figure, interval, markdown, percent, records, with_interval, with_spread
+from dtml.pages.figures import Row, day, figure, interval, markdown, percent, records, with_interval, with_std
 
 PROTOCOL_WORDS = {"paper": "the paper's labels", "all": "all stock-days"}
 LABELS = {
@@ -77,8 +77,8 @@ def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
     is_best = row["predictor"] == benchmark["best_rule"]
 
     def over_seeds(name: str) -> tuple[str, str]:
-        own = with_spread(row, f"{name}_mean", f"{name}_sd")
-        published = with_spread(row, f"published_{name}", f"published_{name}_sd")
+        own = with_std(row, f"{name}_mean", f"{name}_sd")
+        published = with_std(row, f"published_{name}", f"published_{name}_sd")
         return own, "" if own == published == "-" else f"({published})"
 
     return (
@@ -89,7 +89,7 @@ def result_cells(benchmark: Row, row: Row) -> tuple[tuple[str, str], ...]:
         over_seeds("mcc"),
         (figure(row["mcc"]), interval(row, "mcc")),
         (figure(row["auc"]), interval(row, "auc")),
-        (percent(row["same_call"]), ""),
+        (percent(row["same_direction"]), ""),
     )
 
 

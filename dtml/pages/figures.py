@@ -34,7 +34,7 @@ def with_interval(row: Row, name: str, digits: int = 4, *, signed: bool = False)
     return f"{figure(row[name], digits, signed=signed)} {interval(row, name, min(digits, 3), signed=signed)}".strip()
 
 
-def with_spread(row: Row, mean: str, spread: str) -> str:
+def with_std(row: Row, mean: str, spread: str) -> str:
     """Return a mean and its standard deviation, .5744 ± .0194; a single seed has none."""
     return figure(row[mean]) if pd.isna(row[spread]) else f"{figure(row[mean])} ± {figure(row[spread])}"
 
@@ -80,7 +80,7 @@ def duration(seconds: float | None) -> str:
 
 
 WORDS: tuple[Callable[..., str], ...] = (
-    *(figure, interval, with_interval, with_spread, percent, whole_percent, basis_points, count, day, moment, duration),
+    *(figure, interval, with_interval, with_std, percent, whole_percent, basis_points, count, day, moment, duration),
 )
 
 

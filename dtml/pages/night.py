@@ -16,17 +16,17 @@ from dtml.attention.summary import verdict
 from dtml.attention.summary import words as explained
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
-from dtml.evaluation.calibration import Calibration, called
+from dtml.evaluation.calibration import Calibration, decide
 from dtml.evaluation.calibration_curve import curve_with_intervals, recalibrated
 from dtml.pages.attention_map import SHADES, Attention, heat_map, sector_map
-from dtml.pages.backtest import BASELINES, calls_verdict, predictor_chart
+from dtml.pages.backtest import BASELINES, directions_verdict, predictor_chart
 from dtml.pages.benchmark import PROTOCOL_WORDS
 from dtml.pages.charts import Axis, calibration_axes, environment, probability_axis, square_axes, stack
 from dtml.pages.figures import Row, count, day, figure, records, whole_percent
 
 NAMES = ("symbol", "name", "sector")
-FIGURES = ("probability", "spread", "calibrated", "lowest", "highest", "rising_share")
-CALL_COLUMNS = (*NAMES, *FIGURES)
+FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
+DIRECTION_COLUMNS = (*NAMES, *FIGURES)
 GROUPS = ("rise", "fall", "none")
 FIRST_DRIVERS = 3  # that a call is shown with
 LISTED = 12  # stocks that the others look at most
@@ -38,7 +38,7 @@ def night_report(
     *,
     title: str,
     night: Row,
-    calls: pd.DataFrame,
+    directions: pd.DataFrame,
     level: float,
     threshold: float | None,
     scores: pd.DataFrame,
@@ -47,37 +47,37 @@ def night_report(
     coverage: pd.DataFrame,
     attention: pd.DataFrame,
     explanation: Row | None,
-    refused: pd.DataFrame,
+    rejected: pd.DataFrame,
     refused_sessions: int,
     receipt: Mapping[str, object],
     calibrations: Mapping[str, Calibration] | None = None,
 ) -> str:
     """Render a night.
 
-    `night` is its row; `calls` has a row a stock, `CALL_COLUMNS`; at the nominal `level` a rise is called above
+    `night` is its row; `directions` has a row a stock, `CALL_COLUMNS`; at the nominal `level` a rise is called above
     `threshold`, a calibrated probability, and a fall below 1 less it; without one (None) every stock is called by
     whether its probability is above one half. `scores` has the running scores of every night, `target, protocol,
     predictor, nights, n, acc, acc_low, ...`; `rolling` those of the last sessions, `session, predictor, acc, acc_low,
     ...`; `bins` the columns of table calibration_bin, `coverage` those of `dtml.evaluation.calibration.coverage`;
     `attention` has `symbol, source, weight` (`dtml.pages.attention_map`); `explanation` is what a test of it found
-    (`dtml.attention.significance`), None when there was none; `refused` has `symbol, session, reason, value`;
+    (`dtml.attention.significance`), None when there was none; `rejected` has `symbol, session, reason, value`;
     `receipt` says what made the predictions, its `config` with all settings. `calibrations` are those of runs by
     their ids: that of the night's run puts the range of its members on the scale of the calls, and those of the runs in
-    `bins` draw the curve after calibration. All frames but `calls` may be empty.
+    `bins` draw the curve after calibration. All frames but `directions` may be empty.
     """
     known = calibrations or {}
     seen = Attention.of(attention)
-    rows = call_rows(calls, threshold, seen, known.get(night["run_id"]))
+    rows = direction_rows(directions, threshold, seen, known.get(night["run_id"]))
     return _template().render(
         title=title,
         night=night,
         weekday=pd.Timestamp(night["target"]).day_name(),
-        verdict=calls_words(night, rows, level, threshold),
-        **_calls(rows, level, threshold),
+        verdict=directions_words(night, rows, level, threshold),
+        **_directions(rows, level, threshold),
         **_scores(title, scores, rolling),
         **_calibration(bins, coverage, known),
         **_attention(rows, seen, explanation),
-        refused=records(refused),
+        rejected=records(rejected),
         refused_sessions=refused_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},
         config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
@@ -95,15 +95,16 @@ def _template() -> jinja2.Template:
     return environment().get_template("night.html")
 
 
-def call_rows(
-    calls: pd.DataFrame, threshold: float | None, seen: Attention, calibration: Calibration | None = None
+def direction_rows(
+    directions: pd.DataFrame, threshold: float | None, seen: Attention, calibration: Calibration | None = None
 ) -> list[dict[str, Any]]:
     """Return the stocks with their calls, the most probable rise first; equal ones by symbol.
 
     Adds to `CALL_COLUMNS`: `shown`, the probability that they are ordered and called by, calibrated where the night has
-    calibrated ones; `low, high`, the range of the members on that scale; `call`, 'rise', 'fall' or 'none'; `drivers`.
+    calibrated ones; `low, high`, the range of the members on that scale; `direction`, 'rise', 'fall' or 'none';
+    `drivers`.
     """
-    frame = calls.reindex(columns=list(CALL_COLUMNS))
+    frame = directions.reindex(columns=list(DIRECTION_COLUMNS))
     frame[list(FIGURES)] = frame[list(FIGURES)].astype(float)
     calibrated = bool(frame["calibrated"].notna().any())
     frame["shown"] = frame["calibrated"] if calibrated else frame["probability"]
@@ -111,22 +112,22 @@ def call_rows(
         said = frame[end].to_numpy(dtype=float)
         moved = said if calibration is None else calibration.apply(said)
         frame[name] = moved if calibration is not None or not calibrated else np.nan
-    frame["call"] = _call(frame, threshold if calibrated else None)
+    frame["direction"] = _direction(frame, threshold if calibrated else None)
     drivers = seen.drivers(FIRST_DRIVERS)
     frame["drivers"] = [[source for source, _ in drivers.get(symbol, [])] for symbol in frame["symbol"]]
     return records(frame.sort_values(["shown", "symbol"], ascending=[False, True]))
 
 
-def _call(frame: pd.DataFrame, threshold: float | None) -> list[str]:
+def _direction(frame: pd.DataFrame, threshold: float | None) -> list[str]:
     if threshold is None:
         return ["rise" if probability > 0.5 else "fall" for probability in frame["probability"]]
-    made = called(frame["calibrated"].to_numpy(dtype=float), threshold)
-    return ["none" if np.isnan(call) else "rise" if call == 1 else "fall" for call in made]
+    made = decide(frame["calibrated"].to_numpy(dtype=float), threshold)
+    return ["none" if np.isnan(direction) else "rise" if direction == 1 else "fall" for direction in made]
 
 
-def calls_words(night: Row, rows: list[dict[str, Any]], level: float, threshold: float | None) -> str:
+def directions_words(night: Row, rows: list[dict[str, Any]], level: float, threshold: float | None) -> str:
     """Say in a sentence how many stocks are called to rise, to fall, or not at all."""
-    rises, falls, none = (count(sum(row["call"] == group for row in rows)) for group in GROUPS)
+    rises, falls, none = (count(sum(row["direction"] == group for row in rows)) for group in GROUPS)
     stocks, at = count(len(rows)), f"at the level of {whole_percent(level)}"
     when = f"For {pd.Timestamp(night['target']).day_name()}, {day(night['target'])},"
     if threshold is None or all(pd.isna(row["calibrated"]) for row in rows):
@@ -134,14 +135,14 @@ def calls_words(night: Row, rows: list[dict[str, Any]], level: float, threshold:
             f"{when} {rises} of {stocks} stocks are called to rise and {falls} to fall, each by whether its "
             f"probability is above one half: this night has no band of no call {at}."
         )
-    if all(row["call"] == "none" for row in rows):
+    if all(row["direction"] == "none" for row in rows):
         return f"{when} none of {stocks} stocks is called {at}: no probability lies outside its band of no call."
     return (
         f"{when} {at}, {rises} of {stocks} stocks are called to rise, {falls} to fall, and for {none} no call is made."
     )
 
 
-def _calls(rows: list[dict[str, Any]], level: float, threshold: float | None) -> dict[str, Any]:
+def _directions(rows: list[dict[str, Any]], level: float, threshold: float | None) -> dict[str, Any]:
     """Return the page's values of the calls: in groups, the surest first, and all on one scale."""
     calibrated = any(not pd.isna(row["calibrated"]) for row in rows)
     cut = threshold if calibrated else None
@@ -149,7 +150,7 @@ def _calls(rows: list[dict[str, Any]], level: float, threshold: float | None) ->
     axis = probability_axis(values)
     if cut is not None and cut - 0.5 <= 2 * (axis.high - 0.5):  # else the band would press the stocks together
         axis = probability_axis([*values, cut])
-    groups = {group: [row for row in rows if row["call"] == group] for group in GROUPS}
+    groups = {group: [row for row in rows if row["direction"] == group] for group in GROUPS}
     groups["fall"].reverse()
     said = [f"{row['symbol']} {figure(row['shown'], 3)}" for row in rows]
     return {
@@ -157,12 +158,12 @@ def _calls(rows: list[dict[str, Any]], level: float, threshold: float | None) ->
         "stocks": len(rows),
         "calibrated": calibrated,
         "axis": axis,
-        "band": None if cut is None else (1 - cut, cut),
+        "abstention_band": None if cut is None else (1 - cut, cut),
         "shaded": _shading(axis, cut),
         "level": level,
-        "marks": stack([row["shown"] for row in rows], [row["call"] for row in rows], said, axis),
+        "marks": stack([row["shown"] for row in rows], [row["direction"] for row in rows], said, axis),
         "unfolded": len(groups["none"]) <= UNFOLDED or len(groups["none"]) == len(rows),
-        "has": {name: any(not pd.isna(row[name]) for row in rows) for name in CALL_COLUMNS},
+        "has": {name: any(not pd.isna(row[name]) for row in rows) for name in DIRECTION_COLUMNS},
     }
 
 
@@ -185,7 +186,7 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
     rolls = not rolling.empty
     drawn = (rolling if rolls else running).sort_values("predictor", kind="stable")
     return {
-        "so_far": calls_verdict({"market": title}, whole),
+        "so_far": directions_verdict({"market": title}, whole),
         "scored": {name: found for name, found in rows.items() if found},
         "scored_until": latest["target"].max() if len(latest) else None,
         "rolls": rolls,

@@ -1,4 +1,4 @@
-"""The checks of bars: each bar is accepted as it came or refused with one reason, and none is repaired.
+"""The checks of bars: each bar is accepted as it came or rejected with one reason, and none is repaired.
 
 A bar is one row of the table that sources return (`BAR_COLUMNS`): prices in the market's currency, NaN where the
 source has no value, `split` the ratio of a split effective that session (2.0 is two new shares for one) and `dividend`
@@ -31,7 +31,7 @@ BAR_COLUMNS = (
 )
 PRICES = ("open", "high", "low", "close")
 MISPLACED = ("future_session", "open_session", "not_a_session", "duplicate_session")
-REASONS = (  # a bar with several faults is refused for the first of these
+REASONS = (  # a bar with several faults is rejected for the first of these
     *MISPLACED,
     "null_price",
     "non_positive_price",
@@ -39,7 +39,7 @@ REASONS = (  # a bar with several faults is refused for the first of these
     "outside_range",
     "impossible_amount",
     "stale_day",
-    "unexplained_move",
+    "unexplained_return",
 )
 ROUNDING = 1e-3  # adjusted prices of real sources leave [low, high] by up to 0.06 % of rounding
 GOOD = -1
@@ -53,12 +53,12 @@ Positions = Int[ndarray, "bars"]
 class Checked:
     """Checked bars in two frames; every bar is in exactly one of them, in the order it came.
 
-    `accepted` has `BAR_COLUMNS`; `refused` has symbol, session, reason (one of `REASONS`) and value, a text that shows
+    `accepted` has `BAR_COLUMNS`; `rejected` has symbol, session, reason (one of `REASONS`) and value, a text that shows
     what was wrong.
     """
 
     accepted: pd.DataFrame
-    refused: pd.DataFrame
+    rejected: pd.DataFrame
 
 
 def bars_frame(table: pd.DataFrame) -> pd.DataFrame:
@@ -113,10 +113,10 @@ def check(
     present = ~misplaced & (judged.symbols != index_symbol)[judged.code]
     share = _share_by_session(repeated, present, judged.session, market_size)
     faults["stale_day"] = repeated & (share >= checks.stale_share)
-    move = _move(judged.price, before)
-    faults["unexplained_move"] = (np.abs(move) > checks.max_move) & rows["split"].isna().to_numpy()
+    change = _change(judged.price, before)
+    faults["unexplained_return"] = (np.abs(change) > checks.max_return) & rows["split"].isna().to_numpy()
     reason = _first_fault(faults)
-    return _split(rows, reason, _Evidence(judged, before, move, share))
+    return _split(rows, reason, _Evidence(judged, before, change, share))
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,11 @@ class _Judged:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """The results of the checks across rows, for the texts of refused bars."""
+    """The results of the checks across rows, for the texts of rejected bars."""
 
     judged: _Judged
     before: Positions
-    move: Values
+    change: Values
     stale_share: Values
 
 
@@ -202,7 +202,7 @@ def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
 def _row_before(judged: _Judged, usable: Flags) -> Positions:
     """Return the position of the same symbol's last usable row before each row; -1 where there is none.
 
-    A row refused for its open, high or low is still usable: the next session is compared with its close.
+    A row rejected for its open, high or low is still usable: the next session is compared with its close.
     """
     order = np.lexsort((judged.session, judged.code))
     place = np.arange(len(order))
@@ -231,11 +231,11 @@ def _share_by_session(repeated: Flags, present: Flags, session: ndarray, market_
     return share
 
 
-def _move(price: Values, before: Positions) -> Values:
+def _change(price: Values, before: Positions) -> Values:
     """Return the change of the price since the row before, as a fraction; NaN where there is none."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        move: Values = np.where(before >= 0, price / price[before] - 1, np.nan)
-    return move
+        change: Values = np.where(before >= 0, price / price[before] - 1, np.nan)
+    return change
 
 
 def _first_fault(faults: dict[str, Flags]) -> Positions:
@@ -247,14 +247,14 @@ def _first_fault(faults: dict[str, Flags]) -> Positions:
 def _split(rows: pd.DataFrame, reason: Positions, evidence: _Evidence) -> Checked:
     accepted = rows[reason == GOOD].reset_index(drop=True)
     bad = np.flatnonzero(reason != GOOD)
-    refused = rows.loc[bad, ["symbol", "session"]].reset_index(drop=True)
-    refused["reason"] = pd.Series([REASONS[i] for i in reason[bad]], dtype=str)
-    refused["value"] = pd.Series(list(_values(rows, refused["reason"], bad, evidence)), dtype=str)
-    return Checked(accepted=accepted, refused=refused)
+    rejected = rows.loc[bad, ["symbol", "session"]].reset_index(drop=True)
+    rejected["reason"] = pd.Series([REASONS[i] for i in reason[bad]], dtype=str)
+    rejected["value"] = pd.Series(list(_values(rows, rejected["reason"], bad, evidence)), dtype=str)
+    return Checked(accepted=accepted, rejected=rejected)
 
 
 def _values(rows: pd.DataFrame, reasons: pd.Series, bad: Positions, evidence: _Evidence) -> Iterator[str]:
-    """Yield what was wrong with each refused row, as text."""
+    """Yield what was wrong with each rejected row, as text."""
     judged = evidence.judged
     for position, reason, row in zip(bad, reasons, rows.iloc[bad].to_dict("records"), strict=True):
         moving = "adj_close" if judged.by_adjusted[position] else "close"
@@ -270,9 +270,9 @@ def _values(rows: pd.DataFrame, reasons: pd.Series, bad: Positions, evidence: _E
             case "stale_day":
                 share = evidence.stale_share[position]
                 yield f"{_show(row, ['close', 'volume'])}, as in {share:.1%} of the market"
-            case "unexplained_move":
+            case "unexplained_return":
                 last = judged.price[evidence.before[position]]
-                yield f"{_show(row, [moving])} after {last:.7g} ({evidence.move[position]:+.1%})"
+                yield f"{_show(row, [moving])} after {last:.7g} ({evidence.change[position]:+.1%})"
             case _:
                 yield f"session={row['session']:%Y-%m-%d}"
 

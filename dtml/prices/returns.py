@@ -33,7 +33,7 @@ def on_grid(
     return grid
 
 
-def moves_between(
+def returns_between(
     bars: pd.DataFrame, as_of: pd.DatetimeIndex, target: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns
 ) -> Float[ndarray, "days stocks"]:
     """Return the moves from each `as_of` to its `target`, ratios minus 1; NaN where either bar is missing."""

@@ -77,8 +77,8 @@ class SimulatedMarket:
         leading = self._draw("leaders", sessions, self.leaders)
         copied = np.repeat(np.vstack([np.zeros((1, self.leaders)), leading[:-1]]), self.followers, axis=1)
         rest = math.sqrt(1 - self.correlation**2)
-        moves = np.hstack([leading, self.correlation * copied + rest * self._common_and_own(sessions)])
-        return DAILY_VOLATILITY * moves
+        returns = np.hstack([leading, self.correlation * copied + rest * self._common_and_own(sessions)])
+        return DAILY_VOLATILITY * returns
 
     def _common_and_own(self, sessions: int) -> Shocks:
         symbols = self.follower_symbols
@@ -147,18 +147,18 @@ class SimulatedSource:
     def bars(self, last: date) -> pd.DataFrame:
         """Return the bars frame of the whole market from its start to `last`."""
         sessions = sessions_between(self.calendar, self.market.start, last)
-        moves = self.market.returns(len(sessions))
-        index = moves.mean(axis=1, keepdims=True)  # equal weights, rebalanced daily
+        returns = self.market.returns(len(sessions))
+        index = returns.mean(axis=1, keepdims=True)  # equal weights, rebalanced daily
         traded = ~self.market.happens("halts", len(sessions), HALT_RATE)
         if LISTED_LATE in self.market.symbols:
             traded[sessions < pd.Timestamp(LISTING), self.market.symbols.index(LISTED_LATE)] = False
-        stocks = self._priced(moves, sessions, list(self.market.symbols), traded, actions=True)
+        stocks = self._priced(returns, sessions, list(self.market.symbols), traded, actions=True)
         whole = self._priced(index, sessions, [self.index_symbol], np.ones_like(index, dtype=bool), actions=False)
         return pd.concat([stocks, whole], ignore_index=True)
 
     def _priced(
         self,
-        moves: Shocks,
+        returns: Shocks,
         sessions: pd.DatetimeIndex,
         symbols: list[str],
         traded: Bool[ndarray, "sessions stocks"],
@@ -166,15 +166,15 @@ class SimulatedSource:
         actions: bool,
     ) -> pd.DataFrame:
         """Turn log moves into bars; the adjusted close carries the total return, the close is the price paid."""
-        adjusted = 100 * np.exp(np.cumsum(moves, axis=0))
+        adjusted = 100 * np.exp(np.cumsum(returns, axis=0))
         split, paid = (
-            self._actions(len(sessions), len(symbols)) if actions else (np.ones_like(moves), np.zeros_like(moves))
+            self._actions(len(sessions), len(symbols)) if actions else (np.ones_like(returns), np.zeros_like(returns))
         )
         close = adjusted / np.cumprod(split / (1 - paid), axis=0)
         prior = np.vstack([close[:1], close[:-1]]) / split
         stream = "stock" if actions else "index"
-        opening = prior * np.exp(DAILY_VOLATILITY / 4 * self.market._draw(f"{stream} open", *moves.shape))
-        reach = DAILY_VOLATILITY / 2 * self.market.uniform(f"{stream} range", len(moves), 2 * moves.shape[1])
+        opening = prior * np.exp(DAILY_VOLATILITY / 4 * self.market._draw(f"{stream} open", *returns.shape))
+        reach = DAILY_VOLATILITY / 2 * self.market.uniform(f"{stream} range", len(returns), 2 * returns.shape[1])
         above, below = np.split(reach, 2, axis=1)
         columns = {
             "open": opening,
@@ -182,7 +182,7 @@ class SimulatedSource:
             "low": np.minimum(opening, close) * (1 - below),
             "close": close,
             "adj_close": adjusted,
-            "volume": np.round(1e6 * np.exp(self.market.uniform(f"{stream} volume", *moves.shape))),
+            "volume": np.round(1e6 * np.exp(self.market.uniform(f"{stream} volume", *returns.shape))),
             "dividend": np.where(paid > 0, paid / (1 - paid) * close, np.nan),
             "split": np.where(split != 1, split, np.nan),
         }

@@ -143,7 +143,7 @@ class _Batch:
             interval="1d",
             auto_adjust=False,
             actions=True,
-            keepna=True,  # a bar without prices is refused with its reason, not lost
+            keepna=True,  # a bar without prices is rejected with its reason, not lost
             timeout=self._timeout,
         )
         return table

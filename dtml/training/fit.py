@@ -114,7 +114,7 @@ class _Calling(nn.Module):
         return found
 
 
-class Program:
+class Stack:
     """Networks of one shape, stacked: losses and validation of all members at once.
 
     `parameters` maps each name to a leaf tensor `[members, ...]`; each member's own parameters, which its optimiser
@@ -191,14 +191,14 @@ class Captured:
     Every batch has the shapes of the first. Masks keep coming from the members' own generators.
     """
 
-    def __init__(self, program: Program, batch: Batch, generators: Sequence[torch.Generator]) -> None:
+    def __init__(self, stack: Stack, batch: Batch, generators: Sequence[torch.Generator]) -> None:
         self.batch = Batch(*(value.clone() for value in batch))
         states = [generator.get_state() for generator in generators]
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):  # libraries choose their kernels and workspaces before a recording
             for _ in range(3):
-                program.gradients(program.losses(self.batch))
+                stack.gradients(stack.losses(self.batch))
         torch.cuda.current_stream().wait_stream(aside)
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
@@ -206,8 +206,8 @@ class Captured:
         for generator in generators:
             self.graph.register_generator_state(generator)
         with torch.cuda.graph(self.graph):
-            self.losses = program.losses(self.batch)
-            self.gradients = program.gradients(self.losses)
+            self.losses = stack.losses(self.batch)
+            self.gradients = stack.gradients(self.losses)
 
     def __call__(self, batch: Batch) -> tuple[Float[Tensor, " members"], list[dict[str, Tensor]]]:
         """Return losses and gradients, in memory that the next call overwrites."""
@@ -240,7 +240,7 @@ def fit_members(
     called from the program's thread, for a fit that resumes first with the last epoch that was done. `begin` holds the
     first weights of each member; without it they are drawn.
     """
-    groups = _programs(members, train, device, stack)
+    groups = _stacks(members, train, device, stack)
     fits = {i: start(member, len(train.symbols), device) for i, member in enumerate(members)}
     for fit, weights in zip(fits.values(), begin or (), strict=begin is not None):
         fit.start_from(weights)
@@ -248,36 +248,36 @@ def fit_members(
         protocol: (Span.of(train, protocol, device), Span.of(validation, protocol, device))
         for protocol in {member.training.protocol for member in members}
     }
-    programs = deque(
-        _fit_program([fits[i] for i in group], *spans[members[group[0]].training.protocol], state_folder, on_epoch)
+    stacks = deque(
+        _fit_stack([fits[i] for i in group], *spans[members[group[0]].training.protocol], state_folder, on_epoch)
         for group in groups
     )
-    _advance(programs, device)
+    _advance(stacks, device)
     return [fits[i] for i in range(len(members))]
 
 
-def _advance(programs: "deque[Iterator[int]]", device: torch.device) -> None:
+def _advance(stacks: "deque[Iterator[int]]", device: torch.device) -> None:
     """Run all programs to their end: on CPU by turns, on as many threads as there are cores, each computing on one."""
     interrupted = Event()
     on_cpu = device.type == "cpu"
 
     def work() -> None:
         """Take a program, give it an epoch, put it back: by turns, so that no thread is idle before the last epoch."""
-        while programs and not interrupted.is_set():
+        while stacks and not interrupted.is_set():
             try:
-                program = programs.popleft()
+                stack = stacks.popleft()
             except IndexError:  # another thread was quicker
                 return
             try:
-                goes_on = next(program, None) is not None
+                goes_on = next(stack, None) is not None
             except BaseException:
                 interrupted.set()  # here, as nobody may be waiting for this thread before the others have ended
                 raise
             if goes_on:
-                (programs.append if on_cpu else programs.appendleft)(program)
+                (stacks.append if on_cpu else stacks.appendleft)(stack)
 
     threads, interval = torch.get_num_threads(), sys.getswitchinterval()
-    workers = min(len(programs), threads) if on_cpu else 1
+    workers = min(len(stacks), threads) if on_cpu else 1
     try:
         torch.set_num_threads(1)
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -314,10 +314,10 @@ def _stack_size(alike: Sequence[Member], train: Windows, device: torch.device) -
 
 def state_files(folder: StateFolder, members: Sequence[Member], train: Windows, device: torch.device) -> list[Path]:
     """Return the files in which `fit_members` keeps the state of these members in this folder, one a program."""
-    return [folder.file([members[i] for i in group]) for group in _programs(members, train, device, None)]
+    return [folder.file([members[i] for i in group]) for group in _stacks(members, train, device, None)]
 
 
-def _programs(members: Sequence[Member], train: Windows, device: torch.device, stack: int | None) -> list[list[int]]:
+def _stacks(members: Sequence[Member], train: Windows, device: torch.device, stack: int | None) -> list[list[int]]:
     """Return the positions of members that train together: the same network but for its buffers, and batches."""
 
     def likeness(position: int) -> Hashable:
@@ -333,7 +333,7 @@ def _programs(members: Sequence[Member], train: Windows, device: torch.device, s
     return sorted(group[first : first + size] for group, size in stacks for first in range(0, len(group), size))
 
 
-def _fit_program(
+def _fit_stack(
     fits: list[Fit], train: Span, validation: Span, state_folder: StateFolder | None, on_epoch: EpochReport
 ) -> Iterator[int]:
     """Train these members together and yield after each epoch; one that has finished leaves the stack."""
@@ -342,10 +342,10 @@ def _fit_program(
         for fit in fits:
             on_epoch(fit.member, fit.epochs[-1])
     while active := [fit for fit in fits if not fit.finished]:
-        program = _assemble(active, stocks, device)
-        step = _Step(program, [fit.noise for fit in active])
+        stack = _assemble(active, stocks, device)
+        step = _Step(stack, [fit.noise for fit in active])
         while not any(fit.finished for fit in active):
-            _epoch(active, program, step, train, validation)
+            _epoch(active, stack, step, train, validation)
             if state_folder is not None:
                 state_folder.save(fits)
             for fit in active:
@@ -356,22 +356,22 @@ def _fit_program(
 class _Step:
     """The losses and gradients of a batch; on CUDA from a graph that the first batch is captured in."""
 
-    def __init__(self, program: Program, generators: Sequence[torch.Generator]) -> None:
-        self.program = program
+    def __init__(self, stack: Stack, generators: Sequence[torch.Generator]) -> None:
+        self.stack = stack
         self.generators = generators
         self.captured: Captured | None = None
 
     def __call__(self, span: Span, days: Tensor, fits: Sequence[Fit]) -> tuple[Tensor, list[Weights]]:
         steps = [fit.steps for fit in fits]
         if span.rows.device.type != "cuda":
-            losses = self.program.losses(span.batch(days, steps))
-            return losses.detach(), self.program.gradients(losses)
+            losses = self.stack.losses(span.batch(days, steps))
+            return losses.detach(), self.stack.gradients(losses)
         batch = span.batch(days, steps, width=fits[0].member.training.batch_days)
-        self.captured = self.captured or Captured(self.program, batch, self.generators)
+        self.captured = self.captured or Captured(self.stack, batch, self.generators)
         return self.captured(batch)
 
 
-def _epoch(fits: Sequence[Fit], program: Program, step: _Step, train: Span, validation: Span) -> None:
+def _epoch(fits: Sequence[Fit], stack: Stack, step: _Step, train: Span, validation: Span) -> None:
     """Pass once over the training days of every member, each in its own order."""
     orders = [train.days[torch.randperm(len(train.days), generator=fit.order)] for fit in fits]
     batches = torch.stack(orders).split(fits[0].member.training.batch_days, dim=1)
@@ -381,22 +381,22 @@ def _epoch(fits: Sequence[Fit], program: Program, step: _Step, train: Span, vali
         for fit, own in zip(fits, gradients, strict=True):
             fit.step(own)
         total += losses.detach()
-    validation_loss, validation_acc = program.validate(validation)
+    validation_loss, validation_acc = stack.validate(validation)
     measured = torch.stack([total / len(batches), validation_loss, validation_acc], dim=1).tolist()
     for fit, row in zip(fits, measured, strict=True):
         fit.end_epoch(*row)
 
 
-def _assemble(fits: Sequence[Fit], stocks: int, device: torch.device) -> Program:
+def _assemble(fits: Sequence[Fit], stocks: int, device: torch.device) -> Stack:
     """Stack the members, and let each optimiser continue on its row of the stack."""
     networks = [fit.member.model.build(stocks) for fit in fits]
     for fit, network in zip(fits, networks, strict=True):
         network.load_state_dict(fit.weights)
     penalties = [fit.member.training.penalty for fit in fits]
-    program = Program(networks, [fit.noise for fit in fits], penalties, device)
+    stack = Stack(networks, [fit.noise for fit in fits], penalties, device)
     for position, fit in enumerate(fits):
         state = fit.optimiser.state_dict()
-        fit.weights = program.member(position)
+        fit.weights = stack.member(position)
         fit.optimiser = optimiser_of(fit.member, fit.weights)
         fit.optimiser.load_state_dict(state)
-    return program
+    return stack

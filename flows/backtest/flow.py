@@ -15,7 +15,7 @@ from dtml.errors import DtmlError, UsageError
 from flows.backtest.folds import Job, Plan, jobs_of, open_backtest, run_fold
 from flows.backtest.results import Result, run_backtest
 from flows.backtest.worker_pool import WorkerPool
-from flows.nightly.context import Order
+from flows.nightly.context import RunRequest
 from flows.progress import fold_progress
 from flows.settings import prepare_torch
 from flows.signals import end_with_parent, signals_of
@@ -36,13 +36,13 @@ def fold(job: Job) -> Path:
 
 @flow(name="backtest", flow_run_name="{order.market} {plan.first} .. {plan.last}", persist_result=False)
 def backtest(
-    order: Order, plan: Plan, attention_on: Sequence[date], submit: bool = False, threads: int | None = None
+    request: RunRequest, plan: Plan, attention_on: Sequence[date], submit: bool = False, threads: int | None = None
 ) -> Result:
     """Run a backtest over what is stored of a market; see `flows.backtest.results.run_backtest`.
 
     Its folds run one by one in this process or, with `submit`, on the flow's task runner, on so many threads each.
     """
-    found = open_backtest(order, plan)
+    found = open_backtest(request, plan)
     done = [job.card.exists() for job in jobs_of(found)]
 
     def submitted(jobs: Sequence[Job]) -> Iterator[Path]:
@@ -55,12 +55,12 @@ def backtest(
             except BrokenProcessPool as error:
                 raise DtmlError(WORKER_GONE) from error
 
-    with signals_of(order.attended), fold_progress(sum(done), len(done)) as on_fold:
+    with signals_of(request.attended), fold_progress(sum(done), len(done)) as on_fold:
         return run_backtest(found, submitted, on_fold, attention_on)
 
 
 def backtest_flow(
-    order: Order, plan: Plan, attention_on: Sequence[date], *, workers: int, cluster: str | None
+    request: RunRequest, plan: Plan, attention_on: Sequence[date], *, workers: int, cluster: str | None
 ) -> Result:
     """Run a backtest with its folds here, in so many processes of this machine, or on a Dask cluster."""
     if cluster is not None:
@@ -68,11 +68,11 @@ def backtest_flow(
             from prefect_dask.task_runners import DaskTaskRunner
         except ImportError as error:
             raise UsageError("--cluster needs Dask: pip install -c constraints.txt -e '.[dask]'") from error
-        return _on(DaskTaskRunner(address=cluster))(order, plan, attention_on, submit=True)
+        return _on(DaskTaskRunner(address=cluster))(request, plan, attention_on, submit=True)
     if workers == 1:
-        return backtest(order, plan, attention_on)
+        return backtest(request, plan, attention_on)
     pool, threads = WorkerPool(max_workers=workers), max(1, torch.get_num_threads() // workers)
-    return _on(pool)(order, plan, attention_on, submit=True, threads=threads)
+    return _on(pool)(request, plan, attention_on, submit=True, threads=threads)
 
 
 def _on(task_runner: Any) -> Callable[..., Result]:  # Prefect's annotations leave its own runners out

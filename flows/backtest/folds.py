@@ -25,7 +25,7 @@ from dtml.backtest.portfolio import FREE, Costs, Fill, Form, Strategy
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.prices.sessions import previous_session, sessions_between
-from flows.nightly.context import Desk, Order, open_stored_desk, read_bars
+from flows.nightly.context import MarketContext, RunRequest, open_stored_context, read_bars
 from flows.nightly.fetch import history_start
 from flows.nightly.predict import first_needed, predict_night, shortage, too_few
 from flows.nightly.train import Model, fit_model, load_run
@@ -65,8 +65,8 @@ class Plan:
 class Backtest:
     """Hold a plan with everything opened: its folds, and the moment as known at which every bar is read."""
 
-    desk: Desk
-    order: Order
+    context: MarketContext
+    request: RunRequest
     plan: Plan
     folds: tuple[Fold, ...]
     known_at: datetime
@@ -75,10 +75,10 @@ class Backtest:
     @cached_property
     def id(self) -> str:
         """Return a name of market, first session and a digest of all that decides the figures."""
-        made_by = [version("dtml-nightshift"), version("torch"), choose_device(self.desk.device).type, self.digest]
-        said = [asdict(self.plan), asdict(self.desk.experiment), asdict(self.desk.market), made_by]
+        made_by = [version("dtml-nightshift"), version("torch"), choose_device(self.context.device).type, self.digest]
+        said = [asdict(self.plan), asdict(self.context.experiment), asdict(self.context.market), made_by]
         digest = hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:8]
-        return f"{self.desk.name}-{self.plan.first}-{digest}"
+        return f"{self.context.name}-{self.plan.first}-{digest}"
 
     @property
     def folder(self) -> Path:
@@ -88,7 +88,7 @@ class Backtest:
     @property
     def config(self) -> dict[str, Any]:
         """Return the settings as JSON gives them back."""
-        settings = {"experiment": asdict(self.desk.experiment), "plan": asdict(self.plan)}
+        settings = {"experiment": asdict(self.context.experiment), "plan": asdict(self.plan)}
         plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
         return plain
 
@@ -97,7 +97,7 @@ class Backtest:
 class Job:
     """Describe one fold in plain values, for whichever process runs it."""
 
-    order: Order
+    request: RunRequest
     fold: Fold
     known_at: datetime
     folder: Path
@@ -114,16 +114,18 @@ class Job:
 Runner = Callable[[Sequence[Job]], Iterable[Path]]
 
 
-def open_backtest(order: Order, plan: Plan) -> Backtest:
+def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     """Open what is stored of a market and lay out the folds; every session predicted must have happened."""
-    desk = open_stored_desk(order)
-    calendar, last = desk.market.calendar, desk.source.last_session()
+    context = open_stored_context(request)
+    calendar, last = context.market.calendar, context.source.last_session()
     if last is None or plan.last > last:
-        raise UsageError(f"the store holds {desk.name} up to {last}; a backtest to {plan.last} needs what came of it")
+        raise UsageError(
+            f"the store holds {context.name} up to {last}; a backtest to {plan.last} needs what came of it"
+        )
     sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
     laid = folds(sessions, plan.first, plan.last, plan.retrain_every)
-    bars = read_bars(desk, history_start(desk, laid[0].as_of), plan.last)
-    return Backtest(desk, order, plan, tuple(laid), bars["known_at"].max().to_pydatetime(), digest_of(bars))
+    bars = read_bars(context, history_start(context, laid[0].as_of), plan.last)
+    return Backtest(context, request, plan, tuple(laid), bars["known_at"].max().to_pydatetime(), digest_of(bars))
 
 
 def digest_of(bars: pd.DataFrame) -> str:
@@ -134,10 +136,10 @@ def digest_of(bars: pd.DataFrame) -> str:
 
 def jobs_of(backtest: Backtest) -> list[Job]:
     """Return a job for each fold; a job whose card exists has nothing left to do."""
-    store = location(backtest.desk.engine)
-    common = Job(backtest.order, backtest.folds[0], backtest.known_at, backtest.folder, store)
+    store = location(backtest.context.engine)
+    common = Job(backtest.request, backtest.folds[0], backtest.known_at, backtest.folder, store)
     jobs = [replace(common, fold=fold) for fold in backtest.folds]
-    if backtest.desk.experiment.warm_start:
+    if backtest.context.experiment.warm_start:
         jobs = jobs[:1] + [replace(job, previous=before.card) for before, job in pairwise(jobs)]
     return jobs
 
@@ -158,16 +160,16 @@ def run_fold(job: Job) -> Path:
     if job.threads is not None:
         torch.set_num_threads(job.threads)
     begun = time.perf_counter()
-    desk = open_stored_desk(job.order)
-    if location(desk.engine) != job.store:
+    context = open_stored_context(job.request)
+    if location(context.engine) != job.store:
         raise UsageError(
-            f"this worker's store is {location(desk.engine)}, the backtest's is {job.store}: "
+            f"this worker's store is {location(context.engine)}, the backtest's is {job.store}: "
             "set DTML_DATABASE_URL and DTML_DATA for the workers as for the command"
         )
-    nights = Nights(desk, job.fold, job.known_at)
-    previous = None if job.previous is None else load_run(desk, read_card(job.previous)["run"])
+    nights = Nights(context, job.fold, job.known_at)
+    previous = None if job.previous is None else load_run(context, read_card(job.previous)["run"])
     trained = fit_model(
-        desk, job.fold.as_of, kind="backtest", known_at=job.known_at, previous=previous, serves=nights.digest
+        context, job.fold.as_of, kind="backtest", known_at=job.known_at, previous=previous, serves=nights.digest
     )
     made, refused = nights.predict(trained.model)
     write_whole(job.card.with_suffix(".parquet"), lambda file: made.to_parquet(file, index=False))
@@ -201,20 +203,20 @@ def read_predictions(card: Path) -> pd.DataFrame:
 class Nights:
     """Predict the nights of a fold, from bars that are read once."""
 
-    def __init__(self, desk: Desk, fold: Fold, known_at: datetime) -> None:
-        self.desk, self.fold = desk, fold
-        before = previous_session(desk.market.calendar, fold.last)
-        bars = read_bars(desk, first_needed(desk, desk.experiment.windows, fold.as_of), before, known_at)
+    def __init__(self, context: MarketContext, fold: Fold, known_at: datetime) -> None:
+        self.context, self.fold = context, fold
+        before = previous_session(context.market.calendar, fold.last)
+        bars = read_bars(context, first_needed(context, context.experiment.windows, fold.as_of), before, known_at)
         self.bars = bars.sort_values(["session", "symbol"], ignore_index=True)
 
     @property
     def digest(self) -> str:
         """Return a digest of all that decides what a model predicts in these nights, and which are refused."""
-        return f"{digest_of(self.bars)} {self.fold} {self.desk.market.checks}"
+        return f"{digest_of(self.bars)} {self.fold} {self.context.market.checks}"
 
     def predict(self, model: Model) -> tuple[pd.DataFrame, dict[str, str]]:
         """Return the predictions of every night, and why nights are refused, as the nightly job would have."""
-        calendar = self.desk.market.calendar
+        calendar = self.context.market.calendar
         made, refused = [pd.DataFrame()], {}
         for day in sessions_between(calendar, self.fold.as_of, previous_session(calendar, self.fold.last)):
             as_of = day.date()
@@ -226,17 +228,17 @@ class Nights:
 
     def bars_of(self, as_of: date) -> pd.DataFrame:
         """Return the bars that one night reads."""
-        first = first_needed(self.desk, self.desk.experiment.windows, as_of)
+        first = first_needed(self.context, self.context.experiment.windows, as_of)
         begin = self.bars["session"].searchsorted(pd.Timestamp(first))
         end = self.bars["session"].searchsorted(pd.Timestamp(as_of), side="right")
         return self.bars.iloc[begin:end]
 
     def _night(self, model: Model, as_of: date) -> pd.DataFrame:
         bars = self.bars_of(as_of)
-        short = shortage(self.desk, as_of, set(bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"]))
+        short = shortage(self.context, as_of, set(bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"]))
         if short is not None:
             raise DtmlError(short.what)
-        made = predict_night(self.desk, model, as_of, bars)
-        if too_few(self.desk, as_of, made):
-            raise DtmlError(f"{len(made)} of {len(self.desk.members(as_of))} constituents can be predicted")
+        made = predict_night(self.context, model, as_of, bars)
+        if too_few(self.context, as_of, made):
+            raise DtmlError(f"{len(made)} of {len(self.context.constituents(as_of))} constituents can be predicted")
         return made.assign(known_at=bars["known_at"].max())

@@ -20,19 +20,19 @@ from db.engine import reading, transaction
 from db.rows import attention, backtests, calibration, outcomes, predictions, runs
 from dtml.backtest.performance import performance, session_sharpe
 from dtml.backtest.portfolio import YEAR, Quotes, equal_weight_track, follow, index_track, positions
-from dtml.baselines.naive_rules import MODEL, calls_on, rules_read_from
+from dtml.baselines.naive_rules import MODEL, directions_on, rules_read_from
 from dtml.errors import DtmlError, UsageError
-from dtml.evaluation.breakdowns import Calls, rolling_mcc, slice_scores
+from dtml.evaluation.breakdowns import Directions, rolling_mcc, slice_scores
 from dtml.evaluation.calibration import coverage
 from dtml.evaluation.calibration_curve import calibration_curve
 from dtml.inference import choose_device
 from dtml.pages.backtest import backtest_page
-from dtml.prices.returns import moves_between
+from dtml.prices.returns import returns_between
 from dtml.prices.sessions import previous_session, require_session, sessions_between
 from flows.backtest.folds import Backtest, Runner, jobs_of, one_by_one, read_card, read_predictions
 from flows.nightly.context import read_bars
 from flows.nightly.predict import first_needed, look
-from flows.nightly.score import dated_calls, outcome_rows, save_counts
+from flows.nightly.score import dated_directions, outcome_rows, save_counts
 from flows.nightly.train import load_run
 from flows.settings import reports_folder, write_page
 
@@ -66,7 +66,7 @@ def run_backtest(
     lock = FileLock(backtest.folder.with_suffix(".lock"))
     try:
         with lock.acquire(timeout=0):
-            if stored_backtest(backtest.desk.engine, backtest.id) is None:
+            if stored_backtest(backtest.context.engine, backtest.id) is None:
                 _walk(backtest, runner, on_fold)
             shutil.rmtree(backtest.folder, ignore_errors=True)
             keep_attention(backtest, attention_on)
@@ -76,7 +76,7 @@ def run_backtest(
 
 
 def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
-    with transaction(backtest.desk.engine) as conn:
+    with transaction(backtest.context.engine) as conn:
         backtests.save_backtest(conn, _row(backtest))
     begun = time.perf_counter()
     jobs = jobs_of(backtest)
@@ -89,32 +89,32 @@ def _walk(backtest: Backtest, runner: Runner, on_fold: OnFold) -> None:
 
 def _require_sessions(backtest: Backtest, days: Sequence[date]) -> None:
     for day in days:
-        require_session(backtest.desk.market.calendar, day)
+        require_session(backtest.context.market.calendar, day)
         if not backtest.plan.first <= day <= backtest.plan.last:
             raise UsageError(f"--attention-on {day} lies outside {backtest.plan.first} .. {backtest.plan.last}")
 
 
 def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
     """Store who looked at whom on predicted sessions, by the models of their folds; a refused night has none."""
-    desk = backtest.desk
-    with reading(desk.engine) as conn:
+    context = backtest.context
+    with reading(context.engine) as conn:
         folds = backtests.backtest_folds(conn, backtest.id)
     for day in days:
         row = folds[(folds["first"] <= pd.Timestamp(day)) & (pd.Timestamp(day) <= folds["last"])].iloc[0]
-        as_of = previous_session(desk.market.calendar, day)
+        as_of = previous_session(context.market.calendar, day)
         if str(as_of) in row["refused"]:
             continue
-        with reading(desk.engine) as conn:
-            model = load_run(desk, runs.run(conn, row["run_id"]))
-        bars = read_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, backtest.known_at)
-        seen = look(desk, model, as_of, bars)
-        with transaction(desk.engine) as conn:
-            attention.save_attention(conn, desk.name, seen.assign(run_id=model.run_id))
+        with reading(context.engine) as conn:
+            model = load_run(context, runs.run(conn, row["run_id"]))
+        bars = read_bars(context, first_needed(context, model.ensemble.windows, as_of), as_of, backtest.known_at)
+        seen = look(context, model, as_of, bars)
+        with transaction(context.engine) as conn:
+            attention.save_attention(conn, context.name, seen.assign(run_id=model.run_id))
 
 
 def _stored(backtest: Backtest) -> Result:
     """Return the finished backtest, and write its page where it is missing."""
-    stored = stored_backtest(backtest.desk.engine, backtest.id)
+    stored = stored_backtest(backtest.context.engine, backtest.id)
     assert stored is not None
     if not stored.page.exists():
         _write_page(backtest, stored)
@@ -148,31 +148,31 @@ def page_of(row: Mapping[str, Any]) -> Path:
 
 
 def _row(backtest: Backtest) -> dict[str, Any]:
-    desk, plan, market = backtest.desk, backtest.plan, backtest.desk.market
+    context, plan, market = backtest.context, backtest.plan, backtest.context.market
     return {
         "id": backtest.id,
-        "market": desk.name,
+        "market": context.name,
         "first": plan.first,
         "last": plan.last,
         "retrain_every": plan.retrain_every,
         "config": backtest.config,
-        "seeds": list(range(desk.experiment.members)),
+        "seeds": list(range(context.experiment.seeds)),
         "code_version": version("dtml-nightshift"),
         "data_watermark": backtest.known_at,
         "created_at": datetime.now(UTC),
         "list_is_snapshot": market.is_snapshot,
         "list_as_of": market.constituents_as_of,
-        "device": choose_device(desk.device).type,
+        "device": choose_device(context.device).type,
     }
 
 
 def _store_fold(backtest: Backtest, file: Path) -> None:
     """Store the fold's run and its predictions in one transaction; rows that are stored stay."""
     card, made = read_card(file), read_predictions(file)
-    run, fold, market = card["run"], card["fold"], backtest.desk.name
+    run, fold, market = card["run"], card["fold"], backtest.context.name
     said = {"predictions": len(made), "refused": card["refused"], "seconds": card["seconds"]}
     now = datetime.now(UTC)
-    with transaction(backtest.desk.engine) as conn:
+    with transaction(backtest.context.engine) as conn:
         runs.save_run(conn, run)
         if card["bands"]:
             calibration.save_bands(conn, run["id"], pd.DataFrame(card["bands"]))
@@ -197,7 +197,7 @@ class TrackRecord:
     symbols: tuple[str, ...]
     rules: pd.DataFrame  # a column a rule, a row a day
 
-    def calls(self) -> Calls:
+    def directions(self) -> Directions:
         """Return what the model and each rule called, stock by stock."""
         model = np.where(np.isfinite(self.probability), self.probability > 0.5, np.nan)
         everyone = np.ones_like(self.probability)
@@ -207,14 +207,14 @@ class TrackRecord:
 
 def scored_bars(backtest: Backtest) -> pd.DataFrame:
     """Read the bars of the predicted sessions, and of those before that the rules read."""
-    first = rules_read_from(backtest.desk.market.calendar, backtest.plan.first)
-    return read_bars(backtest.desk, first, backtest.plan.last, backtest.known_at)
+    first = rules_read_from(backtest.context.market.calendar, backtest.plan.first)
+    return read_bars(backtest.context, first, backtest.plan.last, backtest.known_at)
 
 
 def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     """Read the predictions of all folds and what came of them by `bars`; raise DtmlError when no night has any."""
-    desk = backtest.desk
-    with reading(desk.engine) as conn:
+    context = backtest.context
+    with reading(context.engine) as conn:
         made = backtests.backtest_predictions(conn, backtest.id)
         folds = backtests.backtest_folds(conn, backtest.id)
     if made.empty:
@@ -222,7 +222,7 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
         raise DtmlError(f"every one of {len(reasons)} nights was refused, such as: {reasons.iloc[0]}")
     days = made[["as_of", "target"]].drop_duplicates().sort_values("target", ignore_index=True)
     fold = folds["number"].to_numpy()[folds["first"].searchsorted(days["target"], side="right") - 1]
-    symbols = desk.market.symbols
+    symbols = context.market.symbols
     row, column = (
         days.set_index("target").index.get_indexer(pd.Index(made["target"])),
         pd.Index(symbols).get_indexer(pd.Index(made["symbol"])),
@@ -230,8 +230,8 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     probability = np.full((len(days), len(symbols)), np.nan)
     probability[row, column] = made["probability"]
     as_of, target = pd.DatetimeIndex(days["as_of"]), pd.DatetimeIndex(days["target"])
-    movement = moves_between(bars, as_of, target, symbols, desk.market.returns)
-    rules = calls_on(as_of, bars, desk.market.index.symbol)
+    movement = returns_between(bars, as_of, target, symbols, context.market.returns)
+    rules = directions_on(as_of, bars, context.market.index.symbol)
     return TrackRecord(probability, movement, as_of, target, fold, symbols, rules)
 
 
@@ -240,18 +240,18 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
     day, stock = np.nonzero(np.isfinite(record.probability) & np.isfinite(record.movement))
     rows = outcome_rows(pd.Index(record.symbols)[stock], record.target[day], record.movement[day, stock])
     now = datetime.now(UTC)
-    outcomes.save_outcomes(conn, backtest.desk.name, rows, known_at=backtest.known_at, recorded_at=now)
+    outcomes.save_outcomes(conn, backtest.context.name, rows, known_at=backtest.known_at, recorded_at=now)
 
 
 def _finish(backtest: Backtest, seconds: float | None) -> None:
     """Score and follow the predictions, and write figures and page."""
-    desk = backtest.desk
+    context = backtest.context
     bars = scored_bars(backtest)
     record = read_record(backtest, bars)
-    scores = slice_scores(record.calls(), record.movement, record.target, record.fold, record.symbols)
+    scores = slice_scores(record.directions(), record.movement, record.target, record.fold, record.symbols)
     tracks, strategies = _tracks(backtest, record, bars)
-    with reading(desk.engine) as conn:
-        before = backtests.sharpe_ratios(conn, desk.name, other_than=backtest.id)
+    with reading(context.engine) as conn:
+        before = backtests.sharpe_ratios(conn, context.name, other_than=backtest.id)
     trials = [*(before / np.sqrt(YEAR)), *(session_sharpe(tracks[name]["net"].to_numpy()) for name in strategies)]
     portfolios = [
         {"portfolio": name, "strategy": strategies.get(name)}
@@ -259,9 +259,9 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
         for name, track in tracks.items()
     ]
     predicted = np.isfinite(record.probability).any(axis=0)
-    with transaction(desk.engine) as conn:
+    with transaction(context.engine) as conn:
         save_outcomes(conn, backtest, record)
-        predictions.save_rule_calls(conn, desk.name, dated_calls(record.rules, record.target))
+        predictions.save_rule_directions(conn, context.name, dated_directions(record.rules, record.target))
         settled = outcomes.settled_folds(conn, backtest.id)
         save_counts(conn, settled, calibration.bands_of(conn, settled["run_id"].unique().tolist()))
         backtests.finish_backtest(
@@ -280,10 +280,10 @@ def _tracks(
     backtest: Backtest, record: TrackRecord, bars: pd.DataFrame
 ) -> tuple[dict[str, pd.DataFrame], dict[str, dict[str, Any]]]:
     """Return what each portfolio earned, by its name, and the strategy of those that follow the predictions."""
-    desk = backtest.desk
-    sessions = sessions_between(desk.market.calendar, bars["session"].min().date(), bars["session"].max().date())
-    quotes = Quotes.of(bars, sessions, record.symbols, desk.market.returns)
-    index = Quotes.of(bars, sessions, (desk.market.index.symbol,), desk.market.returns)
+    context = backtest.context
+    sessions = sessions_between(context.market.calendar, bars["session"].min().date(), bars["session"].max().date())
+    quotes = Quotes.of(bars, sessions, record.symbols, context.market.returns)
+    index = Quotes.of(bars, sessions, (context.market.index.symbol,), context.market.returns)
     tracks = {
         strategy.name: follow(positions(record.probability, strategy), record.as_of, quotes, strategy)
         for strategy in backtest.plan.strategies
@@ -298,19 +298,19 @@ def _tracks(
 
 def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
     """Count the days of membership in the span, and those of them without a bar."""
-    desk, plan = backtest.desk, backtest.plan
-    days = sessions_between(desk.market.calendar, plan.first, plan.last)
+    context, plan = backtest.context, backtest.plan
+    days = sessions_between(context.market.calendar, plan.first, plan.last)
     there = bars.assign(there=True).pivot(index="session", columns="symbol", values="there")
-    priced = there.reindex(index=days, columns=list(desk.market.symbols)).notna().to_numpy()
-    members = desk.market.membership(days)
-    return {"member_days": int(members.sum()), "without_price": int((members & ~priced).sum())}
+    priced = there.reindex(index=days, columns=list(context.market.symbols)).notna().to_numpy()
+    members = context.market.membership(days)
+    return {"constituent_days": int(members.sum()), "without_price": int((members & ~priced).sum())}
 
 
 def _write_page(backtest: Backtest, result: Result) -> None:
     """Write the page from what is stored, whole or not at all."""
     record = read_record(backtest, scored_bars(backtest))
     known = np.isfinite(record.movement)
-    with reading(backtest.desk.engine) as conn:
+    with reading(backtest.context.engine) as conn:
         returns = backtests.backtest_returns(conn, backtest.id)
         counts = calibration.fold_counts(conn, backtest.id)
     page = backtest_page(
@@ -319,7 +319,7 @@ def _write_page(backtest: Backtest, result: Result) -> None:
         scores=result.scores,
         tracks=returns,
         performances=result.portfolios,
-        rolling=rolling_mcc(record.calls(), record.movement, record.target),
+        rolling=rolling_mcc(record.directions(), record.movement, record.target),
         calibration=calibration_curve(np.where(known, record.probability, np.nan), record.movement > 0),
         coverage=coverage(counts),
     )

@@ -25,10 +25,10 @@ from dtml.evaluation.calibration_curve import calibration_curve
 from dtml.evaluation.scoreboard import Predictor, common_stock_days, member_scores, scoreboard
 from dtml.inference import choose_device
 from dtml.pages.benchmark import benchmark_page
-from dtml.prices.returns import moves_between
+from dtml.prices.returns import returns_between
 from dtml.training.fit import EpochReport, no_report
 from dtml.windows import Windows
-from flows.benchmark.train import Study, Trial, train_models, was_begun
+from flows.benchmark.train import PublishedExperiment, Trial, train_models, was_begun
 from flows.nightly.score import outcome_rows
 from flows.settings import data_folder, reports_folder, write_page
 from translation.atomic_files import write_whole
@@ -73,14 +73,14 @@ class Test:
 
 
 def run_benchmark(
-    study: Study, stage: Stage = lambda _name, work: work(), on_epoch: EpochReport = no_report
+    experiment: PublishedExperiment, stage: Stage = lambda _name, work: work(), on_epoch: EpochReport = no_report
 ) -> Benchmark:
     """Train every model, then read the test span and store its scores; a stored benchmark is returned as it is."""
-    study.require_test_span()
-    if (stored := stored_benchmark(study.desk.engine, study.id)) is None:
-        chosen = stage("train and choose", lambda: _choose(study, on_epoch))
-        stage("read the test span", lambda: _score(study, chosen, _read_test_once(study, chosen)))
-        stored = stored_benchmark(study.desk.engine, study.id)
+    experiment.require_test_span()
+    if (stored := stored_benchmark(experiment.context.engine, experiment.id)) is None:
+        chosen = stage("train and choose", lambda: _choose(experiment, on_epoch))
+        stage("read the test span", lambda: _score(experiment, chosen, _read_test_once(experiment, chosen)))
+        stored = stored_benchmark(experiment.context.engine, experiment.id)
         assert stored is not None
     return stored
 
@@ -92,7 +92,7 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
         if row is None:
             return None
         scores = benchmarks.benchmark_scores(conn, benchmark_id)
-        members = benchmarks.benchmark_members(conn, benchmark_id)
+        members = benchmarks.benchmark_seeds(conn, benchmark_id)
         number = benchmarks.benchmarks(conn, row["market"])["id"].tolist().index(benchmark_id) + 1
         found = Benchmark(row, scores, members, number, page_of(row))
         if not found.page.exists():
@@ -106,75 +106,77 @@ def _curves(conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame) -> d
     history = predictions.prediction_history(conn, market=row["market"], kind="paper", **span)
     models = scores[~scores["is_rule"]]
     runs = dict(zip(models["predictor"], models["run_id"], strict=True))
-    said = history[history["run_id"].isin(runs.values()) & history["move"].notna()]
-    said = said.pivot(index=["target", "symbol", "move"], columns="run_id", values="probability").dropna()
-    rose = said.index.get_level_values("move") > 0
+    said = history[history["run_id"].isin(runs.values()) & history["realised_return"].notna()]
+    said = said.pivot(index=["target", "symbol", "realised_return"], columns="run_id", values="probability").dropna()
+    rose = said.index.get_level_values("realised_return") > 0
     return {name: calibration_curve(said[run].to_numpy(), rose) for name, run in runs.items()}
 
 
-def _choose(study: Study, on_epoch: EpochReport) -> Chosen:
-    begun, is_whole = time.perf_counter(), not was_begun(study)
+def _choose(experiment: PublishedExperiment, on_epoch: EpochReport) -> Chosen:
+    begun, is_whole = time.perf_counter(), not was_begun(experiment)
     models = {
         name: sorted(trials, key=lambda trial: -trial.validation_acc)  # stable: published first
-        for name, trials in train_models(study, on_epoch).items()
+        for name, trials in train_models(experiment, on_epoch).items()
     }
-    return Chosen(models, study.best_rule(), time.perf_counter() - begun if is_whole else None)
+    return Chosen(models, experiment.best_rule(), time.perf_counter() - begun if is_whole else None)
 
 
-def _read_test_once(study: Study, chosen: Chosen) -> Test:
+def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
     """Load the test span and predict it with every model."""
     read_at = datetime.now(UTC)
-    windows, bars, known_at = study.read_test()
-    days = windows[study.window]
+    windows, bars, known_at = experiment.read_test()
+    days = windows[experiment.window]
     said = {
         name: [trial.probability(windows[trial.window]) for trial in trials] for name, trials in chosen.models.items()
     }
-    return Test(read_at, known_at, windows, said, study.rule_calls(bars, days), days, _moves(study, bars, days))
+    return Test(
+        read_at, known_at, windows, said, experiment.rule_directions(bars, days), days, _returns(experiment, bars, days)
+    )
 
 
-def _moves(study: Study, bars: pd.DataFrame, days: Windows) -> Float[ndarray, "days stocks"]:
+def _returns(experiment: PublishedExperiment, bars: pd.DataFrame, days: Windows) -> Float[ndarray, "days stocks"]:
     """Return the moves of the windows' stock-days in double precision, from prices, as a night's outcomes are."""
-    moves = moves_between(bars, days.as_of, days.target, days.symbols, study.desk.market.returns)
-    return np.where(days.movement.isfinite().numpy(), moves, np.nan)
+    returns = returns_between(bars, days.as_of, days.target, days.symbols, experiment.context.market.returns)
+    return np.where(days.movement.isfinite().numpy(), returns, np.nan)
 
 
-def _score(study: Study, chosen: Chosen, test: Test) -> None:
+def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
     predictors = [
         Predictor(name, test.said[name][0], configurations=sum(trial.tried for trial in trials))
         for name, trials in chosen.models.items()
     ]
     everyone = (1, *test.movement.shape)
     for rule in test.rules.columns:
-        calls = np.broadcast_to(test.rules[rule].to_numpy(dtype=float)[None, :, None], everyone)
-        predictors.append(Predictor(rule, calls, is_rule=True))
+        directions = np.broadcast_to(test.rules[rule].to_numpy(dtype=float)[None, :, None], everyone)
+        predictors.append(Predictor(rule, directions, is_rule=True))
     scores = scoreboard(predictors, movement=test.movement, target=test.days.target, best_rule=chosen.best_rule)
-    scores = scores.join(pd.DataFrame([_published(study, row) for row in scores.to_dict("records")]))
-    scores["run_id"] = [None if row.is_rule else f"{study.id}-{row.predictor}" for row in scores.itertuples()]
+    scores = scores.join(pd.DataFrame([_published(experiment, row) for row in scores.to_dict("records")]))
+    scores["run_id"] = [None if row.is_rule else f"{experiment.id}-{row.predictor}" for row in scores.itertuples()]
     counted = np.where(common_stock_days(predictors, test.movement, test.days.target), test.movement, np.nan)
-    row, members = _row(study, chosen, test), _members(chosen, test, counted)
-    with transaction(study.desk.engine) as conn:
+    row, members = _row(experiment, chosen, test), _members(chosen, test, counted)
+    with transaction(experiment.context.engine) as conn:
         for name, trials in chosen.models.items():
-            _store_run(conn, study, name, trials[0], test)
-        _store_outcomes(conn, study, test)
+            _store_run(conn, experiment, name, trials[0], test)
+        _store_outcomes(conn, experiment, test)
         benchmarks.save_benchmark(conn, row, scores, members)
     page_of(row).unlink(missing_ok=True)  # it may be left from another store
 
 
-def _published(study: Study, row: Mapping[Any, Any]) -> dict[str, float]:
+def _published(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[str, float]:
     """Return the published figure, which is of the paper's labels."""
-    figure = study.paper.published.get(row["predictor"]) if row["protocol"] == "paper" else None
+    figure = experiment.paper.published.get(row["predictor"]) if row["protocol"] == "paper" else None
     names = ("acc", "acc_sd", "mcc", "mcc_sd")
     return {f"published_{name}": np.nan if figure is None else getattr(figure, name) for name in names}
 
 
-def _row(study: Study, chosen: Chosen, test: Test) -> dict[str, Any]:
-    train, validation = study.spans(study.window)
+def _row(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> dict[str, Any]:
+    train, validation = experiment.spans(experiment.window)
     spans = {"train": train, "validation": validation, "test": test.days}
-    data = {"data": list(study.paper.notes)} if study.paper.notes else {}
+    data = {"data": list(experiment.paper.notes)} if experiment.paper.notes else {}
     return {
-        "id": study.id,
-        "market": study.paper.market,
-        "title": study.desk.market.title,
+        "id": experiment.id,
+        "market": experiment.paper.market,
+        "title": experiment.context.market.title,
         "config": {name: trials[0].settings for name, trials in chosen.models.items()} | data,
         "code_version": version("dtml-nightshift"),
         "data_watermark": test.known_at,
@@ -183,7 +185,7 @@ def _row(study: Study, chosen: Chosen, test: Test) -> dict[str, Any]:
         **{f"{name}_last": days.target[-1].date() for name, days in spans.items()},
         "best_rule": chosen.best_rule,
         "seconds": chosen.seconds,
-        "device": choose_device(study.desk.device).type,
+        "device": choose_device(experiment.context.device).type,
         "test_read_at": test.read_at,
     }
 
@@ -212,25 +214,25 @@ def _members(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]
     return pd.DataFrame(rows)
 
 
-def _store_run(conn: Connection, study: Study, name: str, trial: Trial, test: Test) -> None:
+def _store_run(conn: Connection, experiment: PublishedExperiment, name: str, trial: Trial, test: Test) -> None:
     """Store the model as a run with its predictions of the test span, and its weights in a checkpoint."""
-    run_id = f"{study.id}-{name}"
+    run_id = f"{experiment.id}-{name}"
     path = Path("models") / f"{run_id}.safetensors"
     sha = None if trial.ensemble is None else save_ensemble(trial.ensemble, data_folder() / path, write_whole)
-    train, validation = study.spans(trial.window)
+    train, validation = experiment.spans(trial.window)
     losses = [
         {"seed": member.seed, "best_epoch": member.best_epoch, "epochs": list(member.epochs)}
         for member in trial.members
     ]
     run = {
         "id": run_id,
-        "market": study.paper.market,
+        "market": experiment.paper.market,
         "kind": "paper",
         "model": name,
         "config": trial.settings,
         "seeds": [member.seed for member in trial.members],
         "code_version": version("dtml-nightshift"),
-        "data_watermark": study.known[1],
+        "data_watermark": experiment.known[1],
         "checkpoint_path": None if sha is None else str(path),
         "checkpoint_hash": sha,
         "losses": losses,
@@ -241,13 +243,13 @@ def _store_run(conn: Connection, study: Study, name: str, trial: Trial, test: Te
     stored_runs.save_run(conn, run)
     windows, said = test.windows[trial.window], test.said[name][0]
     made = _long(windows, probability=said.mean(axis=0), spread=said.std(axis=0)).assign(run_id=run_id)
-    predictions.save_predictions(conn, study.paper.market, made, known_at=test.known_at, made_at=test.read_at)
+    predictions.save_predictions(conn, experiment.paper.market, made, known_at=test.known_at, made_at=test.read_at)
 
 
-def _store_outcomes(conn: Connection, study: Study, test: Test) -> None:
-    known = _long(test.days, move=test.movement)
-    rows = outcome_rows(known["symbol"], known["target"], known["move"].to_numpy())
-    outcomes.save_outcomes(conn, study.paper.market, rows, known_at=test.known_at, recorded_at=test.read_at)
+def _store_outcomes(conn: Connection, experiment: PublishedExperiment, test: Test) -> None:
+    known = _long(test.days, change=test.movement)
+    rows = outcome_rows(known["symbol"], known["target"], known["realised_return"].to_numpy())
+    outcomes.save_outcomes(conn, experiment.paper.market, rows, known_at=test.known_at, recorded_at=test.read_at)
 
 
 def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:

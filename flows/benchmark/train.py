@@ -22,16 +22,16 @@ from numpy import ndarray
 from db.engine import reading
 from db.rows import prices
 from dtml.baselines.classifiers import Fitted, Kind, fit_classifier
-from dtml.baselines.naive_rules import calls_on, choose_rule
+from dtml.baselines.naive_rules import choose_rule, directions_on
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.inference import choose_device, member_probabilities
-from dtml.published import PaperSet, Recipe, grid
+from dtml.published import PublishedSet, Recipe, grid
 from dtml.training.fit import EpochReport, fit_members, no_report, stack_members, state_files
 from dtml.training.recipe import Member
 from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows
-from flows.nightly.context import Desk, stored_bars
+from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.train import windows_of
 from flows.settings import data_folder
 from translation.atomic_files import write_whole
@@ -70,11 +70,11 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Study:
+class PublishedExperiment:
     """Hold a set, the models to train on it, and what is known before its test span."""
 
-    desk: Desk
-    paper: PaperSet
+    context: MarketContext
+    paper: PublishedSet
     seeds: tuple[int, ...]
     with_grid: bool = False
     _windows: dict[int, Windows] = field(default_factory=dict, repr=False)
@@ -82,14 +82,14 @@ class Study:
     @cached_property
     def known(self) -> tuple[pd.DataFrame, datetime]:
         """Return the bars up to the end of validation, and their watermark."""
-        return stored_bars(self.desk, date.min, self.paper.validation[1])
+        return stored_bars(self.context, date.min, self.paper.validation[1])
 
     @cached_property
     def last_session(self) -> date | None:
         """Return the last session of the prices that will be read: half of the stocks and the index reach it."""
-        with reading(self.desk.engine) as conn:
-            stored = prices.last_sessions(conn, self.desk.name)
-        stocks, index = self.desk.market.symbols, self.desk.market.index.symbol
+        with reading(self.context.engine) as conn:
+            stored = prices.last_sessions(conn, self.context.name)
+        stocks, index = self.context.market.symbols, self.context.market.index.symbol
         reached = sorted(stored[stored.index.isin(stocks)], reverse=True)
         if index not in stored or 2 * len(reached) < len(stocks):
             return None
@@ -130,10 +130,18 @@ class Study:
         """Return a name that ends in a digest of all that decides the scores; of the test span, its last session."""
         recipes = {name: [recipe_settings(each) for each in trials] for name, trials in self.recipes.items()}
         spans = [self.paper.train, self.paper.validation, self.paper.test, self.last_session]
-        device = choose_device(self.desk.device).type
+        device = choose_device(self.context.device).type
         made_by = [version("dtml-nightshift"), version("torch"), version("scikit-learn"), device]
         configs = [asdict(self.window_config(window)) for window in self.windows]
-        said = [recipes, configs, spans, self.seeds, self.desk.market.index.symbol, self.desk.market.symbols, made_by]
+        said = [
+            recipes,
+            configs,
+            spans,
+            self.seeds,
+            self.context.market.index.symbol,
+            self.context.market.symbols,
+            made_by,
+        ]
         digest = hashlib.sha256(json.dumps(said, default=str).encode())
         digest.update(pd.util.hash_pandas_object(self.known[0], index=False).to_numpy().tobytes())
         return f"{self.paper.market}-{digest.hexdigest()[:8]}"
@@ -148,7 +156,7 @@ class Study:
 
     def read_test(self) -> tuple[dict[int, Windows], pd.DataFrame, datetime]:
         """Read the test days for each length of window, the bars and their watermark: nothing else loads them."""
-        bars, known_at = stored_bars(self.desk, date.min, self.paper.test[1])
+        bars, known_at = stored_bars(self.context, date.min, self.paper.test[1])
         found = {window: self._some(self._built(bars, window), self.paper.test) for window in self.windows}
         return {window: _with_outcomes(days) for window, days in found.items()}, bars, known_at
 
@@ -163,20 +171,20 @@ class Study:
         return found
 
     def _built(self, bars: pd.DataFrame, window: int) -> Windows:
-        return windows_of(self.desk, bars, self.window_config(window), self.desk.market.symbols)
+        return windows_of(self.context, bars, self.window_config(window), self.context.market.symbols)
 
     def window_config(self, window: int) -> WindowConfig:
         """Return how the market's bars become windows of this length."""
-        return replace(self.desk.experiment.windows, window=window)
+        return replace(self.context.experiment.windows, window=window)
 
-    def rule_calls(self, bars: pd.DataFrame, windows: Windows) -> pd.DataFrame:
+    def rule_directions(self, bars: pd.DataFrame, windows: Windows) -> pd.DataFrame:
         """Return what each naive rule says of each day of these windows."""
-        return calls_on(windows.as_of, bars, self.desk.market.index.symbol)
+        return directions_on(windows.as_of, bars, self.context.market.index.symbol)
 
     def best_rule(self) -> str:
         """Return the naive rule that was best on the training span."""
         train, _ = self.spans(self.window)
-        return choose_rule(self.rule_calls(self.known[0], train), train.movement.numpy())
+        return choose_rule(self.rule_directions(self.known[0], train), train.movement.numpy())
 
 
 def _with_outcomes(windows: Windows) -> Windows:
@@ -191,59 +199,64 @@ def recipe_settings(recipe: Recipe) -> dict[str, Any]:
     return {"window": recipe.window, "network": type(recipe.model).__name__, **model, **asdict(recipe.training)}
 
 
-def train_models(study: Study, on_epoch: EpochReport = no_report) -> dict[str, list[Trial]]:
+def train_models(experiment: PublishedExperiment, on_epoch: EpochReport = no_report) -> dict[str, list[Trial]]:
     """Fit every configuration of every model with every seed; when interrupted, resume where it stopped."""
-    return _train_networks(study, on_epoch) | {kind: [_train_classifier(study, kind)] for kind in get_args(Kind)}
+    return _train_networks(experiment, on_epoch) | {
+        kind: [_train_classifier(experiment, kind)] for kind in get_args(Kind)
+    }
 
 
-def was_begun(study: Study) -> bool:
+def was_begun(experiment: PublishedExperiment) -> bool:
     """Return whether an earlier process left the state of a training: then nobody has measured all of it."""
-    device = choose_device(study.desk.device)
-    for window in study.windows:
-        train, validation = study.spans(window)
-        folder, members = _state_folder(study.paper.market, train, validation), members_of(study, window)
+    device = choose_device(experiment.context.device)
+    for window in experiment.windows:
+        train, validation = experiment.spans(window)
+        folder, members = _state_folder(experiment.paper.market, train, validation), members_of(experiment, window)
         if any(file.exists() for file in state_files(folder, list(members.values()), train, device)):
             return True
     return False
 
 
-def members_of(study: Study, window: int | None = None) -> dict[tuple[str, Recipe, int], Member]:
+def members_of(experiment: PublishedExperiment, window: int | None = None) -> dict[tuple[str, Recipe, int], Member]:
     """Return the members of all networks that see so many sessions (None: all), by model, configuration and seed."""
     return {
         (name, recipe, seed): Member(seed, recipe.model, recipe.training)
-        for name, recipes in study.recipes.items()
+        for name, recipes in experiment.recipes.items()
         for recipe in recipes
-        for seed in study.seeds
+        for seed in experiment.seeds
         if window in (None, recipe.window)
     }
 
 
-def _train_networks(study: Study, on_epoch: EpochReport) -> dict[str, list[Trial]]:
+def _train_networks(experiment: PublishedExperiment, on_epoch: EpochReport) -> dict[str, list[Trial]]:
     """Train the networks of every window; those of one window train as one program."""
     fits: dict[tuple[str, Recipe, int], Fit] = {}
-    for window in study.windows:
-        train, validation = study.spans(window)
-        mine = members_of(study, window)
+    for window in experiment.windows:
+        train, validation = experiment.spans(window)
+        mine = members_of(experiment, window)
         found = fit_members(
             train,
             validation,
             list(mine.values()),
-            device=choose_device(study.desk.device),
-            state_folder=_state_folder(study.paper.market, train, validation),
+            device=choose_device(experiment.context.device),
+            state_folder=_state_folder(experiment.paper.market, train, validation),
             on_epoch=on_epoch,
         )
         fits |= dict(zip(mine, found, strict=True))
     return {
-        name: [_network_trial(study, recipe, [fits[name, recipe, seed] for seed in study.seeds]) for recipe in recipes]
-        for name, recipes in study.recipes.items()
+        name: [
+            _network_trial(experiment, recipe, [fits[name, recipe, seed] for seed in experiment.seeds])
+            for recipe in recipes
+        ]
+        for name, recipes in experiment.recipes.items()
     }
 
 
-def _network_trial(study: Study, recipe: Recipe, fits: list[Fit]) -> Trial:
-    config = study.window_config(recipe.window)
-    symbols = study.desk.market.symbols
-    ensemble = Ensemble(study.paper.market, symbols, study.seeds, recipe.model, config, stack_members(fits))
-    device = choose_device(study.desk.device)
+def _network_trial(experiment: PublishedExperiment, recipe: Recipe, fits: list[Fit]) -> Trial:
+    config = experiment.window_config(recipe.window)
+    symbols = experiment.context.market.symbols
+    ensemble = Ensemble(experiment.paper.market, symbols, experiment.seeds, recipe.model, config, stack_members(fits))
+    device = choose_device(experiment.context.device)
     members = []
     for fit in fits:
         best = fit.epochs[fit.best_epoch - 1]
@@ -258,17 +271,17 @@ def _network_trial(study: Study, recipe: Recipe, fits: list[Fit]) -> Trial:
     )
 
 
-def _train_classifier(study: Study, kind: Kind) -> Trial:
+def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
     """Fit a classifier on DTML's windows; a logistic regression has one solution, whatever the seed."""
-    train, validation = study.spans(study.window)
-    seeds = study.seeds[:1] if kind == "logistic_regression" else study.seeds
+    train, validation = experiment.spans(experiment.window)
+    seeds = experiment.seeds[:1] if kind == "logistic_regression" else experiment.seeds
     fitted: list[Fitted] = []
     for seed in seeds:
         log.info("fitting %s, seed %d", kind, seed)
         fitted.append(fit_classifier(kind, train, validation, "paper", seed))
     return Trial(
-        settings={"window": study.window, "chosen": [dict(each.chosen) for each in fitted]},
-        window=study.window,
+        settings={"window": experiment.window, "chosen": [dict(each.chosen) for each in fitted]},
+        window=experiment.window,
         members=[TrainedMember(seed, each.validation_acc) for seed, each in zip(seeds, fitted, strict=True)],
         probability=lambda windows: np.stack([each.probability(windows) for each in fitted]),
         tried=fitted[0].tried,

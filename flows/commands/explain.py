@@ -7,10 +7,10 @@ import typer
 
 from dtml.attention.summary import words
 from dtml.errors import UsageError
-from flows.commands.options import AsJson, AsOf, MarketFile, OptionalMarket, day_of, order_of
+from flows.commands.options import AsJson, AsOf, MarketFile, OptionalMarket, day_of, request_of
 from flows.console import print_json
 from flows.explain import Trial, explain_run, latest_run, stored_explanation
-from flows.nightly.context import open_stored_desk
+from flows.nightly.context import open_stored_context
 from flows.settings import err, out
 
 commands = typer.Typer()
@@ -21,7 +21,7 @@ def explain(
     market: OptionalMarket = None,
     market_file: MarketFile = None,
     as_of: AsOf = None,
-    members: Annotated[int | None, typer.Option(min=1, help="Networks trained on true labels; 4 by default.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Networks trained on true labels; 4 by default.")] = None,
     shuffles: Annotated[
         int | None, typer.Option(min=1, help="Networks trained on labels of shuffled days; 8 by default.")
     ] = None,
@@ -35,17 +35,17 @@ def explain(
 
     Example: dtml explain simulated
     """
-    wanted = {"members": members, "shuffles": shuffles, "epochs": epochs}
+    wanted = {"seeds": seeds, "shuffles": shuffles, "epochs": epochs}
     asked = {name: value for name, value in wanted.items() if value is not None}
-    desk, trial = open_stored_desk(order_of(market, market_file)), Trial(**asked)
-    run = latest_run(desk, day_of(as_of))
-    row = stored_explanation(desk, run)
+    context, trial = open_stored_context(request_of(market, market_file)), Trial(**asked)
+    run = latest_run(context, day_of(as_of))
+    row = stored_explanation(context, run)
     if row is not None and not again:
         _require_same(row, asked)
         err.print(f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again tests it anew)")
     else:
         with err.status(f"testing {run['id']}") as status:
-            row = explain_run(desk, run, trial, lambda step: status.update(f"testing {run['id']}: {step}"))
+            row = explain_run(context, run, trial, lambda step: status.update(f"testing {run['id']}: {step}"))
     if as_json:
         return print_json(row)
     out.print(f"[bold]{row['run_id']}[/bold], trained on sessions up to {row['as_of']}")

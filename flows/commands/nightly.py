@@ -14,7 +14,7 @@ from db.engine import location, reading
 from db.rows import calibration, predictions, runs
 from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
-from dtml.evaluation.calibration import called, coverage
+from dtml.evaluation.calibration import coverage, decide
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.prices.sessions import sessions_up_to
 from flows.commands.options import (
@@ -24,19 +24,19 @@ from flows.commands.options import (
     Epochs,
     IndexOption,
     MarketFile,
-    Members,
     OptionalMarket,
     PricesOption,
+    Seeds,
     SourceOption,
     UniverseOption,
     day_of,
-    order_of,
+    request_of,
 )
 from flows.console import announce, print_frame, print_json, print_scores
 from flows.nightly.calibration import threshold_at
 from flows.nightly.catch_up import missed_nights
-from flows.nightly.context import Desk, Order, choose_as_of, open_desk, open_stored_desk
-from flows.nightly.fetch import Catch, fetch_bars
+from flows.nightly.context import MarketContext, RunRequest, choose_as_of, open_context, open_stored_context
+from flows.nightly.fetch import FetchResult, fetch_bars
 from flows.nightly.night import Night, finished_night, run_night
 from flows.nightly.score import score_market
 from flows.service.prefect_server import require_server
@@ -45,7 +45,7 @@ from flows.settings import err, out
 commands = typer.Typer()
 
 ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
-PROBABILITIES = dict.fromkeys(("probability", "spread", "calibrated"), ".3f")
+PROBABILITIES = dict.fromkeys(("probability", "probability_std", "calibrated"), ".3f")
 SHOWN = 12  # rows of the most and the least probable risers
 
 
@@ -62,7 +62,7 @@ def nightly(
     missed: Annotated[
         bool, typer.Option("--catch-up", help="Run every night missed since the market's first, up to --as-of.")
     ] = False,
-    members: Members = None,
+    seeds: Seeds = None,
     epochs: Epochs = None,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
@@ -71,57 +71,57 @@ def nightly(
 
     Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
     """
-    order = order_of(market, market_file, source, prices, index, universe, members, epochs, device)
+    request = request_of(market, market_file, source, prices, index, universe, seeds, epochs, device)
     if not missed:
-        return _run_nights(order, day_of(as_of), nights, as_json=as_json)
+        return _run_nights(request, day_of(as_of), nights, as_json=as_json)
     if nights > 1:
         raise typer.BadParameter("--catch-up finds its nights by itself: leave out --nights")
-    return _catch_up(order, day_of(as_of), as_json=as_json)
+    return _catch_up(request, day_of(as_of), as_json=as_json)
 
 
-def _run_nights(order: Order, asked: date | None, nights: int, *, as_json: bool) -> None:
+def _run_nights(request: RunRequest, asked: date | None, nights: int, *, as_json: bool) -> None:
     """Run the last `nights` nights up to a session, in order, and print the last one."""
-    desk = open_desk(order)
-    last = choose_as_of(desk, asked)
-    days = [day.date() for day in sessions_up_to(desk.market.calendar, last, nights)]
-    announce(desk)
+    context = open_context(request)
+    last = choose_as_of(context, asked)
+    days = [day.date() for day in sessions_up_to(context.market.calendar, last, nights)]
+    announce(context)
     night: Night | None = None
     for day in days:
-        night = _night(desk, order, day)
+        night = _night(context, request, day)
     assert night is not None
-    _show_night(desk, night, as_json=as_json)
+    _show_night(context, night, as_json=as_json)
 
 
-def _catch_up(order: Order, asked: date | None, *, as_json: bool) -> None:
+def _catch_up(request: RunRequest, asked: date | None, *, as_json: bool) -> None:
     """Run every missed night up to a session, in order, and print the last one; raises for those refused."""
-    desk = open_desk(order)
-    last = choose_as_of(desk, asked)
-    days = missed_nights(desk, last)
-    announce(desk)
+    context = open_context(request)
+    last = choose_as_of(context, asked)
+    days = missed_nights(context, last)
+    announce(context)
     if not days:
         err.print("no night was missed")
-        return _show_night(desk, run_night(desk, last), as_json=as_json)
+        return _show_night(context, run_night(context, last), as_json=as_json)
     err.print(f"{len(days)} night{'s'[: len(days) > 1]} missed: {', '.join(map(str, days))}")
     require_server()
     from flows.service.flows import missed
 
-    done = missed(replace(order, attended=True), last)
+    done = missed(replace(request, attended=True), last)
     if done.nights:
-        _show_night(desk, done.nights[-1], as_json=as_json)
+        _show_night(context, done.nights[-1], as_json=as_json)
     if done.refused:
         raise DtmlError(done.reason)
     return None
 
 
-def _night(desk: Desk, order: Order, day: date) -> Night:
+def _night(context: MarketContext, request: RunRequest, day: date) -> Night:
     """A night as a flow; one that is complete already needs none."""
-    if finished_night(desk, day) is not None:
-        return run_night(desk, day)
+    if finished_night(context, day) is not None:
+        return run_night(context, day)
     require_server()
     from flows.service.flows import nightly
 
     err.print(f"night of {day}")
-    night: Night = nightly(replace(order, attended=True), day)
+    night: Night = nightly(replace(request, attended=True), day)
     return night
 
 
@@ -143,31 +143,31 @@ def fetch(
 
     Example: dtml fetch ndx100
     """
-    desk = open_desk(order_of(market, market_file, source, prices, index, universe))
-    last = choose_as_of(desk, day_of(as_of))
-    announce(desk)
-    with market_lock(desk.engine, desk.name), err.status(f"fetching {desk.name} up to {last}"):
-        catch = fetch_bars(desk, last, whole=again)
+    context = open_context(request_of(market, market_file, source, prices, index, universe))
+    last = choose_as_of(context, day_of(as_of))
+    announce(context)
+    with market_lock(context.engine, context.name), err.status(f"fetching {context.name} up to {last}"):
+        fetch_result = fetch_bars(context, last, whole=again)
     if as_json:
-        print_json({"as_of": last} | asdict(catch) | {"outcomes": catch.failures})
+        print_json({"as_of": last} | asdict(fetch_result) | {"outcomes": fetch_result.failures})
     else:
-        _print_catch(desk, last, catch)
-    symbol, failed = desk.market.index.symbol, catch.failures
+        _print_fetch_result(context, last, fetch_result)
+    symbol, failed = context.market.index.symbol, fetch_result.failures
     for status in failed.loc[(failed["symbol"] == symbol) & (failed["status"] != "no_data"), "status"]:
         raise DtmlError(f"the index {symbol} is missing ({status}), and no night can be without it: fetch again")
 
 
-def _print_catch(desk: Desk, as_of: date, catch: Catch) -> None:
+def _print_fetch_result(context: MarketContext, as_of: date, fetch_result: FetchResult) -> None:
     out.print(
-        f"{desk.name} up to {as_of}: {catch.asked} symbols asked for, {catch.fetched} bars fetched, "
-        f"{catch.stored} new or restated, {len(catch.refused)} refused{_without_adjusted(catch)}"
+        f"{context.name} up to {as_of}: {fetch_result.asked} symbols asked for, {fetch_result.fetched} bars fetched, "
+        f"{fetch_result.stored} new or restated, {len(fetch_result.rejected)} rejected{_without_adjusted(fetch_result)}"
     )
-    if catch.restated:
-        out.print(f"restated, fetched anew: {', '.join(catch.restated)}")
-    if len(catch.failures):
-        print_frame(catch.failures, "not answered")
-    if len(catch.refused):
-        print_frame(catch.refused["reason"].value_counts().rename("bars").reset_index(), "refused")
+    if fetch_result.restated:
+        out.print(f"restated, fetched anew: {', '.join(fetch_result.restated)}")
+    if len(fetch_result.failures):
+        print_frame(fetch_result.failures, "not answered")
+    if len(fetch_result.rejected):
+        print_frame(fetch_result.rejected["reason"].value_counts().rename("bars").reset_index(), "rejected")
 
 
 @commands.command()
@@ -175,23 +175,23 @@ def train(
     market: OptionalMarket = None,
     market_file: MarketFile = None,
     as_of: AsOf = None,
-    members: Members = None,
+    seeds: Seeds = None,
     epochs: Epochs = None,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Train the market's model on what is stored; interrupted, it resumes when run again.
 
-    Example: dtml train simulated --members 3
+    Example: dtml train simulated --seeds 3
     """
-    order = order_of(market, market_file, members=members, epochs=epochs, device=device)
-    desk = open_stored_desk(order)
-    last = choose_as_of(desk, day_of(as_of))
+    request = request_of(market, market_file, seeds=seeds, epochs=epochs, device=device)
+    context = open_stored_context(request)
+    last = choose_as_of(context, day_of(as_of))
     require_server()
     from flows.service.flows import train as train_flow
 
-    model = train_flow(replace(order, attended=True), last)
-    with reading(desk.engine) as conn:
+    model = train_flow(replace(request, attended=True), last)
+    with reading(context.engine) as conn:
         run = runs.run(conn, model.run_id)
     if as_json:
         return print_json(run)
@@ -221,8 +221,8 @@ def predict(
 
     Example: dtml predict simulated
     """
-    desk = open_stored_desk(order_of(market, market_file, device=device))
-    _show_night(desk, run_night(desk, choose_as_of(desk, day_of(as_of)), only_stored=True), as_json=as_json)
+    context = open_stored_context(request_of(market, market_file, device=device))
+    _show_night(context, run_night(context, choose_as_of(context, day_of(as_of)), only_stored=True), as_json=as_json)
 
 
 @commands.command()
@@ -236,11 +236,11 @@ def score(
 
     Example: dtml score simulated
     """
-    desk = open_stored_desk(order_of(market, market_file))
-    last = choose_as_of(desk, day_of(as_of))
-    scored = score_market(desk, last)
-    with reading(desk.engine) as conn:
-        scores = stored_scores.scores(conn, desk.name, last=last)
+    context = open_stored_context(request_of(market, market_file))
+    last = choose_as_of(context, day_of(as_of))
+    scored = score_market(context, last)
+    with reading(context.engine) as conn:
+        scores = stored_scores.scores(conn, context.name, last=last)
     if as_json:
         return print_json(
             {
@@ -251,7 +251,7 @@ def score(
             }
         )
     out.print(
-        f"{desk.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights scored anew, "
+        f"{context.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights scored anew, "
         f"{scored.unresolved} predictions have no outcome: no good bar came"
     )
     if scores.empty:
@@ -261,28 +261,28 @@ def score(
     return None
 
 
-def _show_night(desk: Desk, night: Night, *, as_json: bool) -> None:
-    row, level = night.row, desk.market.level
-    with reading(desk.engine) as conn:
-        made = predictions.night_calls(conn, desk.name, row["as_of"])
-        scores = stored_scores.scores(conn, desk.name, last=row["as_of"], span="running")
+def _show_night(context: MarketContext, night: Night, *, as_json: bool) -> None:
+    row, level = night.row, context.market.level
+    with reading(context.engine) as conn:
+        made = predictions.night_directions(conn, context.name, row["as_of"])
+        scores = stored_scores.scores(conn, context.name, last=row["as_of"], span="running")
         bands = calibration.bands(conn, row["run_id"])
-        counts = calibration.band_counts(conn, desk.name, row["as_of"])
+        counts = calibration.band_counts(conn, context.name, row["as_of"])
     latest = scores[scores["target"] == scores["target"].max()]
-    said = made.assign(call=_calls_at(made["calibrated"], bands, level))
+    said = made.assign(direction=_directions_at(made["calibrated"], bands, level))
     kept = coverage(counts[counts["level"] == level])
     if as_json:
         print_json(_summary(night, said, latest, kept))
     else:
-        _print_night(night, said, latest, kept, location(desk.engine))
+        _print_night(night, said, latest, kept, location(context.engine))
 
 
-def _calls_at(calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float) -> "pd.Series[str]":
+def _directions_at(calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float) -> "pd.Series[str]":
     """Return what is called at a level, 'rise', 'fall' or 'none'; None where the model was not calibrated."""
     threshold = threshold_at(bands, level)
     if threshold is None:
         return pd.Series(None, index=calibrated.index, dtype=object)
-    said = called(calibrated.to_numpy(), threshold)
+    said = decide(calibrated.to_numpy(), threshold)
     return pd.Series(np.select([said == 1, said == 0], ["rise", "fall"], "none"), index=calibrated.index)
 
 
@@ -301,7 +301,7 @@ def _summary(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, cove
 def _print_predictions(predictions: pd.DataFrame) -> None:
     """Print the most and the least probable risers of a night, and what is called of them."""
     ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
-    shown = ordered[["symbol", "probability", "spread", "calibrated", "call"]]
+    shown = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
     if len(shown) > 2 * SHOWN:
         left = len(shown) - 2 * SHOWN
         print_frame(shown.head(SHOWN), "most probable risers", formats=PROBABILITIES)
@@ -313,10 +313,10 @@ def _print_predictions(predictions: pd.DataFrame) -> None:
 def _print_coverage(coverage: pd.DataFrame) -> None:
     """Print what came of the calls at the market's level; nothing before the first outcome."""
     for row in coverage.to_dict("records"):
-        right = "" if math.isnan(row["called_acc"]) else f", {row['called_acc']:.1%} of these rightly"
+        right = "" if math.isnan(row["decided_acc"]) else f", {row['decided_acc']:.1%} of these rightly"
         out.print(
             f"calls at level {row['level']:g}: {row['coverage']:.1%} of {row['n']:,} outcomes covered (not called, or "
-            f"rightly); {row['called']:.1%} called{right}",
+            f"rightly); {row['decided']:.1%} called{right}",
             soft_wrap=True,
         )
 
@@ -331,8 +331,8 @@ def _print_night(
     out.print(_what_was_done(night))
     for gap in row["gaps"][:SHOWN]:
         out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
-    if night.catch is not None and len(night.catch.refused):
-        print_frame(night.catch.refused.head(SHOWN), "bars refused tonight")
+    if night.fetch_result is not None and len(night.fetch_result.rejected):
+        print_frame(night.fetch_result.rejected.head(SHOWN), "bars rejected tonight")
     if scores.empty:
         out.print("No prediction of this market has an outcome yet: the next night scores this one.")
     else:
@@ -348,18 +348,18 @@ def _print_night(
 
 def _what_was_done(night: Night) -> str:
     row = night.row
-    if night.catch is None:
+    if night.fetch_result is None:
         return "This night was complete before: no row was added."
     said = (
-        f"{row['fetched']} bars fetched, {row['stored']} new, {row['refused']} refused; "
+        f"{row['fetched']} bars fetched, {row['stored']} new, {row['rejected']} rejected; "
         f"{row['predictions']} stocks predicted by {row['run_id']}, {len(row['gaps'])} left out"
     )
     if night.scored is not None and night.scored.unresolved:
         said += f"\n{night.scored.unresolved} predictions of closed sessions have no outcome: no good bar came"
-    return said + _without_adjusted(night.catch)
+    return said + _without_adjusted(night.fetch_result)
 
 
-def _without_adjusted(catch: Catch) -> str:
+def _without_adjusted(fetch_result: FetchResult) -> str:
     """Return a line on the stocks whose moves are those of the close, or nothing."""
-    count = len(catch.unadjusted)
+    count = len(fetch_result.unadjusted)
     return f"\nnote: {count} symbols have no adjusted close; their moves come from the close" if count else ""

@@ -43,7 +43,7 @@ AsOf = Annotated[datetime | None, typer.Option(formats=DAY, help="Last session s
 DeviceOption = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes CUDA if there.")
 ]
-Members = Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -53,14 +53,14 @@ def day_of(moment: datetime | None) -> date | None:
     return None if moment is None else moment.date()
 
 
-def order_of(
+def request_of(
     market: str | None,
     market_file: Path | None,
     source: str | None = None,
     prices: Path | None = None,
     index: Path | None = None,
     universe: Universe | None = None,
-    members: int | None = None,
+    seeds: int | None = None,
     epochs: int | None = None,
     device: str = "auto",
     train_sessions: int | None = None,
@@ -69,7 +69,7 @@ def order_of(
 ) -> Any:
     """Return the order of these options; a market's file may be given with the name that it has from the file."""
     from dtml.errors import UsageError
-    from flows.nightly.context import Order
+    from flows.nightly.context import RunRequest
 
     if market_file is not None and market == market_file.stem:
         market = None  # its name comes from the file
@@ -78,7 +78,7 @@ def order_of(
     if not market and not market_file:
         raise UsageError("name one market, such as `simulated`, or a file of your own with --market-file")
     asked = {
-        "members": members,
+        "seeds": seeds,
         "epochs": epochs,
         "train_sessions": train_sessions,
         "warm_start": warm_start or None,
@@ -86,4 +86,4 @@ def order_of(
     overrides = {name: value for name, value in asked.items() if value is not None}
     name = market or str(market_file)
     found = market_file.absolute() if market_file else None  # a worker may be in another folder
-    return Order(name, found, source, prices, index, universe, overrides, device)
+    return RunRequest(name, found, source, prices, index, universe, overrides, device)

@@ -78,8 +78,18 @@ def history(
 def _print_history(title: str, rows: pd.DataFrame) -> None:
     """Print a table that fits 100 columns, and which models made its calls."""
     names = {"index_reversal": "reversal", "index_below_mean20": "mean20"}
-    told = ["as_of", "target", "probability", "calibrated", "call", "move", "hit", "always_up", *names]
-    formats = {"probability": ".3f", "calibrated": ".3f", "move": "+.4f"}
+    told = [
+        "as_of",
+        "target",
+        "probability",
+        "calibrated",
+        "direction",
+        "realised_return",
+        "correct",
+        "always_up",
+        *names,
+    ]
+    formats = {"probability": ".3f", "calibrated": ".3f", "realised_return": "+.4f"}
     print_frame(rows[told].rename(columns=names), title, formats=formats)
     by = ", ".join(f"{count} by {run}" for run, count in rows["run_id"].value_counts(sort=False).items())
     out.print(f"on the right the naive rules' calls; the model's: {by}", soft_wrap=True)

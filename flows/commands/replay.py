@@ -15,9 +15,9 @@ import typer
 
 from db.engine import open_reader
 from dtml.errors import UsageError
-from flows.commands.options import AsJson, AsOf, DeviceOption, MarketFile, day_of, known_markets, order_of
+from flows.commands.options import AsJson, AsOf, DeviceOption, MarketFile, day_of, known_markets, request_of
 from flows.console import print_frame, print_json
-from flows.nightly.context import Order, experiment_of
+from flows.nightly.context import RunRequest, experiment_of
 from flows.progress import training_progress
 from flows.replay.archive import FIGURES, Archive, NotReplayedError, made_by, open_archive
 from flows.replay.night import Replay, replay_of, restated_since
@@ -68,11 +68,11 @@ def replay(
         _refuse({"--as-of": as_of, "--known-at": known_at, "--all": every}, "a receipt names one prediction")
         return _replay_prediction(what, market_file, device, train_again=train_again, as_json=as_json)
     _refuse({"--retrain": train_again}, "it trains the model of one prediction: give its receipt, RUN/SYMBOL/TARGET")
-    order = order_of(what, market_file, device=device)
+    request = request_of(what, market_file, device=device)
     if not every:
-        return _replay_night(order, day_of(as_of), known_at, as_json=as_json)
+        return _replay_night(request, day_of(as_of), known_at, as_json=as_json)
     _refuse({"--as-of": as_of, "--known-at": known_at}, "--all replays every night as it was known")
-    return _replay_all(order, as_json=as_json)
+    return _replay_all(request, as_json=as_json)
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
@@ -81,10 +81,10 @@ def _refuse(options: Mapping[str, object], why: str) -> None:
         raise UsageError(f"leave out {' and '.join(given)}: {why}")
 
 
-def _replay_night(order: Order, as_of: date | None, known_at: str | None, *, as_json: bool) -> None:
+def _replay_night(request: RunRequest, as_of: date | None, known_at: str | None, *, as_json: bool) -> None:
     """Replay a night and print it; raises NotReplayedError when it differs from what is stored."""
     moment = None if known_at is None else moment_of(known_at)
-    archive = open_archive(order)
+    archive = open_archive(request)
     replay = replay_of(archive, archive.night(as_of), moment)
     if moment is not None and replay.failure is None:
         return _show_at_moment(archive, replay, as_json=as_json)
@@ -98,9 +98,9 @@ def _replay_night(order: Order, as_of: date | None, known_at: str | None, *, as_
     return None
 
 
-def _replay_all(order: Order, *, as_json: bool) -> None:
+def _replay_all(request: RunRequest, *, as_json: bool) -> None:
     """Replay every complete night of a market; raises NotReplayedError when any differs from what is stored."""
-    archive = open_archive(order)
+    archive = open_archive(request)
     nights = archive.nights()
     begun = time.perf_counter()
     replays = [replay_of(archive, night) for night in nights]

@@ -9,8 +9,8 @@ from db.engine import reading
 from db.rows import predictions
 from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
-from flows.commands.options import AsOf, DeviceOption, MarketFile, OptionalMarket, day_of, order_of
-from flows.nightly.context import Order
+from flows.commands.options import AsOf, DeviceOption, MarketFile, OptionalMarket, day_of, request_of
+from flows.nightly.context import RunRequest
 from flows.nightly.report import publish_night
 from flows.replay.archive import open_archive, stocks_of
 from flows.settings import out
@@ -35,16 +35,16 @@ def report(
 
     Example: dtml report simulated --level 0.9
     """
-    write_report(order_of(market, market_file, device=device), day_of(as_of), level)
+    write_report(request_of(market, market_file, device=device), day_of(as_of), level)
 
 
-def write_report(order: Order, as_of: date | None, level: float | None) -> None:
+def write_report(request: RunRequest, as_of: date | None, level: float | None) -> None:
     """Write the page of a complete night, by default the last, at a level of its band of no call; print its path."""
     if level is not None and level not in LEVELS:
         raise UsageError(f"--level is one of {', '.join(f'{each:g}' for each in LEVELS)}; got {level:g}")
-    archive = open_archive(order)
+    archive = open_archive(request)
     night = archive.night(as_of)
     with reading(archive.engine) as conn:
-        predicted = predictions.night_calls(conn, archive.market.name, night["as_of"])["symbol"]
-    desk = archive.desk(stocks_of(night, predicted))
-    out.print(str(publish_night(desk, night["as_of"], level)), soft_wrap=True)
+        predicted = predictions.night_directions(conn, archive.market.name, night["as_of"])["symbol"]
+    context = archive.context(stocks_of(night, predicted))
+    out.print(str(publish_night(context, night["as_of"], level)), soft_wrap=True)

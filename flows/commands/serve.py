@@ -9,11 +9,11 @@ from flows.commands.options import (
     Epochs,
     IndexOption,
     MarketFiles,
-    Members,
     PricesOption,
+    Seeds,
     SourceOption,
     UniverseOption,
-    order_of,
+    request_of,
 )
 from flows.service.schedules import DELAY_MINUTES
 
@@ -37,7 +37,7 @@ def serve(
         str | None,
         typer.Option(help="A cron expression for the nights, in the exchange's time zone."),
     ] = None,
-    members: Members = None,
+    seeds: Seeds = None,
     epochs: Epochs = None,
     device: DeviceOption = "auto",
 ) -> None:
@@ -54,5 +54,5 @@ def serve(
     make_data_folder()
     from flows.service.runner import serve_markets, service_of
 
-    order = order_of("each", None, source, prices, index, universe, members, epochs, device)
-    serve_markets(service_of(markets or [], market_file or [], order, timedelta(minutes=delay), cron))
+    request = request_of("each", None, source, prices, index, universe, seeds, epochs, device)
+    serve_markets(service_of(markets or [], market_file or [], request, timedelta(minutes=delay), cron))

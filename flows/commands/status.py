@@ -13,7 +13,7 @@ from flows.commands.options import AsJson, MarketFiles
 from flows.console import print_frame, print_json
 from flows.service.alerts import watch_markets
 from flows.service.prefect_server import warning_of_open_server
-from flows.service.status import REFUSED_SESSIONS, ModelAge, Skill, Standing, moment, named_markets, standing_of
+from flows.service.status import REJECTED_SESSIONS, MarketStatus, ModelAge, Skill, market_status, moment, named_markets
 from flows.settings import err, out
 
 commands = typer.Typer()
@@ -39,7 +39,7 @@ def status(
         found = watch_markets(open_engine(), named)
     else:
         now = datetime.now(UTC)
-        found = [standing_of(engine, name, market, now) for name, market in named.items()]
+        found = [market_status(engine, name, market, now) for name, market in named.items()]
     if as_json:
         print_json([asdict(each) | {"problem": each.problem} for each in found])
     elif found:
@@ -56,7 +56,7 @@ def status(
         raise typer.Exit(1)
 
 
-def _night(each: Standing) -> dict[str, Any]:
+def _night(each: MarketStatus) -> dict[str, Any]:
     late = "" if not each.is_late else ", late"
     return {
         "market": each.market,
@@ -64,12 +64,12 @@ def _night(each: Standing) -> dict[str, Any]:
         "outcome": f"{_outcome(each)}{late}",
         "age": each.age,
         "next run": moment(each.next_run) if each.next_run else None,
-        f"bars refused in {REFUSED_SESSIONS} sessions": each.refused_bars,
+        f"bars rejected in {REJECTED_SESSIONS} sessions": each.rejected_bars,
         "alerts not sent": each.alerts_not_sent,
     }
 
 
-def _outcome(each: Standing) -> str:
+def _outcome(each: MarketStatus) -> str:
     begun = moment(each.started_at) if each.started_at else ""
     words = {
         None: "no night yet",
@@ -82,7 +82,7 @@ def _outcome(each: Standing) -> str:
     return words[each.outcome]
 
 
-def _model(each: Standing) -> dict[str, Any]:
+def _model(each: MarketStatus) -> dict[str, Any]:
     return {
         "market": each.market,
         "model": each.model.run_id if each.model else "none",

@@ -20,12 +20,12 @@ from dtml.pages.benchmark import PROTOCOL_WORDS, on_data, on_reading, readme_tab
 from dtml.pages.benchmark import verdict as benchmark_verdict
 from dtml.pages.figures import records
 from dtml.prices.sessions import previous_session
-from dtml.published import SETS, PaperSet, require_set, shortened
+from dtml.published import SETS, PublishedSet, require_set, shortened
 from flows.audit import SESSIONS, STOCKS, Audit, audit_market
 from flows.backtest.folds import Plan, open_backtest
 from flows.backtest.results import Result, run_backtest, stored_backtest
 from flows.benchmark.results import Benchmark, stored_benchmark
-from flows.benchmark.train import Study
+from flows.benchmark.train import PublishedExperiment
 from flows.commands.options import (
     DAY,
     AsJson,
@@ -34,16 +34,24 @@ from flows.commands.options import (
     Epochs,
     IndexOption,
     MarketFile,
-    Members,
     OptionalMarket,
     PricesOption,
+    Seeds,
     SourceOption,
     UniverseOption,
     day_of,
-    order_of,
+    request_of,
 )
 from flows.console import announce, print_frame, print_json, print_scores
-from flows.nightly.context import Desk, Order, choose_as_of, open_desk, open_store, open_stored_desk, read_market
+from flows.nightly.context import (
+    MarketContext,
+    RunRequest,
+    choose_as_of,
+    open_context,
+    open_store,
+    open_stored_context,
+    read_market,
+)
 from flows.nightly.fetch import fetch_bars
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
@@ -103,20 +111,20 @@ def benchmark(
 
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
-    order = order_of(market, None, source, prices, index, device=device)
-    run_paper(order, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown)
+    request = request_of(market, None, source, prices, index, device=device)
+    run_published(request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown)
 
 
-def run_paper(
-    order: Order, seeds: int, epochs: int | None, *, with_grid: bool, as_json: bool, as_markdown: bool
+def run_published(
+    request: RunRequest, seeds: int, epochs: int | None, *, with_grid: bool, as_json: bool, as_markdown: bool
 ) -> None:
     """Run the published experiment on a set and print its scoreboard; one that is stored is printed from there."""
-    if order.market not in SETS:
-        raise UsageError(f"there is a published experiment on {', '.join(SETS)}; got {order.market}")
-    _require_one_form(order, as_json=as_json, as_markdown=as_markdown)
-    if order.source or order.prices:
-        _fetch_set(order)
-    found = _benchmark(order, tuple(range(seeds)), epochs, with_grid=with_grid)
+    if request.market not in SETS:
+        raise UsageError(f"there is a published experiment on {', '.join(SETS)}; got {request.market}")
+    _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
+    if request.source or request.prices:
+        _fetch_set(request)
+    found = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)
     if as_json:
         return print_json(
             {"benchmark": found.row, "scores": found.scores, "members": found.members, "number": found.number}
@@ -128,55 +136,55 @@ def run_paper(
     return None
 
 
-def _benchmark(order: Order, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool) -> Benchmark:
+def _benchmark(request: RunRequest, seeds: tuple[int, ...], epochs: int | None, *, with_grid: bool) -> Benchmark:
     """A benchmark as a flow; one that is stored already needs none."""
-    paper = shortened(SETS[order.market], epochs)
-    _require_stored(order, f"name its files, as in `dtml benchmark {paper.market} --prices FILE --index FILE`")
-    desk = open_stored_desk(order)
-    require_set(desk.market, paper)
-    study = Study(desk, paper, seeds, with_grid)
-    study.require_test_span()
-    if (stored := stored_benchmark(desk.engine, study.id)) is not None:
+    paper = shortened(SETS[request.market], epochs)
+    _require_stored(request, f"name its files, as in `dtml benchmark {paper.market} --prices FILE --index FILE`")
+    context = open_stored_context(request)
+    require_set(context.market, paper)
+    experiment = PublishedExperiment(context, paper, seeds, with_grid)
+    experiment.require_test_span()
+    if (stored := stored_benchmark(context.engine, experiment.id)) is not None:
         err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
         return stored
     require_server()
     from flows.benchmark.flow import benchmark
 
-    found: Benchmark = benchmark(replace(order, attended=True), seeds, epochs, with_grid)
+    found: Benchmark = benchmark(replace(request, attended=True), seeds, epochs, with_grid)
     return found
 
 
-def _require_stored(order: Order, advice: str) -> None:
-    market = read_market(order.market, order.market_file).name
+def _require_stored(request: RunRequest, advice: str) -> None:
+    market = read_market(request.market, request.market_file).name
     with reading(open_store()) as conn:
         if markets.memberships(conn, market).empty:
             raise UsageError(f"nothing of {market} is stored: {advice}")
 
 
-def _fetch_set(order: Order) -> None:
+def _fetch_set(request: RunRequest) -> None:
     """Bring the prices of a published set into the store, after a look at whether they are its own."""
-    desk, paper = open_desk(order), SETS[order.market]
-    require_set(desk.market, paper)
-    if order.prices:
-        _require_index(desk, paper)
-    announce(desk)
-    with err.status(f"fetching {desk.name}"):
-        catch = fetch_bars(desk, choose_as_of(desk, None))
-    if not catch.asked:
-        err.print(f"note: the store's bars of {desk.name} are used: nothing was asked of the files")
+    context, paper = open_context(request), SETS[request.market]
+    require_set(context.market, paper)
+    if request.prices:
+        _require_index(context, paper)
+    announce(context)
+    with err.status(f"fetching {context.name}"):
+        fetch_result = fetch_bars(context, choose_as_of(context, None))
+    if not fetch_result.asked:
+        err.print(f"note: the store's bars of {context.name} are used: nothing was asked of the files")
 
 
-def _require_index(desk: Desk, paper: PaperSet) -> None:
-    index = desk.market.index.symbol
-    answer = desk.source.fetch({index: paper.validation[0]}, paper.validation[1]).outcomes.iloc[0]
+def _require_index(context: MarketContext, paper: PublishedSet) -> None:
+    index = context.market.index.symbol
+    answer = context.source.fetch({index: paper.validation[0]}, paper.validation[1]).outcomes.iloc[0]
     if answer["status"] != "ok":
         raise UsageError(f"the index {index}: {answer['detail']}: give --index FILE")
 
 
-def _require_one_form(order: Order, *, as_json: bool, as_markdown: bool) -> None:
+def _require_one_form(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:
     if as_json and as_markdown:
         raise UsageError("--json and --markdown are two forms of one answer: choose one")
-    if order.index and not order.prices:
+    if request.index and not request.prices:
         raise UsageError("--index is read beside --prices: name both")
 
 
@@ -213,7 +221,7 @@ def backtest(
     warm_start: Annotated[
         bool, typer.Option("--warm-start", help="Start each training from the weights of the fold before.")
     ] = False,
-    members: Members = None,
+    seeds: Seeds = None,
     epochs: Epochs = None,
     top: Annotated[int, typer.Option(min=1, help="Stocks that a portfolio holds long, and as many short.")] = 10,
     max_weight: Annotated[float, typer.Option(help="Largest share of one stock, up to 1.")] = 0.1,
@@ -236,14 +244,14 @@ def backtest(
 
     Example: dtml backtest kdd17 --prices kdd17.parquet --index GSPC.parquet --from 2015-01-02 --to 2016-12-29
     """
-    order = order_of(
+    request = request_of(
         market,
         market_file,
         source,
         prices,
         index,
         universe,
-        members,
+        seeds,
         epochs,
         device,
         train_sessions,
@@ -252,24 +260,24 @@ def backtest(
     kept = tuple(day.date() for day in attention or ())
     costs = Costs(commission, spread, borrow)
     plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs)
-    backtest_market(order, plan, kept, Where(workers, cluster), as_json=as_json, as_markdown=as_markdown)
+    backtest_market(request, plan, kept, Where(workers, cluster), as_json=as_json, as_markdown=as_markdown)
 
 
 def backtest_market(
-    order: Order, plan: Plan, attention_on: Sequence[date], where: Where, *, as_json: bool, as_markdown: bool
+    request: RunRequest, plan: Plan, attention_on: Sequence[date], where: Where, *, as_json: bool, as_markdown: bool
 ) -> None:
     """Run a backtest and print it; one that is stored is printed from there."""
-    _require_one_form(order, as_json=as_json, as_markdown=as_markdown)
-    if (order.overrides or {}).get("warm_start") and where != Where():
+    _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
+    if (request.overrides or {}).get("warm_start") and where != Where():
         raise UsageError("--warm-start trains each fold from the one before: without --workers and --cluster")
-    _fetch_named(order, plan.first)
-    _require_stored(order, "say where its prices come from: --source yahoo, --source simulated or --prices FILE")
-    found = open_backtest(order, plan)
-    if stored_backtest(found.desk.engine, found.id) is None:
+    _fetch_named(request, plan.first)
+    _require_stored(request, "say where its prices come from: --source yahoo, --source simulated or --prices FILE")
+    found = open_backtest(request, plan)
+    if stored_backtest(found.context.engine, found.id) is None:
         require_server()
         from flows.backtest.flow import backtest_flow
 
-        attended = replace(order, attended=True)
+        attended = replace(request, attended=True)
         result = backtest_flow(attended, plan, attention_on, workers=where.workers, cluster=where.cluster)
     else:
         err.print(f"{found.id} was done before: nothing is trained, no prediction is added")
@@ -282,14 +290,14 @@ def backtest_market(
     return None
 
 
-def _fetch_named(order: Order, first: date) -> None:
+def _fetch_named(request: RunRequest, first: date) -> None:
     """Bring the store up to date from the prices that the user names, if any, with what a training at `first` reads."""
-    if order.source or order.prices:
-        desk = open_desk(order)
-        announce(desk)
-        with err.status(f"fetching {desk.name}"):
-            for day in (previous_session(desk.market.calendar, first), choose_as_of(desk, None)):
-                fetch_bars(desk, day)
+    if request.source or request.prices:
+        context = open_context(request)
+        announce(context)
+        with err.status(f"fetching {context.name}"):
+            for day in (previous_session(context.market.calendar, first), choose_as_of(context, None)):
+                fetch_bars(context, day)
 
 
 def print_backtest(result: Result) -> None:
@@ -322,21 +330,21 @@ def audit(
 
     Example: dtml audit kdd17
     """
-    audit_stored(order_of(market, market_file), day_of(as_of), as_json=as_json)
+    audit_stored(request_of(market, market_file), day_of(as_of), as_json=as_json)
 
 
-def audit_stored(order: Order, asked: date | None, *, as_json: bool) -> None:
+def audit_stored(request: RunRequest, asked: date | None, *, as_json: bool) -> None:
     """Audit a market and print what was found; raises LookAheadError when that is anything."""
-    desk = open_stored_desk(order)
-    as_of = choose_as_of(desk, asked)
+    context = open_stored_context(request)
+    as_of = choose_as_of(context, asked)
     with err.status("auditing") as status:
-        found = audit_market(desk, as_of, lambda step: status.update(f"auditing {step}"))
+        found = audit_market(context, as_of, lambda step: status.update(f"auditing {step}"))
     if as_json:
         print_json({"as_of": as_of, "passed": found.passed, "findings": found.findings, "leaks": found.proof})
     else:
         print_audit(found)
     if not found.passed:
-        raise LookAheadError(f"the audit of {desk.name} as of {as_of} found look-ahead, or missed a planted leak")
+        raise LookAheadError(f"the audit of {context.name} as of {as_of} found look-ahead, or missed a planted leak")
 
 
 def print_audit(audit: Audit) -> None:

@@ -47,10 +47,10 @@ def compare_page(conn: Connection, market: str | None, a: str | None, b: str | N
     shared = shared_span(conn, one["run_id"], two["run_id"])
     if shared is None:
         return common | {"pair": pair | {"shared": None}}
-    calls = last_calls(conn, one["run_id"], two["run_id"], shared)
+    directions = last_directions(conn, one["run_id"], two["run_id"], shared)
     scored = scores(days(conn, one["run_id"], two["run_id"], shared))
-    axis = probability_axis(calls[["a_probability", "b_probability"]].to_numpy().ravel())
-    pair |= {"shared": shared, "scores": scored, "calls": records(calls), "axis": axis}
+    axis = probability_axis(directions[["a_probability", "b_probability"]].to_numpy().ravel())
+    pair |= {"shared": shared, "scores": scored, "directions": records(directions), "axis": axis}
     return common | {"pair": pair | {"days": DAYS}}
 
 
@@ -103,13 +103,13 @@ def days(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.Data
     return head(conn, predictions.common_days(a, b, *shared), DAYS + 1)
 
 
-def last_calls(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
+def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date]) -> pd.DataFrame:
     """Return what both said of the last common session, the largest difference first; no rows without one."""
     newest = head(conn, predictions.common_days(a, b, *shared), 1)
     target = shared[1] if newest.empty else newest["target"].iloc[0].date()
-    calls = head(conn, predictions.common_calls(a, b, target), STOCKS)
-    apart = (calls["a_probability"] - calls["b_probability"]).abs()
-    return calls.assign(apart=apart).sort_values(["apart", "symbol"], ascending=[False, True])
+    directions = head(conn, predictions.common_directions(a, b, target), STOCKS)
+    apart = (directions["a_probability"] - directions["b_probability"]).abs()
+    return directions.assign(apart=apart).sort_values(["apart", "symbol"], ascending=[False, True])
 
 
 def scores(counts: pd.DataFrame) -> dict[str, Any]:

@@ -123,13 +123,13 @@ def market_table(conn: Connection, table: str, market: str, as_of: date | None, 
     if night is None:
         raise NotThereError(f"market {market} has no night yet: dtml nightly {market}")
     run_id, target = night["run_id"] or "", night["target"]
-    if table == "calls" and level is not None:
-        return predictions.band_calls(market, run_id, target, level)
+    if table == "directions" and level is not None:
+        return predictions.band_directions(market, run_id, target, level)
     tables: dict[str, Table] = {
-        "calls": predictions.session_calls(market, run_id, target),
+        "directions": predictions.session_directions(market, run_id, target),
         "nights": nights.night_log(market, night["as_of"]),
         "scores": stored_scores.daily_scores(market, target),
-        "refused": stored_prices.refused(market, night["as_of"], night["as_of"]),
+        "rejected": stored_prices.rejected(market, night["as_of"], night["as_of"]),
         "gaps": gaps_of(night),
     }
     return _named(tables, table)
@@ -144,14 +144,14 @@ def stock_table(
     if table in ("looks", "looked"):
         kept = attention.attended(conn, market, ATTENDED)
         return attention.mean_weights(conn, market, symbol, kept, looks=table == "looks", most=SOURCES)
-    calls = predictions.stock_calls(market, symbol, kind, first, last)
+    directions = predictions.stock_directions(market, symbol, kind, first, last)
     if table == "span":
-        return span_scores(head(conn, calls, LONGEST))
+        return span_scores(head(conn, directions, LONGEST))
     scores, prices = (
         stored_scores.symbol_scores(market, symbol),
         stored_prices.newest_prices(market, symbol, first, last),
     )
-    return _named({"calls": calls, "prices": prices, "scores": scores}, table)
+    return _named({"directions": directions, "prices": prices, "scores": scores}, table)
 
 
 def compare_table(conn: Connection, table: str, a: str | None, b: str | None) -> Table:
@@ -164,8 +164,8 @@ def compare_table(conn: Connection, table: str, a: str | None, b: str | None) ->
     shared = compare.shared_span(conn, a, b)
     if shared is None:
         raise NotThereError(f"{a} and {b} predicted no session in common")
-    if table == "calls":
-        return compare.last_calls(conn, a, b, shared)
+    if table == "directions":
+        return compare.last_directions(conn, a, b, shared)
     if table == "scores":
         return pd.DataFrame(compare.scores(compare.days(conn, a, b, shared))["rows"])
     return _named({"days": predictions.common_days(a, b, *shared)}, table)

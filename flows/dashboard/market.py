@@ -25,7 +25,18 @@ from dtml.pages.figures import records
 STOCKS = 2000  # of a market, on one page
 NIGHTS = 30  # in the table of a market
 SCORED = 250  # nights of a chart of running scores
-SORTS = ("symbol", "name", "sector", "probability", "calibrated", "spread", "rising_share", "call", "move", "hit")
+SORTS = (
+    "symbol",
+    "name",
+    "sector",
+    "probability",
+    "calibrated",
+    "probability_std",
+    "rising_share",
+    "direction",
+    "realised_return",
+    "correct",
+)
 FIGURES = ("acc", "mcc")
 ENDS = ("", "_low", "_high")
 SKILL = ("", "_low", "_high", "_rule", "_rule_low", "_rule_high", "_rule_name", "_verdict")  # of each figure
@@ -39,7 +50,7 @@ class NotThereError(DtmlError):
 
 @dataclass(frozen=True)
 class Sort:
-    """Name the column that a table is sorted by, as in an address: `spread`, or `-spread` for the largest first."""
+    """Name the column that a table is sorted by, as in an address: `symbol`, or `-probability_std` for the largest first."""
 
     column: str
     is_descending: bool
@@ -55,15 +66,15 @@ class Sort:
         """Return the order that a column's head leads to: reversed for the current one, else large first."""
         if column == self.column:
             return column if self.is_descending else f"-{column}"
-        return column if column in ("symbol", "name", "sector", "call") else f"-{column}"
+        return column if column in ("symbol", "name", "sector", "direction") else f"-{column}"
 
     def said(self, column: str) -> str:
         """Return how a column is sorted, in the terms of aria-sort; nothing for the others."""
         return "" if column != self.column else "descending" if self.is_descending else "ascending"
 
-    def rows(self, calls: pd.DataFrame) -> pd.DataFrame:
+    def rows(self, directions: pd.DataFrame) -> pd.DataFrame:
         """Return the calls in that order, those without a value last, equals by symbol."""
-        by_name = calls.sort_values("symbol", kind="stable")
+        by_name = directions.sort_values("symbol", kind="stable")
         return by_name.sort_values(self.column, ascending=not self.is_descending, kind="stable", na_position="last")
 
 
@@ -105,25 +116,27 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
     if night is None:
         return common | {"models": records(head(conn, runs.models(market), NIGHTS))}
     before, after = nights.neighbours(conn, market, night["as_of"])
-    calls = night_calls(conn, night, level)
+    directions = night_directions(conn, night, level)
     scored = head(conn, stored_scores.daily_scores(market, night["target"]), SCORED * 2 * (1 + len(NAIVE_RULES)))
     every = scored[scored["protocol"] == "all"]
     return common | {
         "before": before,
         "after": after,
         "run": None if night["run_id"] is None else runs.model(conn, night["run_id"]),
-        "calls": records(order.rows(calls)),
-        "counts": {call: int((calls["call"] == call).sum()) for call in ("rise", "fall", "none")},
-        "rule_calls": {} if calls.empty else {rule: calls[rule].iloc[0] for rule in NAIVE_RULES},
-        "axis": probability_axis(calls[["probability", "lowest", "highest"]].to_numpy().ravel()),
+        "directions": records(order.rows(directions)),
+        "counts": {
+            direction: int((directions["direction"] == direction).sum()) for direction in ("rise", "fall", "none")
+        },
+        "rule_calls": {} if directions.empty else {rule: directions[rule].iloc[0] for rule in NAIVE_RULES},
+        "axis": probability_axis(directions[["probability", "lowest", "highest"]].to_numpy().ravel()),
         "coverage": None if level is None else calibration.coverage(conn, market, level, night["target"]),
         "scores": records(_at_last(scored)),
         "skill": skill_of(_at_last(every)),
         "charts": {figure: running_chart(every, figure) for figure in FIGURES},
         "gaps": records(gaps_of(night)),
-        "refused": records(head(conn, prices.refused(market, night["as_of"], night["as_of"]), STOCKS)),
+        "rejected": records(head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)),
         "nights": night_rows(conn, market, night["as_of"], every),
-        "stocks": [row["symbol"] for row in records(calls)],
+        "stocks": [row["symbol"] for row in records(directions)],
     }
 
 
@@ -154,35 +167,35 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
     return night
 
 
-def night_calls(conn: Connection, night: Row, level: float | None) -> pd.DataFrame:
+def night_directions(conn: Connection, night: Row, level: float | None) -> pd.DataFrame:
     """Return the calls of a night, at a level if one is given: a row a stock, none for a night without a model.
 
     Columns: those of the view prediction_history, name and sector (of stocks in the newest night), lowest, highest and
-    rising_share of the members, and `low` and `high`, between which nothing is called. There `call` is 'none'; it is
-    missing where the model has no band. `hit` says whether the call was right.
+    rising_share of the members, and `low` and `high`, between which nothing is called. There `direction` is 'none';
+    it is missing where the model has no band. `correct` says whether the call was right.
     """
     market, run_id, target = night["market"], night["run_id"], night["target"]
     if run_id is None:
-        return head(conn, predictions.session_calls(market, "", target), 0).reindex(columns=[*_CALL_COLUMNS])
-    calls = head(conn, predictions.session_calls(market, run_id, target), STOCKS)
-    named = head(conn, predictions.newest_calls(market), STOCKS)[["symbol", "name", "sector"]]
+        return head(conn, predictions.session_directions(market, "", target), 0).reindex(columns=[*_DIRECTION_COLUMNS])
+    directions = head(conn, predictions.session_directions(market, run_id, target), STOCKS)
+    named = head(conn, predictions.newest_directions(market), STOCKS)[["symbol", "name", "sector"]]
     agreed = head(conn, predictions.disagreement(market, run_id, target), STOCKS)
-    calls = calls.merge(named, on="symbol", how="left")
-    calls = calls.merge(agreed[["symbol", "lowest", "highest", "rising_share"]], on="symbol", how="left")
-    calls = calls.assign(low=np.nan, high=np.nan)
+    directions = directions.merge(named, on="symbol", how="left")
+    directions = directions.merge(agreed[["symbol", "lowest", "highest", "rising_share"]], on="symbol", how="left")
+    directions = directions.assign(low=np.nan, high=np.nan)
     if level is None:
-        return calls.reindex(columns=[*_CALL_COLUMNS])
-    own = ["low", "high", "call"]
-    banded = head(conn, predictions.band_calls(market, run_id, target, level), STOCKS)
-    calls = calls.drop(columns=own).merge(banded[["symbol", *own]], on="symbol", how="left")
-    right = (calls["call"] == "rise") == (calls["move"] > 0)
-    is_called = calls["call"].isin(["rise", "fall"]) & calls["move"].notna()
-    return calls.assign(hit=right.astype("Int64").where(is_called)).reindex(columns=[*_CALL_COLUMNS])
+        return directions.reindex(columns=[*_DIRECTION_COLUMNS])
+    own = ["low", "high", "direction"]
+    banded = head(conn, predictions.band_directions(market, run_id, target, level), STOCKS)
+    directions = directions.drop(columns=own).merge(banded[["symbol", *own]], on="symbol", how="left")
+    right = (directions["direction"] == "rise") == (directions["realised_return"] > 0)
+    is_decided = directions["direction"].isin(["rise", "fall"]) & directions["realised_return"].notna()
+    return directions.assign(correct=right.astype("Int64").where(is_decided)).reindex(columns=[*_DIRECTION_COLUMNS])
 
 
-_CALL_COLUMNS = (
+_DIRECTION_COLUMNS = (
     *("symbol", "name", "sector", "probability", "lowest", "highest", "rising_share", "calibrated", "low", "high"),
-    *("spread", "call", "move", "hit", *NAIVE_RULES, "run_id", "made_at", "receipt"),
+    *("probability_std", "direction", "realised_return", "correct", *NAIVE_RULES, "run_id", "made_at", "receipt"),
 )
 
 

@@ -21,14 +21,14 @@ def markets_page(conn: Connection, today: date) -> dict[str, Any]:
 
 def market_rows(conn: Connection, today: date) -> pd.DataFrame:
     """Return a row a market: its last night, its newest calls counted, its model, and its running scores."""
-    counted = predictions.newest_call_counts(conn)
+    counted = predictions.newest_direction_counts(conn)
     rows = []
     for market in markets.all_markets(conn):
         night = nights.night(conn, market)
         run = runs.latest_model(conn, market)
         said = {name: None if night is None else night[name] for name in ("as_of", "target", "status")}
         said["days_since"] = None if night is None else (today - night["as_of"]).days
-        said |= {call: counted.get((market, call), 0) for call in ("rise", "fall")}
+        said |= {direction: counted.get((market, direction), 0) for direction in ("rise", "fall")}
         said |= {"run_id": None if run is None else run["run_id"]}
         said["trained"] = None if run is None else run["train_last"]
         rows.append({"market": market} | said | skill_of(scores.last_running_scores(conn, market)))

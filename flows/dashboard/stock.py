@@ -38,12 +38,12 @@ def stock_page(
     require_span(kind, first, last)
     require_stock(conn, market, symbol)
     most = SHOWN if first is None and last is None else LONGEST
-    calls = head(conn, predictions.stock_calls(market, symbol, kind, first, last), most)
+    directions = head(conn, predictions.stock_directions(market, symbol, kind, first, last), most)
     bars = head(conn, prices.newest_prices(market, symbol, first, last), most)
-    listed = head(conn, predictions.newest_calls(market), STOCKS)
+    listed = head(conn, predictions.newest_directions(market), STOCKS)
     own = listed[listed["symbol"] == symbol]
     run = runs.latest_model(conn, market)
-    days = [*calls["target"], *bars["session"]]
+    days = [*directions["target"], *bars["session"]]
     return {
         "market": market,
         "symbol": symbol,
@@ -54,13 +54,13 @@ def stock_page(
         "first": first,
         "last": last,
         "shown": (min(days), max(days)) if days else None,
-        "calls": records(calls.head(SHOWN)),
-        "held": len(calls),
-        "spans": records(span_scores(calls)),
+        "directions": records(directions.head(SHOWN)),
+        "held": len(directions),
+        "spans": records(span_scores(directions)),
         "whole": records(head(conn, scores.symbol_scores(market, symbol), len(KINDS))),
         "prices": price_chart(bars),
-        "marks": marks(calls, bars),
-        "said": probability_chart(calls),
+        "marks": marks(directions, bars),
+        "said": probability_chart(directions),
         **attention_tables(conn, market, symbol),
         "explained": words(None if run is None else attention.explanation_log(conn, run["run_id"])),
     }
@@ -81,19 +81,19 @@ def require_span(kind: str, first: date | None, last: date | None) -> None:
         raise UsageError(f"the span ends before it begins: from {first} to {last}")
 
 
-def span_scores(calls: pd.DataFrame) -> pd.DataFrame:
+def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
     """Score a stock's calls that have an outcome beside the naive rules, on sessions on which all of them called.
 
     Columns: predictor, n, rises, acc, mcc (0 when one class is never called); no row without a call with an outcome.
     """
-    settled = calls.dropna(subset=["move"]).drop_duplicates("target")
+    settled = directions.dropna(subset=["realised_return"]).drop_duplicates("target")
     with_rules = settled.dropna(subset=list(NAIVE_RULES))
     used = with_rules if len(with_rules) else settled
-    said = {MODEL: used["call"]} | ({rule: used[rule] for rule in NAIVE_RULES} if len(with_rules) else {})
-    rose = (used["move"] > 0).to_numpy()
+    said = {MODEL: used["direction"]} | ({rule: used[rule] for rule in NAIVE_RULES} if len(with_rules) else {})
+    rose = (used["realised_return"] > 0).to_numpy()
     rows = []
-    for predictor, called in said.items() if len(used) else ():
-        counts = confusion((called == "rise").to_numpy(), rose, np.ones_like(rose)).sum(axis=0)
+    for predictor, predicted in said.items() if len(used) else ():
+        counts = confusion((predicted == "rise").to_numpy(), rose, np.ones_like(rose)).sum(axis=0)
         figures = {"acc": float(accuracy(counts)), "mcc": float(mcc(counts))}
         rows.append({"predictor": predictor, "n": len(used), "rises": int(rose.sum())} | figures)
     return pd.DataFrame(rows, columns=["predictor", "n", "rises", "acc", "mcc"])
@@ -109,23 +109,23 @@ def price_chart(bars: pd.DataFrame) -> Chart | None:
     return session_chart(lines, kinds, {}, baseline=float(by_session["close"].iloc[-1])) if len(by_session) else None
 
 
-def marks(calls: pd.DataFrame, bars: pd.DataFrame) -> dict[str, tuple[int, str]]:
+def marks(directions: pd.DataFrame, bars: pd.DataFrame) -> dict[str, tuple[int, str]]:
     """Count the calls of each kind, and return the path that marks them below the prices, 1000 units wide."""
     sessions = pd.DatetimeIndex(bars["session"]).sort_values()
-    settled = calls.dropna(subset=["hit"]).drop_duplicates("target")
+    settled = directions.dropna(subset=["correct"]).drop_duplicates("target")
     found = {}
-    for name, (call, hit, begin, end) in MARKS.items():
-        mine = settled[(settled["call"] == call) & (settled["hit"] == hit)]
+    for name, (direction, correct, begin, end) in MARKS.items():
+        mine = settled[(settled["direction"] == direction) & (settled["correct"] == correct)]
         places = sessions.get_indexer(pd.DatetimeIndex(mine["target"]))
         across = (1000 * place / max(len(sessions) - 1, 1) for place in sorted(places[places >= 0].tolist()))
         found[name] = (len(mine), "".join(f"M{place:.1f} {begin}V{end}" for place in across))
     return found
 
 
-def probability_chart(calls: pd.DataFrame) -> Chart | None:
+def probability_chart(directions: pd.DataFrame) -> Chart | None:
     """Draw the probability of a rise with the spread of the members around it, and as calibrated."""
-    by_target = calls.drop_duplicates("target").set_index("target").sort_index()
-    said, spread = by_target["probability"], by_target["spread"]
+    by_target = directions.drop_duplicates("target").set_index("target").sort_index()
+    said, spread = by_target["probability"], by_target["probability_std"]
     band = pd.DataFrame({"low": (said - spread).clip(0, 1), "high": (said + spread).clip(0, 1)})
     kinds = {"probability": "s0 model", "calibrated": "s2"}
     lines = {name: by_target[name] for name in kinds}

@@ -14,8 +14,8 @@ from db.rows import prices
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session, session_open, sessions_between
-from flows.nightly.context import Desk
-from flows.nightly.fetch import Catch, fetch_bars
+from flows.nightly.context import MarketContext
+from flows.nightly.fetch import FetchResult, fetch_bars
 from flows.nightly.night import Night, NightRefusedError, run_night
 from flows.nightly.predict import shortage
 
@@ -37,62 +37,62 @@ class CaughtUp:
         return f"{first}{more}"
 
 
-def missed_nights(desk: Desk, last: date) -> list[date]:
+def missed_nights(context: MarketContext, last: date) -> list[date]:
     """Return the last 30 sessions up to `last`, from the market's first complete night on, that lack one.
 
     Before the first complete night, or without one, that is `last` alone.
     """
-    with reading(desk.engine) as conn:
-        nights = stored_nights.nights(conn, desk.name)
+    with reading(context.engine) as conn:
+        nights = stored_nights.nights(conn, context.name)
     complete = nights.loc[nights["status"].isin(COMPLETE), "as_of"]
     first = last if complete.empty else min(complete.min().date(), last)
-    sessions = sessions_between(desk.market.calendar, first, last)[-LIMIT:]
+    sessions = sessions_between(context.market.calendar, first, last)[-LIMIT:]
     return [session.date() for session in sessions[~sessions.isin(complete)]]
 
 
-def known_then(desk: Desk, day: date) -> datetime | None:
+def known_then(context: MarketContext, day: date) -> datetime | None:
     """Return the open of the session that a night predicts, if its bars were known by then; else None, for now."""
-    moment = session_open(desk.market.calendar, next_session(desk.market.calendar, day))
-    with reading(desk.engine) as conn:
-        known = prices.prices(conn, desk.name, day, day, known_at=moment)
-    return None if shortage(desk, day, set(known["symbol"])) else moment
+    moment = session_open(context.market.calendar, next_session(context.market.calendar, day))
+    with reading(context.engine) as conn:
+        known = prices.prices(conn, context.name, day, day, known_at=moment)
+    return None if shortage(context, day, set(known["symbol"])) else moment
 
 
-def catch_up(desk: Desk, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
+def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
     """Run every missed night up to `last`; a refused one does not keep the next from running.
 
     The source is asked once. A night sees the bars that were known before the session that it predicts, if they
     suffice; else those known now, up to its own session. `run` takes the arguments of `run_night`, as in a flow. Raises
     StoreBusyError when another process is running a night.
     """
-    done, fetch = CaughtUp(), _asked_once(desk, last)
-    for day in missed_nights(desk, last):
+    done, fetch = CaughtUp(), _asked_once(context, last)
+    for day in missed_nights(context, last):
         try:
-            done.nights.append(run(desk, day, fetch=partial(fetch, day), known_at=known_then(desk, day)))
+            done.nights.append(run(context, day, fetch=partial(fetch, day), known_at=known_then(context, day)))
         except NightRefusedError as error:
             done.refused[day] = error
     return done
 
 
-def _asked_once(desk: Desk, last: date) -> Callable[[date], Catch]:
+def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchResult]:
     """Return what gives each night its part of one fetch up to `last`; a failure is every night's."""
-    answers: list[Catch | DtmlError | StoreError | OSError] = []
+    answers: list[FetchResult | DtmlError | StoreError | OSError] = []
 
-    def fetch(day: date) -> Catch:
+    def fetch(day: date) -> FetchResult:
         if not answers:
             try:
-                answers.append(fetch_bars(desk, last))
+                answers.append(fetch_bars(context, last))
             except (DtmlError, StoreError, OSError) as error:
                 answers.append(error)
         answer = answers[0]
-        if isinstance(answer, Catch):
+        if isinstance(answer, FetchResult):
             return answer if day == last else _of_session(answer, day)
         raise answer
 
     return fetch
 
 
-def _of_session(catch: Catch, day: date) -> Catch:
-    """Return what of a fetch concerns an earlier night: its refused bars; the rest counts for the last night."""
-    refused = catch.refused[catch.refused["session"] == pd.Timestamp(day)]
-    return replace(catch, asked=0, fetched=0, stored=0, refused=refused)
+def _of_session(fetch_result: FetchResult, day: date) -> FetchResult:
+    """Return what of a fetch concerns an earlier night: its rejected bars; the rest counts for the last night."""
+    rejected = fetch_result.rejected[fetch_result.rejected["session"] == pd.Timestamp(day)]
+    return replace(fetch_result, asked=0, fetched=0, stored=0, rejected=rejected)

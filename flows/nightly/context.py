@@ -28,7 +28,7 @@ from dtml.windows import WindowConfig
 
 
 @dataclass(frozen=True)
-class Order:
+class RunRequest:
     """Hold what the user asked for, in plain values, so that it can be a flow's parameters."""
 
     market: str
@@ -43,7 +43,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Desk:
+class MarketContext:
     """Hold an order with everything opened."""
 
     market: Market
@@ -58,7 +58,7 @@ class Desk:
         """Return the market's name."""
         return self.market.name
 
-    def members(self, as_of: date) -> tuple[str, ...]:
+    def constituents(self, as_of: date) -> tuple[str, ...]:
         """Return the stocks that a night predicts: the members of the market on that day."""
         return tuple(member.symbol for member in self.market.constituents_on(as_of))
 
@@ -73,21 +73,24 @@ def read_market(name: str, market_file: Path | None = None) -> Market:
     return load_market(name) if market_file is None else load_market_file(market_file)
 
 
-def open_desk(order: Order) -> Desk:
+def open_context(request: RunRequest) -> MarketContext:
     """Open everything that an order names; an empty database gets its tables."""
-    market = read_market(order.market, order.market_file)
+    market = read_market(request.market, request.market_file)
     source = open_source(
-        order.source or ("files" if order.prices else market.source), market, prices=order.prices, index=order.index
+        request.source or ("files" if request.prices else market.source),
+        market,
+        prices=request.prices,
+        index=request.index,
     )
-    desk = _desk(order, market, source, open_store())
-    return replace(desk, notice=source.remark()) if isinstance(source, SimulatedSource) else desk
+    context = _context(request, market, source, open_store())
+    return replace(context, notice=source.remark()) if isinstance(source, SimulatedSource) else context
 
 
-def open_stored_desk(order: Order) -> Desk:
+def open_stored_context(request: RunRequest) -> MarketContext:
     """Open a desk that works with what the store holds and asks no source."""
-    market = read_market(order.market, order.market_file)
+    market = read_market(request.market, request.market_file)
     engine = open_store()
-    return _desk(replace(order, universe="source"), market, StoredSource(engine, market), engine)
+    return _context(replace(request, universe="source"), market, StoredSource(engine, market), engine)
 
 
 def open_store() -> Engine:
@@ -99,7 +102,7 @@ def open_store() -> Engine:
 
 def experiment_for(market: Market) -> Experiment:
     """Return the experiment that a market's nights train, as its file says."""
-    return nightly_of(market.model, z_close=market.z_close, returns=market.returns, max_move=market.checks.max_move)
+    return nightly_of(market.model, z_close=market.z_close, returns=market.returns, max_return=market.checks.max_return)
 
 
 def experiment_of(run: Mapping[str, Any]) -> Experiment:
@@ -118,32 +121,36 @@ def experiment_of(run: Mapping[str, Any]) -> Experiment:
         raise DtmlError(f"the settings of {run['id']}, trained by code {code}, are not of this version") from error
 
 
-def read_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> pd.DataFrame:
+def read_bars(context: MarketContext, first: date, last: date, known_at: datetime | None = None) -> pd.DataFrame:
     """Read the bars of first .. last as known at a moment (None: now), each with the moment it is known since.
 
     Raises DtmlError when there is none.
     """
-    with reading(desk.engine) as conn:
-        bars = stored_prices.prices(conn, desk.name, first, last, known_at=known_at)
+    with reading(context.engine) as conn:
+        bars = stored_prices.prices(conn, context.name, first, last, known_at=known_at)
     if not bars.empty:
         return bars
     if known_at is not None:
-        raise DtmlError(f"no bar of {desk.name} from {first} to {last} was known at {known_at:%Y-%m-%d %H:%M} UTC")
+        raise DtmlError(f"no bar of {context.name} from {first} to {last} was known at {known_at:%Y-%m-%d %H:%M} UTC")
     raise DtmlError(
-        f"the store holds no bars of {desk.name} from {first} to {last}: name the files with --prices, or fetch them"
+        f"the store holds no bars of {context.name} from {first} to {last}: name the files with --prices, or fetch them"
     )
 
 
-def stored_bars(desk: Desk, first: date, last: date, known_at: datetime | None = None) -> tuple[pd.DataFrame, datetime]:
+def stored_bars(
+    context: MarketContext, first: date, last: date, known_at: datetime | None = None
+) -> tuple[pd.DataFrame, datetime]:
     """Read the bars of `read_bars` alone, and their watermark: when the newest of them was fetched."""
-    bars = read_bars(desk, first, last, known_at)
+    bars = read_bars(context, first, last, known_at)
     return bars.drop(columns="known_at"), bars["known_at"].max().to_pydatetime()
 
 
-def _desk(order: Order, market: Market, source: Source, engine: Engine) -> Desk:
-    universe, notice = _universe(market, source, order.universe)
+def _context(request: RunRequest, market: Market, source: Source, engine: Engine) -> MarketContext:
+    universe, notice = _universe(market, source, request.universe)
     ordered = universe.with_symbols(sorted(universe.symbols))  # the same order, whatever named the stocks
-    return Desk(ordered, source, engine, vary(experiment_for(market), order.overrides or {}), order.device, notice)
+    return MarketContext(
+        ordered, source, engine, vary(experiment_for(market), request.overrides or {}), request.device, notice
+    )
 
 
 @dataclass(frozen=True)
@@ -190,7 +197,7 @@ def _universe(market: Market, source: Source, universe: Universe | None) -> tupl
     if not market.constituents or universe == "source":
         return market.with_symbols(held), None
     found = len(set(held) & set(market.symbols))
-    if found >= (1 - market.checks.max_refused) * len(market.symbols):
+    if found >= (1 - market.checks.max_missing) * len(market.symbols):
         return market, None
     notice = (
         f"{found} of the {len(market.symbols)} constituents of {market.name} are in the prices: "
@@ -199,12 +206,12 @@ def _universe(market: Market, source: Source, universe: Universe | None) -> tupl
     return market.with_symbols(held), notice
 
 
-def choose_as_of(desk: Desk, asked: date | None, now: datetime | None = None) -> date:
+def choose_as_of(context: MarketContext, asked: date | None, now: datetime | None = None) -> date:
     """Return the session a night stands on: the one asked for, else the last closed one that the source can know."""
-    closed = last_closed_session(desk.market.calendar, now or datetime.now(UTC))
+    closed = last_closed_session(context.market.calendar, now or datetime.now(UTC))
     if asked is not None and asked > closed:
-        raise UsageError(f"--as-of {asked} has not closed yet: the last closed session of {desk.name} is {closed}")
+        raise UsageError(f"--as-of {asked} has not closed yet: the last closed session of {context.name} is {closed}")
     if asked is not None:
-        return require_session(desk.market.calendar, asked)
-    known = desk.source.last_session()
+        return require_session(context.market.calendar, asked)
+    known = context.source.last_session()
     return closed if known is None else min(closed, known)

@@ -13,7 +13,7 @@ from dtml.prices.bars import Checked, check
 from dtml.prices.restatements import restated_symbols
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources import OUTCOME_COLUMNS, Fetched
-from flows.nightly.context import Desk
+from flows.nightly.context import MarketContext
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ OVERLAP = 10  # stored sessions asked for again, to find restatements and to che
 
 
 @dataclass(frozen=True)
-class Catch:
+class FetchResult:
     """Hold what a fetch brought: counts of bars, and how the source answered for each symbol.
 
     `unadjusted` are the stocks without any adjusted close in a market whose moves are of that price; the close stands
@@ -31,7 +31,7 @@ class Catch:
     asked: int
     fetched: int
     stored: int
-    refused: pd.DataFrame
+    rejected: pd.DataFrame
     outcomes: pd.DataFrame
     restated: list[str]
     unadjusted: list[str]
@@ -42,14 +42,16 @@ class Catch:
         return self.outcomes[self.outcomes["status"] != "ok"]
 
 
-def nothing_fetched() -> Catch:
+def nothing_fetched() -> FetchResult:
     """Return the result of a night that did not ask its source."""
-    refused = pd.DataFrame(columns=["symbol", "session", "reason", "value"])
-    return Catch(0, 0, 0, refused, pd.DataFrame(columns=list(OUTCOME_COLUMNS)), [], [])
+    rejected = pd.DataFrame(columns=["symbol", "session", "reason", "value"])
+    return FetchResult(0, 0, 0, rejected, pd.DataFrame(columns=list(OUTCOME_COLUMNS)), [], [])
 
 
-def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None, *, whole: bool = False) -> Catch:
-    """Bring the store up to `as_of`, asking only for what it lacks, and record what came and what was refused.
+def fetch_bars(
+    context: MarketContext, as_of: date, known_at: datetime | None = None, *, whole: bool = False
+) -> FetchResult:
+    """Bring the store up to `as_of`, asking only for what it lacks, and record what came and what was rejected.
 
     The bars are known from the moment they are stored; a test may set `known_at`. With `whole`, everything that was
     ever asked for is asked for again, which finds bars restated long ago.
@@ -57,60 +59,64 @@ def fetch_bars(desk: Desk, as_of: date, known_at: datetime | None = None, *, who
     A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched again from its start; if
     that fails, none of its bars are stored, and the next fetch finds the restatement again.
     """
-    with transaction(desk.engine) as conn:
-        save_universe(conn, desk)
-    wanted = _wanted(desk, as_of, whole=whole)
+    with transaction(context.engine) as conn:
+        save_universe(conn, context)
+    wanted = _wanted(context, as_of, whole=whole)
     if not wanted.first:
         return nothing_fetched()
     if known_at is None:
-        with reading(desk.engine) as conn:
-            fetches.require_clocks_agree(conn, desk.name)
-    brought, restated = _with_restated_histories(desk, wanted, desk.source.fetch(wanted.first, wanted.last))
-    checked = _check(desk, brought.bars, wanted.last)
+        with reading(context.engine) as conn:
+            fetches.require_clocks_agree(conn, context.name)
+    brought, restated = _with_restated_histories(context, wanted, context.source.fetch(wanted.first, wanted.last))
+    checked = _check(context, brought.bars, wanted.last)
     answered = set(brought.outcomes.loc[brought.outcomes["status"].isin(["ok", "no_data"]), "symbol"])
-    with transaction(desk.engine) as conn:
-        known_at = known_at or fetches.next_known_at(conn, desk.name)
-        stored = prices.append_prices(conn, desk.name, checked.accepted, source=desk.source.name, known_at=known_at)
-        prices.record_refused(conn, desk.name, checked.refused, source=desk.source.name, known_at=known_at)
-        earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
-        markets.note_asked(conn, desk.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
-        unadjusted = _unadjusted(desk, checked.accepted)
-        catch = Catch(
-            len(wanted.first), len(brought.bars), stored, checked.refused, brought.outcomes, restated, unadjusted
+    with transaction(context.engine) as conn:
+        known_at = known_at or fetches.next_known_at(conn, context.name)
+        stored = prices.append_prices(
+            conn, context.name, checked.accepted, source=context.source.name, known_at=known_at
         )
-        fetches.save_fetch(conn, {"known_at": known_at, "as_of": as_of} | _fetch_row(desk, catch))
-    log.info("%s: %d bars fetched, %d new, %d refused", desk.name, catch.fetched, stored, len(checked.refused))
-    return catch
+        prices.record_rejected(conn, context.name, checked.rejected, source=context.source.name, known_at=known_at)
+        earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
+        markets.note_asked(conn, context.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
+        unadjusted = _unadjusted(context, checked.accepted)
+        fetch_result = FetchResult(
+            len(wanted.first), len(brought.bars), stored, checked.rejected, brought.outcomes, restated, unadjusted
+        )
+        fetches.save_fetch(conn, {"known_at": known_at, "as_of": as_of} | _fetch_row(context, fetch_result))
+    log.info(
+        "%s: %d bars fetched, %d new, %d rejected", context.name, fetch_result.fetched, stored, len(checked.rejected)
+    )
+    return fetch_result
 
 
-def _fetch_row(desk: Desk, catch: Catch) -> dict[str, object]:
+def _fetch_row(context: MarketContext, fetch_result: FetchResult) -> dict[str, object]:
     return {
-        "market": desk.name,
-        "source": desk.source.name,
-        "asked": catch.asked,
-        "fetched": catch.fetched,
-        "stored": catch.stored,
-        "refused": len(catch.refused),
-        "restated": catch.restated,
-        "failures": catch.failures[["symbol", "status", "detail"]].to_dict("records"),
+        "market": context.name,
+        "source": context.source.name,
+        "asked": fetch_result.asked,
+        "fetched": fetch_result.fetched,
+        "stored": fetch_result.stored,
+        "rejected": len(fetch_result.rejected),
+        "restated": fetch_result.restated,
+        "failures": fetch_result.failures[["symbol", "status", "detail"]].to_dict("records"),
     }
 
 
-def _unadjusted(desk: Desk, bars: pd.DataFrame) -> list[str]:
-    if desk.market.returns == "close":
+def _unadjusted(context: MarketContext, bars: pd.DataFrame) -> list[str]:
+    if context.market.returns == "close":
         return []
     adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).any()
     return sorted(adjusted.index[~adjusted])
 
 
-def history_start(desk: Desk, as_of: date) -> date:
+def history_start(context: MarketContext, as_of: date) -> date:
     """Return the first session that a training at `as_of` may read."""
-    return sessions_up_to(desk.market.calendar, as_of, desk.experiment.history)[0].date()
+    return sessions_up_to(context.market.calendar, as_of, context.experiment.history)[0].date()
 
 
-def save_universe(conn: Connection, desk: Desk) -> None:
+def save_universe(conn: Connection, context: MarketContext) -> None:
     """Record the market's index and stocks, and when each was a member."""
-    market = desk.market
+    market = context.market
     columns = ["symbol", "source_symbol", "name", "sector", "valid_from", "valid_to"]
     listed = [(c.symbol, c.source_symbol, c.name, c.sector, c.since, c.until) for c in market.constituents]
     stays = pd.DataFrame(listed, columns=columns)
@@ -132,17 +138,17 @@ class _Wanted:
     since: dict[str, date]
 
 
-def _wanted(desk: Desk, as_of: date, *, whole: bool) -> _Wanted:
+def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
     """Return what the store lacks up to `as_of`: the newest sessions, and earlier ones that were never asked for.
 
     With `whole`, also everything that it holds.
     """
-    with reading(desk.engine) as conn:
-        stored = prices.last_sessions(conn, desk.name)
-        asked = markets.instruments(conn, desk.name).set_index("symbol")["asked_from"].dropna()
-    start = history_start(desk, as_of)
+    with reading(context.engine) as conn:
+        stored = prices.last_sessions(conn, context.name)
+        asked = markets.instruments(conn, context.name).set_index("symbol")["asked_from"].dropna()
+    start = history_start(context, as_of)
     since = {str(symbol): day.date() for symbol, day in asked.items()}
-    symbols = (desk.market.index.symbol, *desk.market.symbols)
+    symbols = (context.market.index.symbol, *context.market.symbols)
     first, last = {}, as_of
     if whole:  # sessions after `as_of` too: a restatement moves them all
         first = {symbol: min(start, since.get(symbol, start)) for symbol in symbols}
@@ -155,16 +161,16 @@ def _wanted(desk: Desk, as_of: date, *, whole: bool) -> _Wanted:
             last = max(last, since.get(symbol, as_of))  # no hole before what is stored
         elif newest is None or newest.date() < as_of:
             known = as_of if newest is None else newest.date()
-            first[symbol] = sessions_up_to(desk.market.calendar, known, OVERLAP)[0].date()  # no hole after it either
+            first[symbol] = sessions_up_to(context.market.calendar, known, OVERLAP)[0].date()  # no hole after it either
     return _Wanted(first, last, since)
 
 
-def _with_restated_histories(desk: Desk, wanted: _Wanted, brought: Fetched) -> tuple[Fetched, list[str]]:
+def _with_restated_histories(context: MarketContext, wanted: _Wanted, brought: Fetched) -> tuple[Fetched, list[str]]:
     """Replace the bars of restated symbols by their whole history, or by nothing when it does not come."""
     if brought.bars.empty:
         return brought, []
-    with reading(desk.engine) as conn:
-        stored = prices.prices(conn, desk.name, brought.bars["session"].min().date(), wanted.last)
+    with reading(context.engine) as conn:
+        stored = prices.prices(conn, context.name, brought.bars["session"].min().date(), wanted.last)
     restated = restated_symbols(stored, brought.bars)
     if not restated:
         return brought, []
@@ -172,7 +178,7 @@ def _with_restated_histories(desk: Desk, wanted: _Wanted, brought: Fetched) -> t
     lacking = {symbol: day for symbol, day in begun.items() if day < wanted.first[symbol]}
     if not lacking:
         return brought, restated
-    again = desk.source.fetch(lacking, wanted.last)
+    again = context.source.fetch(lacking, wanted.last)
     whole = again.outcomes.loc[again.outcomes["status"] == "ok", "symbol"]
     kept = brought.bars[~brought.bars["symbol"].isin(lacking)]
     bars = pd.concat([kept, again.bars[again.bars["symbol"].isin(whole)]], ignore_index=True)
@@ -180,14 +186,14 @@ def _with_restated_histories(desk: Desk, wanted: _Wanted, brought: Fetched) -> t
     return Fetched(bars, pd.concat([others, again.outcomes], ignore_index=True)), restated
 
 
-def _check(desk: Desk, bars: pd.DataFrame, last: date) -> Checked:
+def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
     first = last if bars.empty else bars["session"].min().date()
     return check(
         bars,
-        sessions=sessions_between(desk.market.calendar, first, next_session(desk.market.calendar, last)),
+        sessions=sessions_between(context.market.calendar, first, next_session(context.market.calendar, last)),
         closed_until=last,
-        checks=desk.market.checks,
-        index_symbol=desk.market.index.symbol,
-        returns=desk.market.returns,
-        market_size=len(desk.market.symbols),
+        checks=context.market.checks,
+        index_symbol=context.market.index.symbol,
+        returns=context.market.returns,
+        market_size=len(context.market.symbols),
     )

@@ -19,11 +19,11 @@ from db.rows import predictions as stored_predictions
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session
-from flows.nightly.context import Desk
-from flows.nightly.fetch import Catch, fetch_bars, nothing_fetched
+from flows.nightly.context import MarketContext
+from flows.nightly.fetch import FetchResult, fetch_bars, nothing_fetched
 from flows.nightly.predict import Forecast, forecast, shortage, too_few
 from flows.nightly.report import publish_night
-from flows.nightly.score import Scored, rule_calls, score_market
+from flows.nightly.score import Scored, rule_directions, score_market
 from flows.nightly.train import Model, drop_states, load_model, train_with_progress, why_due
 
 log = logging.getLogger(__name__)
@@ -43,17 +43,17 @@ class NightRefusedError(DtmlError):
 
 @dataclass(frozen=True)
 class Night:
-    """Hold how a night ended. `row` is its row in the store; `catch` is missing when nothing had to be done."""
+    """Hold how a night ended. `row` is its row in the store; `fetch_result` is missing when nothing had to be done."""
 
     row: dict[str, Any]
     report: Path
-    catch: Catch | None = None
+    fetch_result: FetchResult | None = None
     scored: Scored | None = None
 
     @property
     def was_done_before(self) -> bool:
         """Return whether an earlier run had completed the night."""
-        return self.catch is None
+        return self.fetch_result is None
 
 
 def directly(_name: str, work: Callable[[], T]) -> T:
@@ -61,10 +61,10 @@ def directly(_name: str, work: Callable[[], T]) -> T:
     return work()
 
 
-def finished_night(desk: Desk, as_of: date) -> dict[str, Any] | None:
+def finished_night(context: MarketContext, as_of: date) -> dict[str, Any] | None:
     """Return the row of a complete night, or None when there is something to do."""
-    with reading(desk.engine) as conn:
-        row = nights.night(conn, desk.name, as_of)
+    with reading(context.engine) as conn:
+        row = nights.night(conn, context.name, as_of)
     return row if _is_complete(row) else None
 
 
@@ -73,12 +73,12 @@ def _is_complete(row: Mapping[str, Any] | None) -> bool:
 
 
 def run_night(
-    desk: Desk,
+    context: MarketContext,
     as_of: date,
     *,
     stage: Stage = directly,
     only_stored: bool = False,
-    fetch: Callable[[], Catch] | None = None,
+    fetch: Callable[[], FetchResult] | None = None,
     known_at: datetime | None = None,
 ) -> Night:
     """Fetch, check, store, train if due, predict, store, score, report.
@@ -90,122 +90,124 @@ def run_night(
     NightRefusedError, after recording the reason, when the bars do not allow predictions, and StoreBusyError when
     another process is running a night of the market.
     """
-    with market_lock(desk.engine, desk.name):
-        if (done := finished_night(desk, as_of)) is not None:
-            drop_states(desk.name, as_of)
-            score_market(desk, as_of)  # the run that completed the night may have ended before this
-            return Night(done, publish_night(desk, as_of))
-        fetch = nothing_fetched if only_stored else fetch or (lambda: fetch_bars(desk, as_of))
+    with market_lock(context.engine, context.name):
+        if (done := finished_night(context, as_of)) is not None:
+            drop_states(context.name, as_of)
+            score_market(context, as_of)  # the run that completed the night may have ended before this
+            return Night(done, publish_night(context, as_of))
+        fetch = nothing_fetched if only_stored else fetch or (lambda: fetch_bars(context, as_of))
         train_if_due = load_model if only_stored else partial(_train_if_due, known_at=known_at)
-        _start(desk, as_of)
-        with _recording_refusal(desk, as_of) as fetched:
-            catch = fetched.catch = stage("fetch", fetch)  # which checks and stores the bars
-            _require_bars(desk, as_of, catch, known_at)
-            model = stage("model", lambda: train_if_due(desk, as_of))
-            made = stage("predict", lambda: forecast(desk, model, as_of, known_at))
-            _require_predictions(desk, made, as_of)
-            stage("store", lambda: _store(desk, as_of, catch, model, made))
-        scored = stage("score", lambda: score_market(desk, as_of))
-        report = stage("report", lambda: publish_night(desk, as_of))
-        finished = finished_night(desk, as_of)
+        _start(context, as_of)
+        with _recording_refusal(context, as_of) as fetched:
+            fetch_result = fetched.fetch_result = stage("fetch", fetch)  # which checks and stores the bars
+            _require_bars(context, as_of, fetch_result, known_at)
+            model = stage("model", lambda: train_if_due(context, as_of))
+            made = stage("predict", lambda: forecast(context, model, as_of, known_at))
+            _require_predictions(context, made, as_of)
+            stage("store", lambda: _store(context, as_of, fetch_result, model, made))
+        scored = stage("score", lambda: score_market(context, as_of))
+        report = stage("report", lambda: publish_night(context, as_of))
+        finished = finished_night(context, as_of)
         assert finished is not None
-        return Night(finished, report, catch, scored)
+        return Night(finished, report, fetch_result, scored)
 
 
-def _start(desk: Desk, as_of: date) -> None:
-    target, begun = next_session(desk.market.calendar, as_of), datetime.now(UTC)
-    with transaction(desk.engine) as conn:
-        nights.start_night(conn, desk.name, as_of, target=target, source=desk.source.name, started_at=begun)
+def _start(context: MarketContext, as_of: date) -> None:
+    target, begun = next_session(context.market.calendar, as_of), datetime.now(UTC)
+    with transaction(context.engine) as conn:
+        nights.start_night(conn, context.name, as_of, target=target, source=context.source.name, started_at=begun)
 
 
 @dataclass
 class _Fetched:
     """Hold what a night has fetched so far."""
 
-    catch: Catch = field(default_factory=nothing_fetched)
+    fetch_result: FetchResult = field(default_factory=nothing_fetched)
 
 
 @contextmanager
-def _recording_refusal(desk: Desk, as_of: date) -> Iterator[_Fetched]:
+def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[_Fetched]:
     """Record why a night failed; raise NightRefusedError in place of the failures that a night can expect."""
     fetched = _Fetched()
     try:
         yield fetched
     except (DtmlError, StoreError, OSError) as error:
-        _refuse(desk, as_of, str(error), fetched.catch)
+        _refuse(context, as_of, str(error), fetched.fetch_result)
         code = getattr(error, "exit_code", 1)
-        message = f"night {as_of} of {desk.name} refused: {error}"
-        raise NightRefusedError(message, code, may_pass=_source_failed(fetched.catch)) from error
+        message = f"night {as_of} of {context.name} refused: {error}"
+        raise NightRefusedError(message, code, may_pass=_source_failed(fetched.fetch_result)) from error
     except Exception as error:
-        _refuse(desk, as_of, f"unexpected {type(error).__name__}: {error}", fetched.catch)
+        _refuse(context, as_of, f"unexpected {type(error).__name__}: {error}", fetched.fetch_result)
         raise
 
 
-def _source_failed(catch: Catch) -> bool:
+def _source_failed(fetch_result: FetchResult) -> bool:
     """Return whether the source was out of reach, limited the rate or answered nonsense, not merely empty."""
-    return bool((catch.failures["status"] != "no_data").any())
+    return bool((fetch_result.failures["status"] != "no_data").any())
 
 
-def _require_bars(desk: Desk, as_of: date, catch: Catch, known_at: datetime | None) -> None:
+def _require_bars(context: MarketContext, as_of: date, fetch_result: FetchResult, known_at: datetime | None) -> None:
     """Raise DtmlError for a night without its index, or with too many stocks missing."""
-    with reading(desk.engine) as conn:
-        today = prices.prices(conn, desk.name, as_of, as_of, known_at=known_at)
-    short = shortage(desk, as_of, set(today["symbol"]))
+    with reading(context.engine) as conn:
+        today = prices.prices(conn, context.name, as_of, as_of, known_at=known_at)
+    short = shortage(context, as_of, set(today["symbol"]))
     if short is not None:
-        raise DtmlError(f"{short.what}: {_cause(catch, short.missing)}")
+        raise DtmlError(f"{short.what}: {_cause(fetch_result, short.missing)}")
 
 
-def _cause(catch: Catch, symbols: set[str]) -> str:
+def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:
     """Return the most common reason why these symbols have no bar, and what to do."""
-    failed = catch.failures[catch.failures["symbol"].isin(symbols)]
-    refused = catch.refused[catch.refused["symbol"].isin(symbols)]
+    failed = fetch_result.failures[fetch_result.failures["symbol"].isin(symbols)]
+    rejected = fetch_result.rejected[fetch_result.rejected["symbol"].isin(symbols)]
     if not failed.empty:
         status = failed["status"].mode().iloc[0]
         detail = failed.loc[failed["status"] == status, "detail"].iloc[0]
         return f"{len(failed)} {status} ({detail}); what came is stored, run the night again to go on"
-    if not refused.empty:
-        return f"{len(refused)} bars refused, mostly {refused['reason'].mode().iloc[0]}: ask the view `refused`"
+    if not rejected.empty:
+        return f"{len(rejected)} bars rejected, mostly {rejected['reason'].mode().iloc[0]}: ask the view `rejected`"
     return "the source has none for that session"
 
 
-def _train_if_due(desk: Desk, as_of: date, known_at: datetime | None) -> Model:
-    reason = why_due(desk, as_of)
+def _train_if_due(context: MarketContext, as_of: date, known_at: datetime | None) -> Model:
+    reason = why_due(context, as_of)
     if reason is None:
-        return load_model(desk, as_of)
-    log.info("training %s: %s", desk.name, reason)
-    return train_with_progress(desk, as_of, known_at)
+        return load_model(context, as_of)
+    log.info("training %s: %s", context.name, reason)
+    return train_with_progress(context, as_of, known_at)
 
 
-def _require_predictions(desk: Desk, made: Forecast, as_of: date) -> None:
-    if too_few(desk, as_of, made.predictions):
+def _require_predictions(context: MarketContext, made: Forecast, as_of: date) -> None:
+    if too_few(context, as_of, made.predictions):
         reason = pd.Series(made.gaps).mode().iloc[0]
-        members = len(desk.members(as_of))
+        constituents = len(context.constituents(as_of))
         raise DtmlError(
-            f"{len(made.gaps)} of {members} constituents cannot be predicted from {as_of}, mostly: {reason}"
+            f"{len(made.gaps)} of {constituents} constituents cannot be predicted from {as_of}, mostly: {reason}"
         )
 
 
-def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) -> None:
+def _store(context: MarketContext, as_of: date, fetch_result: FetchResult, model: Model, made: Forecast) -> None:
     """Write the predictions and the night's end in one transaction: a night is stored whole or not at all.
 
     A night that another process completed meanwhile stays as that one left it.
     """
     now = datetime.now(UTC)
-    with transaction(desk.engine) as conn:
-        if _is_complete(nights.night(conn, desk.name, as_of)):
+    with transaction(context.engine) as conn:
+        if _is_complete(nights.night(conn, context.name, as_of)):
             return
         stored_predictions.save_predictions(
-            conn, desk.name, made.predictions.assign(run_id=model.run_id), known_at=made.known_at, made_at=now
+            conn, context.name, made.predictions.assign(run_id=model.run_id), known_at=made.known_at, made_at=now
         )
-        attention.save_attention(conn, desk.name, made.looks.assign(run_id=model.run_id))
-        stored_predictions.save_rule_calls(conn, desk.name, rule_calls(conn, desk, as_of, made.known_at))
+        attention.save_attention(conn, context.name, made.looks.assign(run_id=model.run_id))
+        stored_predictions.save_rule_directions(
+            conn, context.name, rule_directions(conn, context, as_of, made.known_at)
+        )
         nights.finish_night(
             conn,
-            desk.name,
+            context.name,
             as_of,
             status="complete_with_gaps" if made.gaps else "complete",
             finished_at=now,
-            counts=_counts(catch, len(made.predictions)),
+            counts=_counts(fetch_result, len(made.predictions)),
             gaps=[{"symbol": symbol, "reason": reason} for symbol, reason in made.gaps.items()],
             run_id=model.run_id,
             known_at=made.known_at,
@@ -213,22 +215,22 @@ def _store(desk: Desk, as_of: date, catch: Catch, model: Model, made: Forecast) 
         )
 
 
-def _counts(catch: Catch, predictions: int) -> dict[str, int]:
-    counts = {"fetched": catch.fetched, "stored": catch.stored, "refused": len(catch.refused)}
+def _counts(fetch_result: FetchResult, predictions: int) -> dict[str, int]:
+    counts = {"fetched": fetch_result.fetched, "stored": fetch_result.stored, "rejected": len(fetch_result.rejected)}
     return counts | {"predictions": predictions}
 
 
-def _refuse(desk: Desk, as_of: date, reason: str, catch: Catch) -> None:
-    with transaction(desk.engine) as conn:
-        if _is_complete(nights.night(conn, desk.name, as_of)):
+def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: FetchResult) -> None:
+    with transaction(context.engine) as conn:
+        if _is_complete(nights.night(conn, context.name, as_of)):
             return
         nights.finish_night(
             conn,
-            desk.name,
+            context.name,
             as_of,
             status="refused",
             reason=reason,
             finished_at=datetime.now(UTC),
-            counts=_counts(catch, 0),
+            counts=_counts(fetch_result, 0),
             gaps=[],
         )

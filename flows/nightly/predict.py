@@ -12,7 +12,7 @@ from dtml.features import MAX_GAP
 from dtml.inference import attention, choose_device, predict
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.windows import WindowConfig, Windows
-from flows.nightly.context import Desk, stored_bars
+from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.train import Model, windows_of
 
 LOOKS = 3  # stocks kept for each stock: all pairs of 500 would be 250,000 rows a night
@@ -35,56 +35,56 @@ class Forecast:
     looks: pd.DataFrame
 
 
-def forecast(desk: Desk, model: Model, as_of: date, known_at: datetime | None = None) -> Forecast:
+def forecast(context: MarketContext, model: Model, as_of: date, known_at: datetime | None = None) -> Forecast:
     """Predict the session after `as_of` from bars as known at a moment (None: now).
 
     It reads only the sessions that a window needs.
     """
-    bars, watermark = stored_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, known_at)
-    tonight = night_windows(desk, model, as_of, bars)
-    made = predict_windows(desk, model, tonight)
+    bars, watermark = stored_bars(context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at)
+    tonight = night_windows(context, model, as_of, bars)
+    made = predict_windows(context, model, tonight)
     return Forecast(
-        target=next_session(desk.market.calendar, as_of),
+        target=next_session(context.market.calendar, as_of),
         predictions=made,
-        gaps=_gaps(desk, model, made, bars, as_of),
+        gaps=_gaps(context, model, made, bars, as_of),
         known_at=watermark,
         inputs_hash=tonight.digest,
-        looks=most_looked_at(attention_of(desk, model, tonight)),
+        looks=most_looked_at(attention_of(context, model, tonight)),
     )
 
 
-def predict_night(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
-    """Predict the session after `as_of` for that day's members, from bars that end there.
+def predict_night(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
+    """Predict the session after `as_of` for that day's constituents, from bars that end there.
 
     The bars must begin at `first_needed`, so that every caller gets the same prediction to the last bit.
     """
-    return predict_windows(desk, model, night_windows(desk, model, as_of, bars))
+    return predict_windows(context, model, night_windows(context, model, as_of, bars))
 
 
-def predict_windows(desk: Desk, model: Model, windows: Windows) -> pd.DataFrame:
+def predict_windows(context: MarketContext, model: Model, windows: Windows) -> pd.DataFrame:
     """Predict these windows, with calibrated probabilities (NaN for a model that was not calibrated)."""
-    made = predict(model.ensemble, windows, choose_device(desk.device))
+    made = predict(model.ensemble, windows, choose_device(context.device))
     said = made["probability"].to_numpy()
     return made.assign(calibrated=np.nan if model.calibration is None else model.calibration.apply(said))
 
 
-def night_windows(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> Windows:
+def night_windows(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) -> Windows:
     """Return the windows of the session after `as_of`; none when the bars do not end there."""
-    symbols = model.ensemble.symbols if model.ensemble.is_tied else desk.members(as_of)
-    windows = windows_of(desk, bars, model.ensemble.windows, symbols)
-    return windows.between(first=pd.Timestamp(next_session(desk.market.calendar, as_of)))
+    symbols = model.ensemble.symbols if model.ensemble.is_tied else context.constituents(as_of)
+    windows = windows_of(context, bars, model.ensemble.windows, symbols)
+    return windows.between(first=pd.Timestamp(next_session(context.market.calendar, as_of)))
 
 
-def look(desk: Desk, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
+def look(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
     """Return who looked at whom when the session after `as_of` was predicted: `target, symbol, source, weight`."""
-    return attention_of(desk, model, night_windows(desk, model, as_of, bars))
+    return attention_of(context, model, night_windows(context, model, as_of, bars))
 
 
-def attention_of(desk: Desk, model: Model, tonight: Windows) -> pd.DataFrame:
+def attention_of(context: MarketContext, model: Model, tonight: Windows) -> pd.DataFrame:
     """Return who looks at whom in the windows of one night: `target, symbol, source, weight`; maybe no rows."""
     if not tonight.observed.any():
         return pd.DataFrame({"target": [], "symbol": [], "source": [], "weight": []})
-    weights = attention(model.ensemble, tonight, choose_device(desk.device))[0].numpy()
+    weights = attention(model.ensemble, tonight, choose_device(context.device))[0].numpy()
     there = tonight.observed[0].numpy()
     names = pd.Index(tonight.symbols)[there]
     looking, seen = np.indices((len(names), len(names))).reshape(2, -1)
@@ -107,43 +107,43 @@ class Shortage:
     missing: set[str]
 
 
-def shortage(desk: Desk, as_of: date, present: set[str]) -> Shortage | None:
+def shortage(context: MarketContext, as_of: date, present: set[str]) -> Shortage | None:
     """Say what keeps a session with bars of these symbols from a night: its index, or too many stocks missing."""
-    index, members = desk.market.index.symbol, set(desk.members(as_of))
+    index, constituents = context.market.index.symbol, set(context.constituents(as_of))
     if index not in present:
         return Shortage(f"no good bar of the index {index} on {as_of}", {index})
-    missing, allowed = members - present, desk.market.checks.max_refused
-    if len(missing) <= allowed * len(members):
+    missing, allowed = constituents - present, context.market.checks.max_missing
+    if len(missing) <= allowed * len(constituents):
         return None
-    what = f"{len(missing)} of {len(members)} constituents have no good bar on {as_of}"
+    what = f"{len(missing)} of {len(constituents)} constituents have no good bar on {as_of}"
     return Shortage(f"{what}, more than the {allowed:.0%} allowed", missing)
 
 
-def too_few(desk: Desk, as_of: date, predictions: pd.DataFrame) -> bool:
-    """Return whether a night is refused because too many of its members cannot be predicted."""
-    members = len(desk.members(as_of))
-    return members - len(predictions) > desk.market.checks.max_refused * members
+def too_few(context: MarketContext, as_of: date, predictions: pd.DataFrame) -> bool:
+    """Return whether a night is refused because too many of its constituents cannot be predicted."""
+    constituents = len(context.constituents(as_of))
+    return constituents - len(predictions) > context.market.checks.max_missing * constituents
 
 
-def first_needed(desk: Desk, config: WindowConfig, as_of: date) -> date:
+def first_needed(context: MarketContext, config: WindowConfig, as_of: date) -> date:
     """Return the first session that a window ending at `as_of` can read, allowing for missing bars."""
-    return sessions_up_to(desk.market.calendar, as_of, config.history + 2 * MAX_GAP)[0].date()
+    return sessions_up_to(context.market.calendar, as_of, config.history + 2 * MAX_GAP)[0].date()
 
 
-def _gaps(desk: Desk, model: Model, made: pd.DataFrame, bars: pd.DataFrame, as_of: date) -> dict[str, str]:
-    with reading(desk.engine) as conn:
-        refused = prices.refused_bars(conn, desk.name, as_of, as_of)
-    reasons = dict(zip(refused["symbol"], refused["reason"], strict=True))
+def _gaps(context: MarketContext, model: Model, made: pd.DataFrame, bars: pd.DataFrame, as_of: date) -> dict[str, str]:
+    with reading(context.engine) as conn:
+        rejected = prices.rejected_bars(conn, context.name, as_of, as_of)
+    reasons = dict(zip(rejected["symbol"], rejected["reason"], strict=True))
     present = set(bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"])
     predicted = set(made["symbol"])
 
     def why(symbol: str) -> str:
         if symbol in reasons and symbol not in present:
-            return f"bar refused: {reasons[symbol]}"
+            return f"bar rejected: {reasons[symbol]}"
         if symbol not in present:
             return f"no bar on {as_of}"
         if model.ensemble.is_tied and symbol not in model.ensemble.symbols:
             return "the model was trained without it"
         return "too few sessions of history"
 
-    return {symbol: why(symbol) for symbol in desk.members(as_of) if symbol not in predicted}
+    return {symbol: why(symbol) for symbol in context.constituents(as_of) if symbol not in predicted}

@@ -18,11 +18,11 @@ from dtml.evaluation.calibration import coverage
 from dtml.pages.night import night_report
 from dtml.prices.sessions import sessions_up_to
 from flows.nightly.calibration import calibrations, threshold_at
-from flows.nightly.context import Desk, stored_bars
+from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import day_counts
 from flows.nightly.train import load_run
-from flows.service.status import REFUSED_SESSIONS
+from flows.service.status import REJECTED_SESSIONS
 from flows.settings import reports_folder, write_page
 
 log = logging.getLogger(__name__)
@@ -41,70 +41,70 @@ RECEIPT = (
 )
 
 
-def publish_night(desk: Desk, as_of: date, level: float | None = None) -> Path:
+def publish_night(context: MarketContext, as_of: date, level: float | None = None) -> Path:
     """Write reports/MARKET/AS_OF.html, whole or not at all, and return its path.
 
     Calls are made at a nominal level, one of `dtml.markets.definition.LEVELS`, by default the market's; another level
     is in the page's name: AS_OF-level-0.9.html.
     """
-    since = sessions_up_to(desk.market.calendar, as_of, REFUSED_SESSIONS)[0].date()
-    level = desk.market.level if level is None else level
-    with reading(desk.engine) as conn:
-        night = nights.night(conn, desk.name, as_of)
+    since = sessions_up_to(context.market.calendar, as_of, REJECTED_SESSIONS)[0].date()
+    level = context.market.level if level is None else level
+    with reading(context.engine) as conn:
+        night = nights.night(conn, context.name, as_of)
         assert night is not None
         run = runs.run(conn, night["run_id"])
         bands = calibration.bands(conn, run["id"])
-        scores = stored_scores.scores(conn, desk.name, last=as_of, span="running")
-        counts = calibration.band_counts(conn, desk.name, as_of)
+        scores = stored_scores.scores(conn, context.name, last=as_of, span="running")
+        counts = calibration.band_counts(conn, context.name, as_of)
         stored: dict[str, Any] = {
-            "calls": predictions.night_calls(conn, desk.name, as_of),
+            "directions": predictions.night_directions(conn, context.name, as_of),
             "scores": scores,
-            "rolling": rolling(conn, desk, as_of, scores),
-            "bins": calibration.calibration_bins(conn, desk.name, as_of),
+            "rolling": rolling(conn, context, as_of, scores),
+            "bins": calibration.calibration_bins(conn, context.name, as_of),
             "explanation": attention.explanation(conn, run["id"]),
-            "refused": _dated(prices.refused_bars(conn, desk.name, since, as_of)),
-            "calibrations": calibrations(runs.runs(conn, desk.name)),
+            "rejected": _dated(prices.rejected_bars(conn, context.name, since, as_of)),
+            "calibrations": calibrations(runs.runs(conn, context.name)),
         }
     page = night_report(
-        title=desk.market.title,
+        title=context.market.title,
         night=night,
         level=level,
         threshold=threshold_at(bands, level),
         coverage=coverage(counts),
-        attention=seen(desk, night, run),
-        refused_sessions=REFUSED_SESSIONS,
+        attention=seen(context, night, run),
+        refused_sessions=REJECTED_SESSIONS,
         receipt=receipt(night, run, bands),
         **stored,
     )
-    other = "" if level == desk.market.level else f"-level-{level:g}"
-    file = reports_folder() / desk.name / f"{as_of}{other}.html"
+    other = "" if level == context.market.level else f"-level-{level:g}"
+    file = reports_folder() / context.name / f"{as_of}{other}.html"
     write_page(file, page)
     return file
 
 
-def rolling(conn: Connection, desk: Desk, as_of: date, scores: pd.DataFrame) -> pd.DataFrame:
+def rolling(conn: Connection, context: MarketContext, as_of: date, scores: pd.DataFrame) -> pd.DataFrame:
     """Return rolling scores of each predictor on all stock-days of the last `ROLLED_NIGHTS` sessions; maybe none."""
-    first = sessions_up_to(desk.market.calendar, as_of, ROLLED_NIGHTS)[0]
+    first = sessions_up_to(context.market.calendar, as_of, ROLLED_NIGHTS)[0]
     if scores.empty or scores["target"].max() < first:  # no call of these sessions has an outcome
         return pd.DataFrame()
-    counted = [each for each in day_counts(conn, desk, as_of, first.date()) if each.protocol == "all"]
+    counted = [each for each in day_counts(conn, context, as_of, first.date()) if each.protocol == "all"]
     frames = [rolling_scores(each.counts, each.target).assign(predictor=each.predictor) for each in counted]
     return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
 
 
-def seen(desk: Desk, night: Mapping[str, Any], run: Mapping[str, Any]) -> pd.DataFrame:
+def seen(context: MarketContext, night: Mapping[str, Any], run: Mapping[str, Any]) -> pd.DataFrame:
     """Return who looked at whom, `symbol, source, weight`, by asking the model again about what the night knew.
 
     Where the model or its bars are lost, return what is stored of the night, so that it still gets its page.
     """
     try:
-        model = load_run(desk, run)
-        first = first_needed(desk, model.ensemble.windows, night["as_of"])
-        bars, _ = stored_bars(desk, first, night["as_of"], night["known_at"])
-        found = look(desk, model, night["as_of"], bars)
+        model = load_run(context, run)
+        first = first_needed(context, model.ensemble.windows, night["as_of"])
+        bars, _ = stored_bars(context, first, night["as_of"], night["known_at"])
+        found = look(context, model, night["as_of"], bars)
     except (DtmlError, OSError) as error:
         log.warning("who looks at whom in the night of %s: only what is stored, %s", night["as_of"], error)
-        with reading(desk.engine) as conn:
+        with reading(context.engine) as conn:
             found = attention.attention(conn, run["id"], night["target"])
     return found[["symbol", "source", "weight"]]
 

@@ -14,7 +14,7 @@ from db.engine import transaction
 from db.rows import calibration, prices
 from db.rows import outcomes as stored_outcomes
 from db.rows import scores as stored_scores
-from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, calls_on, rules_read_from
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, directions_on, rules_read_from
 from dtml.evaluation.calibration import count_band
 from dtml.evaluation.calibration_curve import count_bins
 from dtml.evaluation.metrics import score_days
@@ -22,7 +22,7 @@ from dtml.labels import paper_labels
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
 from dtml.prices.returns import adjusted_price
 from dtml.prices.sessions import next_session, sessions_up_to
-from flows.nightly.context import Desk
+from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP
 
 LATEST_OUTCOME = 250  # sessions for which a missing bar is waited for
@@ -47,52 +47,54 @@ class DayCounts:
     counts: Int[ndarray, "days 4"]
 
 
-def score_market(desk: Desk, as_of: date) -> Scored:
+def score_market(context: MarketContext, as_of: date) -> Scored:
     """Record what became of the predictions, and score each night whose outcomes are new or were restated.
 
     Outcomes and scores are stored in one transaction, with new running scores of every later night.
     """
     now = datetime.now(UTC)
-    restatable = sessions_up_to(desk.market.calendar, as_of, OVERLAP)[0]
-    with transaction(desk.engine) as conn:
-        made = stored_outcomes.unsettled_calls(conn, desk.name, as_of, since=restatable.date())
-        outcomes, known_at = _changed_outcomes(conn, desk, made, as_of)
+    restatable = sessions_up_to(context.market.calendar, as_of, OVERLAP)[0]
+    with transaction(context.engine) as conn:
+        made = stored_outcomes.unsettled_directions(conn, context.name, as_of, since=restatable.date())
+        outcomes, known_at = _changed_outcomes(conn, context, made, as_of)
         if not outcomes.empty:
-            stored_outcomes.save_outcomes(conn, desk.name, outcomes, known_at=known_at, recorded_at=now)
-            scores = _scores(day_counts(conn, desk, as_of), set(outcomes["session"]))
-            stored_scores.save_scores(conn, desk.name, scores, scored_at=now)
-        _count_calls(conn, desk, as_of, {day.date() for day in outcomes["session"]})
+            stored_outcomes.save_outcomes(conn, context.name, outcomes, known_at=known_at, recorded_at=now)
+            scores = _scores(day_counts(conn, context, as_of), set(outcomes["session"]))
+            stored_scores.save_scores(conn, context.name, scores, scored_at=now)
+        _count_directions(conn, context, as_of, {day.date() for day in outcomes["session"]})
     nights = sorted(day.date() for day in outcomes["session"].unique())
-    unresolved = int(made["move"].isna().sum()) - int(outcomes["is_new"].sum())
+    unresolved = int(made["realised_return"].isna().sum()) - int(outcomes["is_new"].sum())
     return Scored(len(outcomes), nights, unresolved)
 
 
-def _count_calls(conn: Connection, desk: Desk, as_of: date, changed: set[date]) -> None:
+def _count_directions(conn: Connection, context: MarketContext, as_of: date, changed: set[date]) -> None:
     """Count what came of the calls of nights that changed, and of those whose outcomes a study had stored."""
-    days = sorted(changed.union(stored_outcomes.uncounted(conn, desk.name, as_of)))
+    days = sorted(changed.union(stored_outcomes.uncounted(conn, context.name, as_of)))
     if days:
-        settled = stored_outcomes.settled_calls(conn, desk.name, days[0], days[-1])
+        settled = stored_outcomes.settled_directions(conn, context.name, days[0], days[-1])
         settled = settled[settled["target"].isin(pd.DatetimeIndex(days))]
         save_counts(conn, settled, calibration.bands_of(conn, settled["run_id"].unique().tolist()))
 
 
-def _changed_outcomes(conn: Connection, desk: Desk, made: pd.DataFrame, as_of: date) -> tuple[pd.DataFrame, datetime]:
+def _changed_outcomes(
+    conn: Connection, context: MarketContext, made: pd.DataFrame, as_of: date
+) -> tuple[pd.DataFrame, datetime]:
     """Return moves that are new, or changed by restated bars of the last sessions, and their watermark.
 
     Rows are `symbol, session, move, rise, label, is_new`; a stock without a good bar on either session has none.
     """
-    awaited = sessions_up_to(desk.market.calendar, as_of, LATEST_OUTCOME)[0]
-    made = made[made["move"].notna() | (made["target"] >= awaited)]
+    awaited = sessions_up_to(context.market.calendar, as_of, LATEST_OUTCOME)[0]
+    made = made[made["realised_return"].notna() | (made["target"] >= awaited)]
     first = as_of if made.empty else made["as_of"].min().date()
     stocks = made["symbol"].unique().tolist()
-    bars = prices.prices(conn, desk.name, first, as_of, symbols=stocks)
-    closes = bars.assign(price=adjusted_price(bars, desk.market.returns)).set_index(["symbol", "session"])["price"]
+    bars = prices.prices(conn, context.name, first, as_of, symbols=stocks)
+    closes = bars.assign(price=adjusted_price(bars, context.market.returns)).set_index(["symbol", "session"])["price"]
     before, after = (
         closes.reindex(pd.MultiIndex.from_frame(made[["symbol", day]])).to_numpy() for day in ("as_of", "target")
     )
-    move = after / before - 1
-    changed = np.isfinite(move) & ~np.isclose(move, made["move"], rtol=1e-9, atol=1e-12)
-    found = outcome_rows(made["symbol"], made["target"], move).assign(is_new=made["move"].isna())
+    change = after / before - 1
+    changed = np.isfinite(change) & ~np.isclose(change, made["realised_return"], rtol=1e-9, atol=1e-12)
+    found = outcome_rows(made["symbol"], made["target"], change).assign(is_new=made["realised_return"].isna())
     return found[changed], bars["known_at"].max().to_pydatetime() if len(bars) else datetime.now(UTC)
 
 
@@ -108,31 +110,31 @@ def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFram
     return pd.DataFrame(rows)
 
 
-def day_counts(conn: Connection, desk: Desk, last: date, first: date | None = None) -> list[DayCounts]:
+def day_counts(conn: Connection, context: MarketContext, last: date, first: date | None = None) -> list[DayCounts]:
     """Count calls with an outcome, targets first..last (None: from the first): the model's and each rule's.
 
     Each is counted on both label protocols. A rule makes no call until it has enough history of the index.
     """
-    counts_of_calls = stored_outcomes.call_counts(conn, desk.name, last, first=first)
-    counted = counts_of_calls.astype(dict.fromkeys(("called", "rise", "labelled"), bool))
+    counts_of_directions = stored_outcomes.direction_counts(conn, context.name, last, first=first)
+    counted = counts_of_directions.astype(dict.fromkeys(("predicted", "rise", "labelled"), bool))
     days = counted[["as_of", "target"]].drop_duplicates(ignore_index=True)
-    rules = rules_on(conn, desk, pd.DatetimeIndex(days["as_of"]))
+    rules = rules_on(conn, context, pd.DatetimeIndex(days["as_of"]))
     found = []
     for protocol in LABEL_PROTOCOLS:
         mine = counted if protocol == "all" else counted[counted["labelled"]]
-        cell = 2 * (~mine["called"]) + (~mine["rise"])
+        cell = 2 * (~mine["predicted"]) + (~mine["rise"])
         cells = mine.assign(cell=cell).pivot_table("n", "target", "cell", "sum", fill_value=0)
         counts = cells.reindex(index=days["target"], columns=range(4), fill_value=0).to_numpy(np.int64)
         target = pd.DatetimeIndex(days["target"])
         found.append(DayCounts(MODEL, protocol, target, counts))
         for rule in NAIVE_RULES:
-            called = rules[rule].to_numpy()
-            there = np.isfinite(called)
-            found.append(DayCounts(rule, protocol, target[there], _all_called(counts[there], called[there] == 1)))
+            predicted = rules[rule].to_numpy()
+            there = np.isfinite(predicted)
+            found.append(DayCounts(rule, protocol, target[there], _all_predicted(counts[there], predicted[there] == 1)))
     return found
 
 
-def _all_called(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, "days 4"]:
+def _all_predicted(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, "days 4"]:
     """Return the counts of one call for all of a day's stocks: a rise where it is `up`, else a fall."""
     rises, falls = counts[:, 0] + counts[:, 2], counts[:, 1] + counts[:, 3]
     return np.where(
@@ -153,7 +155,7 @@ def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
         }
     found = score_days(counts)
     return {
-        "n": found.calls,
+        "n": found.directions,
         "nights": found.days,
         "rises": int(counts[:, [0, 2]].sum()),
         "acc": found.acc,
@@ -165,36 +167,42 @@ def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
     }
 
 
-def rules_on(conn: Connection, desk: Desk, days: pd.DatetimeIndex, known_at: datetime | None = None) -> pd.DataFrame:
+def rules_on(
+    conn: Connection, context: MarketContext, days: pd.DatetimeIndex, known_at: datetime | None = None
+) -> pd.DataFrame:
     """Return what each naive rule calls after each of `days`, from the index as known at a moment (None: now).
 
     A row a day, in their order; a column a rule.
     """
-    first, index = rules_read_from(desk.market.calendar, days.min().date()), desk.market.index.symbol
-    bars = prices.prices(conn, desk.name, first, days.max().date(), known_at=known_at, symbols=[index])
-    return calls_on(days, bars, index)
+    first, index = rules_read_from(context.market.calendar, days.min().date()), context.market.index.symbol
+    bars = prices.prices(conn, context.name, first, days.max().date(), known_at=known_at, symbols=[index])
+    return directions_on(days, bars, index)
 
 
-def rule_calls(conn: Connection, desk: Desk, as_of: date, known_at: datetime | None = None) -> pd.DataFrame:
-    """Return what each naive rule calls for the session after `as_of`, as rows of `rule_call`; see `rules_on`."""
-    said = rules_on(conn, desk, pd.DatetimeIndex([as_of]), known_at)
-    return dated_calls(said, pd.DatetimeIndex([next_session(desk.market.calendar, as_of)]))
+def rule_directions(
+    conn: Connection, context: MarketContext, as_of: date, known_at: datetime | None = None
+) -> pd.DataFrame:
+    """Return what each naive rule calls for the session after `as_of`, as rows of `rule_direction`; see `rules_on`."""
+    said = rules_on(conn, context, pd.DatetimeIndex([as_of]), known_at)
+    return dated_directions(said, pd.DatetimeIndex([next_session(context.market.calendar, as_of)]))
 
 
-def dated_calls(called: pd.DataFrame, target: pd.DatetimeIndex) -> pd.DataFrame:
-    """Return rules' calls as rows of `rule_call`: as_of, target, a column a rule (True, False or missing)."""
-    said = {rule: [None if np.isnan(each) else bool(each) for each in called[rule]] for rule in called}
-    return pd.DataFrame({"as_of": called.index, "target": target} | said).astype(dict.fromkeys(said, object))
+def dated_directions(predicted: pd.DataFrame, target: pd.DatetimeIndex) -> pd.DataFrame:
+    """Return rules' calls as rows of `rule_direction`: as_of, target, a column a rule (True, False or missing)."""
+    said = {rule: [None if np.isnan(each) else bool(each) for each in predicted[rule]] for rule in predicted}
+    return pd.DataFrame({"as_of": predicted.index, "target": target} | said).astype(dict.fromkeys(said, object))
 
 
 def outcome_rows(
     symbol: "pd.Index[str] | pd.Series[str]",
     session: "pd.DatetimeIndex | pd.Series[Any]",
-    move: Float[ndarray, " rows"],
+    change: Float[ndarray, " rows"],
 ) -> pd.DataFrame:
     """Return what became of stock-days as rows of `outcome`, from their moves: ratios minus 1."""
-    labels = paper_labels(move)
-    return pd.DataFrame({"symbol": symbol, "session": session, "move": move, "rise": move > 0, "label": labels})
+    labels = paper_labels(change)
+    return pd.DataFrame(
+        {"symbol": symbol, "session": session, "realised_return": change, "rise": change > 0, "label": labels}
+    )
 
 
 def save_counts(conn: Connection, settled: pd.DataFrame, bands: pd.DataFrame) -> None:

@@ -27,7 +27,7 @@ from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
 from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows, build_windows
 from flows.nightly.calibration import calibrate_on, calibration_of
-from flows.nightly.context import Desk, stored_bars
+from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import history_start
 from flows.progress import training_progress
 from flows.settings import data_folder
@@ -67,67 +67,67 @@ class Trained:
     row: Mapping[str, Any]
 
 
-def why_due(desk: Desk, as_of: date) -> str | None:
+def why_due(context: MarketContext, as_of: date) -> str | None:
     """Return why the market's policy wants a training at `as_of`, or None when the latest model serves.
 
     Only models trained on sessions up to `as_of` count, because a past night never uses a later model. A model whose
     weights are lost does not serve.
     """
-    with reading(desk.engine) as conn:
-        latest = runs.latest_run(conn, desk.name, on_or_before=as_of)
-    if desk.market.retrain == "never":
+    with reading(context.engine) as conn:
+        latest = runs.latest_run(conn, context.name, on_or_before=as_of)
+    if context.market.retrain == "never":
         return None
-    return "there is no model yet" if latest is None else _why_another(desk, latest, as_of)
+    return "there is no model yet" if latest is None else _why_another(context, latest, as_of)
 
 
-def _why_another(desk: Desk, latest: Mapping[str, Any], as_of: date) -> str | None:
-    if latest["config"] != _config(desk):
+def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> str | None:
+    if latest["config"] != _config(context):
         return f"the configuration is not the one of {latest['id']}"
-    age = len(sessions_between(desk.market.calendar, latest["train_last"], as_of)) - 1
-    if isinstance(policy := desk.market.retrain, int) and age >= policy:
+    age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
+    if isinstance(policy := context.market.retrain, int) and age >= policy:
         return f"{latest['id']} is {age} sessions old"
     try:
-        load_run(desk, latest)
+        load_run(context, latest)
     except DtmlError as error:
         return f"the weights of {latest['id']} are lost, {error}"
     return None
 
 
-def load_model(desk: Desk, as_of: date) -> Model:
+def load_model(context: MarketContext, as_of: date) -> Model:
     """Return the latest model trained on sessions up to `as_of`, its weights checked against its run."""
-    with reading(desk.engine) as conn:
-        run = runs.latest_run(conn, desk.name, on_or_before=as_of)
+    with reading(context.engine) as conn:
+        run = runs.latest_run(conn, context.name, on_or_before=as_of)
     if run is None:
         raise DtmlError(
-            f"market {desk.name} has no model trained up to {as_of} and its policy is not to train: "
-            f"run `dtml train {desk.name} --as-of {as_of}`"
+            f"market {context.name} has no model trained up to {as_of} and its policy is not to train: "
+            f"run `dtml train {context.name} --as-of {as_of}`"
         )
-    return load_run(desk, run)
+    return load_run(context, run)
 
 
 def train_model(
-    desk: Desk, as_of: date, on_epoch: EpochReport = no_report, *, known_at: datetime | None = None
+    context: MarketContext, as_of: date, on_epoch: EpochReport = no_report, *, known_at: datetime | None = None
 ) -> Model:
     """Train on what is stored up to `as_of` and record the run; equal data, settings and seeds give an equal run.
 
     The bars are as known at a moment (None: now). After an interruption it resumes from the last epoch.
     """
-    trained = fit_model(desk, as_of, on_epoch, known_at=known_at, previous=_previous(desk, as_of))
-    with transaction(desk.engine) as conn:
+    trained = fit_model(context, as_of, on_epoch, known_at=known_at, previous=_previous(context, as_of))
+    with transaction(context.engine) as conn:
         runs.save_run(conn, trained.row)
         if (calibration := trained.model.calibration) is not None:
             stored_calibration.save_bands(conn, trained.model.run_id, calibration.bands)
     return trained.model
 
 
-def train_with_progress(desk: Desk, as_of: date, known_at: datetime | None = None) -> Model:
+def train_with_progress(context: MarketContext, as_of: date, known_at: datetime | None = None) -> Model:
     """Train, with a bar on a terminal or a line now and then in a log; see `train_model`."""
-    with training_progress(desk.experiment.members_of()) as on_epoch:
-        return train_model(desk, as_of, on_epoch, known_at=known_at)
+    with training_progress(context.experiment.members_of()) as on_epoch:
+        return train_model(context, as_of, on_epoch, known_at=known_at)
 
 
 def fit_model(
-    desk: Desk,
+    context: MarketContext,
     as_of: date,
     on_epoch: EpochReport = no_report,
     *,
@@ -142,22 +142,22 @@ def fit_model(
     runs with equal weights that will predict from different bars. A run whose weights are lost is trained again; if
     that gives other weights, as on another processor, they become a run of their own beside it.
     """
-    bars, watermark = stored_bars(desk, history_start(desk, as_of), as_of, known_at)
-    run_id = _run_id(desk, as_of, bars, [kind, serves, None if previous is None else previous.run_id])
-    if (known := _known(desk, run_id)) is not None:
-        drop_states(desk.name, as_of, kind, run_id)
+    bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
+    run_id = _run_id(context, as_of, bars, [kind, serves, None if previous is None else previous.run_id])
+    if (known := _known(context, run_id)) is not None:
+        drop_states(context.name, as_of, kind, run_id)
         return known
     folder = states_folder(kind) / run_id
     log.info("training %s", run_id)
-    fitted = fit_bars(desk, as_of, bars, folder, on_epoch, previous)
-    run_id = _own_name(desk, run_id, checkpoint_hash(fitted.ensemble))
-    row = _row(desk, run_id, fitted) | {"kind": kind, "data_watermark": watermark, "train_last": as_of}
-    drop_states(desk.name, as_of, kind, folder.name)
+    fitted = fit_bars(context, as_of, bars, folder, on_epoch, previous)
+    run_id = _own_name(context, run_id, checkpoint_hash(fitted.ensemble))
+    row = _row(context, run_id, fitted) | {"kind": kind, "data_watermark": watermark, "train_last": as_of}
+    drop_states(context.name, as_of, kind, folder.name)
     return Trained(Model(run_id, fitted.ensemble, fitted.calibration), row)
 
 
 def fit_bars(
-    desk: Desk,
+    context: MarketContext,
     as_of: date,
     bars: pd.DataFrame,
     folder: Path,
@@ -165,88 +165,88 @@ def fit_bars(
     previous: Model | None = None,
 ) -> Fitted:
     """Train on these bars, which end at `as_of`, keeping the state after each epoch in `folder` to resume from."""
-    windows = windows_of(desk, bars, desk.experiment.windows, desk.market.symbols)
-    train, validation = desk.experiment.spans(windows, as_of)
+    windows = windows_of(context, bars, context.experiment.windows, context.market.symbols)
+    train, validation = context.experiment.spans(windows, as_of)
     log.info("%d days to train on, %d for validation", len(train), len(validation))
     fits = fit_members(
         train,
         validation,
-        desk.experiment.members_of(),
-        device=choose_device(desk.device),
+        context.experiment.members_of(),
+        device=choose_device(context.device),
         state_folder=StateFolder(folder, write_whole),
         on_epoch=on_epoch,
-        begin=None if previous is None else [previous.ensemble.member(i) for i in range(desk.experiment.members)],
+        begin=None if previous is None else [previous.ensemble.member(i) for i in range(context.experiment.seeds)],
     )
     ensemble = Ensemble(
-        market=desk.name,
+        market=context.name,
         symbols=windows.symbols,
         seeds=tuple(fit.member.seed for fit in fits),
-        model=desk.experiment.model,
-        windows=desk.experiment.windows,
+        model=context.experiment.model,
+        windows=context.experiment.windows,
         weights=stack_members(fits),
     )
-    calibration = calibrate_on(ensemble, validation, choose_device(desk.device))
+    calibration = calibrate_on(ensemble, validation, choose_device(context.device))
     return Fitted(ensemble, calibration, fits, train.target[0].date())
 
 
-def _previous(desk: Desk, as_of: date) -> Model | None:
+def _previous(context: MarketContext, as_of: date) -> Model | None:
     """Return the model that a warm start resumes from: the latest trained before `as_of` with equal settings."""
-    if not desk.experiment.warm_start:
+    if not context.experiment.warm_start:
         return None
-    with reading(desk.engine) as conn:
-        run = runs.latest_run(conn, desk.name, on_or_before=previous_session(desk.market.calendar, as_of))
-    return load_run(desk, run) if run is not None and run["config"] == _config(desk) else None
+    with reading(context.engine) as conn:
+        run = runs.latest_run(conn, context.name, on_or_before=previous_session(context.market.calendar, as_of))
+    return load_run(context, run) if run is not None and run["config"] == _config(context) else None
 
 
-def windows_of(desk: Desk, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]) -> Windows:
+def windows_of(context: MarketContext, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]) -> Windows:
     """Build windows of a market's bars up to the session after the last; a stock counts while it was a member."""
     last = bars["session"].max().date()
     windows = build_windows(
         bars,
         sessions=sessions_between(
-            desk.market.calendar, bars["session"].min().date(), next_session(desk.market.calendar, last)
+            context.market.calendar, bars["session"].min().date(), next_session(context.market.calendar, last)
         ),
         symbols=symbols,
-        index_symbol=desk.market.index.symbol,
+        index_symbol=context.market.index.symbol,
         config=config,
     )
-    return windows.only(desk.membership(symbols, windows.as_of))
+    return windows.only(context.membership(symbols, windows.as_of))
 
 
-def _config(desk: Desk) -> dict[str, Any]:
+def _config(context: MarketContext) -> dict[str, Any]:
     """Return the experiment as JSON gives it back, with the stocks where their gains tie the model to them."""
-    config: dict[str, Any] = json.loads(json.dumps(asdict(desk.experiment)))
-    tied = desk.experiment.model.normalisation == "per_stock"
-    return config | ({"stocks": list(desk.market.symbols)} if tied else {})
+    config: dict[str, Any] = json.loads(json.dumps(asdict(context.experiment)))
+    tied = context.experiment.model.normalisation == "per_stock"
+    return config | ({"stocks": list(context.market.symbols)} if tied else {})
 
 
-def _run_id(desk: Desk, as_of: date, bars: pd.DataFrame, purpose: list[str | None]) -> str:
+def _run_id(context: MarketContext, as_of: date, bars: pd.DataFrame, purpose: list[str | None]) -> str:
     """Return a name of market, date and a digest of all that decides the weights, and of their purpose."""
-    device = choose_device(desk.device).type
+    device = choose_device(context.device).type
     versions = [version("dtml-nightshift"), version("torch"), device, CALIBRATED]
-    spells = [(each.symbol, str(each.since), str(each.until)) for each in desk.market.constituents]
-    digest = hashlib.sha256(json.dumps([_config(desk), spells, versions, purpose]).encode())
+    spells = [(each.symbol, str(each.since), str(each.until)) for each in context.market.constituents]
+    digest = hashlib.sha256(json.dumps([_config(context), spells, versions, purpose]).encode())
     digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
-    return f"{desk.name}-{as_of}-{digest.hexdigest()[:8]}"
+    return f"{context.name}-{as_of}-{digest.hexdigest()[:8]}"
 
 
-def _known(desk: Desk, run_id: str) -> Trained | None:
+def _known(context: MarketContext, run_id: str) -> Trained | None:
     """Return what is stored of a run, or of one beside it, with its weights; None when none has them."""
-    with reading(desk.engine) as conn:
-        names = [name for name in runs.runs(conn, desk.name)["id"] if f"{name}-".startswith(f"{run_id}-")]
+    with reading(context.engine) as conn:
+        names = [name for name in runs.runs(conn, context.name)["id"] if f"{name}-".startswith(f"{run_id}-")]
         stored = [runs.run(conn, name) for name in names]
     for run in stored:
         with suppress(DtmlError):
-            return Trained(load_run(desk, run), run)
+            return Trained(load_run(context, run), run)
     if stored:
         log.warning("the weights of %s are lost; training it anew", run_id)
     return None
 
 
-def _own_name(desk: Desk, run_id: str, sha: str) -> str:
+def _own_name(context: MarketContext, run_id: str, sha: str) -> str:
     """Return the name of a run, or one beside it where it is stored with other weights: a stored row stands."""
-    with reading(desk.engine) as conn:
-        stored = runs.runs(conn, desk.name).set_index("id")["checkpoint_hash"]
+    with reading(context.engine) as conn:
+        stored = runs.runs(conn, context.name).set_index("id")["checkpoint_hash"]
     if stored.get(run_id, sha) == sha:
         return run_id
     beside = f"{run_id}-{sha[:8]}"
@@ -259,16 +259,16 @@ def _own_name(desk: Desk, run_id: str, sha: str) -> str:
     return beside
 
 
-def load_run(desk: Desk, run: Mapping[str, Any]) -> Model:
+def load_run(context: MarketContext, run: Mapping[str, Any]) -> Model:
     """Load the model of a row of `run`, its weights checked against the row."""
     file = data_folder() / run["checkpoint_path"]
-    ensemble = load_ensemble(file, market=desk.name, sha=run["checkpoint_hash"])
-    with reading(desk.engine) as conn:
+    ensemble = load_ensemble(file, market=context.name, sha=run["checkpoint_hash"])
+    with reading(context.engine) as conn:
         bands = stored_calibration.bands(conn, run["id"])
     return Model(run["id"], ensemble, calibration_of(run, bands))
 
 
-def _row(desk: Desk, run_id: str, fitted: Fitted) -> dict[str, Any]:
+def _row(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
     """Keep the weights in a checkpoint; return what of the run's row does not depend on the bars."""
     path = Path("models") / f"{run_id}.safetensors"
     sha = save_ensemble(fitted.ensemble, data_folder() / path, write_whole)
@@ -278,9 +278,9 @@ def _row(desk: Desk, run_id: str, fitted: Fitted) -> dict[str, Any]:
     ]
     return {
         "id": run_id,
-        "market": desk.name,
+        "market": context.name,
         "model": "dtml",
-        "config": _config(desk),
+        "config": _config(context),
         "seeds": list(fitted.ensemble.seeds),
         "code_version": version("dtml-nightshift"),
         "checkpoint_path": str(path),

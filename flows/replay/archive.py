@@ -16,11 +16,11 @@ from db.rows import nights as stored_nights
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market
-from flows.nightly.context import Desk, Order, StoredSource, experiment_for, read_bars, read_market
+from flows.nightly.context import MarketContext, RunRequest, StoredSource, experiment_for, read_bars, read_market
 from flows.nightly.predict import first_needed, night_windows, predict_windows
 from flows.nightly.train import Model, load_run
 
-FIGURES = ("probability", "spread", "calibrated", "lowest", "highest", "rising_share")
+FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
 
 
 class NotReplayedError(DtmlError):
@@ -72,31 +72,33 @@ class Archive:
             raise UsageError(f"no night of {name} is complete: run `dtml nightly {name}` first")
         return [row for row in rows if row is not None]
 
-    def desk(self, symbols: Iterable[str]) -> Desk:
+    def context(self, symbols: Iterable[str]) -> MarketContext:
         """Return a desk over these stocks, whatever the market's list says of them today."""
         plain = replace(self.market, constituents=()).with_symbols(sorted(symbols))
-        return Desk(plain, StoredSource(self.engine, plain), self.engine, experiment_for(plain), self.device, None)
+        return MarketContext(
+            plain, StoredSource(self.engine, plain), self.engine, experiment_for(plain), self.device, None
+        )
 
     def model(self, run: Mapping[str, Any]) -> Model:
         """Return the model of a run, its weights checked against the run's row the first time."""
         if run["id"] not in self.models:
-            self.models[run["id"]] = load_run(self.desk([]), run)
+            self.models[run["id"]] = load_run(self.context([]), run)
         return self.models[run["id"]]
 
-    def bars(self, desk: Desk, model: Model, as_of: date, known_at: datetime) -> pd.DataFrame:
+    def bars(self, context: MarketContext, model: Model, as_of: date, known_at: datetime) -> pd.DataFrame:
         """Read the bars that a window ending at `as_of` can reach, as known at a moment, each with its `known_at`."""
-        return read_bars(desk, first_needed(desk, model.ensemble.windows, as_of), as_of, known_at)
+        return read_bars(context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at)
 
-    def again(self, desk: Desk, model: Model, as_of: date, known_at: datetime) -> Again:
+    def again(self, context: MarketContext, model: Model, as_of: date, known_at: datetime) -> Again:
         """Predict the session after `as_of` from bars as known at a moment."""
-        tonight = night_windows(desk, model, as_of, self.bars(desk, model, as_of, known_at))
-        made = predict_windows(desk, model, tonight)
+        tonight = night_windows(context, model, as_of, self.bars(context, model, as_of, known_at))
+        made = predict_windows(context, model, tonight)
         return Again(tonight.digest, made[["symbol", *FIGURES]])
 
 
-def open_archive(order: Order) -> Archive:
+def open_archive(request: RunRequest) -> Archive:
     """Open the past of the market that an order names, in an existing store."""
-    return Archive(open_reader(), read_market(order.market, order.market_file), order.device)
+    return Archive(open_reader(), read_market(request.market, request.market_file), request.device)
 
 
 def same(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:

@@ -94,12 +94,12 @@ def replay_of(archive: Archive, night: Mapping[str, Any], known_at: datetime | N
     """
     with reading(archive.engine) as conn:
         run = runs.run(conn, night["run_id"])
-        stored = stored_predictions.night_calls(conn, archive.market.name, night["as_of"])
-    desk = archive.desk(stocks_of(night, stored["symbol"]))
+        stored = stored_predictions.night_directions(conn, archive.market.name, night["as_of"])
+    context = archive.context(stocks_of(night, stored["symbol"]))
     moment, failure = known_at or night["known_at"], None
     again = Again("", pd.DataFrame({"symbol": [], **{name: [] for name in FIGURES}}))
     try:
-        again = archive.again(desk, archive.model(run), night["as_of"], moment)
+        again = archive.again(context, archive.model(run), night["as_of"], moment)
     except DtmlError as error:
         failure = str(error)
     replayed = again.predictions.rename(columns={name: f"replayed_{name}" for name in FIGURES})
@@ -110,13 +110,13 @@ def replay_of(archive: Archive, night: Mapping[str, Any], known_at: datetime | N
 
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     """Count the bars of a replay's windows that are `restated`, `new` or `gone` between its night and its moment."""
-    desk = archive.desk({*replay.predictions["symbol"], *replay.left_out})
-    names = {*desk.market.symbols, desk.market.index.symbol}
+    context = archive.context({*replay.predictions["symbol"], *replay.left_out})
+    names = {*context.market.symbols, context.market.index.symbol}
     moments = (replay.night["known_at"], replay.known_at)
     model = archive.model(replay.run)
     then, now = (
         bars[bars["symbol"].isin(names)].set_index(["symbol", "session"])["known_at"]
-        for bars in (archive.bars(desk, model, replay.night["as_of"], moment) for moment in moments)
+        for bars in (archive.bars(context, model, replay.night["as_of"], moment) for moment in moments)
     )
     both = pd.concat([then, now], axis=1, keys=["then", "now"])
     held = both.dropna()

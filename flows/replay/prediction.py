@@ -123,7 +123,7 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
         symbols = predicted | _listed(archive, set(made["symbol"]), as_of)
         universe = f"{len(predicted)} predicted, the others from the market's list of today"
         night = None
-    again = archive.again(archive.desk(symbols), archive.model(run), as_of, prediction["known_at"].to_pydatetime())
+    again = archive.again(archive.context(symbols), archive.model(run), as_of, prediction["known_at"].to_pydatetime())
     found = again.predictions[again.predictions["symbol"] == receipt.symbol]
     return Reproduction(
         receipt,

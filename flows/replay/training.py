@@ -14,7 +14,7 @@ from dtml.checkpoints import Ensemble, checkpoint_hash, save_ensemble
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.training.fit import EpochReport, no_report
-from flows.nightly.context import Desk, StoredSource, experiment_of, stored_bars
+from flows.nightly.context import MarketContext, StoredSource, experiment_of, stored_bars
 from flows.nightly.fetch import history_start
 from flows.nightly.train import fit_bars
 from flows.replay.archive import Archive, made_by
@@ -67,11 +67,11 @@ def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no
     listed = run["config"].get("stocks", archive.market.symbols)
     market = archive.market.with_symbols(listed if kept is None else kept.symbols)
     source = StoredSource(archive.engine, market)
-    desk = Desk(market, source, archive.engine, experiment, archive.device, None)
+    context = MarketContext(market, source, archive.engine, experiment, archive.device, None)
     as_of = run["train_last"]
-    bars, _ = stored_bars(desk, history_start(desk, as_of), as_of, run["data_watermark"])
+    bars, _ = stored_bars(context, history_start(context, as_of), as_of, run["data_watermark"])
     with TemporaryDirectory() as folder:
-        fitted = fit_bars(desk, as_of, bars, Path(folder) / "training", on_epoch)
+        fitted = fit_bars(context, as_of, bars, Path(folder) / "training", on_epoch)
     sha = checkpoint_hash(fitted.ensemble)
     if kept is None:
         _put_back(archive, run, fitted.ensemble, sha)

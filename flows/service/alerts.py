@@ -30,7 +30,7 @@ from dtml.baselines.naive_rules import beside_rules
 from dtml.markets import Market
 from dtml.pages.figures import with_interval
 from flows.service.schedules import DELAY
-from flows.service.status import Standing, late_message, standing_of, waiting_alerts
+from flows.service.status import MarketStatus, late_message, market_status, waiting_alerts
 
 log = logging.getLogger(__name__)
 
@@ -66,14 +66,14 @@ def after_night(engine: Engine, market: str, as_of: date) -> None:
 
 def watch_markets(
     engine: Engine, markets: Mapping[str, Market | None], now: datetime | None = None, delay: timedelta = DELAY
-) -> list[Standing]:
+) -> list[MarketStatus]:
     """Return how each market stands, after raising what is late or refused and sending what waits.
 
     `markets` maps each name to its definition, or to None if unknown: then it cannot be known to be late.
     """
     now = now or datetime.now(UTC)
-    found = [standing_of(engine, name, market, now, delay) for name, market in markets.items()]
-    tell(engine, [alert for each in found for alert in _of_standing(each)])
+    found = [market_status(engine, name, market, now, delay) for name, market in markets.items()]
+    tell(engine, [alert for each in found for alert in _of_status(each)])
     return found
 
 
@@ -136,7 +136,7 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
             yield Alert(market, as_of, "below_rule", said)
 
 
-def _of_standing(found: Standing) -> Iterable[Alert]:
+def _of_status(found: MarketStatus) -> Iterable[Alert]:
     if found.outcome == "refused" and found.as_of is not None:
         yield Alert(found.market, found.as_of, "refused", f"night of {found.as_of} refused: {found.reason}")
     is_told = found.due is not None and found.outcome == "refused" and found.as_of == found.due.as_of
@@ -254,12 +254,12 @@ def _call_block(said: Mapping[str, str]) -> None:
     if block is None:
         raise UndeliveredError(f"Prefect's block {BLOCK} is gone")
 
-    def call() -> int:
-        return int(asyncio.run(block.call(dict(said))).status_code)
+    def direction() -> int:
+        return int(asyncio.run(block.direction(dict(said))).status_code)
 
     try:
         with ThreadPoolExecutor(1) as thread:
-            answered = thread.submit(call).result()
+            answered = thread.submit(direction).result()
     except Exception as error:  # noqa: BLE001 - whatever its client raises may quote the URL
         raise UndeliveredError(f"the webhook of the block cannot be reached ({type(error).__name__})") from None
     if not 200 <= answered < 300:

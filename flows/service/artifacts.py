@@ -12,7 +12,7 @@ from db.engine import reading
 from db.rows import predictions as stored_predictions
 from db.rows import scores as stored_scores
 from dtml.pages.figures import records, with_interval
-from flows.nightly.context import Desk
+from flows.nightly.context import MarketContext
 from flows.nightly.night import Night
 
 log = logging.getLogger(__name__)
@@ -20,23 +20,23 @@ log = logging.getLogger(__name__)
 SHOWN = 12  # of the most, and of the least probable rises
 
 
-def leave_artifacts(desk: Desk, night: Night) -> None:
+def leave_artifacts(context: MarketContext, night: Night) -> None:
     """Leave three artifacts, with keys like `night-simulated-calls`; a failure is a line in the log, no more."""
     row = night.row
     try:
-        with reading(desk.engine) as conn:
-            made = stored_predictions.predictions(conn, desk.name, target=row["target"], run_id=row["run_id"])
-            scores = stored_scores.running_scores(conn, desk.name, last=row["as_of"])
-        about = f"{desk.name}, night of {row['as_of']}: {row['target']} predicted"
+        with reading(context.engine) as conn:
+            made = stored_predictions.predictions(conn, context.name, target=row["target"], run_id=row["run_id"])
+            scores = stored_scores.running_scores(conn, context.name, last=row["as_of"])
+        about = f"{context.name}, night of {row['as_of']}: {row['target']} predicted"
         gaps = row["gaps"] or [{"symbol": "-", "reason": "every constituent was predicted"}]
-        create_table_artifact(calls_table(made), key=_key(desk, "calls"), description=about)
-        create_table_artifact(gaps, key=_key(desk, "gaps"), description=f"{about}; left out")
-        create_markdown_artifact(scores_page(about, scores, night), key=_key(desk, "scores"), description=about)
+        create_table_artifact(directions_table(made), key=_key(context, "directions"), description=about)
+        create_table_artifact(gaps, key=_key(context, "gaps"), description=f"{about}; left out")
+        create_markdown_artifact(scores_page(about, scores, night), key=_key(context, "scores"), description=about)
     except Exception as error:  # noqa: BLE001 - a page is not worth a night
-        log.warning("night of %s of %s: artifacts not left: %s", row["as_of"], desk.name, error)
+        log.warning("night of %s of %s: artifacts not left: %s", row["as_of"], context.name, error)
 
 
-def calls_table(predictions: pd.DataFrame) -> list[dict[str, Any]]:
+def directions_table(predictions: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the most and the least probable risers, from the most probable on."""
     ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
     shown = ordered if len(ordered) <= 2 * SHOWN else pd.concat([ordered.head(SHOWN), ordered.tail(SHOWN)])
@@ -44,8 +44,8 @@ def calls_table(predictions: pd.DataFrame) -> list[dict[str, Any]]:
         {
             "symbol": each["symbol"],
             "probability": round(each["probability"], 4),
-            "spread": round(each["spread"], 4) if math.isfinite(each["spread"]) else None,
-            "call": "rise" if each["probability"] > 0.5 else "fall",
+            "probability_std": round(each["probability_std"], 4) if math.isfinite(each["probability_std"]) else None,
+            "direction": "rise" if each["probability"] > 0.5 else "fall",
         }
         for each in shown.to_dict("records")
     ]
@@ -68,6 +68,6 @@ def scores_page(title: str, scores: pd.DataFrame, night: Night) -> str:
     return "\n".join([*lines, "", f"Report: `{night.report}`", ""])
 
 
-def _key(desk: Desk, what: str) -> str:
+def _key(context: MarketContext, what: str) -> str:
     """Return an artifact's key: small letters, digits and dashes."""
-    return f"night-{desk.name.replace('_', '-')}-{what}"
+    return f"night-{context.name.replace('_', '-')}-{what}"

@@ -22,7 +22,7 @@ from db.connection.locks import market_lock
 from db.errors import StoreBusyError, StoreError
 from dtml.errors import DtmlError
 from flows.nightly.catch_up import CaughtUp, catch_up, missed_nights
-from flows.nightly.context import Desk, Order, choose_as_of, open_desk, open_store, open_stored_desk
+from flows.nightly.context import MarketContext, RunRequest, choose_as_of, open_context, open_store, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import Night, run_night
 from flows.nightly.train import Model, train_with_progress
@@ -47,37 +47,37 @@ def as_task(name: str, work: Callable[[], Any]) -> Any:
 
 
 @flow(name="nightly", flow_run_name="{order.market} {as_of}", persist_result=False)
-def nightly(order: Order, as_of: date) -> Night:
+def nightly(request: RunRequest, as_of: date) -> Night:
     """Run one night of one market, and raise its alerts; see `flows.nightly.night.run_night`."""
-    with signals_of(order.attended):
-        desk = open_desk(order)
+    with signals_of(request.attended):
+        context = open_context(request)
         try:
-            night = run_night(desk, as_of, stage=as_task)
+            night = run_night(context, as_of, stage=as_task)
         finally:
-            after_night(desk.engine, desk.name, as_of)
-        leave_artifacts(desk, night)
+            after_night(context.engine, context.name, as_of)
+        leave_artifacts(context, night)
         return night
 
 
 @flow(name="catch-up", flow_run_name="{order.market} {last}", persist_result=False)
-def missed(order: Order, last: date) -> CaughtUp:
+def missed(request: RunRequest, last: date) -> CaughtUp:
     """Run every missed night of a market up to a session; see `flows.nightly.catch_up.catch_up`."""
-    with signals_of(order.attended):
-        return _caught_up(open_desk(order), last, ())
+    with signals_of(request.attended):
+        return _caught_up(open_context(request), last, ())
 
 
 @flow(name="train", flow_run_name="{order.market} {as_of}", persist_result=False)
-def train(order: Order, as_of: date) -> Model:
+def train(request: RunRequest, as_of: date) -> Model:
     """Train one market's model on what is stored; see `flows.nightly.train.train_model`."""
-    desk = open_stored_desk(order)
-    with signals_of(order.attended), market_lock(desk.engine, desk.name):
-        model: Model = as_task("train", lambda: train_with_progress(desk, as_of))
+    context = open_stored_context(request)
+    with signals_of(request.attended), market_lock(context.engine, context.name):
+        model: Model = as_task("train", lambda: train_with_progress(context, as_of))
     return model
 
 
 @flow(name="night", flow_run_name="{order.market}", persist_result=False)
 def scheduled_night(
-    order: Order, as_of: date | None = None, waits: Sequence[int] = WAITS, any_day: bool = False
+    request: RunRequest, as_of: date | None = None, waits: Sequence[int] = WAITS, any_day: bool = False
 ) -> Outcome:
     """Run the night of the last session that had closed when the run was due, and those missed before it.
 
@@ -85,20 +85,20 @@ def scheduled_night(
     again after each of `waits`, in seconds.
     """
     prepare_torch()
-    return _outcome(partial(_night, order, as_of, waits, any_day=any_day))
+    return _outcome(partial(_night, request, as_of, waits, any_day=any_day))
 
 
 @flow(name="training", flow_run_name="{order.market}", persist_result=False)
-def scheduled_training(order: Order) -> Outcome:
+def scheduled_training(request: RunRequest) -> Outcome:
     """Train on what was stored of the sessions that had closed when the run was due."""
     prepare_torch()
-    return _outcome(partial(_training, order))
+    return _outcome(partial(_training, request))
 
 
 @flow(name="refetch", flow_run_name="{order.market}", persist_result=False)
-def scheduled_refetch(order: Order) -> Outcome:
+def scheduled_refetch(request: RunRequest) -> Outcome:
     """Fetch the whole stored history again, up to the last session that had closed when the run was due."""
-    return _outcome(partial(_refetch, order))
+    return _outcome(partial(_refetch, request))
 
 
 @flow(name="watch", persist_result=False)
@@ -139,17 +139,17 @@ def _due() -> datetime:
     )  # a plain datetime, not Prefect's type
 
 
-def _night(order: Order, asked: date | None, waits: Sequence[int], *, any_day: bool) -> Outcome:
+def _night(request: RunRequest, asked: date | None, waits: Sequence[int], *, any_day: bool) -> Outcome:
     due = _due()
-    desk = open_desk(order)
-    if asked is None and not any_day and (reason := skip_reason(desk.market, due)) is not None:
+    context = open_context(request)
+    if asked is None and not any_day and (reason := skip_reason(context.market, due)) is not None:
         return _skipped(reason)
-    as_of = choose_as_of(desk, asked, due)
-    if (known := desk.source.last_session()) is not None:
+    as_of = choose_as_of(context, asked, due)
+    if (known := context.source.last_session()) is not None:
         as_of = min(as_of, known)  # files that end early have no later night
-    if not missed_nights(desk, as_of):
+    if not missed_nights(context, as_of):
         return _skipped(f"the night of {as_of} is complete already")
-    done = _caught_up(desk, as_of, waits)
+    done = _caught_up(context, as_of, waits)
     if as_of in done.refused:
         return Failed(message=str(done.refused[as_of]))
     if not done.nights:  # another run completed it meanwhile, or only older ones were missed
@@ -158,22 +158,22 @@ def _night(order: Order, asked: date | None, waits: Sequence[int], *, any_day: b
     return Completed(message=_summary(done))
 
 
-def _caught_up(desk: Desk, as_of: date, waits: Sequence[int]) -> CaughtUp:
+def _caught_up(context: MarketContext, as_of: date, waits: Sequence[int]) -> CaughtUp:
     """Run the missed nights, again after each of `waits` while the source fails for `as_of`; return how they ended."""
     done = CaughtUp()
     for wait in (*waits, None):
-        tried = catch_up(desk, as_of, partial(run_night, stage=as_task))
+        tried = catch_up(context, as_of, partial(run_night, stage=as_task))
         done = CaughtUp([*done.nights, *tried.nights], tried.refused)
         for night in tried.nights:
-            leave_artifacts(desk, night)
-            after_night(desk.engine, desk.name, night.row["as_of"])
+            leave_artifacts(context, night)
+            after_night(context.engine, context.name, night.row["as_of"])
         last = tried.refused.get(as_of)
         if wait is None or last is None or not last.may_pass:
             break
         log.warning("%s; the next try is in %d s", last, wait)
         time.sleep(wait)
     for day in sorted(done.refused):
-        after_night(desk.engine, desk.name, day)
+        after_night(context.engine, context.name, day)
     return done
 
 
@@ -184,20 +184,23 @@ def _summary(done: CaughtUp) -> str:
     return f"{said}; refused: {done.reason}" if done.refused else said
 
 
-def _training(order: Order) -> Outcome:
-    desk = open_stored_desk(order)
-    as_of = choose_as_of(desk, None, _due())
-    with market_lock(desk.engine, desk.name):
-        return Completed(message=as_task("train", lambda: train_with_progress(desk, as_of)).run_id)
+def _training(request: RunRequest) -> Outcome:
+    context = open_stored_context(request)
+    as_of = choose_as_of(context, None, _due())
+    with market_lock(context.engine, context.name):
+        return Completed(message=as_task("train", lambda: train_with_progress(context, as_of)).run_id)
 
 
-def _refetch(order: Order) -> Outcome:
-    desk = open_desk(order)
-    as_of = choose_as_of(desk, None, _due())
-    with market_lock(desk.engine, desk.name):
-        catch = as_task("fetch", lambda: fetch_bars(desk, as_of, whole=True))
-    said = f"{catch.fetched} bars up to {as_of}, {catch.stored} new or restated, {len(catch.refused)} refused"
-    if catch.failures.empty:
+def _refetch(request: RunRequest) -> Outcome:
+    context = open_context(request)
+    as_of = choose_as_of(context, None, _due())
+    with market_lock(context.engine, context.name):
+        fetch_result = as_task("fetch", lambda: fetch_bars(context, as_of, whole=True))
+    bars = f"{fetch_result.fetched} bars up to {as_of}, {fetch_result.stored} new or restated"
+    said = f"{bars}, {len(fetch_result.rejected)} rejected"
+    if fetch_result.failures.empty:
         return Completed(message=said)
-    first = catch.failures.iloc[0]
-    return Failed(message=f"{said}; {len(catch.failures)} not answered, such as {first['symbol']}: {first['detail']}")
+    first = fetch_result.failures.iloc[0]
+    return Failed(
+        message=f"{said}; {len(fetch_result.failures)} not answered, such as {first['symbol']}: {first['detail']}"
+    )

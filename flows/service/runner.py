@@ -22,7 +22,7 @@ from db.rows import nights
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, market_names
 from dtml.prices.sessions import last_closed_session
-from flows.nightly.context import Order, open_store, read_market
+from flows.nightly.context import RunRequest, open_store, read_market
 from flows.service.prefect_server import END_LIMIT_S, Server, own_server, warning_of_open_server
 from flows.service.schedules import Schedule, next_night, schedules_of, translation_schedule, watch_schedule
 from flows.settings import data_folder, err, keep_needed_variables, out, prefect_folder
@@ -41,7 +41,7 @@ class Service:
     """
 
     markets: Mapping[str, Market]
-    orders: Mapping[str, Order]
+    requests: Mapping[str, RunRequest]
     delay: timedelta
     cron: str | None  # in place of the nights' own
     translations: Mapping[str, Any] | None = None
@@ -52,12 +52,12 @@ class Service:
         for name, market in self.markets.items():
             for schedule in schedules_of(market, now, delay=self.delay, cron=self.cron):
                 anyhow = {"any_day": True} if schedule.work == "night" and self.cron is not None else {}
-                found.append((schedule, {"order": self.orders[name]} | anyhow))
+                found.append((schedule, {"order": self.requests[name]} | anyhow))
         if self.translations is not None:
             found.append((translation_schedule(), dict(self.translations)))
         if not self.markets:
             return found
-        files = [order.market_file for order in self.orders.values() if order.market_file is not None]
+        files = [request.market_file for request in self.requests.values() if request.market_file is not None]
         minutes = self.delay // timedelta(minutes=1)
         watched = {"markets": list(self.markets), "market_files": files, "delay_minutes": minutes}
         return [*found, (watch_schedule(), watched)]
@@ -76,21 +76,21 @@ def serve_markets(service: Service) -> None:
 
 
 def service_of(
-    names: Sequence[str], files: Sequence[Path], order: Order, delay: timedelta, cron: str | None
+    names: Sequence[str], files: Sequence[Path], request: RunRequest, delay: timedelta, cron: str | None
 ) -> Service:
     """Return the service of these markets, else of all with a night in the store, and of a queue with a model.
 
     `order` holds the other settings of their runs. Raises UsageError where there is neither a market nor a model.
     """
-    translations = {"device": order.device} if model_names() else None
+    translations = {"device": request.device} if model_names() else None
     own = {file.stem for file in files}  # a file may be named beside its market
     asked = [(name, None) for name in names if name not in own] + [(str(file), file.absolute()) for file in files]
-    markets, orders = {}, {}
+    markets, requests = {}, {}
     for name, file in asked or [(name, None) for name in _stored_markets(anyhow=translations is not None)]:
         market = read_market(name, file)
         markets[market.name] = market
-        orders[market.name] = replace(order, market=market.name, market_file=file)
-    return Service(markets, orders, delay, cron, translations)
+        requests[market.name] = replace(request, market=market.name, market_file=file)
+    return Service(markets, requests, delay, cron, translations)
 
 
 def _stored_markets(*, anyhow: bool) -> list[str]:

@@ -22,7 +22,7 @@ from dtml.prices.sessions import last_closed_session, previous_session, session_
 from flows.service.schedules import DELAY, next_night
 
 TOLERANCE = timedelta(hours=2)  # a night that cannot fetch is retried for over an hour
-REFUSED_SESSIONS = 30
+REJECTED_SESSIONS = 30
 WAITING_DAYS = 7  # an alert that no webhook took in a week is no longer sent
 
 
@@ -57,7 +57,7 @@ class Due:
 
 
 @dataclass(frozen=True)
-class Standing:
+class MarketStatus:
     """Hold how a market stands. What depends on its exchange (ages, what is due) is missing where that is unknown.
 
     `outcome` is that of the last night: complete, complete_with_gaps, refused, running or interrupted; None before the
@@ -75,7 +75,7 @@ class Standing:
     is_late: bool
     next_run: datetime | None
     model: ModelAge | None
-    refused_bars: int | None
+    rejected_bars: int | None
     scored_nights: int
     acc: Skill | None
     mcc: Skill | None
@@ -90,7 +90,7 @@ class Standing:
         return f"{self.market}: {late_message(self)}" if self.is_late else None
 
 
-def late_message(late: Standing) -> str:
+def late_message(late: MarketStatus) -> str:
     """Say which night is late, and how far the market has come."""
     assert late.due is not None
     begun = "" if late.as_of != late.due.as_of else f"; it is {late.outcome}"
@@ -119,7 +119,9 @@ def named_markets(engine: Engine, names: Sequence[str], files: Sequence[Path]) -
     return {name: own[name] if name in own else load_market(name) if name in known else None for name in wanted}
 
 
-def standing_of(engine: Engine, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY) -> Standing:
+def market_status(
+    engine: Engine, name: str, market: Market | None, now: datetime, delay: timedelta = DELAY
+) -> MarketStatus:
     """Return how one market stands; `market` is None for one whose file was not named."""
     with reading(engine) as conn:
         last, complete = (nights.night(conn, name, complete=whole) for whole in (False, True))
@@ -130,7 +132,7 @@ def standing_of(engine: Engine, name: str, market: Market | None, now: datetime,
     outcome = _outcome(engine, name, last)
     closed, due = clock.closed, clock.due
     done = complete["as_of"] if complete else None
-    return Standing(
+    return MarketStatus(
         market=name,
         as_of=last["as_of"] if last else None,
         outcome=outcome,
@@ -142,7 +144,7 @@ def standing_of(engine: Engine, name: str, market: Market | None, now: datetime,
         is_late=last is not None and due is not None and (done is None or done < due.as_of),
         next_run=clock.next_run,
         model=_model_age(market, run, closed),
-        refused_bars=clock.refused_bars,
+        rejected_bars=clock.rejected_bars,
         scored_nights=int(scores["nights"].max()) if len(scores) else 0,
         acc=_skill(scores, "acc"),
         mcc=_skill(scores, "mcc"),
@@ -172,7 +174,7 @@ class _Clock:
     closed: date | None = None
     due: Due | None = None
     next_run: datetime | None = None
-    refused_bars: int | None = None
+    rejected_bars: int | None = None
     note: str | None = None
 
 
@@ -180,13 +182,13 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
     if market is None:
         return _Clock(note="its exchange is not known here: name its file with --market-file")
     closed = last_closed_session(market.calendar, now)
-    first = sessions_up_to(market.calendar, closed, REFUSED_SESSIONS)[0].date()
-    refused = prices.refused_bars(conn, market.name, first, now.date())
-    bars = len(refused[["symbol", "session"]].drop_duplicates())
+    first = sessions_up_to(market.calendar, closed, REJECTED_SESSIONS)[0].date()
+    rejected = prices.rejected_bars(conn, market.name, first, now.date())
+    bars = len(rejected[["symbol", "session"]].drop_duplicates())
     try:
         return _Clock(closed, due_night(market, now, delay), next_night(market, now, delay), bars)
     except DtmlError as error:  # the calendar ends
-        return _Clock(closed, refused_bars=bars, note=str(error))
+        return _Clock(closed, rejected_bars=bars, note=str(error))
 
 
 def _outcome(engine: Engine, name: str, last: Mapping[str, Any] | None) -> str | None:

@@ -6,7 +6,7 @@
 -- source          text       Who reported the bar.
 -- reason          text       The check it failed, such as high_below_low.
 -- value           text       What was found, in words, such as open=0.0.
--- first_known_at  timestamp  When it was first fetched and refused, UTC.
+-- first_known_at  timestamp  When it was first fetched and rejected, UTC.
 select i.market, i.symbol, b.session, b.source, b.reason, b.value, b.first_known_at
-from refused_bar b
+from rejected_bar b
 join instrument i on i.id = b.instrument_id
