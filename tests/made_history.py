@@ -34,7 +34,7 @@ seeds = 1
 train_sessions = 66
 validation_sessions = 10
 [checks]
-max_refused = 0.4
+max_missing = 0.4
 [constituents]
 as_of = 2024-01-02
 symbols = [{members}]

@@ -88,7 +88,7 @@ def _fill_studies(conn: Connection) -> None:
     """The run of the night has a checkpoint, the other none: the store need not know where weights lie."""
     kept = {"checkpoint_path": FIRST, "checkpoint_hash": hashlib.sha256(WEIGHTS).hexdigest()}
     runs.save_run(conn, run(**kept, config={"window": 3, "words": TEXTS}))
-    runs.save_run(conn, run("trees", kind="paper", checkpoint_path=None, checkpoint_hash=None))
+    runs.save_run(conn, run("trees", kind="benchmark", checkpoint_path=None, checkpoint_hash=None))
     stored_predictions.save_predictions(conn, "toy", predictions(), known_at=MOMENT, made_at=MOMENT)
     benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), members())
     backtests.save_backtest(conn, backtest())

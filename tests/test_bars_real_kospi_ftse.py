@@ -83,10 +83,10 @@ def test_kospi_seam_of_two_downloads_is_within_the_bound_and_cannot_be_seen_in_o
 
 
 def test_kospi_broken_adjusted_close_is_not_read_and_would_be_refused_if_it_were() -> None:
-    assert "005930" not in set(checked("kospi200_2015").rejected.query("reason == 'unexplained_move'")["symbol"])
+    assert "005930" not in set(checked("kospi200_2015").rejected.query("reason == 'unexplained_return'")["symbol"])
     samsung = bars_of("kospi200_2015").query("symbol == '005930'")
     verdict = judge(samsung, "XKRX", "adj_close", 0.301, "^KS11").rejected
-    days = verdict.query("reason == 'unexplained_move'")["session"].dt.strftime("%Y-%m-%d")
+    days = verdict.query("reason == 'unexplained_return'")["session"].dt.strftime("%Y-%m-%d")
     assert set(days) == {"2015-12-29", "2016-12-28", "2017-12-27", "2018-03-29"}
 
 

@@ -20,9 +20,9 @@ from db.views import views
 @pytest.fixture
 def store(engine: Engine) -> Engine:
     with transaction(engine) as conn:
-        runs.save_run(conn, run(kind="paper"))
+        runs.save_run(conn, run(kind="benchmark"))
         weightless = {"checkpoint_path": None, "checkpoint_hash": None}
-        runs.save_run(conn, run("trees", kind="paper", model="gradient_boosting", **weightless))
+        runs.save_run(conn, run("trees", kind="benchmark", model="gradient_boosting", **weightless))
     return engine
 
 
@@ -189,7 +189,7 @@ def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
         predictions.save_predictions(conn, "toy", made, known_at=NOW, made_at=NOW)
         assert runs.latest_run(conn, "toy") is None
         assert predictions.prediction_history(conn, market="toy").empty
-        assert predictions.prediction_history(conn, market="toy", kind="paper")["run_id"].tolist() == ["first"]
-    assert select(reader, "select kind from prediction_history")["kind"].tolist() == ["paper"]
+        assert predictions.prediction_history(conn, market="toy", kind="benchmark")["run_id"].tolist() == ["first"]
+    assert select(reader, "select kind from prediction_history")["kind"].tolist() == ["benchmark"]
     for view in ("latest_prediction", "daily_score"):
         assert select(reader, f"select * from {view}").empty

@@ -55,7 +55,7 @@ def test_a_refused_bar_and_a_night_can_be_asked_for_in_sql(store: Engine, reader
     with transaction(store) as conn:
         prices.record_rejected(conn, "toy", refused, source="files", known_at=MONDAY)
         nights.start_night(conn, "toy", SESSION.date(), target=MONDAY.date(), source="files", started_at=MONDAY)
-    rows = select(reader, "select symbol, reason, value from refused where session = '2024-01-05'")
+    rows = select(reader, "select symbol, reason, value from rejected where session = '2024-01-05'")
     assert rows.to_dict("records") == [{"symbol": "B", "reason": "null_price", "value": "close=nan"}]
     assert select(reader, "select market, status from night_log").to_dict("records") == [
         {"market": "toy", "status": "running"}

@@ -103,9 +103,9 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(experiment: 
     assert found.row["best_rule"] in scores.loc["all"].index
     with reading(experiment.context.engine) as conn:
         run = runs.run(conn, f"{experiment.id}-dtml")
-        history = predictions.prediction_history(conn, market="simulated", kind="paper")
+        history = predictions.prediction_history(conn, market="simulated", kind="benchmark")
         none = runs.run(conn, f"{experiment.id}-gradient_boosting")
-    assert (run["kind"], run["model"], run["seeds"]) == ("paper", "dtml", [0, 1])
+    assert (run["kind"], run["model"], run["seeds"]) == ("benchmark", "dtml", [0, 1])
     assert none["checkpoint_path"] is None
     mine = history[history["run_id"] == run["id"]]
     assert len(mine) == scores.loc[("all", "dtml"), "n"]
@@ -200,7 +200,7 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
     assert found.row["test_last"] == date(2024, 6, 14)
     assert "prices end on 2024-06-14" in found.page.read_text(encoding="utf-8")
     with reading(whole.engine) as conn:
-        made = predictions.prediction_history(conn, market="simulated", kind="paper")
+        made = predictions.prediction_history(conn, market="simulated", kind="benchmark")
     assert made["target"].max() == pd.Timestamp("2024-06-14")
     fetch_bars(whole, AS_OF)
     assert PublishedExperiment(whole, paper, seeds=(0,)).id != found.row["id"]  # more of the test span is another test

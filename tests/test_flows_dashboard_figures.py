@@ -231,10 +231,10 @@ def test_two_runs_are_scored_on_what_both_predicted(site: Site) -> None:
 
 def test_what_differs_between_two_runs_comes_first() -> None:
     one = dict.fromkeys(compare.RECEIPT, "x") | {"config": {"window": 3, "deep": {"a": 0.1, "b": [1, 2]}, "old": 1}}
-    two = one | {"kind": "paper", "config": {"window": 3, "deep": {"a": 0.2, "b": [1, 2]}, "new": None}}
+    two = one | {"kind": "benchmark", "config": {"window": 3, "deep": {"a": 0.2, "b": [1, 2]}, "new": None}}
     rows = compare.settings(one, two)
     assert rows[~rows["same"]].to_numpy()[:, :3].tolist() == [
-        ["kind", "x", "paper"],
+        ["kind", "x", "benchmark"],
         ["config.deep.a", "0.1", "0.2"],
         ["config.old", "1", "-"],
     ]

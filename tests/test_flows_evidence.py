@@ -162,7 +162,7 @@ def test_a_backtest_keeps_what_its_nights_would_have_kept(run_request: RunReques
     assert f'<th scope="row">50 %</th><td class="number">{figure(share, 3)}' in done.page.read_text()
     pd.testing.assert_frame_equal(kept, summed, check_dtype=False)
     assert kept["target"].nunique() > 0
-    runs = ask(context.engine, "select slope, intercept from model where kind = 'backtest'")
+    runs = ask(context.engine, "select slope, intercept from run_log where kind = 'backtest'")
     assert runs.notna().all(axis=None)
     told = ask(context.engine, "select distinct target, always_up, index_reversal from prediction_history")
     assert set(told["always_up"]) == {"rise"}

@@ -107,7 +107,7 @@ def test_a_run_of_the_published_experiment_is_refused_with_its_reason(context: M
     run_night(context, AS_OF)
     receipt = receipt_of(context, "L01")
     with transaction(engine) as conn:
-        conn.execute(text("update run set kind = 'paper'"))
+        conn.execute(text("update run set kind = 'benchmark'"))
     with pytest.raises(UsageError, match="a run of the published experiment"):
         run_of(engine, receipt)
 

@@ -150,7 +150,7 @@ def test_a_move_without_a_good_bar_is_counted_as_unresolved_and_never_as_a_hit(c
     night = run_night(replace(context, source=FrameSource(jumped)), DAYS[1])
     assert night.scored is not None
     assert (night.scored.outcomes, night.scored.unresolved) == (8, 1)
-    assert night.row["gaps"] == [{"symbol": "L03", "reason": "bar refused: unexplained_move"}]
+    assert night.row["gaps"] == [{"symbol": "L03", "reason": "bar refused: unexplained_return"}]
     assert np.isnan(fetch_history(context, "L03")["realised_return"].iloc[0])
 
 

@@ -142,7 +142,7 @@ def test_a_row_of_the_session_under_way_is_not_stored(nights: Home) -> None:
 
 
 def test_a_row_on_a_holiday_is_refused(nights: Home) -> None:
-    (refused,) = nights.ask(f"select symbol, session, reason from refused where symbol = '{FEASTING}'")
+    (refused,) = nights.ask(f"select symbol, session, reason from rejected where symbol = '{FEASTING}'")
     assert refused == {"symbol": FEASTING, "session": str(HOLIDAY), "reason": "not_a_session"}
     assert nights.bar(FEASTING, HOLIDAY) == []
 

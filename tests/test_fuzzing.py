@@ -127,7 +127,7 @@ facts = ["one"]
 symbol = "I"
 name = "An index"
 [checks]
-max_move = 0.3
+max_return = 0.3
 [model]
 window = 5
 [constituents]

@@ -200,7 +200,7 @@ def test_what_could_be_a_path_an_option_or_sql_is_no_symbol(symbol: str, tmp_pat
         ({"index": 'symbol = "../x"\nname = "n"'}, "index.symbol"),
         ({"index": 'symbol = "I"\nsource_symbol = "/v8/../x"\nname = "n"'}, "index.source_symbol"),
         ({"more": '[model]\n"__class__" = 1'}, "model.__class__"),
-        ({"more": "[checks]\nmax_move = nan"}, "checks.max_move"),
+        ({"more": "[checks]\nmax_return = nan"}, "checks.max_return"),
     ],
 )
 def test_a_market_file_is_words_and_no_way_out_of_its_folder(

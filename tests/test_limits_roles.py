@@ -19,7 +19,7 @@ WRITES = [
     "insert into alert values ('x', '2024-01-01', 'late', '', now(), null)",
     "insert into alert_log values ('x', '2024-01-01', 'late', '', now(), null)",
     "update prediction set probability = 1",
-    "update model set kind = 'paper'",
+    "update run_log set kind = 'benchmark'",
     "delete from price",
     "truncate price",
     "drop view night_log",

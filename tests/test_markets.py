@@ -57,7 +57,7 @@ def test_every_market_states_its_facts_and_a_bound_with_its_reason(name: str) ->
     market = load_market(name)
     assert all(fact.endswith(".") for fact in market.facts)
     if name != "simulated":
-        assert any(fact.startswith(f"max_move {market.checks.max_return}:") for fact in market.facts)
+        assert any(fact.startswith(f"max_return {market.checks.max_return}:") for fact in market.facts)
     if not market.constituents:
         assert any("constituents are those" in fact for fact in market.facts)
 

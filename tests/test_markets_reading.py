@@ -54,8 +54,8 @@ def test_every_key_a_file_gives_is_taken(tmp_path: Path) -> None:
     rest = """
 source_symbol = "^KOSPI"
 [checks]
-max_move = 1
-max_refused = 0
+max_return = 1
+max_missing = 0
 stale_share = 1.0
 [model]
 window = 7
@@ -156,11 +156,11 @@ def test_a_wrong_value_is_named_with_its_key(tmp_path: Path, line: str, wrong: s
 @pytest.mark.parametrize(
     ("tail", "complaint"),
     [
-        ("[checks]\nmax_move = 0", "checks.max_move: expected a ratio above 0, got 0.0"),
-        ("[checks]\nmax_move = inf", "checks.max_move: expected a ratio above 0, got inf"),
-        ("[checks]\nmax_move = nan", "checks.max_move: expected a ratio above 0, got nan"),
-        ('[checks]\nmax_move = "0.3"', "checks.max_move: expected a number, got '0.3'"),
-        ("[checks]\nmax_refused = 1", "checks.max_refused: expected a share from 0 to below 1"),
+        ("[checks]\nmax_return = 0", "checks.max_return: expected a ratio above 0, got 0.0"),
+        ("[checks]\nmax_return = inf", "checks.max_return: expected a ratio above 0, got inf"),
+        ("[checks]\nmax_return = nan", "checks.max_return: expected a ratio above 0, got nan"),
+        ('[checks]\nmax_return = "0.3"', "checks.max_return: expected a number, got '0.3'"),
+        ("[checks]\nmax_missing = 1", "checks.max_missing: expected a share from 0 to below 1"),
         ("[checks]\nstale_share = 0", "checks.stale_share: expected a share above 0"),
         ("[checks]\nstale = 1", "checks.stale: unknown key, perhaps stale_share"),
         ("[model]\nwindows = 5", "model.windows: unknown key, perhaps window"),
@@ -182,30 +182,30 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ('symbols = ["A"]', "constituents.as_of: missing"),
         ('as_of = "2020-01-02"', "constituents.as_of: expected a date such as 2026-01-20, got '2020-01-02'"),
         ("as_of = 2020-01-02T00:00:00", "constituents.as_of: expected a date"),
-        ("complete = true", "constituents.complete: a list without members cannot be complete"),
+        ("complete = true", "constituents.complete: a list without constituents cannot be complete"),
         ("complete = 1", "constituents.complete: expected true or false, got 1"),
-        ('as_of = 2020-01-02\ncount = 3\nmembers = ["A", "B"]', "constituents.count: says 3, but 2 members"),
+        ('as_of = 2020-01-02\ncount = 3\nsymbols = ["A", "B"]', "constituents.count: says 3, but 2 constituents"),
         ('symbols = "A"', "constituents.symbols: expected a list of symbols"),
         ("symbols = [5930]", "constituents.symbols[1].symbol: expected text, got 5930"),
         ('symbols = ["A", "a/b"]', "constituents.symbols[2].symbol: 'a/b' cannot be a symbol"),
         ('symbols = ["A", ".."]', "constituents.symbols[2].symbol: '..' cannot be a symbol"),
-        ('suffix = "/x"\nmembers = ["A"]', "constituents.suffix: 'A/x' cannot be a symbol"),
+        ('suffix = "/x"\nsymbols = ["A"]', "constituents.suffix: 'A/x' cannot be a symbol"),
         ("symbols = [{name = 'A'}]", "constituents.symbols[1].symbol: missing"),
         ("symbols = [{symbol = 'A', form = 'B'}]", "constituents.symbols[1].form: unknown key"),
         (
             "symbols = [{symbol = 'A', since = 2020-01-02, until = 2020-01-02}]",
             "constituents.symbols[1].until: 2020-01-02 is not after since, 2020-01-02",
         ),
-        ('as_of = 2020-01-02\nmembers = ["A", "A"]', "constituents.symbols: symbol 'A' comes twice"),
+        ('as_of = 2020-01-02\nsymbols = ["A", "A"]', "constituents.symbols: symbol 'A' comes twice"),
         (
-            "as_of = 2020-01-02\nmembers = [{symbol = 'A', until = 2010-01-04}, {symbol = 'A', since = 2009-05-05}]",
+            "as_of = 2020-01-02\nsymbols = [{symbol = 'A', until = 2010-01-04}, {symbol = 'A', since = 2009-05-05}]",
             "constituents.symbols: symbol 'A' comes twice; list it once, or each stay in order",
         ),
         (
-            "as_of = 2020-01-02\nmembers = ['A', {symbol = 'B', source_symbol = 'A'}]",
+            "as_of = 2020-01-02\nsymbols = ['A', {symbol = 'B', source_symbol = 'A'}]",
             "constituents.symbols: source_symbol 'A' comes twice",
         ),
-        ('as_of = 2020-01-02\nmembers = ["^KS11"]', "index.symbol: '^KS11' is also a constituent"),
+        ('as_of = 2020-01-02\nsymbols = ["^KS11"]', "index.symbol: '^KS11' is also a constituent"),
     ],
 )
 def test_a_wrong_list_of_members_is_named(tmp_path: Path, lines: str, complaint: str) -> None:
@@ -242,7 +242,7 @@ def test_a_file_whose_name_cannot_name_a_market_is_refused(tmp_path: Path, name:
 def test_a_stock_that_came_back_is_a_member_in_each_of_its_stays(tmp_path: Path) -> None:
     stays = "{symbol = 'A', until = 2010-01-04}, 'B', {symbol = 'A', since = 2012-05-07}"
     file = tmp_path / "my.toml"
-    file.write_text(f"{LEAST}\n[constituents]\nas_of = 2020-01-02\nmembers = [{stays}]\n")
+    file.write_text(f"{LEAST}\n[constituents]\nas_of = 2020-01-02\nsymbols = [{stays}]\n")
     market = load_market_file(file)
     assert market.symbols == ("A", "B")
     for known in (market, market.with_symbols(["A", "B"])):

@@ -1,7 +1,7 @@
--- What is decided for the next session, and which calls remain at a level of 80 %?
+-- What is predicted for the next session, and which directions remain at a level of 80 %?
 --
--- `call_at_80` is 'none' where the calibrated probability lies inside the abstention_band of no direction; `looks_at` is the other
--- stock that gets most of this one's attention.
+-- `direction_at_80` is 'none' where the calibrated probability lies inside the abstention band; `looks_at` is the
+-- other stock that gets most of this one's attention.
 with tomorrow as (
     select * from latest_prediction where market = 'simulated'
 ), bands as (
@@ -17,7 +17,8 @@ with tomorrow as (
 )
 select
     t.target, t.symbol, t.sector, round(cast(t.probability as numeric), 3) as probability,
-    round(cast(t.calibrated as numeric), 3) as calibrated, t.direction, b.direction as call_at_80, l.source as looks_at
+    round(cast(t.calibrated as numeric), 3) as calibrated, t.direction, b.direction as direction_at_80,
+    l.source as looks_at
 from tomorrow t
 left join bands b on b.run_id = t.run_id and b.symbol = t.symbol
 left join looks l on l.run_id = t.run_id and l.symbol = t.symbol and l.place = 1

@@ -1,10 +1,10 @@
 -- Where the model contradicts a rule, who is right?
 --
--- On the contradicted calls exactly one of the two is right: a model that only repeats a rule has few of them, and
--- one that adds to it has `model_right` above `rule_right`.
+-- Where they differ, exactly one of the two is right: a model that only repeats a rule differs seldom, and one that
+-- adds to it has `model_right` above `rule_right`.
 with rule(name) as (
     values ('always_up'), ('index_reversal'), ('index_below_mean20')
-), calls as (
+), predictions as (
     select
         r.name as rule, h.direction, h.correct,
         case r.name
@@ -22,7 +22,7 @@ select
     sum(case when direction <> rule_direction then 1 else 0 end) as contradicted,
     round(avg(case when direction <> rule_direction then correct end), 3) as model_right,
     round(avg(case when direction <> rule_direction then 1 - correct end), 3) as rule_right
-from calls
+from predictions
 where rule_direction is not null
 group by rule
 order by rule

@@ -4,7 +4,7 @@
 -- many stocks some are far out by luck alone.
 with scored as (
     select
-        symbol, n as calls, round(cast(acc as numeric), 3) as acc, round(cast(mcc as numeric), 3) as mcc,
+        symbol, n as predictions, round(cast(acc as numeric), 3) as acc, round(cast(mcc as numeric), 3) as mcc,
         round(cast(up_acc as numeric), 3) as always_up, round(cast(acc - up_acc as numeric), 3) as gain
     from symbol_score
     where market = 'simulated' and kind = 'nightly'
@@ -14,7 +14,7 @@ with scored as (
         row_number() over (order by mcc, symbol desc) as from_below
     from scored
 )
-select place, symbol, calls, acc, mcc, always_up, gain
+select place, symbol, predictions, acc, mcc, always_up, gain
 from placed
 where place <= 5 or from_below <= 5
 order by place

@@ -7,7 +7,7 @@ with tenth(low, high) as (
         (0.5, 0.6), (0.6, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.0)
 ), found as (
     select
-        t.low, t.high, count(distinct c.target) as nights, sum(c.n) as calls,
+        t.low, t.high, count(distinct c.target) as nights, sum(c.n) as predictions,
         sum(c.n * c.mean_probability) / sum(c.n) as said, sum(c.n * c.share_risen) / sum(c.n) as risen
     from tenth t
     join calibration c on c.bin_low >= t.low and c.bin_low < t.high
@@ -15,7 +15,7 @@ with tenth(low, high) as (
     group by t.low, t.high
 )
 select
-    low as probability_from, high as probability_to, nights, calls, round(cast(said as numeric), 3) as said,
+    low as probability_from, high as probability_to, nights, predictions, round(cast(said as numeric), 3) as said,
     round(cast(risen as numeric), 3) as risen, round(cast(risen - said as numeric), 3) as gap
 from found
 order by low

@@ -10,7 +10,8 @@ with placed as (
     where market = 'simulated' and kind = 'nightly' and realised_return is not null
 ), nights as (
     select
-        substr(cast(target as varchar), 1, 7) as month, avg(case when from_top <= 10 then 100 * realised_return end) as top,
+        substr(cast(target as varchar), 1, 7) as month,
+        avg(case when from_top <= 10 then 100 * realised_return end) as top,
         avg(case when from_bottom <= 10 then 100 * realised_return end) as bottom
     from placed
     group by target

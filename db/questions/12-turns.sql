@@ -1,18 +1,20 @@
--- How often does a direction turn from one night to the next, and what is a turned direction worth?
+-- How often does the direction of a stock turn from one night to the next, and what is a turn worth?
 --
--- Turned calls are what a follower pays commission for; `mean_gain_percent` is the mean realised_return in the direction of the
--- direction, before cost.
+-- A follower pays commission for each turn; `mean_gain_percent` is the mean return in the predicted direction, before
+-- cost.
 with steps as (
     select
-        direction, correct, realised_return, lag(direction) over (partition by symbol order by target) as call_before
+        direction, correct, realised_return,
+        lag(direction) over (partition by symbol order by target) as direction_before
     from prediction_history
     where market = 'simulated' and kind = 'nightly'
 )
 select
-    case when direction = call_before then 'kept' else 'turned' end as step, direction, count(*) as calls,
-    round(100.0 * count(*) / sum(count(*)) over (), 1) as percent_of_calls, round(avg(correct), 3) as acc,
-    round(cast(100 * avg(case when direction = 'rise' then realised_return else -move end) as numeric), 3) as mean_gain_percent
+    case when direction = direction_before then 'kept' else 'turned' end as step, direction, count(*) as predictions,
+    round(100.0 * count(*) / sum(count(*)) over (), 1) as percent_of_predictions, round(avg(correct), 3) as acc,
+    round(cast(100 * avg(case when direction = 'rise' then realised_return else -realised_return end) as numeric), 3)
+        as mean_gain_percent
 from steps
-where call_before is not null and correct is not null
-group by case when direction = call_before then 'kept' else 'turned' end, direction
+where direction_before is not null and correct is not null
+group by case when direction = direction_before then 'kept' else 'turned' end, direction
 order by step, direction

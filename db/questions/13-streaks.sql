@@ -1,7 +1,7 @@
--- Which were the longest streaks of right and of wrong calls?
+-- Which were the longest streaks of right and of wrong directions?
 --
--- Of a coin's calls for 30 stocks over 60 nights the longest right streak is of 8 to 13 nights, nine times in ten.
-with calls as (
+-- Of a coin's directions for 30 stocks over 60 nights the longest right streak is of 8 to 13 nights, nine times in ten.
+with predictions as (
     select
         symbol, target, correct, row_number() over (partition by symbol order by target)
             - row_number() over (partition by symbol, correct order by target) as island
@@ -9,7 +9,7 @@ with calls as (
     where market = 'simulated' and kind = 'nightly' and correct is not null
 ), streaks as (
     select symbol, correct, min(target) as first, max(target) as last, count(*) as nights
-    from calls
+    from predictions
     group by symbol, correct, island
 ), placed as (
     select streaks.*, row_number() over (partition by correct order by nights desc, symbol, first) as place

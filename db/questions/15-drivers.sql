@@ -1,7 +1,7 @@
--- What drives the stock that is decided best?
+-- What drives the stock that is predicted best?
 --
 -- A driver shows when the stock rose more often after the source's rise than after its fall, and the model uses it
--- when its calls for a rise do the same.
+-- when it predicts a rise more often then too.
 with best as (
     select symbol
     from symbol_score
@@ -22,8 +22,9 @@ with best as (
     where a.market = 'simulated' and a.source <> a.symbol
 ), beside as (
     select
-        l.symbol, l.source, l.weight, case when s.realised_return > 0 then 'rise' else 'fall' end as source_moved,
-        case when h.realised_return > 0 then 1.0 else 0.0 end as rose, case when h.direction = 'rise' then 1.0 else 0.0 end as decided
+        l.symbol, l.source, l.weight, case when s.realised_return > 0 then 'rise' else 'fall' end as source_went,
+        case when h.realised_return > 0 then 1.0 else 0.0 end as rose,
+        case when h.direction = 'rise' then 1.0 else 0.0 end as decided
     from looks l
     join prediction_history h on h.market = 'simulated' and h.symbol = l.symbol and h.target = l.target
         and h.run_id = l.run_id
@@ -33,10 +34,10 @@ with best as (
 )
 select
     symbol, source, count(*) as nights, round(cast(sum(weight) as numeric), 2) as weight,
-    round(avg(case when source_moved = 'rise' then rose end), 3) as rose_after_rise,
-    round(avg(case when source_moved = 'fall' then rose end), 3) as rose_after_fall,
-    round(avg(case when source_moved = 'rise' then decided end), 3) as called_after_rise,
-    round(avg(case when source_moved = 'fall' then decided end), 3) as called_after_fall
+    round(avg(case when source_went = 'rise' then rose end), 3) as rose_after_rise,
+    round(avg(case when source_went = 'fall' then rose end), 3) as rose_after_fall,
+    round(avg(case when source_went = 'rise' then decided end), 3) as predicted_after_rise,
+    round(avg(case when source_went = 'fall' then decided end), 3) as predicted_after_fall
 from beside
 group by symbol, source
 order by weight desc, source

@@ -7,11 +7,11 @@ with served as (
         h.run_id, h.correct, case when h.realised_return > 0 then 1 else 0 end as rose, m.train_last, h.as_of,
         dense_rank() over (partition by h.run_id order by h.target) - 1 as age
     from prediction_history h
-    join model m on m.run_id = h.run_id
+    join run_log m on m.run_id = h.run_id
     where h.market = 'simulated' and h.kind = 'nightly' and h.correct is not null and h.as_of >= m.train_last
 )
 select
-    min(age) + 1 as first_night, max(age) + 1 as last_night, count(distinct run_id) as models, count(*) as calls,
+    min(age) + 1 as first_night, max(age) + 1 as last_night, count(distinct run_id) as models, count(*) as predictions,
     round(avg(correct), 3) as acc, round(avg(rose), 3) as always_up, round(avg(correct - rose), 3) as gain
 from served
 group by age / 10

@@ -1,6 +1,6 @@
--- Which prices were restated, and which calls had seen the older ones?
+-- Which prices were restated, and which predictions had seen the older ones?
 --
--- The stock's own calls that knew a bar as it was before: `dtml replay --known-at` makes such a night from either
+-- The stock's own predictions that knew a bar as it was before: `dtml replay --known-at` makes such a night from either
 -- version. Whoever looked at the stock saw it too.
 with restated as (
     select
@@ -14,7 +14,7 @@ with restated as (
 )
 select
     r.symbol, r.known_at as restated_at, r.first, r.last, r.bars, round(cast(100 * r.change as numeric), 2) as percent,
-    count(h.target) as calls_before, min(h.target) as first_call, max(h.target) as last_call,
+    count(h.target) as predictions_before, min(h.target) as first_prediction, max(h.target) as last_prediction,
     round(avg(h.correct), 3) as acc
 from restated r
 left join prediction_history h on h.market = 'simulated' and h.symbol = r.symbol and h.kind = 'nightly'

@@ -1,6 +1,6 @@
--- Which calls were surest and wrong, had they been made in time, and how are they made again?
+-- Which predictions were surest and wrong, had they been made in time, and how are they made again?
 --
--- `dtml replay RECEIPT` makes the direction again to the last bit. `minutes_after_prices` counts within a day;
+-- `dtml replay RECEIPT` makes the prediction again to the last bit. `minutes_after_prices` counts within a day;
 -- `before_its_day` is 'no' for a night that was made up later.
 with wrong as (
     select
@@ -11,14 +11,14 @@ with wrong as (
         cast(substr(cast(h.made_at as varchar), 12, 2) as integer) * 60
             + cast(substr(cast(h.made_at as varchar), 15, 2) as integer) as made_minute
     from prediction_history h
-    join model m on m.run_id = h.run_id
+    join run_log m on m.run_id = h.run_id
     where h.market = 'simulated' and h.kind = 'nightly' and h.correct = 0
     order by abs(h.probability - 0.5) desc, h.receipt
     limit 10
 )
 select
     receipt, round(cast(probability as numeric), 3) as probability,
-    round(cast(100 * realised_return as numeric), 2) as move_percent, train_last,
+    round(cast(100 * realised_return as numeric), 2) as return_percent, train_last,
     (made_minute - known_minute + 1440) % 1440 as minutes_after_prices, before_its_day
 from wrong
 order by abs(probability - 0.5) desc, receipt

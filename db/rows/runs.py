@@ -1,4 +1,4 @@
-"""Trained models: a row of run each, which the view model shows."""
+"""Trained models: a row of run each, which the view run_log shows."""
 
 from __future__ import annotations
 

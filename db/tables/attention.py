@@ -23,7 +23,7 @@ attention_weight = Table(
     Column("target", Date, primary_key=True, comment="Session predicted."),
     Column("instrument_id", Integer, primary_key=True, autoincrement=False, comment="The stock predicted: who looks."),
     Column("source_id", ForeignKey("instrument.id"), primary_key=True, comment="The stock it looks at."),
-    Column("weight", REAL, nullable=False, comment="Share of its attention, 0 to 1; mean of the members."),
+    Column("weight", REAL, nullable=False, comment="Share of its attention, 0 to 1; mean of the seeds."),
     ForeignKeyConstraint(
         ["run_id", "target", "instrument_id"], ["prediction.run_id", "prediction.target", "prediction.instrument_id"]
     ),

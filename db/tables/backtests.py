@@ -35,7 +35,7 @@ backtest = Table(
     Column("last", Date, nullable=False, comment="Last session predicted."),
     Column("retrain_every", Integer, nullable=False, comment="Sessions predicted by each model, 1 or more."),
     Column("config", JSON, nullable=False, comment="Every setting: experiment, universe, strategies, costs."),
-    Column("seeds", JSON, nullable=False, comment="List of seeds, one per member of each fold's ensemble."),
+    Column("seeds", JSON, nullable=False, comment="List of the seeds of each fold's ensemble."),
     Column("code_version", String, nullable=False, comment="Version of the code that began it."),
     Column("data_watermark", UtcTimestamp, nullable=False, comment="Latest known_at of the prices used."),
     Column("list_is_snapshot", Boolean, nullable=False, comment="Whether today's constituents stand for the past."),
@@ -54,7 +54,8 @@ backtest = Table(
     ),
     CheckConstraint("first <= last", name="span"),
     CheckConstraint(
-        "retrain_every >= 1 and seconds >= 0 and stocks >= 0 and without_price >= 0 and without_price <= member_days"
+        "retrain_every >= 1 and seconds >= 0 and stocks >= 0"
+        " and without_price >= 0 and without_price <= constituent_days"
         " and tried >= 1",
         name="counts",
     ),
@@ -97,7 +98,7 @@ backtest_score = Table(
     Column("n", Integer, nullable=False, comment="Stock-days scored."),
     Column("days", Integer, nullable=False, comment="Sessions scored."),
     Column("rises", Integer, nullable=False, comment="Stock-days that rose."),
-    Column("acc", REAL, comment="Share of right calls, 0 to 1; missing when n is 0."),
+    Column("acc", REAL, comment="Share of correct directions, 0 to 1; missing when n is 0."),
     Column("acc_low", REAL, comment=f"Lower end of its day-resampled 95 % interval; {_FEW}."),
     Column("acc_high", REAL, comment=f"Upper end of that interval; {_FEW}."),
     Column("mcc", REAL, comment="Matthews correlation, -1 to 1; missing when n is 0."),

@@ -1,4 +1,4 @@
-"""Calibration: each model's bands of no call, and nightly counts of what its probabilities came to.
+"""Calibration: each model's abstention bands, and nightly counts of what its probabilities came to.
 
 Counts are kept night by night, so that ten years of them are read at once."""
 
@@ -22,12 +22,12 @@ abstention_band = Table(
         "threshold",
         REAL,
         nullable=False,
-        comment="A rise is called above it, a fall below 1 less it, else nothing; 0.5 to 1, at 1 nothing ever is.",
+        comment="A rise is predicted above it, a fall below 1 less it; between them it abstains. 0.5 to 1.",
     ),
     Column("days", Integer, nullable=False, comment="Days of validation that it rests on."),
     Column("n", Integer, nullable=False, comment="Stock-days of them."),
     CheckConstraint("level > 0 and level < 1 and threshold >= 0.5 and threshold <= 1", name="ranges"),
-    comment="Bands of no call of each model, from its validation days (split-conformal prediction).",
+    comment="Abstention bands of each model, from its validation days (split-conformal prediction).",
     sqlite_with_rowid=False,
 )
 
@@ -52,11 +52,14 @@ abstention_count = Table(
     target(),
     level(),
     Column("n", Integer, nullable=False, comment="Calibrated predictions whose outcome is known."),
-    Column("covered", Integer, nullable=False, comment="Those without a call or with a right one."),
-    Column("decided", Integer, nullable=False, comment="Those with a call at that level."),
-    Column("decided_correct", Integer, nullable=False, comment="Those with a right call."),
+    Column(
+        "covered", Integer, nullable=False, comment="Those in the abstention band, and those with a correct direction."
+    ),
+    Column("decided", Integer, nullable=False, comment="Those with a predicted direction at that level."),
+    Column("decided_correct", Integer, nullable=False, comment="Those with a correct direction."),
     CheckConstraint(
-        "n > 0 and called <= n and right_calls <= called and covered = n - called + right_calls", name="counts"
+        "n > 0 and decided <= n and decided_correct <= decided and covered = n - decided + decided_correct",
+        name="counts",
     ),
     comment="What came of each night's calls at each level of its band.",
     sqlite_with_rowid=False,

@@ -19,14 +19,14 @@
 -- turnover           number     Mean a session of the value traded, as a share of equity; missing with too few days.
 -- break_even         number     Cost at which net is 0, in basis points of value traded; missing untraded.
 -- n                  integer    Stock-days scored; missing with the model's figures.
--- acc                number     Share of right calls of the model on every stock-day, 0 to 1; missing when not scored.
+-- acc                number     Share of correct directions of the model on every stock-day, 0 to 1; missing when not scored.
 -- acc_low            number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- acc_high           number     Upper end of that interval; missing with too few days.
--- mcc                number     Matthews correlation of the same calls, -1 to 1; missing when not scored.
+-- mcc                number     Matthews correlation of the same directions, -1 to 1; missing when not scored.
 -- mcc_low            number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- mcc_high           number     Upper end of that interval; missing with too few days.
 -- best_rule          text       The naive rule with the highest mcc on the same stock-days, chosen in hindsight; missing without one.
--- rule_acc           number     Share of right calls of that rule, 0 to 1; missing without one.
+-- rule_acc           number     Share of correct directions of that rule, 0 to 1; missing without one.
 -- rule_acc_low       number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- rule_acc_high      number     Upper end of that interval; missing with too few days.
 -- rule_mcc           number     Matthews correlation of that rule, -1 to 1; missing without one.

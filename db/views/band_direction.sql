@@ -1,18 +1,18 @@
--- What each prediction calls at each level, where the probability must lie outside the abstention_band of no direction.
+-- The direction of each prediction at each level: none where the probability lies in the abstention band.
 --
--- market      text       Name of the market.
--- symbol      text       The market's own symbol.
--- as_of       date       Last session the model saw; always before target.
--- target      date       Session predicted.
--- level       number     Nominal share of outcomes that are to be covered, 0 to 1.
--- calibrated  number     Probability of a rise after calibration on validation, 0 to 1.
--- low         number     A fall is decided below it.
--- high        number     A rise is decided above it; no direction is made between the two.
--- direction        text       'rise', 'fall' or 'none'.
--- realised_return        number     Adjusted close over the one before, minus 1; missing until the target's bar is known.
--- covered     integer    1 without a direction or with a right one, 0 with a wrong one; missing with the realised_return.
--- kind        text       Purpose of the model: 'nightly', 'backtest' or 'paper'.
--- run_id      text       The model that predicted: a row of run.
+-- market           text     Name of the market.
+-- symbol           text     The market's own symbol.
+-- as_of            date     Last session the model saw; always before target.
+-- target           date     Session predicted.
+-- level            number   Nominal share of outcomes that are to be covered, 0 to 1.
+-- calibrated       number   Probability of a rise after calibration on validation, 0 to 1.
+-- low              number   A fall is predicted below it.
+-- high             number   A rise is predicted above it; between the two it abstains.
+-- direction        text     'rise', 'fall' or 'none'.
+-- realised_return  number   Adjusted close over the one before, minus 1; missing until the target's bar is known.
+-- covered          integer  1 without a direction or with a right one, 0 with a wrong one; missing with the realised_return.
+-- kind             text     Purpose of the model: 'nightly', 'backtest' or 'benchmark'.
+-- run_id           text     The model that predicted: a row of run.
 select
     i.market, i.symbol, p.as_of, p.target, b.level, p.calibrated, 1 - b.threshold as low, b.threshold as high,
     case

@@ -6,11 +6,11 @@
 -- predictor         text       'dtml', or the name of a naive rule.
 -- n                 integer    Stock-days scored that night.
 -- rises             integer    Stock-days of them that rose.
--- acc               number     Share of right calls that night, 0 to 1; missing when n is 0.
+-- acc               number     Share of correct directions that night, 0 to 1; missing when n is 0.
 -- mcc               number     Matthews correlation that night, -1 to 1; missing when n is 0.
 -- running_nights    integer    Sessions scored up to and with this one.
 -- running_n         integer    Stock-days scored up to and with this night.
--- running_acc       number     Share of right calls over all of them, 0 to 1.
+-- running_acc       number     Share of correct directions over all of them, 0 to 1.
 -- running_acc_low   number     Lower end of its day-resampled 95 % interval; missing below 20 nights.
 -- running_acc_high  number     Upper end of that interval; missing below 20 nights.
 -- running_mcc       number     Matthews correlation over all of them pooled, -1 to 1.

@@ -1,17 +1,17 @@
 -- How far the seeds of an ensemble agreed: one row per prediction for which that was kept.
 --
--- market        text       Name of the market.
--- symbol        text       The market's own symbol.
--- as_of         date       Last session the model saw; always before target.
--- target        date       Session predicted.
--- probability   number     Probability of a rise, 0 to 1; mean of the members.
--- probability_std        number     Standard deviation over the members; 0 with one.
--- lowest        number     Smallest probability among the members.
--- highest       number     Largest probability among the members.
--- rising_share  number     Share of the members above 0.5.
--- unanimous     integer    1 when all members direction alike, else 0.
--- kind          text       Purpose of the model: 'nightly', 'backtest' or 'paper'.
--- run_id        text       The model that predicted: a row of run.
+-- market           text     Name of the market.
+-- symbol           text     The market's own symbol.
+-- as_of            date     Last session the model saw; always before target.
+-- target           date     Session predicted.
+-- probability      number   Probability of a rise, 0 to 1; mean of the seeds.
+-- probability_std  number   Standard deviation over the seeds; 0 with one.
+-- lowest           number   Smallest probability among the seeds.
+-- highest          number   Largest probability among the seeds.
+-- rising_share     number   Share of the seeds above 0.5.
+-- unanimous        integer  1 when all seeds predict the same direction, else 0.
+-- kind             text     Purpose of the model: 'nightly', 'backtest' or 'benchmark'.
+-- run_id           text     The model that predicted: a row of run.
 select
     i.market, i.symbol, p.as_of, p.target, p.probability, p.probability_std, p.lowest, p.highest, p.rising_share,
     case when p.rising_share > 0 and p.rising_share < 1 then 0 else 1 end as unanimous, r.kind, p.run_id

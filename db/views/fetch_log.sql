@@ -6,7 +6,7 @@
 -- asked     integer    Symbols asked for.
 -- fetched   integer    Bars the source returned.
 -- stored    integer    Bars that were new or restated.
--- rejected   integer    Findings against bars, one for each check failed.
+-- rejected  integer    Findings against bars, one for each check failed.
 -- restated  json       Symbols whose whole history was fetched anew, a JSON list.
 -- failures  json       Symbols without an answer, a JSON list of {symbol, status, detail}.
 -- known_at  timestamp  When its bars were known, UTC; later than the fetch before.

@@ -1,19 +1,19 @@
 -- The newest prediction for the next session of each market: one row per stock, of the nightly models alone.
 --
--- market       text       Name of the market.
--- symbol       text       The market's own symbol.
--- name         text       Name of the company; missing when unknown.
--- sector       text       Sector; missing when unknown.
--- as_of        date       Last session the model saw; always before target.
--- target       date       Session predicted.
--- probability  number     Probability of a rise, 0 to 1; mean of the members.
--- probability_std       number     Standard deviation over the members; 0 with one, missing if not kept.
--- calibrated   number     The probability as calibrated on validation; missing if not kept.
--- direction         text       'rise' when the probability is above 0.5, else 'fall'.
--- run_id       text       The model that predicted: a row of run.
--- known_at     timestamp  Latest known_at of the prices it saw, UTC.
--- made_at      timestamp  When it was computed, UTC.
--- receipt      text       What `dtml replay` takes: run, symbol and session predicted.
+-- market           text       Name of the market.
+-- symbol           text       The market's own symbol.
+-- name             text       Name of the company; missing when unknown.
+-- sector           text       Sector; missing when unknown.
+-- as_of            date       Last session the model saw; always before target.
+-- target           date       Session predicted.
+-- probability      number     Probability of a rise, 0 to 1; mean of the seeds.
+-- probability_std  number     Standard deviation over the seeds; 0 with one, missing if not kept.
+-- calibrated       number     The probability as calibrated on validation; missing if not kept.
+-- direction        text       'rise' when the probability is above 0.5, else 'fall'.
+-- run_id           text       The model that predicted: a row of run.
+-- known_at         timestamp  Latest known_at of the prices it saw, UTC.
+-- made_at          timestamp  When it was computed, UTC.
+-- receipt          text       What `dtml replay` takes: run, symbol and session predicted.
 --
 -- SQLite reads a cross join in the order written: the newest night before its predictions, never all of a market's.
 with newest as (

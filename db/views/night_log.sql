@@ -8,7 +8,7 @@
 -- source       text       Where bars came from: yahoo, files, simulated.
 -- fetched      integer    Bars the source returned; missing while running.
 -- stored       integer    Bars that were new or restated; missing while running.
--- rejected      integer    Bars rejected; missing while running.
+-- rejected     integer    Bars rejected; missing while running.
 -- predictions  integer    Stocks predicted; missing while running.
 -- gaps         json       Stocks left out, a JSON list of {symbol, reason}; missing while running.
 -- run_id       text       The model used: a row of run; missing until there is one.

@@ -4,17 +4,17 @@
 -- symbol              text       The market's own symbol.
 -- as_of               date       Last session the model saw; always before target.
 -- target              date       Session predicted.
--- probability         number     Probability of a rise, 0 to 1; mean of the members.
--- probability_std              number     Standard deviation over the members; 0 with one, missing if not kept.
+-- probability         number     Probability of a rise, 0 to 1; mean of the seeds.
+-- probability_std     number     Standard deviation over the seeds; 0 with one, missing if not kept.
 -- calibrated          number     The probability as calibrated on validation; missing if not kept.
--- direction                text       'rise' when the probability is above 0.5, else 'fall'.
--- realised_return                number     Adjusted close over the one before, minus 1; missing until the target's bar is known.
--- label               integer    The paper's label of the realised_return: 1, 0 or -1; missing with the realised_return.
--- correct                 integer    1 when the direction was right (a rise is a realised_return above 0), else 0; missing with the realised_return.
--- always_up           text       What the rule 'every stock rises' decided; missing if not kept, like the next two.
--- index_reversal      text       What 'rises after a fall of the index, else falls' decided; missing without history.
--- index_below_mean20  text       What 'rises while the index is below its mean of 20 sessions, else falls' decided.
--- kind                text       Purpose of the model: 'nightly', 'backtest' or 'paper'.
+-- direction           text       'rise' when the probability is above 0.5, else 'fall'.
+-- realised_return     number     Adjusted close over the one before, minus 1; missing until the target's bar is known.
+-- label               integer    The paper's label of the return: 1, 0 or -1; missing with it.
+-- correct             integer    1 when the direction was right (a rise is a realised_return above 0), else 0; missing with the realised_return.
+-- always_up           text       What the rule 'every stock rises' predicted; missing if not kept, like the next two.
+-- index_reversal      text       What 'rises after a fall of the index, else falls' predicted; missing without history.
+-- index_below_mean20  text       What 'rises while the index is below its mean of 20 sessions, else falls' predicted.
+-- kind                text       Purpose of the model: 'nightly', 'backtest' or 'benchmark'.
 -- run_id              text       The model that predicted: a row of run.
 -- known_at            timestamp  Latest known_at of the prices it saw, UTC.
 -- made_at             timestamp  When it was computed, UTC.

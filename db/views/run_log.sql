@@ -1,12 +1,12 @@
--- Trained models: one row per model.
+-- Runs, that is trained models: one row per run.
 --
 -- market           text       Name of the market.
 -- run_id           text       Name of the run that trained it.
--- kind             text       Its purpose: 'nightly', 'backtest' or 'paper'.
+-- kind             text       Its purpose: 'nightly', 'backtest' or 'benchmark'.
 -- model            text       Kind of network: dtml, lstm, alstm, adv_alstm, stocknet, logistic_regression, gradient_boosting.
 -- train_first      date       First session trained on.
 -- train_last       date       Session as of which it was trained: the last one it could see.
--- seeds            json       Seeds, one per member of the ensemble, a JSON list.
+-- seeds            json       Seeds of the ensemble, a JSON list.
 -- config           json       Every setting of features, model and training, as JSON.
 -- code_version     text       Version of the code that trained.
 -- data_watermark   timestamp  Latest known_at of the prices trained on, UTC.

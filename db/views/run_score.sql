@@ -10,9 +10,9 @@
 -- n               integer    Stock-days scored.
 -- seeds           integer    Seeds of the ensemble; missing for a naive rule.
 -- configurations  integer    Configurations tried on validation; missing for a naive rule.
--- acc_mean        number     Mean over the seeds of the share of right calls; missing for a rule.
+-- acc_mean        number     Mean over the seeds of the share of correct directions; missing for a rule.
 -- acc_sd          number     Its standard deviation; missing for a rule and for one seed.
--- acc             number     Share of right calls of the ensemble or rule, 0 to 1; missing when n is 0.
+-- acc             number     Share of correct directions of the ensemble or rule, 0 to 1; missing when n is 0.
 -- acc_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- acc_high        number     Upper end of that interval; missing with too few days.
 -- mcc_mean        number     Mean over the seeds of the Matthews correlation; missing for a rule.
@@ -30,7 +30,7 @@
 -- auc_low         number     Lower end of its day-resampled 95 % interval; missing with auc.
 -- auc_high        number     Upper end of that interval; missing with auc.
 -- brier           number     Mean squared error of the probability, 0 to 1; missing for a rule.
--- same_direction       number     Mean over days of the larger share of stocks decided one way, 0.5 to 1; missing when n is 0.
+-- same_direction  number     Mean over days of the larger share of stocks with one direction, 0.5 to 1; missing when n is 0.
 -- is_rule         integer    1 for a naive rule, 0 for a trained model.
 -- is_best_rule    integer    1 for the naive rule chosen on the training span alone, else 0.
 -- published_acc   number     acc_mean in print (Yoo et al., KDD 2021, table 2), of 10 seeds; missing when not there.

@@ -105,8 +105,8 @@ class Index:
 class Checks:
     """Bounds beyond which bars are rejected.
 
-    max_move: largest believable |move| of one session with no split recorded, a ratio (0.35 is 35 %);
-    max_refused: share of the constituents, in [0, 1), that may lack a good bar before the night is refused;
+    max_return: largest believable |move| of one session with no split recorded, a ratio (0.35 is 35 %);
+    max_missing: share of the constituents, in [0, 1), that may lack a good bar before the night is refused;
     stale_share: share of the symbols, in (0, 1], that repeat their close at zero volume on a stale day.
     """
 

@@ -103,7 +103,7 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
 def _curves(conn: Connection, row: Mapping[str, Any], scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the calibration of each model's ensemble, on the stock-days that the scoreboard has under 'all'."""
     span = {"first": row["test_first"], "last": row["test_last"]}
-    history = predictions.prediction_history(conn, market=row["market"], kind="paper", **span)
+    history = predictions.prediction_history(conn, market=row["market"], kind="benchmark", **span)
     models = scores[~scores["is_rule"]]
     runs = dict(zip(models["predictor"], models["run_id"], strict=True))
     said = history[history["run_id"].isin(runs.values()) & history["realised_return"].notna()]
@@ -227,7 +227,7 @@ def _store_run(conn: Connection, experiment: PublishedExperiment, name: str, tri
     run = {
         "id": run_id,
         "market": experiment.paper.market,
-        "kind": "paper",
+        "kind": "benchmark",
         "model": name,
         "config": trial.settings,
         "seeds": [member.seed for member in trial.members],

@@ -50,7 +50,7 @@ class NotThereError(DtmlError):
 
 @dataclass(frozen=True)
 class Sort:
-    """Name the column that a table is sorted by, as in an address: `symbol`, or `-probability_std` for the largest first."""
+    """Name the column that a table is sorted by, as in an address; `-probability_std` has the largest first."""
 
     column: str
     is_descending: bool

@@ -21,7 +21,7 @@ SHOWN = 250  # rows of a stock's table, and sessions of its charts unless a span
 LONGEST = 3000  # sessions of its charts
 ATTENDED = 5  # nights whose attention is averaged
 SOURCES = 10  # stocks of a table of attention
-KINDS = ("nightly", "backtest", "paper")
+KINDS = ("nightly", "backtest", "benchmark")
 
 MARKS = {  # the call, whether it was right, and where the mark's line begins and ends below the prices
     "rise, right": ("rise", 1, 16, 2),

@@ -86,7 +86,7 @@ def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
     """Return the row of a receipt's run; raise UsageError for a run of the published experiment."""
     with reading(engine) as conn:
         run = runs.run(conn, receipt.run_id)
-    if run["kind"] == "paper":
+    if run["kind"] == "benchmark":
         raise UsageError(
             f"{run['id']} is a run of the published experiment: its predictions come from the windows of a whole set, "
             f"which `dtml benchmark {run['market']}` makes again"

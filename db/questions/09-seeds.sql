@@ -1,8 +1,8 @@
--- Where do the members disagree, and are they right less often there?
+-- Where do the seeds disagree, and are they right less often there?
 --
--- Calls in four equal parts by the distance between the smallest and the largest probability of a member; divided
--- calls have members on both sides of one half.
-with calls as (
+-- Predictions in four equal parts by the distance between the smallest and the largest probability of a seed;
+-- divided ones have seeds on both sides of one half.
+with predictions as (
     select
         d.highest - d.lowest as width, d.unanimous, h.correct,
         ntile(4) over (order by d.highest - d.lowest, d.target, d.symbol) as quarter
@@ -11,10 +11,10 @@ with calls as (
     where d.market = 'simulated' and d.kind = 'nightly' and h.market = 'simulated' and h.correct is not null
 )
 select
-    quarter, count(*) as calls, round(cast(min(width) as numeric), 3) as narrowest,
+    quarter, count(*) as predictions, round(cast(min(width) as numeric), 3) as narrowest,
     round(cast(max(width) as numeric), 3) as widest, round(avg(unanimous), 3) as unanimous,
     round(avg(correct), 3) as acc, round(avg(case when unanimous = 1 then correct end), 3) as acc_unanimous,
     round(avg(case when unanimous = 0 then correct end), 3) as acc_divided
-from calls
+from predictions
 group by quarter
 order by quarter
