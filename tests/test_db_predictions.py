@@ -180,7 +180,7 @@ def test_a_closed_nights_calls_wait_for_their_outcome(store: Engine) -> None:
 def test_an_outcome_is_stored_once_and_corrected_when_it_changes(store: Engine) -> None:
     def stored() -> tuple[list[float], list[datetime]]:
         with reading(store) as conn:
-            rows = conn.execute(sa.select(tables.outcome.c.change, tables.outcome.c.recorded_at)).all()
+            rows = conn.execute(sa.select(tables.outcome.c.realised_return, tables.outcome.c.recorded_at)).all()
         return [each[0] for each in rows], [each[1] for each in rows]
 
     save_outcomes(store)
@@ -200,7 +200,7 @@ def test_of_many_outcomes_the_new_are_added_and_the_changed_updated(store: Engin
 
     assert saved(happened.iloc[1:], NOW) == 2
     assert saved(happened.assign(change=[0.01, 0.02, 0.01]), LATER) == 1
-    asked = sa.select(tables.outcome.c.change, tables.outcome.c.known_at, tables.outcome.c.recorded_at)
+    asked = sa.select(tables.outcome.c.realised_return, tables.outcome.c.known_at, tables.outcome.c.recorded_at)
     with reading(store) as conn:
         rows = [tuple(each) for each in conn.execute(asked.order_by(tables.outcome.c.instrument_id))]
     assert rows == [(0.01, LATER, LATER), (0.02, LATER, LATER), (0.01, NOW, NOW)]

@@ -279,7 +279,7 @@ def test_many_rows_are_stored_in_one_transaction_as_often_as_one_likes(store: En
         assert upsert_frame(conn, tables.outcome, frame.head(7).assign(known_at=LATER), stamps=stamps) == 0
         assert upsert_frame(conn, tables.outcome, frame.head(9).assign(change=0.25, known_at=LATER), stamps=stamps) == 2
         assert insert_frame(conn, tables.outcome, frame.iloc[9:]) == 60_024
-        counted = conn.execute(sa.select(sa.func.count(), sa.func.sum(tables.outcome.c.change))).one()
+        counted = conn.execute(sa.select(sa.func.count(), sa.func.sum(tables.outcome.c.realised_return))).one()
         assert tuple(counted) == (60_033, 0.25 * 9 + 0.5 * 60_024)
         first = table(conn, tables.outcome)[:10]
     assert {each[5] for each in first[:9]} == {LATER}

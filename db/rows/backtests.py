@@ -83,10 +83,17 @@ def backtest_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
 def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """Return what the folds that are done predicted, by target and symbol; NaN is missing.
 
-    Columns: run_id, as_of, target, symbol, probability, spread.
+    Columns: run_id, as_of, target, symbol, probability, probability_std.
     """
     made, fold, named_by = tables.prediction, tables.backtest_fold, tables.instrument
-    columns = (made.c.run_id, made.c.as_of, made.c.target, named_by.c.symbol, made.c.probability, made.c.spread)
+    columns = (
+        made.c.run_id,
+        made.c.as_of,
+        made.c.target,
+        named_by.c.symbol,
+        made.c.probability,
+        made.c.probability_std,
+    )
     own = made.c.target.between(fold.c.first, fold.c.last)
     joined = fold.join(made, sa.and_(made.c.run_id == fold.c.run_id, own)).join(named_by)
     statement = sa.select(*columns).select_from(joined).where(fold.c.backtest_id == backtest_id)

@@ -37,9 +37,9 @@ def unsettled_directions(conn: Connection, market: str, last: date, *, since: da
     Columns: symbol, as_of, target, move (NaN: no outcome), sorted by target and symbol.
     """
     made, happened, named = tables.prediction, tables.outcome, tables.instrument
-    columns = (named.c.symbol, made.c.as_of, made.c.target, happened.c.change)
+    columns = (named.c.symbol, made.c.as_of, made.c.target, happened.c.realised_return)
     closed = _closed(sa.select(*columns), market, last).join(named, named.c.id == made.c.instrument_id)
-    waiting = sa.or_(happened.c.change.is_(None), made.c.target >= since)
+    waiting = sa.or_(happened.c.realised_return.is_(None), made.c.target >= since)
     statement = closed.outerjoin(happened, _has_outcome()).where(waiting)
     return frame(conn, statement.order_by(made.c.target, named.c.symbol))
 

@@ -185,7 +185,7 @@ def common_directions(a: str, b: str, target: date) -> Statement:
     one, two = (view("prediction_history").alias(name) for name in "ab")
     pairs = ((name, which, made) for name in ("probability", "direction") for which, made in (("a", one), ("b", two)))
     said = [made.c[name].label(f"{which}_{name}") for name, which, made in pairs]
-    columns = (one.c.market, one.c.symbol, one.c.target, *said, one.c.change)
+    columns = (one.c.market, one.c.symbol, one.c.target, *said, one.c.realised_return)
     joined = sa.select(*columns).join_from(one, two, _together(one, two))
     mine = (one.c.run_id == a, two.c.run_id == b, one.c.target == target, two.c.target == target)
     return joined.where(*mine).order_by(one.c.symbol)
@@ -194,7 +194,7 @@ def common_directions(a: str, b: str, target: date) -> Statement:
 def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
     """Return what is stored of each run from the first to the last target of its rows: few runs, many targets."""
     made = tables.prediction
-    columns = (made.c.run_id, made.c.target, made.c.instrument_id, made.c.probability, made.c.spread)
+    columns = (made.c.run_id, made.c.target, made.c.instrument_id, made.c.probability, made.c.probability_std)
     parts = [
         frame(conn, sa.select(*columns).where(made.c.run_id == run_id, made.c.target.between(first, last)))
         for run_id, first, last in rows.groupby("run_id")["target"].agg(["min", "max"]).itertuples()

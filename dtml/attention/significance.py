@@ -50,7 +50,7 @@ class Findings:
 
     stocks: int
     days: int
-    members: int
+    seeds: int
     shuffles: int
     distance: float
     distance_p: float
@@ -68,25 +68,25 @@ def find(
     attention: Float[ndarray, "networks days stocks stocks"],
     importance: PerDay,
     together: Bool[ndarray, "days stocks stocks"],
-    members: int,
+    seeds: int,
     drivers: Mapping[int, int],
     *,
     seed: int = 0,
 ) -> Findings:
-    """Run every test on the attention of all networks, the `members` of true labels first, and on their `importance`.
+    """Run every test on the attention of all networks, the `seeds` of true labels first, and on their `importance`.
 
     Only days count on which both stocks are `together`. `drivers` maps a stock to the one that drives it.
     """
-    true = attention[:members].mean(axis=0)
+    true = attention[:seeds].mean(axis=0)
     means = np.array([over_days(each, together) for each in attention])
-    distance, p = distance_test(means, members, seed=seed)
+    distance, p = distance_test(means, seeds, seed=seed)
     agreed, low, high = agreement(true, importance, together, seed=seed)
     looked, moved = (share_found(over_days(each, together), drivers, TOP) for each in (true, importance))
     return Findings(
         stocks=together.shape[1],
         days=len(together),
-        members=members,
-        shuffles=len(attention) - members,
+        seeds=seeds,
+        shuffles=len(attention) - seeds,
         distance=distance,
         distance_p=p,
         told_apart=p <= SIGNIFICANT,
