@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 SERVERS = {"postgresql_server", "postgresql_admin", "prefect_api"}
-TRAINING = {"context", "order"}  # what asks for a market to run nights or backtests of trains models
+TRAINING = {"context", "run_request"}  # what asks for a market to run nights or backtests of trains models
 FORBIDDEN = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system", "socket.bind", "socket.connect"}
 running: list[str] = []
 

@@ -61,7 +61,7 @@ def assert_same(found: dict[str, pd.DataFrame], expected: dict[str, pd.DataFrame
         )
 
 
-@pytest.mark.parametrize(("order", "store_url"), [("shared", "sqlite"), ("per_stock", "postgresql")], indirect=True)
+@pytest.mark.parametrize(("run_request", "store_url"), [("shared", "sqlite"), ("per_stock", "postgresql")], indirect=True)
 def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
     run_backtest(backtest)

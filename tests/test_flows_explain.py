@@ -237,7 +237,7 @@ def test_the_latest_model_up_to_a_day_is_tested_and_none_is_an_error(run_request
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("order", ["per_stock"], indirect=True)
+@pytest.mark.parametrize("run_request", ["per_stock"], indirect=True)
 def test_a_model_that_knows_its_stocks_is_tested_on_these_from_the_bars_that_it_knew(
     run_request: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

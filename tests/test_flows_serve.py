@@ -91,7 +91,7 @@ def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(tmp_
             (schedule,) = (each["schedule"] for each in deployment["schedules"])
             said = Schedule(name, expected.work, schedule["cron"], schedule["timezone"])
             assert said == expected
-            assert deployment["parameters"] == {"order": {"market": name}}
+            assert deployment["parameters"] == {"request": {"market": name}}
             assert deployment["global_concurrency_limit"]["limit"] == 1
             others = "ENQUEUE" if expected.work == "night" else "CANCEL_NEW"
             assert deployment["concurrency_options"]["collision_strategy"] == others

@@ -34,7 +34,7 @@ def fold(job: Job) -> Path:
     return run_fold(job)
 
 
-@flow(name="backtest", flow_run_name="{order.market} {plan.first} .. {plan.last}", persist_result=False)
+@flow(name="backtest", flow_run_name="{request.market} {plan.first} .. {plan.last}", persist_result=False)
 def backtest(
     request: RunRequest, plan: Plan, attention_on: Sequence[date], submit: bool = False, threads: int | None = None
 ) -> Result:

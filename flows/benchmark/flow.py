@@ -11,7 +11,7 @@ from flows.service.flows import as_task
 from flows.signals import signals_of
 
 
-@flow(name="benchmark", flow_run_name="{order.market}", persist_result=False)
+@flow(name="benchmark", flow_run_name="{request.market}", persist_result=False)
 def benchmark(request: RunRequest, seeds: tuple[int, ...], epochs: int | None, with_grid: bool) -> Benchmark:
     """Run the published experiment on what is stored of its set; see `flows.benchmark.results.run_benchmark`."""
     experiment = PublishedExperiment(

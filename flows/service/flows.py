@@ -46,7 +46,7 @@ def as_task(name: str, work: Callable[[], Any]) -> Any:
     return task(name=name, cache_policy=NO_CACHE)(work)()
 
 
-@flow(name="nightly", flow_run_name="{order.market} {as_of}", persist_result=False)
+@flow(name="nightly", flow_run_name="{request.market} {as_of}", persist_result=False)
 def nightly(request: RunRequest, as_of: date) -> Night:
     """Run one night of one market, and raise its alerts; see `flows.nightly.night.run_night`."""
     with signals_of(request.attended):
@@ -59,14 +59,14 @@ def nightly(request: RunRequest, as_of: date) -> Night:
         return night
 
 
-@flow(name="catch-up", flow_run_name="{order.market} {last}", persist_result=False)
+@flow(name="catch-up", flow_run_name="{request.market} {last}", persist_result=False)
 def missed(request: RunRequest, last: date) -> CaughtUp:
     """Run every missed night of a market up to a session; see `flows.nightly.catch_up.catch_up`."""
     with signals_of(request.attended):
         return _caught_up(open_context(request), last, ())
 
 
-@flow(name="train", flow_run_name="{order.market} {as_of}", persist_result=False)
+@flow(name="train", flow_run_name="{request.market} {as_of}", persist_result=False)
 def train(request: RunRequest, as_of: date) -> Model:
     """Train one market's model on what is stored; see `flows.nightly.train.train_model`."""
     context = open_stored_context(request)
@@ -75,7 +75,7 @@ def train(request: RunRequest, as_of: date) -> Model:
     return model
 
 
-@flow(name="night", flow_run_name="{order.market}", persist_result=False)
+@flow(name="night", flow_run_name="{request.market}", persist_result=False)
 def scheduled_night(
     request: RunRequest, as_of: date | None = None, waits: Sequence[int] = WAITS, any_day: bool = False
 ) -> Outcome:
@@ -88,14 +88,14 @@ def scheduled_night(
     return _outcome(partial(_night, request, as_of, waits, any_day=any_day))
 
 
-@flow(name="training", flow_run_name="{order.market}", persist_result=False)
+@flow(name="training", flow_run_name="{request.market}", persist_result=False)
 def scheduled_training(request: RunRequest) -> Outcome:
     """Train on what was stored of the sessions that had closed when the run was due."""
     prepare_torch()
     return _outcome(partial(_training, request))
 
 
-@flow(name="refetch", flow_run_name="{order.market}", persist_result=False)
+@flow(name="refetch", flow_run_name="{request.market}", persist_result=False)
 def scheduled_refetch(request: RunRequest) -> Outcome:
     """Fetch the whole stored history again, up to the last session that had closed when the run was due."""
     return _outcome(partial(_refetch, request))

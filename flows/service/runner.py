@@ -52,7 +52,7 @@ class Service:
         for name, market in self.markets.items():
             for schedule in schedules_of(market, now, delay=self.delay, cron=self.cron):
                 anyhow = {"any_day": True} if schedule.work == "night" and self.cron is not None else {}
-                found.append((schedule, {"order": self.requests[name]} | anyhow))
+                found.append((schedule, {"request": self.requests[name]} | anyhow))
         if self.translations is not None:
             found.append((translation_schedule(), dict(self.translations)))
         if not self.markets:
