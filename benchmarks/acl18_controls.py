@@ -41,10 +41,10 @@ def main() -> None:
     prepare_torch()
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"DTML_DATA": folder, "DTML_REPORTS": folder, "DTML_DATABASE_URL": f"sqlite:///{folder}/s.sqlite"}
-        order = RunRequest(
+        request = RunRequest(
             "acl18", prices=Path(SHARED / "prices" / "acl18.parquet"), index=SHARED / "index" / "GSPC.parquet"
         )
-        context = open_context(order)
+        context = open_context(request)
         fetch_bars(context, choose_as_of(context, None))
         found = run_benchmark(PublishedExperiment(context, controls(), SEEDS))
         print_benchmark(found.row, found.scores)

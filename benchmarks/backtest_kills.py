@@ -44,7 +44,8 @@ validation_sessions = 63
 PLAN = Plan(date(2023, 1, 3), date(2023, 6, 30), retrain_every=21)
 TABLES = {  # every row that a backtest writes, but for when and how long
     "run": "select id, config, seeds, checkpoint_hash, losses, train_first, train_last from run order by id",
-    "prediction": "select run_id, target, instrument_id, as_of, probability, spread from prediction order by 1, 2, 3",
+    "prediction": "select run_id, target, instrument_id, as_of, probability, probability_std from prediction"
+    " order by 1, 2, 3",
     "outcome": "select instrument_id, session, realised_return, rise, label from outcome order by 1, 2",
     "fold": "select number, run_id, as_of, first, last, predictions, refused from backtest_fold order by 1",
     "score": "select * from backtest_score order by slice, value, protocol, predictor",

@@ -51,7 +51,7 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
 class Reached:
     """Accuracy on followers over the test span: of each seed, of their ensemble, and of the best possible rule."""
 
-    members: list[float]
+    seeds: list[float]
     ensemble: float
     best: float
     seconds: float
@@ -75,11 +75,11 @@ def simulated_windows(experiment: Experiment, market: SimulatedMarket) -> Window
     return known.days(slice(max(0, len(known) - days), len(known)))
 
 
-def leaders_last_move(windows: Windows, market: SimulatedMarket) -> Bool[Tensor, "days stocks"]:
-    """The best possible call: the sign of the leader's last adjusted move."""
-    moved = windows.stocks[:, :, -1, 4]
+def leaders_last_return(windows: Windows, market: SimulatedMarket) -> Bool[Tensor, "days stocks"]:
+    """Return the best possible directions: the sign of the leader's last adjusted return."""
+    returns = windows.stocks[:, :, -1, 4]
     leader = [windows.symbols.index(market.leader_of(symbol)) for symbol in windows.symbols]
-    return moved[:, leader] > 0
+    return returns[:, leader] > 0
 
 
 def reach(experiment: Experiment, seeds: tuple[int, ...] = SEEDS) -> Reached:
@@ -98,9 +98,9 @@ def reach(experiment: Experiment, seeds: tuple[int, ...] = SEEDS) -> Reached:
         return float((direction == test.rises())[counted].double().mean())
 
     return Reached(
-        members=[accuracy(chance > 0.5) for chance in chances],
+        seeds=[accuracy(chance > 0.5) for chance in chances],
         ensemble=accuracy(chances.mean(dim=0) > 0.5),
-        best=accuracy(leaders_last_move(test, market)),
+        best=accuracy(leaders_last_return(test, market)),
         seconds=time.perf_counter() - begun,
     )
 
@@ -117,9 +117,9 @@ def main() -> None:
     print("variant | best on the test span | ACC of the seeds | share of the best excess | ensemble | seconds")
     for name, change in VARIANTS.items():
         found = reach(vary(Experiment(), BASE | change))
-        shares = [found.share(accuracy) for accuracy in found.members]
+        shares = [found.share(accuracy) for accuracy in found.seeds]
         print(
-            f"{name} | {found.best:.4f} | {np.mean(found.members):.4f} ± {np.std(found.members, ddof=1):.4f} | "
+            f"{name} | {found.best:.4f} | {np.mean(found.seeds):.4f} ± {np.std(found.seeds, ddof=1):.4f} | "
             f"{np.mean(shares):.0%} ± {np.std(shares, ddof=1):.0%} | {found.share(found.ensemble):.0%} | "
             f"{found.seconds:.0f}",
             flush=True,

@@ -38,9 +38,9 @@ def seconds_of(command: list[str], folder: Path) -> float:
 def night_command(as_of: str) -> list[str]:
     """The command of one night; a single epoch trains the model of the first."""
     prices, index = SHARED / "prices" / "sp500.parquet", SHARED / "index" / "GSPC.parquet"
-    program = str(Path(sys.executable).with_name("dtml"))
+    command = str(Path(sys.executable).with_name("dtml"))
     files = ["--source", "files", "--prices", str(prices), "--index", str(index), "--universe", "source"]
-    return [program, "nightly", "sp500", *files, "--as-of", as_of, "--epochs", "1", "--seeds", "1"]
+    return [command, "nightly", "sp500", *files, "--as-of", as_of, "--epochs", "1", "--seeds", "1"]
 
 
 def main() -> None:

@@ -57,8 +57,8 @@ SPAN = ("--from", "2015-01-02", "--to", "2016-12-29", "--retrain-every", "63")
 FIVE_YEARS = ("--from", "2018-01-02", "--to", "2022-12-28", "--train-sessions", "504", "--universe", "source")
 TWO_YEARS = ("--from", "2021-03-02", "--to", "2022-12-28", "--train-sessions", "252", "--universe", "source")
 MANY_NIGHTS = dtml("nightly", "simulated", "--nights", "120", "--as-of", "2026-11-19")
-BAND = "sum(covered) * 1.0 / sum(n) as covered, sum(called) * 1.0 / sum(n) as called"
-RIGHT = "sum(right_calls) * 1.0 / sum(called) as right_of_those"
+BAND = "sum(covered) * 1.0 / sum(n) as covered, sum(decided) * 1.0 / sum(n) as decided"
+RIGHT = "sum(decided_correct) * 1.0 / sum(decided) as correct_of_those"
 BANDS = dtml("query", f"select kind, level, {BAND}, {RIGHT} from coverage group by kind, level")  # noqa: S608
 SP500, KOSPI = (*prices("sp500"), *FIVE_YEARS), (*prices("kospi200_2020", "KS11"), *TWO_YEARS)
 TWO = ("--workers", "2")
@@ -92,7 +92,7 @@ RESULTS = (
         5,
         (module("store_loading"), module("feature_windows"), module("nightly_overhead")),
     ),
-    Result("training", "members trained as one program", 10, (module("training_speed"),), shared=False),
+    Result("training", "seeds trained as one stack", 10, (module("training_speed"),), shared=False),
     Result("resampling", "day-resamples", 2, (module("bootstrap_speed"),), shared=False),
     Result("bars", "what the checks find in public sets", 2, BARS),
     Result("layers", "cost per layer against length", 3, (module("layer_cost"),), shared=False),
@@ -102,7 +102,7 @@ RESULTS = (
     Result("backtest-folds", "time against folds", 5, (module("backtest_folds"),)),
     Result("audit", "the audit and its planted leaks", 5, (FIRST, dtml("audit", "kdd17"))),
     Result("kdd17-nights", "127 nights beside the naive rules", 12, (FIRST, REST, dtml("score", "kdd17"))),
-    Result("calibration", "how the bands of no call hold", 4, (MANY_NIGHTS, BANDS), shared=False),
+    Result("calibration", "how the abstention bands hold", 4, (MANY_NIGHTS, BANDS), shared=False),
     Result("explanations", "whether attention explains anything", 12, EXPLAINED),
     Result("data-axis", "the simulated market's ceiling", 20, (module("data_axis"),), shared=False),
     Result("coverage", "intervals against the truth", 10, (module("interval_coverage"),), shared=False),

@@ -28,7 +28,7 @@ BACKTEST_NIGHTS = 1000
 BACKTEST_MARKET, BACKTEST = MARKETS[0], "market00-backtest"
 ATTENTION_NIGHTS = 3
 UNSCORED = ("acc_low", "acc_high", "mcc_low", "mcc_high")
-NOISE = np.random.default_rng(5)
+RANDOM = np.random.default_rng(5)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class TenYears:
         run_id = f"{BACKTEST}-{-(-min(BACKTEST_NIGHTS, len(self.days) - 1) // RETRAIN_EVERY)}"  # of the last fold
         for target in self.attended():
             pairs = pd.MultiIndex.from_product([ids, ids], names=["instrument_id", "source_id"]).to_frame(index=False)
-            weights = pairs.assign(run_id=run_id, target=target, weight=NOISE.uniform(0, 0.005, len(pairs)))
+            weights = pairs.assign(run_id=run_id, target=target, weight=RANDOM.uniform(0, 0.005, len(pairs)))
             insert_frame(conn, tables.attention_weight, weights)
 
 
@@ -147,8 +147,13 @@ def _grid(seen: pd.DatetimeIndex, targets: pd.DatetimeIndex, ids: "pd.Series[int
 
 
 def _write_predictions(conn: Connection, grid: pd.DataFrame, run_id: str) -> None:
-    chances = NOISE.beta(200, 200, len(grid))
-    made: dict[str, Any] = {"run_id": run_id, "probability": chances, "spread": chances / 50, "calibrated": chances}
+    chances = RANDOM.beta(200, 200, len(grid))
+    made: dict[str, Any] = {
+        "run_id": run_id,
+        "probability": chances,
+        "probability_std": chances / 50,
+        "calibrated": chances,
+    }
     made |= {"lowest": chances - 0.02, "highest": chances + 0.02, "rising_share": (chances > 0.5) * 1.0}
     seen = pd.DatetimeIndex(grid["as_of"])
     insert_frame(conn, tables.prediction, grid.assign(**made, known_at=moment(seen), made_at=moment(seen, 23)))
@@ -157,13 +162,13 @@ def _write_predictions(conn: Connection, grid: pd.DataFrame, run_id: str) -> Non
 def _write_evidence(
     conn: Connection, market: str, run_id: str, seen: pd.DatetimeIndex, targets: pd.DatetimeIndex
 ) -> None:
-    """Bands of the run, and what each night keeps of its calls: twenty bins of them, and their counts at each level."""
+    """Write the bands of the run, and of each night twenty bins of its predictions and their counts at each level."""
     levels = pd.DataFrame({"level": LEVELS})
     calibration.save_bands(conn, run_id, levels.assign(threshold=0.5 + levels["level"] / 50, days=63, n=25_000))
     nights = pd.DataFrame({"run_id": run_id, "target": targets})
     bins = nights.merge(pd.DataFrame({"bin": range(40, 60)}), how="cross")
     calibration.save_bins(conn, bins.assign(n=20, probability_sum=bins["bin"] / 5, rises=10))
-    counts = {"n": 400, "covered": 352, "predicted": 100, "decided_correct": 52}
+    counts = {"n": 400, "covered": 352, "decided": 100, "decided_correct": 52}
     calibration.save_band_counts(conn, nights.merge(levels, how="cross").assign(**counts))
     rules = dict.fromkeys(NAIVE_RULES, True)
     stored_predictions.save_rule_directions(conn, market, pd.DataFrame({"as_of": seen, "target": targets} | rules))
@@ -179,9 +184,11 @@ def _write_looks(conn: Connection, grid: pd.DataFrame, run_id: str) -> None:
 
 
 def _write_outcomes(conn: Connection, grid: pd.DataFrame) -> None:
-    returns = NOISE.normal(0, 0.015, len(grid))
+    returns = RANDOM.normal(0, 0.015, len(grid))
     days = pd.DatetimeIndex(grid["target"])
-    rows = grid[["instrument_id"]].assign(session=days, change=returns, rise=returns > 0, known_at=moment(days))
+    rows = grid[["instrument_id"]].assign(
+        session=days, realised_return=returns, rise=returns > 0, known_at=moment(days)
+    )
     labels = np.where(returns >= 0.0055, 1, np.where(returns <= -0.005, -1, 0))
     insert_frame(conn, tables.outcome, rows.assign(label=labels, recorded_at=moment(days, 23)))
 
@@ -189,7 +196,7 @@ def _write_outcomes(conn: Connection, grid: pd.DataFrame) -> None:
 def _write_bars(conn: Connection, grid: pd.DataFrame, last: pd.Timestamp, hours: float = 0) -> None:
     """A bar of each day seen, fetched that evening, or restated so many hours after the evening of the last."""
     days = pd.DatetimeIndex(grid["as_of"])
-    close = NOISE.uniform(10, 500, len(grid))
+    close = RANDOM.uniform(10, 500, len(grid))
     known = moment(days) if hours == 0 else moment(last, 22 + hours)
     values = {"open": close * 0.99, "high": close * 1.02, "low": close * 0.98, "close": close, "adj_close": close * 0.9}
     rows = grid[["instrument_id"]].assign(session=days, known_at=known, source="yahoo", volume=1e6, **values)
@@ -213,13 +220,13 @@ def _write_log(
     targets: pd.DatetimeIndex,
     ids: "pd.Series[int]",
 ) -> None:
-    """The night's rows: every seventh night has gaps, refused bars and an alert."""
+    """The night's rows: every seventh night has gaps, rejected bars and an alert."""
     nights, fetches, alerts = [], [], []
     for number, (day, target) in enumerate(zip(seen, targets, strict=True)):
         known, gaps = moment(day).to_pydatetime(), number % 7 == 6
-        counts = {"fetched": 4000, "stored": 400, "refused": 3 * gaps}
+        counts = {"fetched": 4000, "stored": 400, "rejected": 3 * gaps}
         named = {"market": market, "as_of": day.date(), "source": "yahoo", "known_at": known} | counts
-        left_out = [{"symbol": STOCKS[stock], "reason": "bar refused: null_price"} for stock in range(3 * gaps)]
+        left_out = [{"symbol": STOCKS[stock], "reason": "bar rejected: null_price"} for stock in range(3 * gaps)]
         begun = {"target": target.date(), "started_at": known, "finished_at": known, "reason": None, "run_id": run_id}
         ended = {"status": "complete_with_gaps" if gaps else "complete", "predictions": 400, "inputs_hash": "0" * 64}
         nights.append(named | begun | ended | {"gaps": left_out})
@@ -230,9 +237,9 @@ def _write_log(
     insert_missing(conn, tables.night, nights)
     insert_missing(conn, tables.price_fetch, fetches)
     insert_missing(conn, tables.alert, alerts)
-    refused = _grid(seen[6::7], seen[6::7], ids.sample(3, random_state=len(seen)))
-    bars = refused[["instrument_id"]].assign(session=refused["as_of"], source="yahoo", reason="null_price")
-    known_at = moment(pd.DatetimeIndex(refused["as_of"]))
+    rejected = _grid(seen[6::7], seen[6::7], ids.sample(3, random_state=len(seen)))
+    bars = rejected[["instrument_id"]].assign(session=rejected["as_of"], source="yahoo", reason="null_price")
+    known_at = moment(pd.DatetimeIndex(rejected["as_of"]))
     insert_frame(conn, tables.rejected_bar, bars.assign(value="close=nan", first_known_at=known_at))
 
 
@@ -250,8 +257,8 @@ def _fold_row(number: int, run_id: str, seen: pd.DatetimeIndex, targets: pd.Date
 
 
 def _finish_backtest(conn: Connection, targets: pd.DatetimeIndex) -> None:
-    slices = [("all", ""), *(("symbol", symbol) for symbol in STOCKS), *(("fold", str(n)) for n in range(1, 17))]
-    keys = [(*each, protocol, rule) for each, protocol, rule in product(slices, ("paper", "all"), PREDICTORS)]
+    breakdowns = [("all", ""), *(("symbol", symbol) for symbol in STOCKS), *(("fold", str(n)) for n in range(1, 17))]
+    keys = [(*each, protocol, rule) for each, protocol, rule in product(breakdowns, ("paper", "all"), PREDICTORS)]
     scores = pd.DataFrame(keys, columns=["slice", "value", "protocol", "predictor"])
     figures = {"n": 1000, "days": 1000, "rises": 500, "acc": 0.51, "mcc": 0.02} | dict.fromkeys(UNSCORED, 0.5)
     names = [f"portfolio {number}" for number in range(12)]
@@ -279,14 +286,14 @@ def _write_benchmark(conn: Connection, days: pd.DatetimeIndex) -> None:
     known = moment(last).to_pydatetime()
     named: dict[str, Any] = {"market": MARKETS[0], "title": "six models", "config": {}, "code_version": "0.1.0"}
     named |= {"data_watermark": known, "test_read_at": known, "stocks": 400, "best_rule": "always_up", "device": "cpu"}
-    members = pd.DataFrame(
+    seeds = pd.DataFrame(
         list(product(["dtml", "lstm", "alstm"], range(1, 7), range(10))),
         columns=["predictor", "configuration", "seed"],
     )
-    members = members.assign(
-        settings=pd.Series([{"window": 15}] * len(members)), kept=False, best_epoch=9, validation_loss=0.69
+    seeds = seeds.assign(
+        settings=pd.Series([{"window": 15}] * len(seeds)), kept=False, best_epoch=9, validation_loss=0.69
     )
-    members = members.assign(validation_acc=0.51, acc=0.51, mcc=0.02)
+    seeds = seeds.assign(validation_acc=0.51, acc=0.51, mcc=0.02)
     scores = pd.DataFrame(
         list(product([*PREDICTORS, "lstm", "alstm"], ["paper", "all"])), columns=["predictor", "protocol"]
     )
@@ -295,5 +302,5 @@ def _write_benchmark(conn: Connection, days: pd.DatetimeIndex) -> None:
     scores = scores.assign(days=250, n=100_000, rises=50_000, acc=0.51, mcc=0.02)
     for number in range(20):
         benchmarks.save_benchmark(
-            conn, named | spans | {"id": f"benchmark{number:02d}", "seconds": 60.0}, scores, members
+            conn, named | spans | {"id": f"benchmark{number:02d}", "seconds": 60.0}, scores, seeds
         )

@@ -56,7 +56,7 @@ class PlainDTML(nn.Module):
 
 
 def random_windows(days: int, seed: int) -> Windows:
-    """Windows without meaning, every stock observed and every move labelled."""
+    """Windows without meaning, every stock observed and every return labelled."""
     generator = torch.Generator().manual_seed(seed)
     sessions = pd.bdate_range("2014-01-02", periods=days + 1).as_unit("ns")
     views = torch.randn(days + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
@@ -96,14 +96,14 @@ def stack(windows: Windows, validation: Windows, device: torch.device, *, togeth
 
 
 def one_at_a_time(windows: Windows, validation: Windows, member: Member, device: torch.device) -> None:
-    """The same program of one seed, each of its operations on all cores."""
+    """Train one seed at a time, each operation on all cores."""
     fit = start(member, STOCKS, device)
     spans = Span.of(windows, "paper", device), Span.of(validation, "paper", device)
     deque(_fit_stack([fit], *spans, None, no_report), maxlen=0)
 
 
 def needed_products(windows: Windows) -> float:
-    """Floating-point operations of one member's epoch: twice the multiplications, three times for both directions."""
+    """Floating-point operations of one seed's epoch: twice the multiplications, three times for both directions."""
     span = Span.of(windows, "paper", torch.device("cpu"))
     total = 0
     for days in span.days.split(BATCH):
@@ -149,7 +149,7 @@ def main() -> None:
     together = median(partial(stack, windows, validation, device, together=True))
     print(f"a day at a time, nn.LSTM and nn.MultiheadAttention, {threads} cores: {plain:,.0f} stock-days/s")
     print(f"64 days a step, a seed at a time, {threads} cores: {single:,.0f}")
-    print(f"64 days a step, 10 seeds as one program on {device}: {together:,.0f}")
+    print(f"64 days a step, 10 seeds as one stack on {device}: {together:,.0f}")
     print(f"ratios: {together / plain:.1f} and {together / single:.2f}")
     if device.type == "cpu":
         share = together / (DAYS * STOCKS) * needed_products(windows) / median(lambda: peak(threads))

@@ -71,7 +71,7 @@ def multi30k(training: Mapping[str, Any], *, processes: int = 1, **network: Any)
     return PublishedExperiment("multi30k", "en", "de", training, network, processes=processes, tests=MULTI30K)
 
 
-STUDIES = {
+EXPERIMENTS = {
     "multi30k-en-de": multi30k(HOUR, processes=4),
     "multi30k-en-de-equal": multi30k(EQUAL),
     "multi30k-en-de-rnn-none": multi30k(RECURRENT, kind="rnn", attention="none"),
@@ -88,15 +88,15 @@ STUDIES = {
 
 
 def run(name: str, folder: Path) -> dict[str, Any]:
-    """Train and score a study; return what the command prints of it, and the minutes it took."""
+    """Train and score an experiment; return what the command prints of it, and the minutes it took."""
     folder.mkdir(parents=True, exist_ok=True)
     recipe = folder / f"{name}.toml"
-    recipe.write_text(STUDIES[name].toml(name))
+    recipe.write_text(EXPERIMENTS[name].toml(name))
     environment = os.environ | {"DTML_DATA": str(folder / "data")}
-    if STUDIES[name].processes == 1:
+    if EXPERIMENTS[name].processes == 1:
         environment["OMP_NUM_THREADS"] = "1"
     start = time.monotonic()
-    train = [DTML, "translate", "train", recipe, "--processes", str(STUDIES[name].processes), "--json"]
+    train = [DTML, "translate", "train", recipe, "--processes", str(EXPERIMENTS[name].processes), "--json"]
     said = subprocess.run(train, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     subprocess.run(
         [DTML, "translate", "text", LINE, "--model", name, "--attention-page", folder / f"{name}.html"],
@@ -108,16 +108,16 @@ def run(name: str, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the studies asked for and print the table."""
+    """Run the experiments asked for and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(STUDIES)}")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--folder", type=Path, default=Path("data/translation-benchmark"))
     asked = parser.parse_args()
     if not CORPORA.is_dir():
         print(f"no shared data at {CORPORA}: nothing to train on")
         return
     print("| model | test | BLEU [95 %] | chrF | minutes |\n| --- | --- | ---: | ---: | ---: |", flush=True)
-    for name in asked.names or STUDIES:
+    for name in asked.names or EXPERIMENTS:
         said = run(name, asked.folder.absolute())
         for test, score in said["scores"].items():
             figures = f"{score['bleu']:.1f} [{score['low']:.1f}, {score['high']:.1f}] | {score['chrf']:.1f}"

@@ -174,7 +174,7 @@ def _network() -> Transformer:
 
 
 def _sources(count: int) -> list[list[int]]:
-    """As long as Multi30k's sentences in pieces: 14 with a spread of 4."""
+    """As long as Multi30k's sentences in pieces: 14 with a standard deviation of 4."""
     draw = random.Random(0)  # noqa: S311
     lengths = [max(4, round(draw.gauss(14, 4))) for _ in range(count)]
     return [[draw.randrange(END + 1, SIZE.source_vocabulary) for _ in range(length)] for length in lengths]

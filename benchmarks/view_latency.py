@@ -121,7 +121,7 @@ def _new_nights(engine: Engine, history: TenYears) -> Iterator[tuple[str, str, p
                     conn, market, as_of.date(), target=target.date(), source="yahoo", started_at=begun
                 )
             chances = DRAWN.beta(200, 200, len(STOCKS))
-            made = pd.DataFrame({"symbol": STOCKS, "probability": chances, "spread": chances / 50})
+            made = pd.DataFrame({"symbol": STOCKS, "probability": chances, "probability_std": chances / 50})
             made = made.assign(calibrated=chances, lowest=chances, highest=chances, rising_share=0.5)
             run_id = run_name(market, history.days[history.starts[-1]])
             made = made.assign(as_of=as_of, target=target, run_id=run_id)
@@ -137,7 +137,7 @@ def _ask(engine: Engine, sql: str) -> int:
 def _store_night(engine: Engine, market: str, run_id: str, made: pd.DataFrame, looks: pd.DataFrame) -> int:
     as_of = made["as_of"].iloc[0]
     now = moment(as_of).to_pydatetime()
-    counts = {"fetched": 4000, "stored": 400, "refused": 0, "predictions": len(made)}
+    counts = {"fetched": 4000, "stored": 400, "rejected": 0, "predictions": len(made)}
     rules = made[["as_of", "target"]].head(1).assign(**dict.fromkeys(NAIVE_RULES, True))
     with transaction(engine) as conn:
         new = predictions.save_predictions(conn, market, made, known_at=now, made_at=now)
@@ -250,8 +250,8 @@ QUESTIONS = (
     Question("price_latest", "a session", _day("session")),
     Question("price_restatement", "a restated symbol", _stock(symbols=RESTATED)),
     Question("price_restatement", "a session", _day("session")),
-    Question("refused", "a symbol", _stock()),
-    Question("refused", "a session", _day("session")),
+    Question("rejected", "a symbol", _stock()),
+    Question("rejected", "a session", _day("session")),
     Question("night_log", "a night by as_of", _day("as_of")),
     Question("night_log", "a night by target", _day("target")),
     Question("run_score", "a market", lambda _history: f"market = '{BACKTEST_MARKET}'"),
@@ -270,7 +270,7 @@ QUESTIONS = (
     Question("explanation_log", "a market", _market),
     Question("fetch_log", "a night", _day("as_of")),
     Question("alert_log", "a night", _day("as_of")),
-    Question("model", "a market", _market),
+    Question("run_log", "a market", _market),
     Question("translation_job", "a text", lambda _history: f"id = {int(DRAWN.integers(TEXTS)) + 1}"),
     Question("translation_job", "what waits", lambda _history: f"model = '{_one(MODELS)}' and status = 'queued'"),
     *(
