@@ -1,8 +1,8 @@
 """Sixty nights of the simulated market for the questions of db/questions, and the page of their answers.
 
 The bars are those of `dtml nightly simulated`; what is predicted from them comes from a formula, because trained
-weights differ from machine to machine: a follower's chance to rise goes with its leader's last move, under a noise that
-grows with the model's age. `python tests/made_questions.py` writes db/QUESTIONS.md anew.
+weights differ from machine to machine: a follower's chance to rise goes with its leader's last return, blurred by
+random numbers that grow with the model's age. `python tests/made_questions.py` writes db/QUESTIONS.md anew.
 """
 
 import tempfile
@@ -30,16 +30,16 @@ from flows.nightly.score import dated_directions, score_market
 
 REMARK = """
 
-On that market every follower copies a part of its leader's last move, and for this page a formula predicts in place of
-a network: `python tests/made_questions.py` writes it anew."""
+On that market every follower copies a part of its leader's last return, and for this page a formula predicts in place
+of a network: `python tests/made_questions.py` writes it anew."""
 PAGE = Path(__file__).parents[1] / "db" / "QUESTIONS.md"
 MARKET = "simulated"
 LAST = date(2024, 6, 28)
 NIGHTS, BEFORE, SERVED = 60, 60, 30  # nights, sessions stored before them, nights that a model serves
-MEMBERS, LOOKS = 3, 3
+SEEDS, LOOKS = 3, 3
 LATE = {41: 43, 42: 43}  # nights that were made up with a later one
 REFUSED_NIGHT = 23  # without an answer from the source
-REFUSED_BAR = (35, "F05B", "high_below_low", "high=97.31, low=98.02")
+REJECTED_BAR = (35, "F05B", "high_below_low", "high=97.31, low=98.02")
 RESTATED = {17: ("F03A", 1.021), 38: ("L07", 0.985)}  # a close of that night, too high or low until five nights later
 SLOPE, INTERCEPT = 0.55, 0.02
 SOURCE = SimulatedSource()
@@ -51,13 +51,13 @@ Days = pd.DatetimeIndex
 
 @dataclass(frozen=True)
 class Model:
-    """A run and the nights it predicts; `noise` is what it does not know, beside a signal of 1.6 on a usual day."""
+    """A run and the nights it predicts; `unknown` is what it does not know, beside a signal of 1.6 on a usual day."""
 
     name: str
     kind: str
     first: int
     last: int
-    noise: float
+    unknown: float
     seed: int
 
 
@@ -73,7 +73,7 @@ def fill(engine: Engine) -> None:
     days = sessions_up_to("XNYS", LAST, BEFORE + NIGHTS)
     bars = SOURCE.bars(LAST)
     bars = bars[bars["session"] >= days[0]].reset_index(drop=True)
-    number, stock, *_ = REFUSED_BAR
+    number, stock, *_ = REJECTED_BAR
     bars = bars[(bars["symbol"] != stock) | (bars["session"] != days[BEFORE + number])]
     returns = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(fill_method=None)
     with transaction(engine) as conn:
@@ -113,26 +113,26 @@ def page(url: str) -> str:
 
 
 def predictions(model: Model, night: int, day: pd.Timestamp, returns: pd.DataFrame) -> pd.DataFrame:
-    """What a model says after a session, of the stocks that moved in it: of NaN, a session without a bar, nothing.
+    """Return what a model predicts after a session, of the stocks with a return in it: none where it is NaN.
 
     A night below 0 is one before the model was trained.
     """
     draw = np.random.default_rng([model.seed, night + BEFORE])
-    moved = returns.loc[day, STOCKS].to_numpy()
-    signal = np.where(FOLLOWS, 1.6 * np.nan_to_num(moved[LEADER] / DAILY_VOLATILITY), 0.0)
-    unsure = model.noise * (1 + max(night - model.first, 0) / SERVED) * np.where(FOLLOWS, 1.0, 0.5)
-    shared, own = draw.normal(size=len(STOCKS)), draw.normal(size=(MEMBERS, len(STOCKS)))
-    members = _logistic(signal + unsure * (0.8 * shared + 0.6 * own)).round(3).clip(0.001, 0.999)
-    mean = members.mean(axis=0).round(3)
-    frame = pd.DataFrame({"symbol": STOCKS, "probability": mean, "probability_std": members.std(axis=0).round(4)})
+    last = returns.loc[day, STOCKS].to_numpy()
+    signal = np.where(FOLLOWS, 1.6 * np.nan_to_num(last[LEADER] / DAILY_VOLATILITY), 0.0)
+    unsure = model.unknown * (1 + max(night - model.first, 0) / SERVED) * np.where(FOLLOWS, 1.0, 0.5)
+    shared, own = draw.normal(size=len(STOCKS)), draw.normal(size=(SEEDS, len(STOCKS)))
+    seeds = _logistic(signal + unsure * (0.8 * shared + 0.6 * own)).round(3).clip(0.001, 0.999)
+    mean = seeds.mean(axis=0).round(3)
+    frame = pd.DataFrame({"symbol": STOCKS, "probability": mean, "probability_std": seeds.std(axis=0).round(4)})
     said = {"calibrated": _logistic(SLOPE * np.log(mean / (1 - mean)) + INTERCEPT).round(4)}
     said |= {
-        "lowest": members.min(axis=0),
-        "highest": members.max(axis=0),
-        "rising_share": (members > 0.5).mean(axis=0),
+        "lowest": seeds.min(axis=0),
+        "highest": seeds.max(axis=0),
+        "rising_share": (seeds > 0.5).mean(axis=0),
     }
     frame = frame.assign(**said, run_id=model.name, as_of=day, target=_targets(pd.DatetimeIndex([day]))[0])
-    return frame[np.isfinite(moved)]
+    return frame[np.isfinite(last)]
 
 
 def _logistic(logit: np.ndarray) -> np.ndarray:
@@ -174,8 +174,8 @@ def _save_bars(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> 
         fetched = pd.concat([bars[wrong], fetched], ignore_index=True)
     known_at = _known_at(night, days)
     prices.append_prices(conn, MARKET, fetched, source="simulated", known_at=known_at)
-    if night == REFUSED_BAR[0]:
-        _, stock, reason, value = REFUSED_BAR
+    if night == REJECTED_BAR[0]:
+        _, stock, reason, value = REJECTED_BAR
         row = {"symbol": stock, "session": days[BEFORE + night], "reason": reason, "value": value}
         prices.record_rejected(conn, MARKET, pd.DataFrame([row]), source="simulated", known_at=known_at)
 
@@ -201,7 +201,7 @@ def _save_model(conn: Connection, model: Model, days: Days, returns: pd.DataFram
 def _run(model: Model, days: Days, trained: datetime) -> dict[str, object]:
     return {
         "id": model.name, "market": MARKET, "kind": model.kind, "model": "dtml" if model.kind == "nightly" else "lstm",
-        "config": {"formula": "leaders' last moves"}, "seeds": list(range(MEMBERS)), "code_version": "0.1.0",
+        "config": {"formula": "leaders' last returns"}, "seeds": list(range(SEEDS)), "code_version": "0.1.0",
         "data_watermark": trained, "checkpoint_path": None, "checkpoint_hash": None, "losses": [],
         "train_first": days[0].date(), "train_last": days[BEFORE + model.first].date(), "created_at": trained,
         "slope": SLOPE, "intercept": INTERCEPT,
@@ -209,7 +209,7 @@ def _run(model: Model, days: Days, trained: datetime) -> dict[str, object]:
 
 
 def _bands(model: Model, days: Days, returns: pd.DataFrame) -> pd.DataFrame:
-    """Thresholds above which a share of `level` of the stock-days were not called the wrong way."""
+    """Return thresholds above which a share of `level` of the stock-days were not predicted the wrong way."""
     parts = [predictions(model, night, days[BEFORE + night], returns) for night in range(-41, -1)]
     said = pd.concat(parts, ignore_index=True)
     rose = returns.stack().reindex(pd.MultiIndex.from_frame(said[["target", "symbol"]])).to_numpy() > 0
@@ -232,7 +232,7 @@ def _looks(model: Model, night: int, made: pd.DataFrame) -> pd.DataFrame:
 
 def _save_night(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> None:
     day = days[BEFORE + night].date()
-    known_at, counts = _known_at(night, days), dict.fromkeys(("fetched", "stored", "refused", "predictions"), 0)
+    known_at, counts = _known_at(night, days), dict.fromkeys(("fetched", "stored", "rejected", "predictions"), 0)
     target = next_session("XNYS", day)
     stored_nights.start_night(conn, MARKET, day, target=target, source="simulated", started_at=known_at)
     ending = {"finished_at": _made_at(night, days), "gaps": []}
@@ -240,15 +240,15 @@ def _save_night(conn: Connection, night: int, days: Days, bars: pd.DataFrame) ->
     if night == REFUSED_NIGHT:
         failures = [{"symbol": SOURCE.index_symbol, "status": "rate_limited", "detail": "wait and ask again"}]
         fetches.save_fetch(
-            conn, fetch | {"fetched": 0, "stored": 0, "refused": 0, "restated": [], "failures": failures}
+            conn, fetch | {"fetched": 0, "stored": 0, "rejected": 0, "restated": [], "failures": failures}
         )
         reason = "no bar of the index came: rate_limited"
         stored_nights.finish_night(conn, MARKET, day, status="refused", reason=reason, counts=counts, **ending)
         return
     there = set(bars.loc[bars["session"] == days[BEFORE + night], "symbol"])
     gaps = [{"symbol": stock, "reason": f"no good bar of {day}"} for stock in STOCKS if stock not in there]
-    refused = int(night == REFUSED_BAR[0])
-    counts |= {"fetched": len(there) + refused, "stored": len(there), "refused": refused}
+    rejected = int(night == REJECTED_BAR[0])
+    counts |= {"fetched": len(there) + rejected, "stored": len(there), "rejected": rejected}
     fetches.save_fetch(conn, fetch | counts | {"restated": [], "failures": []})
     ending |= {"run_id": next(each.name for each in MODELS if each.first <= night < each.last), "known_at": known_at}
     counts["predictions"] = len(STOCKS) - len(gaps)
