@@ -129,7 +129,7 @@ def _predictions(noise: np.random.Generator, stocks: tuple[str, ...], run_id: st
     """Of a night: the first stock is left out of every seventh."""
     said = np.clip(noise.normal(0.5, 0.03, len(stocks)), 0.3, 0.7)
     made = pd.DataFrame({"symbol": stocks, "run_id": run_id, "as_of": DAYS[number], "target": DAYS[number + 1]})
-    made = made.assign(probability=said, spread=0.01, calibrated=np.clip(1.1 * said - 0.05, 0, 1))
+    made = made.assign(probability=said, probability_std=0.01, calibrated=np.clip(1.1 * said - 0.05, 0, 1))
     made = made.assign(lowest=said - 0.02, highest=said + 0.02, rising_share=np.where(said > 0.5, 1.0, 1 / 3))
     return made.iloc[int(number % 7 == 6) :]
 

@@ -144,7 +144,7 @@ def add_predictions(engine: Engine, count: int) -> None:
         keys = pd.MultiIndex.from_product([targets, list(ids)], names=["target", "instrument_id"])
         frame = keys.to_frame(index=False).head(count)
         frame["probability"] = np.random.default_rng(17).random(count)
-        frame = frame.assign(run_id="first", as_of=AS_OF, spread=np.nan, known_at=MOMENT, made_at=MOMENT)
+        frame = frame.assign(run_id="first", as_of=AS_OF, probability_std=np.nan, known_at=MOMENT, made_at=MOMENT)
         insert_frame(conn, tables.prediction, frame)
 
 

@@ -48,7 +48,7 @@ def nights(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> E
         runs.save_run(conn, run())
         made = pd.DataFrame({"symbol": "Z", "run_id": "first", "as_of": DAYS[:-1], "target": DAYS[1:]})
         made["probability"] = [0.75 if night % 2 else 0.25 for night in range(NIGHTS)]
-        made = made.assign(spread=0.0, calibrated=0.5 + (made["probability"] - 0.5) / 2)
+        made = made.assign(probability_std=0.0, calibrated=0.5 + (made["probability"] - 0.5) / 2)
         predictions.save_predictions(conn, "toy", made, known_at=MOMENT, made_at=MOMENT)
         returns = [0.02 if night % 3 == 0 else -0.01 for night in range(NIGHTS - 1)]
         happened = pd.DataFrame({"symbol": "Z", "session": DAYS[1:-1], "realised_return": returns})
@@ -202,7 +202,7 @@ def test_stocks_of_one_name_have_a_table_for_each_market(nights: Engine, capsys:
     with transaction(nights) as conn:
         runs.save_run(conn, run("second", market="other"))
         made = pd.DataFrame({"symbol": ["Z"], "run_id": "second", "as_of": DAYS[-2], "target": DAYS[-1]})
-        made = made.assign(probability=0.5, spread=0.0)
+        made = made.assign(probability=0.5, probability_std=0.0)
         predictions.save_predictions(conn, "other", made, known_at=MOMENT, made_at=later)
     history("Z", None, 4, as_json=False)
     said = capsys.readouterr().out

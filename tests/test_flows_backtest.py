@@ -61,7 +61,9 @@ def assert_same(found: dict[str, pd.DataFrame], expected: dict[str, pd.DataFrame
         )
 
 
-@pytest.mark.parametrize(("run_request", "store_url"), [("shared", "sqlite"), ("per_stock", "postgresql")], indirect=True)
+@pytest.mark.parametrize(
+    ("run_request", "store_url"), [("shared", "sqlite"), ("per_stock", "postgresql")], indirect=True
+)
 def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
     run_backtest(backtest)
@@ -72,7 +74,7 @@ def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(run_request:
         nightly = stored_predictions.prediction_history(conn, market=context.name)
         runs = stored_runs.runs(conn, context.name)
     assert runs["kind"].tolist().count("nightly") == runs["kind"].tolist().count("backtest") == 3
-    columns = ["as_of", "target", "symbol", "probability", "spread"]
+    columns = ["as_of", "target", "symbol", "probability", "probability_std"]
     nights = nightly[columns].sort_values(["target", "symbol"], ignore_index=True)
     found = predictions(backtest)[columns].sort_values(["target", "symbol"], ignore_index=True)
     pd.testing.assert_frame_equal(found, nights, check_exact=True)

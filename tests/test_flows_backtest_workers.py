@@ -24,7 +24,7 @@ DTML = Path(sys.executable).with_name("dtml")
 SPAN = ("--from", "2024-03-04", "--to", "2024-03-25", "--retrain-every", "7")
 ROWS = {
     "run": "select id, checkpoint_hash, losses from run order by id",
-    "prediction": "select run_id, target, instrument_id, probability, spread from prediction order by 1, 2, 3",
+    "prediction": "select run_id, target, instrument_id, probability, probability_std from prediction order by 1, 2, 3",
     "score": "select * from backtest_score order by slice, value, protocol, predictor",
     "portfolio": "select * from backtest_portfolio order by portfolio",
 }

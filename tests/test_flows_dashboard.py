@@ -135,23 +135,21 @@ def test_a_page_is_whole_alone_and_can_be_used_without_seeing_it(visit: Visit) -
 
 OF_NIGHT = f"run_id = '{FIRST_RUN}' and target = '{TARGET}'"
 OF_STOCK = f"market = '{MARKET}' and symbol = 'S01'"
-EVIL_CALLS = link(["market", EVIL, "stock", EVIL_STOCKS[1], "calls.csv"])
-OF_NIGHT = f"run_id = '{FIRST_RUN}' and target = '{TARGET}'"
-OF_STOCK = f"market = '{MARKET}' and symbol = 'S01'"
-EVIL_CALLS = link(["market", EVIL, "stock", EVIL_STOCKS[1], "calls.csv"])
+EVIL_DIRECTIONS = link(["market", EVIL, "stock", EVIL_STOCKS[1], "directions.csv"])
 VIEWS = {  # a CSV's address, and the SQL of its rows
-    f"/market/{MARKET}/calls.csv?as_of={NIGHT}": f"prediction_history where {OF_NIGHT}",
-    f"/market/{MARKET}/calls.csv?as_of={NIGHT}&level={LEVEL}": f"band_call where {OF_NIGHT} and level = {LEVEL}",
+    f"/market/{MARKET}/directions.csv?as_of={NIGHT}": f"prediction_history where {OF_NIGHT}",
+    f"/market/{MARKET}/directions.csv?as_of={NIGHT}&level={LEVEL}": "band_direction"
+    f" where {OF_NIGHT} and level = {LEVEL}",
     f"/market/{MARKET}/scores.csv": f"daily_score where market = '{MARKET}'",
     f"/market/{MARKET}/nights.csv": f"night_log where market = '{MARKET}'",
-    f"/market/{MARKET}/refused.csv?as_of={REFUSED}": f"refused where market = '{MARKET}'",
-    f"/market/{MARKET}/models.csv": f"model where market = '{MARKET}'",
-    f"/market/{MARKET}/stock/S01/calls.csv": f"prediction_history where {OF_STOCK} and kind = 'nightly'",
-    f"/market/{MARKET}/stock/S01/calls.csv?kind=backtest&from={NIGHT}": "prediction_history"
+    f"/market/{MARKET}/rejected.csv?as_of={REFUSED}": f"rejected where market = '{MARKET}'",
+    f"/market/{MARKET}/models.csv": f"run_log where market = '{MARKET}'",
+    f"/market/{MARKET}/stock/S01/directions.csv": f"prediction_history where {OF_STOCK} and kind = 'nightly'",
+    f"/market/{MARKET}/stock/S01/directions.csv?kind=backtest&from={NIGHT}": "prediction_history"
     f" where {OF_STOCK} and kind = 'backtest' and target >= '{NIGHT}'",
     f"/market/{MARKET}/stock/S01/prices.csv?to={NIGHT}": f"price_latest where {OF_STOCK} and session <= '{NIGHT}'",
     f"/market/{MARKET}/stock/S01/scores.csv": f"symbol_score where {OF_STOCK}",
-    EVIL_CALLS: f"prediction_history where symbol = '{EVIL_STOCKS[1]}'",
+    EVIL_DIRECTIONS: f"prediction_history where symbol = '{EVIL_STOCKS[1]}'",
 }
 
 

@@ -134,12 +134,15 @@ def test_the_calls_are_sorted_by_every_column_both_ways(site: Site, column: str)
 
 
 def test_a_head_sorts_the_other_way_round_when_it_is_asked_again() -> None:
-    assert (Sort.read("-move").after("realised_return"), Sort.read("realised_return").after("realised_return")) == (
+    assert (
+        Sort.read("-realised_return").after("realised_return"),
+        Sort.read("realised_return").after("realised_return"),
+    ) == (
         "realised_return",
-        "-move",
+        "-realised_return",
     )
     assert (Sort.read("realised_return").after("probability_std"), Sort.read("realised_return").after("symbol")) == (
-        "-spread",
+        "-probability_std",
         "symbol",
     )
     with pytest.raises(UsageError, match="sort='' is none of symbol"):
@@ -185,7 +188,7 @@ def test_a_table_is_cut_and_says_so_while_its_csv_is_whole(site: Site, monkeypat
     address = f"/market/{MARKET}/stock/S01?from={DAYS[0].date()}"
     page = Page(site.get(address).body)
     assert f"The newest 7 of {NIGHTS} in this span; the CSV has all." in page.seen
-    csv = next(each for each in page.links if each.split("?")[0].endswith("S01/calls.csv"))
+    csv = next(each for each in page.links if each.split("?")[0].endswith("S01/directions.csv"))
     assert len(site.get(csv).body.splitlines()) == NIGHTS + 1
 
 

@@ -29,7 +29,7 @@ UNKNOWN = {
     f"/market/{MARKET}/stock/%00": "no name holds a NUL",
     f"/market/{MARKET}/nowhere.csv": "there is no table 'nowhere' here",
     f"/market/{MARKET}/stock/S01/nowhere.csv": "there is no table 'nowhere' here",
-    f"/market/{BARE}/calls.csv": f"market {BARE} has no night yet",
+    f"/market/{BARE}/directions.csv": f"market {BARE} has no night yet",
     "/market/nowhere/stock?symbol=S01": "no market 'nowhere'",
     "/compare?a=nowhere": "no run 'nowhere' in the store",
     "/compare?market=nowhere": "no market 'nowhere' in the store",
@@ -42,7 +42,7 @@ MISTAKES = {
     f"/market/{MARKET}?sort=size": "sort='size' is none of symbol, name",
     f"/market/{MARKET}?level=0.81": "level 0.81 is none of 0.5, 0.55",
     f"/market/{MARKET}?level=high": "level: Input should be a valid number",
-    f"/market/{MARKET}/calls.csv?level=nan": "level nan is none of 0.5",
+    f"/market/{MARKET}/directions.csv?level=nan": "level nan is none of 0.5",
     f"/market/{MARKET}/stock/S01?from=2024-13-01": "from: Value error",
     f"/market/{MARKET}/stock/S01?from=2024-06-02&to=2024-06-01": "the span ends before it begins",
     f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is none of nightly, backtest, paper",
@@ -63,7 +63,7 @@ def test_what_is_not_there_and_what_is_mistaken_is_said_in_a_line(site: Site, ad
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 def test_only_get_is_answered(site: Site, method: str) -> None:
-    for address in ("/", f"/market/{MARKET}", f"/market/{MARKET}/calls.csv"):
+    for address in ("/", f"/market/{MARKET}", f"/market/{MARKET}/directions.csv"):
         answer = site.get(address, method=method)
         assert (answer.status, answer.headers["allow"]) == (405, "GET")
 

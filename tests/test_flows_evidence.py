@@ -50,7 +50,9 @@ def test_a_night_keeps_what_its_members_said_and_what_calibration_makes_of_it(co
     np.testing.assert_allclose(said["calibrated"], 1 / (1 + np.exp(-logit)), rtol=1e-9)
     assert (said["lowest"] <= said["probability"]).all()
     assert (said["probability"] <= said["highest"]).all()
-    np.testing.assert_allclose(said["spread"], (said["highest"] - said["lowest"]) / 2, atol=1e-9)  # of two members
+    np.testing.assert_allclose(
+        said["probability_std"], (said["highest"] - said["lowest"]) / 2, atol=1e-9
+    )  # of two seeds
     rising = (said["lowest"] > 0.5).astype(int) + (said["highest"] > 0.5)
     np.testing.assert_array_equal(said["rising_share"], rising / 2)
     assert bands["level"].tolist() == list(LEVELS)

@@ -96,7 +96,7 @@ def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
     assert "found        equal to the last bit" in said
     assert "the weights are the same to the last bit" in said
     with transaction(engine) as conn:
-        conn.execute(text("update prediction set spread = 0.25"))
+        conn.execute(text("update prediction set probability_std = 0.25"))
     code, said, error = dtml("replay", receipt, "--json", "--device", "cpu")
     assert code == 1
     assert json.loads(said)["equal"] is False

@@ -156,7 +156,7 @@ def due(monkeypatch: pytest.MonkeyPatch) -> datetime:
 
 
 def ended(context: MarketContext, monkeypatch: pytest.MonkeyPatch, *waits: int, any_day: bool = False) -> State[None]:
-    monkeypatch.setattr(scheduled, "open_desk", lambda _order: context)
+    monkeypatch.setattr(scheduled, "open_context", lambda _request: context)
     return scheduled._outcome(partial(scheduled._night, RunRequest(context.name), None, waits, any_day=any_day))
 
 
@@ -244,8 +244,8 @@ def test_a_scheduled_refetch_and_training_leave_a_held_market_alone(
     context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_night(context, AS_OF)
-    monkeypatch.setattr(scheduled, "open_desk", lambda _order: context)
-    monkeypatch.setattr(scheduled, "open_stored_desk", lambda _order: context)
+    monkeypatch.setattr(scheduled, "open_context", lambda _request: context)
+    monkeypatch.setattr(scheduled, "open_stored_context", lambda _request: context)
     run_request = RunRequest(context.name)
     for work in (scheduled._refetch, scheduled._training):
         with market_lock(context.engine, context.name):

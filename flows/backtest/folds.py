@@ -196,7 +196,7 @@ def read_card(card: Path) -> dict[str, Any]:
 
 
 def read_predictions(card: Path) -> pd.DataFrame:
-    """Read the predictions of a fold: `as_of, target, symbol, probability, spread, known_at`."""
+    """Read the predictions of a fold: `as_of, target, symbol, probability, probability_std, known_at`."""
     return pd.read_parquet(card.with_suffix(".parquet"))
 
 

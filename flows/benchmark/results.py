@@ -242,12 +242,12 @@ def _store_run(conn: Connection, experiment: PublishedExperiment, name: str, tri
     }
     stored_runs.save_run(conn, run)
     windows, said = test.windows[trial.window], test.said[name][0]
-    made = _long(windows, probability=said.mean(axis=0), spread=said.std(axis=0)).assign(run_id=run_id)
+    made = _long(windows, probability=said.mean(axis=0), probability_std=said.std(axis=0)).assign(run_id=run_id)
     predictions.save_predictions(conn, experiment.paper.market, made, known_at=test.known_at, made_at=test.read_at)
 
 
 def _store_outcomes(conn: Connection, experiment: PublishedExperiment, test: Test) -> None:
-    known = _long(test.days, change=test.movement)
+    known = _long(test.days, realised_return=test.movement)
     rows = outcome_rows(known["symbol"], known["target"], known["realised_return"].to_numpy())
     outcomes.save_outcomes(conn, experiment.paper.market, rows, known_at=test.known_at, recorded_at=test.read_at)
 

@@ -80,7 +80,7 @@ def service_of(
 ) -> Service:
     """Return the service of these markets, else of all with a night in the store, and of a queue with a model.
 
-    `order` holds the other settings of their runs. Raises UsageError where there is neither a market nor a model.
+    `request` holds the other settings of their runs. Raises UsageError where there is neither a market nor a model.
     """
     translations = {"device": request.device} if model_names() else None
     own = {file.stem for file in files}  # a file may be named beside its market
