@@ -22,7 +22,7 @@ SEEDS, EPOCHS = (0, 1, 2, 3), 60
 
 
 def controls() -> PublishedSet:
-    """The published recipe and what it becomes when one thing is changed."""
+    """Return the published recipe, and it with one thing changed at a time."""
     recipe = ACL18.recipes["dtml"]
     training, model = recipe.training, recipe.model
     recipes = {

@@ -14,7 +14,7 @@ REPEATS = 5
 
 
 def made_counts(generator: np.random.Generator) -> Int[ndarray, "days models 4"]:
-    """Confusion counts of models without skill that share a market."""
+    """Return the confusion counts of models without skill that share a market."""
     rises = generator.binomial(STOCKS, np.clip(0.5 + 0.2 * generator.standard_normal((DAYS, 1)), 0, 1))
     rises = np.broadcast_to(rises, (DAYS, MODELS))
     chance = np.where(generator.random((DAYS, MODELS)) < 0.5, 0.9, 0.1)
@@ -23,7 +23,7 @@ def made_counts(generator: np.random.Generator) -> Int[ndarray, "days models 4"]
 
 
 def looped(counts: Int[ndarray, "days 4"], generator: np.random.Generator) -> Float[ndarray, "resamples 2"]:
-    """ACC and MCC of one model, a resample at a time: the days are drawn, gathered, added up and scored."""
+    """Return ACC and MCC of one model, a resample at a time: the days are drawn, gathered, added up and scored."""
     drawn = np.empty((LOOPED, 2))
     for resample in range(LOOPED):
         total = counts[drawn_days(len(counts), 2.0, generator)].sum(axis=0)
@@ -32,7 +32,7 @@ def looped(counts: Int[ndarray, "days 4"], generator: np.random.Generator) -> Fl
 
 
 def drawn_days(days: int, block: float, generator: np.random.Generator) -> Int[ndarray, " days"]:
-    """The days of one resample of the stationary bootstrap."""
+    """Return the days of one resample of the stationary bootstrap."""
     place = np.arange(days)
     fresh, starts = generator.random(days) < 1 / block, generator.integers(0, days, days)
     fresh[0] = True

@@ -57,12 +57,12 @@ class Reached:
     seconds: float
 
     def share(self, accuracy: float) -> float:
-        """The share of the best possible excess over one half."""
+        """Return the share of the best possible excess over one half."""
         return (accuracy - 0.5) / (self.best - 0.5)
 
 
 def simulated_windows(experiment: Experiment, market: SimulatedMarket) -> Windows:
-    """Windows of training, validation and test together, the test's last."""
+    """Return windows of training, validation and test together, the test's last."""
     source = SimulatedSource(market=market)
     days = (experiment.train_sessions or 0) + VALIDATION + TEST
     sessions = sessions_between(source.calendar, market.start, next_session(source.calendar, LAST))

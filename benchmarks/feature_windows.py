@@ -15,7 +15,7 @@ REPEATS = 5
 
 
 def read_bars(prices: Path, index: Path) -> pd.DataFrame:
-    """A prices file and its index file as one bars frame."""
+    """Read a prices file and its index file as one bars frame."""
     bars = pd.concat([pd.read_parquet(prices), pd.read_parquet(index)], ignore_index=True)
     bars = bars.rename(columns={"date": "session"}).astype({"symbol": "str", "session": "datetime64[ns]"})
     first, last = pd.read_parquet(prices, columns=["date"])["date"].agg(["min", "max"])
@@ -23,7 +23,7 @@ def read_bars(prices: Path, index: Path) -> pd.DataFrame:
 
 
 def build(bars: pd.DataFrame) -> Windows:
-    """Windows of 15 sessions for every stock and day."""
+    """Build windows of 15 sessions for every stock and day."""
     symbols = tuple(sorted(set(bars["symbol"]) - {"^GSPC"}))
     return build_windows(
         bars,

@@ -27,7 +27,7 @@ class World:
     clustering: float = 0.0  # standard deviation of the logarithm of the volatility, itself AR(1) with .9
 
     def rises(self, days: int, markets: int, generator: np.random.Generator) -> Int[ndarray, "days markets"]:
-        """How many stocks rise on each day of each market."""
+        """Return how many stocks rise on each day of each market."""
         direction = autoregressive(self.persistence, days, markets, generator)
         volatility = np.exp(self.clustering * autoregressive(0.9, days, markets, generator) - self.clustering**2)
         return np.asarray(generator.binomial(STOCKS, np.clip(0.5 + DIRECTION_STD * volatility * direction, 0, 1)))
@@ -75,7 +75,7 @@ PREDICTORS = (COIN, ONE_WAY, ONE_WAY_LONG, MIXED, MIXED_LONG, ALWAYS_UP)
 def autoregressive(
     persistence: float, days: int, markets: int, generator: np.random.Generator
 ) -> Float[ndarray, "days markets"]:
-    """Standard normal series that remember a share of the day before."""
+    """Return standard normal series that remember a share of the day before."""
     series = generator.standard_normal((days, markets))
     for day in range(1, days):
         series[day] = persistence * series[day - 1] + np.sqrt(1 - persistence**2) * series[day]
@@ -83,7 +83,7 @@ def autoregressive(
 
 
 def coverage(counts: Int[ndarray, "days markets sums"], statistic: Statistic, truth: float) -> float:
-    """Share of the markets whose interval holds the truth."""
+    """Return the share of the markets whose interval holds the truth."""
     low, high = interval(counts, statistic, resamples=RESAMPLES)
     return float(np.mean((low <= truth) & (truth <= high)))
 
@@ -91,7 +91,7 @@ def coverage(counts: Int[ndarray, "days markets sums"], statistic: Statistic, tr
 def coverages(
     world: World, predictors: tuple[Predictor, ...], days: int, *, markets: int = MARKETS, seed: int = 0
 ) -> dict[str, tuple[float, float, float, float]]:
-    """Coverage of ACC, MCC and of their differences to the rule, by the name of the predictor."""
+    """Return the coverage of ACC, MCC and of their differences to the rule, by the name of the predictor."""
     generator = np.random.default_rng(seed)
     rises = world.rises(days, markets, generator)
     rule = ONE_WAY.counts(rises, generator)

@@ -123,7 +123,7 @@ def seconds(layer: nn.Module, width: int, length: int, *, backward: bool) -> flo
 
 
 def growth(lengths: list[int], took: list[float]) -> float:
-    """The exponent of n over the upper half of the lengths: the slope of the line through the logarithms."""
+    """Return the exponent of n over the upper half of the lengths: the slope of the line through the logarithms."""
     half = len(lengths) // 2
     return float(np.polyfit(np.log(lengths[half:]), np.log(took[half:]), 1)[0])
 
@@ -140,7 +140,7 @@ def measure(widths: list[int], lengths: list[int]) -> Measured:
 
 
 def check() -> None:
-    """Restricted self-attention is self-attention under a mask."""
+    """Check that restricted self-attention is self-attention under a mask."""
     layer = RestrictedSelfAttention(64, HEADS)
     for length in (1, 15, 16, 17, 100):
         x, places = torch.randn(1, length, 64), torch.arange(length)
@@ -157,7 +157,7 @@ def show(measured: Measured, lengths: list[int]) -> None:
 
 
 def drawn(measured: Measured, lengths: list[int]) -> str:
-    """An SVG of one panel for each width and pass, on logarithmic axes; light or dark as its reader's screen."""
+    """Return an SVG of one panel for each width and pass, on logarithmic axes; light or dark as its reader's screen."""
     titles = list(dict.fromkeys((width, one_pass) for width, one_pass, _ in measured))
     everything = [1000 * each for took in measured.values() for each in took]
     across = LogAxis(lengths[0], max(lengths[-1], 2 * lengths[0]), 60, WIDE - 25)
@@ -186,7 +186,7 @@ class LogAxis:
     end: float
 
     def at(self, value: float) -> float:
-        """Where a value lies."""
+        """Return where a value lies."""
         share = math.log(value / self.low) / math.log(self.high / self.low)
         return round(self.start + (self.end - self.start) * share, 1)
 

@@ -61,7 +61,7 @@ class _Everything(MutationVisitor):
 
 
 def mutants(module: str, source: str) -> list[Mutant]:
-    """Every mutant of a module's source, in the order of its lines, each once and none that does not compile."""
+    """Return every mutant of a module's source that compiles, each once, in the order of its lines."""
     wrapper = MetadataWrapper(cst.parse_module(source))
     visitor = _Everything(OPERATORS, get_ignored_lines(module, source, wrapper))
     tree = wrapper.visit(visitor)

@@ -75,7 +75,7 @@ class Tally:
 
     @property
     def score(self) -> float:
-        """The share killed of those that are not listed as equivalent."""
+        """Return the share killed of those that are not listed as equivalent."""
         return self.killed / max(self.mutants - self.equivalent, 1)
 
 

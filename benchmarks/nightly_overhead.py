@@ -28,7 +28,7 @@ nothing()
 
 
 def seconds_of(command: list[str], folder: Path) -> float:
-    """Wall time of a process that must succeed."""
+    """Return the wall time of a process that must succeed."""
     environment = os.environ | {"DTML_DATABASE_URL": f"sqlite:///{folder}/store.sqlite", "DTML_DATA": str(folder)}
     begun = time.perf_counter()
     subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -36,7 +36,7 @@ def seconds_of(command: list[str], folder: Path) -> float:
 
 
 def night_command(as_of: str) -> list[str]:
-    """The command of one night; a single epoch trains the model of the first."""
+    """Return the command of one night; a single epoch trains the model of the first."""
     prices, index = SHARED / "prices" / "sp500.parquet", SHARED / "index" / "GSPC.parquet"
     command = str(Path(sys.executable).with_name("dtml"))
     files = ["--source", "files", "--prices", str(prices), "--index", str(index), "--universe", "source"]

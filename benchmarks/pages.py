@@ -38,7 +38,7 @@ QUICK = {"seeds": 3, "epochs": 1, "first_kept_epoch": 1, "train_sessions": 130, 
 
 
 def time_pages(url: str, history: TenYears) -> pd.DataFrame:
-    """A line for each page, asked over a socket: the first time on a server that has just started, then again."""
+    """Return a line for each page, asked over a socket: first on a server that has just started, then again."""
     past = f"{history.days[len(history.days) // 2]:%Y-%m-%d}"
     newest = run_name(BACKTEST_MARKET, history.days[history.starts[-1]])
     addresses = {

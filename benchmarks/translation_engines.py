@@ -81,7 +81,7 @@ def exported(model: Model, folder: Path, *, int8: bool) -> Path:
 def compare(
     engines: dict[str, Engine], beams: int, rounds: int, clock: Callable[[], float]
 ) -> tuple[dict[str, float], dict[str, Rows]]:
-    """Seconds of each engine, the median of rounds in which they take turns, and what each says."""
+    """Return the seconds of each engine, the median of rounds in which they take turns, and what each says."""
     took: dict[str, list[float]] = {name: [] for name in engines}
     said: dict[str, Rows] = {}
     for _ in range(rounds):

@@ -130,7 +130,7 @@ class _Watched(decoding._Sentence):
 
 
 def stops_of(decoder: IncrementalDecoder, sources: Sequence[Sequence[int]], how: Search) -> Stops:
-    """Both stops, of one search; no machine's pace is in it."""
+    """Return both stops of one search, which no machine's pace changes."""
     watched: dict[int, _Watched] = {}
 
     def watch(number: int, source: Sequence[int], how: Search) -> _Watched:

@@ -57,7 +57,7 @@ class Plain(nn.Module):
         self.stack.encoder.norm = self.stack.decoder.norm = None
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """What each position leads to, `[sentences, target positions, d_model]`."""
+        """Return what each position leads to, `[sentences, target positions, d_model]`."""
         later = nn.Transformer.generate_square_subsequent_mask(target.shape[1], dtype=torch.bool)
         padding, own = source == PAD, target == PAD
         decoded: Tensor = self.stack(
@@ -67,7 +67,7 @@ class Plain(nn.Module):
         return decoded
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Tokens and their positions."""
+        """Embed tokens and their positions."""
         width = self.tokens.embedding_dim
         embedded: Tensor = self.dropout(
             self.tokens(tokens) * width**0.5 + sinusoids(torch.arange(tokens.shape[1]), width)
@@ -76,7 +76,7 @@ class Plain(nn.Module):
 
 
 def loss_everywhere(network: Plain, batch: Batch) -> Tensor:
-    """Scores of every position, padding too."""
+    """Score every position, padding too."""
     scores = network(batch.source, batch.target_input) @ network.tokens.weight.T
     return functional.cross_entropy(
         scores.flatten(0, 1), batch.target_output.flatten(), ignore_index=PAD, label_smoothing=SMOOTHING
@@ -84,14 +84,14 @@ def loss_everywhere(network: Plain, batch: Batch) -> Tensor:
 
 
 def loss_of_real(network: Plain, batch: Batch) -> Tensor:
-    """Scores of the positions that have a token."""
+    """Score the positions that have a token."""
     real = batch.target_output != PAD
     scores = network(batch.source, batch.target_input)[real] @ network.tokens.weight.T
     return functional.cross_entropy(scores, batch.target_output[real], label_smoothing=SMOOTHING)
 
 
 def loss_inside(network: Plain, batch: Batch) -> Tensor:
-    """The same, with the output layer inside the loss."""
+    """Score them with the output layer inside the loss."""
     real = batch.target_output != PAD
     decoded = network(batch.source, batch.target_input)[real]
     return smoothed_loss(decoded, network.tokens.weight, batch.target_output[real], SMOOTHING) / len(decoded)
@@ -107,7 +107,7 @@ class Way:
 
 
 def ways() -> list[Way]:
-    """From the plain loop to ours, one difference at a time."""
+    """Return the ways from the plain loop to ours, one difference at a time."""
     config = replace(SIZE, dropout=0.3)
     network = config.build().train()
     use_fast_dropout(network)
@@ -142,7 +142,7 @@ def _plainly(
 
 
 def check_losses(batch: Batch) -> None:
-    """With the same weights and without dropout every way must find the same loss and gradient of the embeddings."""
+    """Check that from the same weights, without dropout, every way finds the same loss and gradient of embeddings."""
     torch.manual_seed(0)
     plain, ours = Plain(replace(SIZE, dropout=0.0)), replace(SIZE, dropout=0.0).build()
     copy_weights(plain, ours)
@@ -192,7 +192,7 @@ def _copy_rest(one: nn.Module, other: nn.Module, norms: list[nn.Module], around:
 
 
 def examples_to_learn(tokenizer: Path | None) -> Examples:
-    """Multi30k's training pairs, or made ones; `tokenizer` saves the time to train one."""
+    """Return Multi30k's training pairs, or made ones; `tokenizer` saves the time to train one."""
     corpus = SHARED / "translation" / "multi30k"
     if corpus.is_dir():
         pairs = list(Corpus(corpus / "train.en.txt.gz", corpus / "train.de.txt.gz", name="Multi30k").pairs())
@@ -207,7 +207,7 @@ def examples_to_learn(tokenizer: Path | None) -> Examples:
 
 
 def orders(examples: Examples) -> dict[bool, Iterator[Batch]]:
-    """Endless batches by length (`True`) and shuffled ones, which have as many sentences on average."""
+    """Return endless batches by length (`True`) and shuffled ones, which have as many sentences on average."""
     generator = torch.Generator().manual_seed(0)
     bucketed = batch_indices(examples, CONFIG.batch_tokens, generator)
     sentences = round(len(examples) / len(bucketed))
@@ -222,7 +222,7 @@ def orders(examples: Examples) -> dict[bool, Iterator[Batch]]:
 
 
 def measure(examples: Examples, rounds: int, updates: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Target tokens a second of each way, the median of rounds; a first one is not counted."""
+    """Return the target tokens a second of each way, the median of rounds; a first one is not counted."""
     batches, rates = orders(examples), dict[str, list[float]]()
     trained = ways()
     for _ in range(rounds + 1):

@@ -91,7 +91,7 @@ def measure(url: str, history: TenYears) -> bool:
 
 
 def time_views(url: str, history: TenYears, questions: Sequence[Question], draws: int = DRAWS) -> pd.DataFrame:
-    """A line for each question, asked again and again, on the store opened read only as `dtml query` opens it."""
+    """Return a line for each question, asked many times of the store opened read only, as `dtml query` opens it."""
     engine = open_engine(url, read_only=True)
     lines = []
     for question in questions:
@@ -103,7 +103,7 @@ def time_views(url: str, history: TenYears, questions: Sequence[Question], draws
 
 
 def time_nights(engine: Engine, history: TenYears) -> pd.DataFrame:
-    """Storing a night's predictions and its end in one transaction; reading a night back."""
+    """Time the storing of a night in one transaction, and the reading of a night back."""
     stored = [_timed(_store_night, engine, *night) for night in _new_nights(engine, history)]
     days = history.days[1:]
     read = [_timed(_read_night, engine, _one(MARKETS), _one(days)) for _ in range(DRAWS + 1)]
@@ -111,7 +111,7 @@ def time_nights(engine: Engine, history: TenYears) -> pd.DataFrame:
 
 
 def _new_nights(engine: Engine, history: TenYears) -> Iterator[tuple[str, str, pd.DataFrame, pd.DataFrame]]:
-    """Nights after the last one of each market, each begun as the product begins it."""
+    """Yield nights after the last one of each market, each begun as the product begins it."""
     days = pd.bdate_range(history.days[-1], periods=STORED_NIGHTS + 1)
     for as_of, target in pairwise(days):
         for market in MARKETS:
@@ -164,7 +164,7 @@ def _read_night(engine: Engine, market: str, target: pd.Timestamp) -> int:
 
 
 def _settle(engine: Engine) -> None:
-    """What autovacuum does to PostgreSQL's tables in time; SQLite needs no such care."""
+    """Do what autovacuum does to PostgreSQL's tables in time; SQLite needs no such care."""
     if engine.dialect.name == "postgresql":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
             conn.execute(text("vacuum (analyze)"))
@@ -179,14 +179,14 @@ def _gigabytes(engine: Engine) -> float:
 
 
 def _timed(work: Callable[..., int], *given: Any) -> tuple[float, int]:
-    """Milliseconds, and how many rows."""
+    """Return milliseconds, and how many rows."""
     began = time.perf_counter()
     rows = work(*given)
     return 1000 * (time.perf_counter() - began), rows
 
 
 def _line(what: str, about: str, answers: Sequence[tuple[float, int]]) -> dict[str, Any]:
-    """Percentiles of all answers but the first, which is told apart."""
+    """Return the percentiles of all answers but the first, which is told apart."""
     times, rows = (np.array(each) for each in zip(*answers, strict=True))
     p50, p95 = np.percentile(times[1:], [50, 95])
     named = {"what": what, "for": about, "rows": int(np.median(rows[1:]))}
@@ -217,7 +217,7 @@ def _attended(history: TenYears) -> str:
 
 
 def _others() -> list[Question]:
-    """A question to each view that QUESTIONS leaves out."""
+    """Return a question to each view that QUESTIONS leaves out."""
     left = [view for name, view in documented_views().items() if name not in {each.view for each in QUESTIONS}]
     return [Question(each.name, "a market", _whole if "market" not in each.meanings() else _market) for each in left]
 
