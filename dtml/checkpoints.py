@@ -95,7 +95,7 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     _require_finite(weights, f"checkpoint {file} can predict nothing")
     try:
         if card["format"] != FORMAT:
-            raise DtmlError(f"checkpoint {file} has format {card['format']}, this program reads {FORMAT}: train anew")
+            raise DtmlError(f"checkpoint {file} has format {card['format']}, this version reads {FORMAT}: train anew")
         if card["market"] != market:
             raise DtmlError(f"checkpoint {file} was trained for market {card['market']}, not {market}")
         return Ensemble(
@@ -108,7 +108,7 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
         )
     except (KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise DtmlError(f"{file} is no checkpoint of this program: its card does not fit, {reason}") from error
+        raise DtmlError(f"{file} is no checkpoint of dtml: its card does not fit, {reason}") from error
 
 
 def _require_finite(weights: Weights, what: str) -> None:
@@ -149,4 +149,4 @@ def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
             card = json.loads((stream.metadata() or {})["card"])
             return {name: stream.get_tensor(name) for name in stream.keys()}, card  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
-        raise DtmlError(f"{file} is no checkpoint of this program: {error}") from error
+        raise DtmlError(f"{file} is no checkpoint of dtml: {error}") from error

@@ -18,14 +18,14 @@ AVERAGED = (5, 10, 15, 20, 25, 30)
 FEATURES = ("z_open", "z_high", "z_low", "z_close", "z_adj_close", *(f"z_d{k}" for k in AVERAGED))
 HISTORY = max(AVERAGED)  # bars that the longest average needs, the session's own included
 MAX_GAP = 5  # sessions that may be missing inside those bars
-CORPORATE_ACTION = 0.03  # raw and adjusted moves further apart than this have a split or spin-off between them
+CORPORATE_ACTION = 0.03  # raw and adjusted returns further apart than this have a split or spin-off between them
 
 
 @dataclass(frozen=True)
 class Panel:
     """Prices of a market on a grid of sessions, in currency units; NaN where there is no bar.
 
-    `adjusted` is the price that moves and averages are taken from: the adjusted close, or the close where the
+    `adjusted` is the price that returns and averages are taken from: the adjusted close, or the close where the
     source has no adjusted one.
     """
 
@@ -39,7 +39,7 @@ class Panel:
 def returns(panel: Panel, max_return: float = np.inf) -> Prices:
     """Return the ratio of each session's adjusted price to that of the session before on the grid, minus 1.
 
-    Missing where either bar is missing, and where the move exceeds `max_return`: a corporate action is no return.
+    Missing where either bar is missing, and where the change exceeds `max_return`: a corporate action is no return.
     """
     change = _from_previous(panel.adjusted)
     change[np.abs(change) > max_return] = np.nan
@@ -51,9 +51,9 @@ def features(
 ) -> Float[ndarray, "sessions stocks features"]:
     """Return all features in the order of `FEATURES`, in percent, NaN where history is missing.
 
-    `z_close="raw"` is the paper's, split days included; "adjusted" takes the adjusted move where a split or a spin-off
-    lies between two bars. A move beyond `max_return` counts as a change of the unit of account: no feature reads prices
-    from both sides of it.
+    `z_close="raw"` is the paper's, split days included; "adjusted" takes the adjusted return where a split or a
+    spin-off lies between two bars. A change beyond `max_return` counts as a change of the unit of account: no feature
+    reads prices from both sides of it.
     """
     observed = np.isfinite(panel.adjusted)
     order = np.argsort(~observed, axis=0, kind="stable")  # each stock's bars first, in time

@@ -17,7 +17,7 @@ PREDICTED_DAYS = 64  # that one member sees at once
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device called "cpu" or "cuda"; "auto" is CUDA where there is one.
+    """Return the device named "cpu" or "cuda"; "auto" is CUDA where there is one.
 
     Raises DtmlError for CUDA on a machine without it.
     """
@@ -31,8 +31,9 @@ def choose_device(name: str) -> torch.device:
 def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.DataFrame:
     """Return the probability that each observed stock rises on each day, one row a stock-day.
 
-    Rows are `as_of, target, symbol, probability, spread, lowest, highest, rising_share`: the mean over the members, in
-    [0, 1], their standard deviation (0 for a single one), their lowest and highest, and the share of them above .5.
+    Rows are `as_of, target, symbol, probability, probability_std, lowest, highest, rising_share`: the mean over the
+    seeds, in [0, 1], their standard deviation (0 for a single one), their lowest and highest, and the share of them
+    that predicts a rise.
     """
     members = member_probabilities(ensemble, windows, device)
     day, stock = windows.observed.nonzero(as_tuple=True)

@@ -1,4 +1,4 @@
-"""Labels of stock-days: which moves are a rise or a fall, and which count under a label protocol."""
+"""Labels of stock-days: which returns are a rise or a fall, and which count under a label protocol."""
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -6,15 +6,15 @@ from numpy import ndarray
 
 from dtml.markets.definition import LabelProtocol
 
-RISE, FALL = 0.0055, -0.005  # the paper's labels: a move from +0.55 % is a rise, one to -0.5 % a fall
+RISE, FALL = 0.0055, -0.005  # the paper's labels: a return from +0.55 % is a rise, one to -0.5 % a fall
 
 
 def paper_labels(change: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
-    """Return 1 for a rise, -1 for a fall, 0 for a move between the thresholds or an unknown one (section 4.1)."""
+    """Return 1 for a rise, -1 for a fall, 0 for a return between the thresholds or an unknown one (section 4.1)."""
     return np.select([change >= RISE, change <= FALL], [1, -1], default=0)
 
 
 def labelled(change: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[ndarray, "*shape"]:
-    """Return which moves count: those that are known and, under the paper's protocol, large enough for a label."""
+    """Return which returns count: those that are known and, under the paper's protocol, large enough for a label."""
     known = np.isfinite(change)
     return np.asarray(known if protocol == "all" else known & (paper_labels(change) != 0))

@@ -64,7 +64,7 @@ class DTML(Network):
         self.transform = nn.Linear(config.features, hidden)
         self.lstm = LSTM(hidden)
         rows = stocks if config.normalisation == "per_stock" else 1
-        self.normalise = ContextNormalisation(rows, hidden, spread=config.identity)
+        self.normalise = ContextNormalisation(rows, hidden, deviation=config.identity)
         self.mix = EncoderLayer(
             hidden,
             config.heads,
@@ -147,9 +147,9 @@ class ContextNormalisation(nn.Module):
     tells one stock from another; a single row is shared by any universe.
     """
 
-    def __init__(self, stocks: int, hidden: int, *, spread: float = 0.0) -> None:
+    def __init__(self, stocks: int, hidden: int, *, deviation: float = 0.0) -> None:
         super().__init__()
-        self.spread = spread  # standard deviation of the offsets that training starts from
+        self.deviation = deviation  # standard deviation of the offsets that training starts from
         self.gain = nn.Parameter(torch.ones(stocks, hidden))
         self.offset = nn.Parameter(torch.zeros(stocks, hidden))
 

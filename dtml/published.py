@@ -190,7 +190,7 @@ NDX100 = PublishedSet(
     ),
     notes=(
         "94 of the paper's 95 stocks",
-        "no adjusted close: moves are those of the close, which is adjusted for splits and not for dividends",
+        "no adjusted close: returns are those of the close, which is adjusted for splits and not for dividends",
         "the public prices end on 2017-12-08, the paper's test span on 2017-12-29",
     ),
     data_until=date(2017, 12, 8),

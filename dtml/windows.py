@@ -29,8 +29,8 @@ class WindowConfig:
 
     window: int = 10  # sessions the model sees
     z_close: ZClose = "adjusted"
-    returns: Returns = "adj_close"  # the price that moves and averages come from
-    max_return: float | None = None  # a larger adjusted move is no return; None: every move is one
+    returns: Returns = "adj_close"  # the price that returns and averages come from
+    max_return: float | None = None  # a larger adjusted price change is no return; None: every one is
 
     def __post_init__(self) -> None:
         if self.window < 1:
@@ -49,9 +49,9 @@ class WindowConfig:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of consecutive days; tensors share their storage, so a slice of days copies nothing.
+    """Windows of consecutive days; tensors share their storage, so a span of days copies nothing.
 
-    `stocks` and `index` hold features in percent, 0 where `observed` is false. `movement` is the adjusted move from
+    `stocks` and `index` hold features in percent, 0 where `observed` is false. `movement` is the adjusted return from
     `as_of` to `target` as a ratio minus 1, NaN where it is not known. `as_of` and `target` are sessions.
     """
 
@@ -104,16 +104,16 @@ class Windows:
             target=self.target[which],
         )
 
-    def only(self, members: Bool[ndarray, "days stocks"]) -> "Windows":
-        """Return the same days with only each day's `members` observed."""
-        return replace(self, observed=self.observed & torch.from_numpy(members))
+    def only(self, constituents: Bool[ndarray, "days stocks"]) -> "Windows":
+        """Return the same days with only each day's `constituents` observed."""
+        return replace(self, observed=self.observed & torch.from_numpy(constituents))
 
     def labelled(self, protocol: LabelProtocol) -> Bool[Tensor, "days stocks"]:
         """Return which stock-days count: observed, with a known movement that counts under a protocol."""
         return self.observed & torch.from_numpy(labelled(self.movement.numpy(), protocol))
 
     def rises(self) -> Bool[Tensor, "days stocks"]:
-        """Return whether the move is above zero; a tie is a fall. Where the paper has a label, this is it."""
+        """Return whether the return is above zero; a tie is a fall. Where the paper has a label, this is it."""
         return self.movement > 0
 
 
@@ -183,7 +183,7 @@ def _complete_windows(complete: Bool[ndarray, "sessions stocks"], window: int) -
 def _movement(
     panel: Panel, grid: pd.DatetimeIndex, sessions: pd.DatetimeIndex, max_return: float
 ) -> Float[ndarray, "sessions stocks"]:
-    """Return the move to the next session of the exchange; missing where that session is not on the grid."""
+    """Return the return to the next session of the exchange; missing where that session is not on the grid."""
     following = np.full_like(panel.adjusted, np.nan)
     following[:-1] = returns(panel, max_return)[1:]
     position = sessions.get_indexer(grid)

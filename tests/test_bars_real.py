@@ -88,7 +88,7 @@ def test_ndx100_spin_offs_and_real_moves_beyond_the_bound_are_refused() -> None:
 
 
 def test_ndx100_spin_off_within_the_bound_is_a_move_like_many_real_ones() -> None:
-    """ADP lost 14.0 % by a spin-off; 139 moves of the set are as large, so no bound tells it from a real one."""
+    """ADP lost 14.0 % by a spin-off; 139 returns of the set are as large, so no bound tells it from a real one."""
     adp = accepted("ndx100", "ADP")["close"].pct_change()
     assert adp.loc["2014-10-01"] == pytest.approx(-0.140, abs=5e-4)
     returns = checked("ndx100").accepted.sort_values(["symbol", "session"]).groupby("symbol")["close"].pct_change()

@@ -72,7 +72,7 @@ def test_kospi_days_missing_for_all_are_days_without_a_bar() -> None:
 
 
 def test_kospi_seam_of_two_downloads_is_within_the_bound_and_cannot_be_seen_in_one_set() -> None:
-    """About half the moves of two days are wrong, by up to 14 %: only a second source can tell."""
+    """About half the returns of two days are wrong, by up to 14 %: only a second source can tell."""
     old, new = (
         checked(name).accepted.pivot(index="session", columns="symbol", values="close").pct_change(fill_method=None)
         for name in ("kospi200_2015", "kospi200_2020")

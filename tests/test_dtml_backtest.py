@@ -1,4 +1,4 @@
-"""When a backtest trains, what on, and how its calls are scored by fold, year and stock."""
+"""When a backtest trains, what on, and how its directions are scored by fold, year and stock."""
 
 from datetime import date
 
@@ -44,7 +44,7 @@ def test_a_span_between_sessions_begins_and_ends_at_the_sessions_inside() -> Non
 
 
 def long_calls(days: np.ndarray, stocks: slice = slice(None)) -> pd.DataFrame:
-    """The model's calls as `dtml.evaluation.metrics.score` wants them."""
+    """The model's directions as `dtml.evaluation.metrics.score` wants them."""
     rows = [
         {"session": DAYS[day], "decided": MODEL[day, stock] == 1, "rose": MOVEMENT[day, stock] > 0}
         for day in np.flatnonzero(days)

@@ -93,7 +93,7 @@ def test_every_portfolio_and_every_predictor_is_drawn_with_its_own_look() -> Non
     assert read.count("polyline", "paper") == read.count("line", "paper") == 3 * charts  # the latter in the legends
     assert read.count("polyline", "index") == read.count("polyline", "equal") == charts
     assert read.count("polyline", "line") == len(PORTFOLIOS) * charts + 1 + len(RULES) + 1  # and the calibration
-    assert read.count("polygon", "abstention_band") == 1
+    assert read.count("polygon", "band") == 1
     kinds = track_kinds(PORTFOLIOS)
     assert len(set(kinds.values())) == len(PORTFOLIOS)
     assert [kinds[name] for name in FREE_ONES] == [f"{kinds[name]} paper" for name in TRADED]
@@ -191,11 +191,11 @@ def test_the_verdict_on_portfolios_follows_the_intervals_of_sharpe_ratios(
 def test_survivorship_is_said_in_a_line() -> None:
     assert survivorship(BACKTEST) == (
         "Survivorship: the list of stocks is a snapshot of 2022-12-30: those that left before are missing, which "
-        "flatters holders. Of 10,000 member-days 1.2 % have no price."
+        "flatters holders. Of 10,000 constituent-days 1.2 % have no price."
     )
     dated = BACKTEST | {"list_is_snapshot": False, "constituent_days": 0, "without_price": 0}
-    assert "memberships are dated" in survivorship(dated)
-    assert survivorship(dated).endswith("Of 0 member-days - have no price.")
+    assert "the list is dated" in survivorship(dated)
+    assert survivorship(dated).endswith("Of 0 constituent-days - have no price.")
 
 
 def test_the_readme_tables_are_exact() -> None:

@@ -83,7 +83,7 @@ def random_members(predictors: list[str], configurations: int = 3, seeds: int = 
 
 
 def page(predictors: list[str], **known: Any) -> str:
-    given = {"benchmark": BENCHMARK, "scores": random_scores(predictors), "members": random_members(predictors)}
+    given = {"benchmark": BENCHMARK, "scores": random_scores(predictors), "seed_scores": random_members(predictors)}
     return benchmark_page(**(given | known))
 
 
@@ -146,8 +146,8 @@ def test_names_are_escaped() -> None:
 
 def test_every_row_and_every_member_has_its_mark() -> None:
     members = random_members(["dtml", "lstm"])
-    members.loc[0, "acc"] = NAN  # a member without a score is counted and not drawn
-    text = page(["dtml", "lstm"], members=members)
+    members.loc[0, "acc"] = NAN  # a seed without a score is counted and not drawn
+    text = page(["dtml", "lstm"], seed_scores=members)
     read = Reader(text)
     keys = 2  # a legend for each protocol
     assert read.count("g", "row") == 2 * 4
@@ -162,7 +162,7 @@ def test_every_row_and_every_member_has_its_mark() -> None:
 def test_the_page_shows_what_there_is() -> None:
     nothing = random_members(["dtml"]).iloc[:0]
     scores = pd.DataFrame([score_row("dtml", "paper"), score_row("index_reversal", "paper")])
-    text = benchmark_page(benchmark=BENCHMARK | {"seconds": None}, scores=scores, members=nothing)
+    text = benchmark_page(benchmark=BENCHMARK | {"seconds": None}, scores=scores, seed_scores=nothing)
     read = Reader(text)
     assert "Every seed" not in read.seen
     assert "Calibration" not in read.seen.replace("Brier, calibration", "")
@@ -174,12 +174,14 @@ def test_the_page_shows_what_there_is() -> None:
     assert "This is benchmark 2 of kdd17 in this store: its test span was read 2 times." in read.seen
     assert readme_table(told, small_scores()).endswith("\n\nThe data: 94 of 95 stocks; no adjusted close.\n")
     no_epochs = random_members(["dtml"]).assign(best_epoch=None, validation_acc=None)
-    assert "window 15, hidden 65" in Reader(page(["dtml"], members=no_epochs)).seen
+    assert "window 15, hidden 65" in Reader(page(["dtml"], seed_scores=no_epochs)).seen
 
 
 def test_the_page_of_a_whole_grid_stays_small() -> None:
     predictors = ["dtml", *(f"predictor_{i}" for i in range(10))]
-    text = page(predictors, members=random_members(predictors, 24, 10), curves={name: curve() for name in predictors})
+    text = page(
+        predictors, seed_scores=random_members(predictors, 24, 10), curves={name: curve() for name in predictors}
+    )
     assert len(text.encode()) < 300_000
 
 
@@ -196,7 +198,7 @@ def small_scores() -> pd.DataFrame:
 def test_the_readme_table_is_exact() -> None:
     columns = (
         "| model | ACC, mean ± sd (published) | ACC ensemble [95 %] | gain over rule [95 %] "
-        "| MCC, mean ± sd (published) | MCC ensemble [95 %] | within-day AUC [95 %] | same call |\n"
+        "| MCC, mean ± sd (published) | MCC ensemble [95 %] | within-day AUC [95 %] | same direction |\n"
         "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
     )
     span = "2016-01-04 to 2016-12-30, 50 stocks, 252 days, 7,398 stock-days, 3,788 of them rises.\n\n"

@@ -1,4 +1,4 @@
-"""Calibrated probabilities and the band of no call: what they promise, counted in days, and what is counted of them."""
+"""Calibrated probabilities and the abstention band: what they promise, counted in days, and what is counted of them."""
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ def logistic(logit: np.ndarray) -> np.ndarray:
 
 
 def market(seed: int, days: int = DAYS, together: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """The logit of each stock's chance of a rise, and moves; on a share of days one number decides for all stocks."""
+    """The logit of each stock's chance of a rise, and returns; on a share of days one number decides for all stocks."""
     generator = np.random.default_rng(seed)
     logit = generator.standard_normal((days, 1)) / 2 + generator.standard_normal((days, STOCKS)) / 2
     drawn = generator.random((days, STOCKS))
@@ -47,7 +47,7 @@ def counted(made: Calibration, probability: np.ndarray, movement: np.ndarray) ->
 WORLDS = {
     "an oracle": lambda logit, _: logit,
     "too bold and one-sided": lambda logit, _: 4 * logit + 1,
-    "no skill, one call a day": lambda logit, noise: np.broadcast_to(noise[:, :1], logit.shape),
+    "no skill, one direction a day": lambda logit, noise: np.broadcast_to(noise[:, :1], logit.shape),
     "skill in some": lambda logit, noise: np.where(noise > 0, logit, 3 * noise),
     "the wrong way round": lambda logit, _: -logit,
 }
@@ -56,7 +56,7 @@ WORLDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model(world: str) -> None:
-    """Stocks move together, and days have unlike numbers of stocks: each day weighs the same."""
+    """Stocks rise and fall together, and days have unlike numbers of stocks: each day weighs the same."""
     shares = np.empty((DRAWS, len(LEVELS), 2))
     for draw in range(DRAWS):
         generator = np.random.default_rng([draw, 1])
@@ -81,7 +81,7 @@ def test_thresholds_rise_with_the_level_and_with_many_days_coverage_is_what_was_
     assert tuple(made.bands["level"]) == LEVELS == (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
     assert made.bands["threshold"].is_monotonic_increasing
     found = coverage(counted(made, *oracle(2, days=4003)), resamples=97)
-    wanted = np.maximum(found["coverage"].iloc[0], LEVELS)  # at low levels everything is called
+    wanted = np.maximum(found["coverage"].iloc[0], LEVELS)  # at low levels everything is decided
     np.testing.assert_allclose(found["coverage"], wanted, atol=0.01)
     assert found["decided_acc"].is_monotonic_increasing
     assert found["decided"].iloc[-1] > 0.03
@@ -112,7 +112,7 @@ def test_calibration_makes_an_over_confident_model_better_on_days_it_has_not_see
 
 
 def test_what_few_days_say_of_the_slope_is_believed_in_part() -> None:
-    """With one call a day for all stocks there are as many trials as days, however many stocks."""
+    """With one direction a day for all stocks there are as many trials as days, however many stocks."""
     kept = []
     for days in (20, 200, 2000):
         logit = market(5, days)[0][:, :1]
@@ -233,7 +233,7 @@ def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands() -> No
         "calibrated": [0.9, 0.9, 0.1, 0.65, 0.8, np.nan, 0.35, 0.9],
         "rise": [True, True, True, False, None, True, False, True],
     }
-    directions = pd.DataFrame(columns)  # run b has no level .8, and a has no call of .65 there
+    directions = pd.DataFrame(columns)  # run b has no level .8, and a is not decided at .65 there
     bands = pd.DataFrame({"run_id": ["a", "a", "b"], "level": [0.5, 0.8, 0.5], "threshold": [0.5, 0.7, 0.95]})
     expected = [(MONDAY, 0.5, 3, 1, 3, 1), (MONDAY, 0.8, 3, 2, 2, 1)]
     expected += [(TUESDAY, 0.5, 2, 2, 1, 1), (TUESDAY, 0.8, 1, 1, 0, 0)]
@@ -250,10 +250,10 @@ def test_covered_are_those_not_called_and_those_called_rightly_and_intervals_res
     sums, found = counts.groupby("level")[COUNTS].sum(), coverage(counts, resamples=997).set_index("level")
     assert (counts["covered"] == counts["n"] - counts["decided"] + counts["decided_correct"]).all()
     assert (sums["n"] == DAYS * STOCKS - 2).all()
-    shares = pd.DataFrame({"coverage": sums.covered / sums.n, "decided": sums.decide / sums.n})
+    shares = pd.DataFrame({"coverage": sums.covered / sums.n, "decided": sums.decided / sums.n})
     shares["decided_acc"] = sums.decided_correct / sums.decide
     pd.testing.assert_frame_equal(found[list(shares)], shares)
-    assert found.loc[0.99, ["decided_acc", "decided_acc_low", "decided_acc_high"]].isna().all()  # no call
+    assert found.loc[0.99, ["decided_acc", "decided_acc_low", "decided_acc_high"]].isna().all()  # no direction
     inner = found[found["coverage"] < 1]
     assert inner["coverage"].between(inner["coverage_low"], inner["coverage_high"], inclusive="neither").all()
     pd.testing.assert_frame_equal(coverage(counts[::-1], resamples=997).set_index("level"), found)

@@ -16,7 +16,7 @@ MONDAY = pd.Timestamp("2021-01-04")
 
 
 def made(seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities with skill and moves, on days of unlike numbers of stocks; two days have nothing known."""
+    """Probabilities with skill and returns, on days of unlike numbers of stocks; two days have nothing known."""
     generator = np.random.default_rng(seed)
     said = generator.standard_normal((DAYS, STOCKS))
     movement = np.where(generator.random((DAYS, STOCKS)) < 1 / (1 + np.exp(-2 * said - 0.4)), 0.01, -0.01)

@@ -18,7 +18,7 @@ BOTH = {
 @pytest.mark.parametrize(
     ("changes", "expected", "is_explanation"),
     [
-        ({}, "It agrees with what moves predictions", True),
+        ({}, "It agrees with what changes predictions", True),
         ({"told_apart": False}, "cannot be told from", False),
         ({"agreement_low": -0.1}, "It does not agree with", False),
         ({"agreement": -0.5, "agreement_low": -0.6, "agreement_high": -0.4}, "It contradicts", False),

@@ -36,7 +36,7 @@ SHAPE = ModelConfig(hidden=8, heads=2, normalisation="shared")
 
 
 def made_windows(seed: int = 0) -> Windows:
-    """Windows over random rows; some stocks are missing on some days, and some moves are not known."""
+    """Windows over random rows; some stocks are missing on some days, and some returns are not known."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(DAYS + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
     views = rows.unfold(0, WINDOW, 1).permute(0, 1, 3, 2)
@@ -272,5 +272,5 @@ def test_attention_that_says_nothing_is_called_no_explanation() -> None:
     assert not row["told_apart"]
     said = words(row)
     assert "cannot be told from what models trained on nonsense look at" in said
-    assert "It does not agree with what moves predictions" in said
+    assert "It does not agree with what changes predictions" in said
     assert "Do not read its attention as an explanation." in said

@@ -189,7 +189,7 @@ def test_a_move_as_large_as_allowed_is_a_move_and_a_larger_one_is_none() -> None
 
 
 def test_a_dividend_stays_in_the_move_of_the_close_and_a_spin_off_does_not() -> None:
-    """The close moves by 1 % and -6 %, the adjusted close by 2.5 % and 2 %."""
+    """The close changes by 1 % and -6 %, the adjusted close by 2.5 % and 2 %."""
     close, adjusted = np.array([[100.0], [101.0], [94.94]]), np.array([[100.0], [102.5], [104.55]])
     found = features(Panel(close, close, close, close, adjusted), z_close="adjusted")[1:, 0]
     assert found[:, FEATURES.index("z_close")] == pytest.approx([1, 2])

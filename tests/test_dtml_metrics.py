@@ -78,7 +78,7 @@ def test_a_ratio_of_nothing_is_one_half_whatever_the_numbers_are_kept_as() -> No
 
 
 def test_mcc_of_counts_by_hand() -> None:
-    """A right rise and a right fall; (3 * 4 - 2 * 1) / sqrt(5 * 4 * 6 * 5); a rule that never calls a fall."""
+    """A correct rise and a correct fall; (3 * 4 - 2 * 1) / sqrt(5 * 4 * 6 * 5); a rule that never predicts a fall."""
     counts = np.array([[1, 0, 0, 1], [3, 2, 1, 4], [5, 2, 0, 0]])
     assert mcc(counts).tolist() == pytest.approx([1, 10 / 600**0.5, 0])
     assert accuracy(counts).tolist() == pytest.approx([1, 0.7, 5 / 7])
@@ -211,7 +211,7 @@ def test_few_days_have_no_interval(days: int, known: bool) -> None:
 
 
 def test_nothing_to_score_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"^there are no calls to score$"):
+    with pytest.raises(ValueError, match=r"^there are no directions to score$"):
         score(calls_of(np.ones((0, 3), dtype=bool), np.ones((0, 3), dtype=bool)))
 
 
@@ -245,7 +245,7 @@ def test_the_rule_is_chosen_on_the_papers_labels_of_the_days_that_all_rules_call
     assert choose_rule(directions, change) == "late"
     assert choose_rule(directions[["up", "down"]], change) == "up"
     assert choose_rule(directions[["down", "up"]].iloc[1:], change[1:]) == "down"  # a tie goes to the first
-    change[3:] *= 2  # now these moves have labels
+    change[3:] *= 2  # now these returns have labels
     change[4, :3] = np.nan
     assert choose_rule(directions[["down", "up"]].iloc[3:], change[3:]) == "up"
 
@@ -254,5 +254,5 @@ def test_a_rule_cannot_be_chosen_from_nothing() -> None:
     directions = pd.DataFrame({"up": [1.0, 1], "down": [0.0, 0]})
     with pytest.raises(ValueError, match="no day of 2"):
         choose_rule(directions, np.full((2, 3), 0.001))
-    with pytest.raises(ValueError, match="calls of 2 days and movements of 3"):
+    with pytest.raises(ValueError, match="directions of 2 days and movements of 3"):
         choose_rule(directions, np.full((3, 3), 0.1))

@@ -108,7 +108,7 @@ def test_padding_is_inert(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
 def test_which_other_stock_moved_is_seen_through_the_data_axis_alone(
     day_inputs: tuple[Tensor, Tensor, Tensor], data_axis: bool
 ) -> None:
-    """Swapping two stocks' windows keeps the mean and the spread of eq. 3: without the axis no third can tell."""
+    """Swapping two stocks' windows keeps the mean and the deviation of eq. 3: without the axis no third can tell."""
     stocks, index, observed = day_inputs
     model = make(replace(CONFIG, data_axis=data_axis))
     swapped = stocks.clone()
@@ -152,9 +152,9 @@ def test_the_whole_network_is_the_equations_written_out(day_inputs: tuple[Tensor
     for day in range(DAYS):
         seen = [u for u in range(STOCKS) if observed[day, u]]
         contexts = torch.stack([context_of(model, stocks[day, u]) for u in seen])  # h~^c
-        spread = ((contexts - contexts.mean()).square().mean() + 1e-5).sqrt()  # over all stocks and units of the day
+        deviation = ((contexts - contexts.mean()).square().mean() + 1e-5).sqrt()  # over all stocks and units of the day
         gain, offset = model.normalise.gain[seen], model.normalise.offset[seen]
-        h = gain * (contexts - contexts.mean()) / spread + offset + CONFIG.beta * context_of(model, index[day])
+        h = gain * (contexts - contexts.mean()) / deviation + offset + CONFIG.beta * context_of(model, index[day])
         query, key, value = model.mix.attention.project_qkv(h).chunk(3, dim=-1)
         mixed = h + (query @ key.T / HIDDEN**0.5).softmax(-1) @ value
         hidden = model.mix.feed_forward.expand(mixed).relu()

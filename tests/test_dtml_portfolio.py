@@ -154,7 +154,7 @@ def test_an_oracle_beats_equal_weights_each_day_and_the_index(fill: str, quotes:
 
 
 def test_filled_at_the_close_an_oracle_earns_the_mean_of_the_labels(quotes: Quotes) -> None:
-    movement = quotes.close[1:] / quotes.close[:-1] - 1  # the label of as_of is the move to the close of target
+    movement = quotes.close[1:] / quotes.close[:-1] - 1  # the label of as_of is the return to the close of target
     strategy = Strategy("long", "close", top=3, max_weight=1.0, costs=FREE)
     track = follow(positions(0.5 + movement, strategy), CALENDAR[:-1], quotes, strategy)
     assert list(track["session"]) == list(CALENDAR[:-1])

@@ -1,4 +1,4 @@
-"""One program of many members: each is what it would be alone, whatever differs between them."""
+"""One stack of many members: each is what it would be alone, whatever differs between them."""
 
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def test_a_member_of_a_stack_equals_the_member_alone_whatever_differs_beside_it(
     "config", [replace(MODEL, dropout=0.0), RecurrentConfig.adv_alstm(hidden=5)], ids=["dtml", "adv_alstm"]
 )
 def test_a_program_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConfig) -> None:
-    """Backward and Adam as torch has them, day batches cut from whole windows; no noise, 24 steps."""
+    """Backward and Adam as torch has them, day batches cut from whole windows; no random numbers, 24 steps."""
     found = fit_members(TRAIN, VALIDATION, [Member(0, config, RECIPE)], device=CPU)[0]
     begun = start(Member(0, config, RECIPE), STOCKS, CPU)
     network = config.build(STOCKS)

@@ -1,4 +1,4 @@
-"""Laws of a night's page: its calls, its scores and curves, and who looks at whom."""
+"""Laws of a night's page: its directions, its scores and curves, and who looks at whom."""
 
 import re
 from datetime import date
@@ -26,17 +26,17 @@ EVIL = "<script>alert('x')</script>&\""
 RULES = ("always_up", "index_reversal")
 SCORES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
 NIGHT = {"as_of": date(2024, 7, 1), "target": date(2024, 7, 2), "status": "complete_with_gaps", "run_id": "first"}
-NIGHT |= {"refused": 2, "gaps": [{"symbol": "GONE", "reason": "no bar on 2024-07-01"}]}
+NIGHT |= {"rejected": 2, "gaps": [{"symbol": "GONE", "reason": "no bar on 2024-07-01"}]}
 LINE = Calibration(0.7, 0.01, {}, 0, 0)
 THRESHOLD = 0.55
 GENERATOR = np.random.default_rng(23)
 
 
 def stocks(count: int = 23, sectors: int = 3) -> pd.DataFrame:
-    """A night's calls, each probability another one."""
+    """A night's directions, each probability another one."""
     generator = np.random.default_rng(29)
     probability = generator.permutation(np.linspace(0.31, 0.73, count))
-    columns = {"probability": probability, "spread": 0.02, "calibrated": LINE.apply(probability)}
+    columns = {"probability": probability, "probability_std": 0.02, "calibrated": LINE.apply(probability)}
     columns |= {"lowest": probability - 0.03, "highest": probability + 0.05, "rising_share": 0.6, "run_id": "first"}
     named = {"symbol": [f"S{i:03d}" for i in range(count)], "name": [f"Stock {i}" for i in range(count)]}
     return pd.DataFrame(named | {"sector": [f"Sector {i % sectors}" for i in range(count)]} | columns)
@@ -88,11 +88,11 @@ def kept() -> pd.DataFrame:
 
 def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any]:
     directions = stocks() if directions is None else directions
-    refused = pd.DataFrame({"symbol": ["S001"], "session": [date(2024, 6, 28)], "reason": "stale", "value": None})
+    rejected = pd.DataFrame({"symbol": ["S001"], "session": [date(2024, 6, 28)], "reason": "stale", "value": None})
     facts = {"id": "toy-2024-06-03-1a2b3c4d", "config": {"window": 10}, "inputs hash": "ab12"}
     whole = {"title": "Toy market", "night": NIGHT, "directions": directions, "level": 0.8, "threshold": THRESHOLD}
     whole |= {"scores": running(), "rolling": rolled(), "bins": bins(), "coverage": kept(), "explanation": None}
-    whole |= {"attention": looks(directions["symbol"].tolist()), "refused": refused, "refused_sessions": 30}
+    whole |= {"attention": looks(directions["symbol"].tolist()), "rejected": rejected, "rejected_sessions": 30}
     return whole | {"receipt": facts, "calibrations": {"first": LINE}} | known
 
 
@@ -103,7 +103,9 @@ def page(directions: pd.DataFrame | None = None, **known: Any) -> str:
 def old(**known: Any) -> str:
     """The page of a night that was neither calibrated nor scored, and whose model is gone."""
     directions = stocks().drop(columns=["calibrated", "lowest", "highest", "rising_share", "name", "sector"])
-    blank = {name: given()[name].iloc[:0] for name in ("scores", "rolling", "bins", "coverage", "attention", "refused")}
+    blank = {
+        name: given()[name].iloc[:0] for name in ("scores", "rolling", "bins", "coverage", "attention", "rejected")
+    }
     return page(directions, threshold=None, calibrations=None, night=NIGHT | {"gaps": []}, **(blank | known))
 
 
@@ -116,11 +118,11 @@ def region(text: str, label: str) -> list[list[str]]:
 
 
 def direction(text: str) -> dict[str, list[str]]:
-    """The symbols of the page by call, as they are ordered."""
-    rows = [row for label in ("Calls", "No call") for row in region(text, label)[1:]]
+    """The symbols of the page by direction, as they are ordered."""
+    rows = [row for label in ("Directions", "No direction") for row in region(text, label)[1:]]
     return {
         direction: [row[0].split()[0] for row in rows if row[1].endswith(direction)]
-        for direction in ("rise", "fall", "no call")
+        for direction in ("rise", "fall", "no direction")
     }
 
 
@@ -131,10 +133,10 @@ def test_every_stock_is_called_once_the_surest_first_and_no_call_is_set_apart() 
     assert found["rise"] == ordered.loc[ordered["calibrated"] > THRESHOLD, "symbol"].tolist()
     assert found["fall"] == ordered.loc[ordered["calibrated"] < 1 - THRESHOLD, "symbol"].tolist()[::-1]
     silent = ordered["calibrated"].between(1 - THRESHOLD, THRESHOLD)
-    assert found["no call"] == ordered.loc[silent, "symbol"].tolist()
+    assert found["no direction"] == ordered.loc[silent, "symbol"].tolist()
     assert sorted(chain(*found.values())) == directions["symbol"].tolist()
     assert min(map(len, found.values())) > 0
-    assert not {row[1] for row in region(page(directions), "Calls")[1:]} & {"no call"}
+    assert not {row[1] for row in region(page(directions), "Directions")[1:]} & {"no direction"}
 
 
 @pytest.mark.parametrize("threshold", [None, 1.0])
@@ -143,8 +145,8 @@ def test_without_a_band_every_stock_is_called_and_at_the_largest_none(threshold:
     found = direction(text := page(directions, threshold=threshold))
     rises = set(directions.loc[directions["probability"] > 0.5, "symbol"])
     assert set(found["rise"]) == (rises if threshold is None else set())
-    assert len(found["no call"]) == (0 if threshold is None else len(directions))
-    said = "this night has no band of no call" if threshold is None else "none of 23 stocks is called"
+    assert len(found["no direction"]) == (0 if threshold is None else len(directions))
+    said = "this night has no abstention band" if threshold is None else "no stock of 23 is decided"
     assert said in Reader(text).seen
 
 
@@ -166,8 +168,8 @@ def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> 
     counts = {direction: sum(row["direction"] == direction for row in rows) for direction in ("rise", "fall", "none")}
     words = directions_words(NIGHT, rows, 0.8, THRESHOLD)
     assert words == (
-        f"For Tuesday, 2024-07-02, at the level of 80 %, {counts['rise']} of 23 stocks are called to rise, "
-        f"{counts['fall']} to fall, and for {counts['none']} no call is made."
+        f"For Tuesday, 2024-07-02, at the level of 80 %, {counts['rise']} of 23 stocks are predicted to rise, "
+        f"{counts['fall']} to fall, and {counts['none']} have no direction."
     )
     seen = Reader(page()).seen
     for said in (
@@ -178,8 +180,8 @@ def test_the_verdict_counts_the_calls_and_the_page_says_what_it_is_made_of() -> 
         "80 %, this page",
     ):
         assert said in seen
-    run_request = ("Calls for", "The calls so far", "Calibration", "Who looks at whom", "Left out", "Receipt")
-    places = [seen.index(f"\n{title}") for title in run_request]
+    order = ("Directions for", "The directions so far", "Calibration", "Who looks at whom", "Left out", "Receipt")
+    places = [seen.index(f"\n{title}") for title in order]
     assert places == sorted(places)
 
 
@@ -218,19 +220,20 @@ def test_the_page_is_whole_alone_and_accessible(text: str) -> None:
 def test_an_old_night_shows_what_it_has() -> None:
     seen = Reader(old()).seen
     for said in ("was not calibrated", "No prediction of this market has an outcome yet", "No stock was left out",
-                 "No attention between stocks is kept", "No bar was refused", "No night with a band"):  # fmt: skip
+                 "No attention between stocks is kept", "No bar was rejected",
+                 "No night with an abstention band"):  # fmt: skip
         assert said in seen
-    assert "members above" not in seen
+    assert "seeds above" not in seen
     assert sum(map(len, direction(old()).values())) == 23
 
 
 def test_names_are_escaped() -> None:
     directions = stocks(7).assign(name=EVIL, sector=EVIL).replace({"S003": EVIL})
     night = NIGHT | {"status": EVIL, "gaps": [{"symbol": EVIL, "reason": EVIL}]}
-    refused = given()["refused"].assign(symbol=EVIL, reason=EVIL, value=EVIL)
+    rejected = given()["rejected"].assign(symbol=EVIL, reason=EVIL, value=EVIL)
     scores = running().replace({"always_up": EVIL})
     receipt = {EVIL: EVIL, "config": {EVIL: EVIL}}
-    text = page(directions, title=EVIL, night=night, refused=refused, scores=scores, receipt=receipt)
+    text = page(directions, title=EVIL, night=night, rejected=rejected, scores=scores, receipt=receipt)
     assert Reader(text).seen.count("<script>") > 10
     assert "<script" not in text
 

@@ -176,7 +176,7 @@ def test_stocks_are_interchangeable(movement: np.ndarray, model: Predictor, rule
 def test_stock_days_without_a_probability_or_a_move_are_left_out_for_everyone(
     movement: np.ndarray, model: Predictor, rule: Predictor
 ) -> None:
-    """What is said of a stock-day that one member of one model does not know changes no figure of anyone."""
+    """What is said of a stock-day that one seed of one model does not know changes no figure of anyone."""
     partial = replace(model, name="partial", probability=model.probability[:, ::-1].copy())
     partial.probability[1, :3, 2] = np.nan
     partial.probability[0, 7] = np.nan
@@ -239,7 +239,7 @@ def test_few_days_have_figures_and_no_intervals(movement: np.ndarray, model: Pre
 def test_what_does_not_fit_is_an_error(movement: np.ndarray, model: Predictor, rule: Predictor) -> None:
     silent = replace(rule, probability=rule.probability.copy())
     silent.probability[:, 2] = np.nan
-    with pytest.raises(ValueError, match=r"rule has no call on 7 stock-days that count, first 2021-01-05"):
+    with pytest.raises(ValueError, match=r"rule has no direction on 7 stock-days that count, first 2021-01-05"):
         table(model, silent, movement=movement)
     with pytest.raises(ValueError, match="best_rule must be one of the rules rule, got model"):
         table(model, rule, movement=movement, best_rule="model")

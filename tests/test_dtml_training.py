@@ -202,7 +202,7 @@ def test_a_file_that_is_no_checkpoint_is_refused_without_running_it(tmp_path: Pa
     torch.save({"weights": torch.ones(3)}, file)
     from dtml.checkpoints import sha256
 
-    with pytest.raises(DtmlError, match="is no checkpoint of this program"):
+    with pytest.raises(DtmlError, match="is no checkpoint of dtml"):
         load_ensemble(file, market="made", sha=sha256(file))
 
 
@@ -214,7 +214,7 @@ def test_probability_is_the_mean_of_the_members_and_masked_stocks_get_none(ensem
     one = found[(found["symbol"] == "C") & (found["target"] == VALIDATION.target[7])].iloc[0]
     assert one["as_of"] == VALIDATION.as_of[7]
     assert one["probability"] == pytest.approx(members[:, 7, 2].mean().item())
-    assert one["spread"] == pytest.approx(np.std(members[:, 7, 2].numpy()), abs=1e-7)
+    assert one["probability_std"] == pytest.approx(np.std(members[:, 7, 2].numpy()), abs=1e-7)
 
 
 def test_a_member_predicts_what_its_model_says(ensemble: Ensemble) -> None:

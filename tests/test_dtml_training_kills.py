@@ -18,7 +18,7 @@ from translation.atomic_files import write_whole
 
 SEEDS = (0, 1, 2, 3)
 LAST = replace(RECIPE, epochs=3)  # all members end together
-STALE = replace(RECIPE, epochs=4, patience=1)  # each ends on its own, and leaves its program
+STALE = replace(RECIPE, epochs=4, patience=1)  # each ends on its own, and leaves its stack
 CPU = torch.device("cpu")
 
 
@@ -86,5 +86,5 @@ def test_a_damaged_state_is_named_with_what_to_do(tmp_path: Path) -> None:
         lambda: file.write_bytes(file.read_bytes()[:100]),
     ):
         damage()
-        with pytest.raises(DtmlError, match=r"state of a training is damaged .*: delete .*program-.* to begin anew"):
+        with pytest.raises(DtmlError, match=r"state of a training is damaged .*: delete .*stack-.* to begin anew"):
             train(LAST, 1, tmp_path, seeds=(0,))

@@ -174,7 +174,7 @@ def test_labels_at_the_papers_thresholds() -> None:
 
 
 def test_moves_between_sessions_by_hand() -> None:
-    """B has no adjusted close at all, so its moves come from the close; of A one session is missing."""
+    """B has no adjusted close at all, so its returns come from the close; of A one session is missing."""
     days = SESSIONS[:3]
     bars = pd.DataFrame({"symbol": list("AABBB"), "session": days[[0, 2, 0, 1, 2]]})
     bars = bars.assign(close=[10.0, 20, 4, 5, 8], adj_close=[8.0, 20, np.nan, np.nan, np.nan])

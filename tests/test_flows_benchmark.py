@@ -152,7 +152,7 @@ def test_an_interrupted_benchmark_goes_on_where_it_stopped_and_ends_the_same(
     resumed = train_models(experiment, lambda member, epoch: seen.append((type(member.model).__name__, epoch.number)))
     assert ("ModelConfig", 1) not in seen
     assert ("ModelConfig", 3) in seen
-    for file in tmp_path.rglob("program-*.safetensors"):
+    for file in tmp_path.rglob("stack-*.safetensors"):
         file.unlink()
     undisturbed = train_models(PublishedExperiment(experiment.context, PAPER, seeds=(0, 1)))
     test = experiment.read_test()[0]

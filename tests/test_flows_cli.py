@@ -233,14 +233,14 @@ def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
     command = [DTML, "nightly", "--market-file", "small.toml", "--as-of", AS_OF]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 550
-    while not list(home.glob("data/training/*/program-*.safetensors")) and time.monotonic() < deadline:
+    while not list(home.glob("data/training/*/stack-*.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.1)
     os.killpg(process.pid, number)
     _, complaint = process.communicate(timeout=550)
     assert process.returncode == 128 + number
     assert "run the same command again" in complaint
     assert "Traceback" not in complaint
-    assert list(home.glob("data/training/*/program-*.safetensors"))
+    assert list(home.glob("data/training/*/stack-*.safetensors"))
     (home / "small.toml").write_text(small_market())
     served = os.environ | {"PREFECT_API_URL": prefect_api}
     ended = run_process("nightly", "--market-file", "small.toml", "--as-of", AS_OF, environment=served)

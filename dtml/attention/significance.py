@@ -81,7 +81,7 @@ def find(
     means = np.array([over_days(each, together) for each in attention])
     distance, p = distance_test(means, seeds, seed=seed)
     agreed, low, high = agreement(true, importance, together, seed=seed)
-    looked, moved = (share_found(over_days(each, together), drivers, TOP) for each in (true, importance))
+    looked, changed = (share_found(over_days(each, together), drivers, TOP) for each in (true, importance))
     return Findings(
         stocks=together.shape[1],
         days=len(together),
@@ -96,15 +96,15 @@ def find(
         top=TOP,
         drivers=looked,
         drivers_chance=min(1.0, TOP / (together.shape[1] - 1)) if drivers else None,
-        drivers_importance=moved,
+        drivers_importance=changed,
     )
 
 
 def shuffled(windows: "Windows", seed: int) -> "Windows":
     """Return the same windows with the movements of days shuffled: nothing can be learnt from them.
 
-    Movements are shuffled as whole rows, so that stocks still move together and rise as often; that of a stock which
-    was not observed on its day is dropped, and a stock-day that gets none has no label.
+    Movements are shuffled as whole rows, so that stocks still rise together, and as often; that of a stock which was
+    not observed on its day is dropped, and a stock-day that gets none has no label.
     """
     order = np.random.default_rng(seed).permutation(len(windows))
     return replace(windows, movement=windows.movement.masked_fill(~windows.observed, np.nan)[order])
@@ -221,7 +221,7 @@ def agreement(
 
     Both are means over days; the correlation, from -1 to 1 and 0 where one of them is the same for all, is a mean over
     stocks. The 95 % interval is as wide as that of resampled days (`dtml.evaluation.bootstrap`; NaN below
-    `MINIMUM_DAYS`) but centred on the estimate: resamples add noise to both ranks and lie too near 0. It allows for
+    `MINIMUM_DAYS`) but centred on the estimate: resamples add an error to both ranks and lie too near 0. It allows for
     other days, not for other networks. Two unrelated maps that both prefer a few stocks still reach about
     2 / sqrt(stocks).
     """

@@ -34,7 +34,7 @@ def words(row: Mapping[str, Any] | None) -> str:
     if row["drivers"] is not None and np.isfinite(row["drivers"]):
         said.append(
             f"{row['drivers']:.0%} of the stocks whose driver is known have it among the {row['top']} they look at "
-            f"most, {row['drivers_importance']:.0%} among the {row['top']} that move their prediction most; chance "
+            f"most, {row['drivers_importance']:.0%} among the {row['top']} that change their prediction most; chance "
             f"gives {row['drivers_chance']:.0%}."
         )
     if verdict(row) == "fails":
@@ -50,10 +50,10 @@ def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
     low, high = _figure(row["agreement_low"]), _figure(row["agreement_high"])
     what = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"
     if np.isnan(low):
-        return f"Whether it agrees with what moves predictions is open: {what}, of too few days for an interval."
+        return f"Whether it agrees with what changes predictions is open: {what}, of too few days for an interval."
     against = "contradicts" if high < 0 else "does not agree with"
     verdict = "agrees with" if agrees else "hardly agrees with" if low > 0 else against
-    return f"It {verdict} what moves predictions: {what} [{low:+.2f}, {high:+.2f}]."
+    return f"It {verdict} what changes predictions: {what} [{low:+.2f}, {high:+.2f}]."
 
 
 def _figure(value: float | None) -> float:

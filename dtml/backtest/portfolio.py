@@ -101,7 +101,7 @@ class Quotes:
     def of(cls, bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns) -> "Quotes":
         """Return the quotes in a bars frame `symbol, session, open, close, adj_close`; other sessions are left out.
 
-        `returns` names the price that moves are taken from (`dtml.prices.returns.adjusted_price`); opens are
+        `returns` names the price that returns are taken from (`dtml.prices.returns.adjusted_price`); opens are
         adjusted by the factor of their session's close.
         """
         close = adjusted_price(bars, returns)
@@ -228,7 +228,7 @@ def _tradable(
 
 
 def _returns(mark: Float[ndarray, "sessions stocks"]) -> Float[ndarray, "sessions stocks"]:
-    """Return the move from each fill to the next; 0 where a stock had no price yet, so that nobody holds it."""
+    """Return the return from each fill to the next; 0 where a stock had no price yet, so that nobody holds it."""
     following = np.zeros_like(mark)
     following[:-1] = np.where(np.isfinite(mark[:-1]), mark[1:] / mark[:-1] - 1, 0.0)
     return following

@@ -72,11 +72,11 @@ def fit_classifier(kind: Kind, train: Windows, validation: Windows, protocol: La
 
     `protocol` says which stock-days count. The seed draws the columns that each split of a boosting may use; the
     logistic regression has one solution, the same for every seed. Raises DtmlError where no stock-day counts, or where
-    all that count move the same way.
+    all that count rise, or all fall.
     """
     seen, heard = _labelled(train, protocol, "training"), _labelled(validation, protocol, "validation")
     if len(np.unique(seen.rises)) < 2:
-        raise DtmlError(f"all {len(seen.rises)} counted stock-days of the training span move the same way")
+        raise DtmlError(f"all {len(seen.rises)} counted stock-days of the training span rise, or all fall")
     return _logistic_regression(seen, heard) if kind == "logistic_regression" else _boosting(seen, heard, seed)
 
 

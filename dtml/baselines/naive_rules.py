@@ -1,6 +1,6 @@
 """The one-line rules that every model is printed beside.
 
-Each rule gives all stocks of a session the same call. On the public data sets the best of these rules on the training
+Each rule gives all stocks of a session one direction. On the public data sets the best of these rules on the training
 span does as well as the published models: a model that does not beat them has shown no skill.
 """
 
@@ -25,7 +25,7 @@ RULE_HISTORY = 20  # sessions of the index, the last one included, that the long
 
 
 def naive_directions(index_close: "pd.Series[float]") -> pd.DataFrame:
-    """Call the session after each row of `index_close` (currency units, by session).
+    """Predict the session after each row of `index_close` (currency units, by session).
 
     Returns one column a rule: 1.0 for a rise, 0.0 for a fall, NaN while the rule lacks history.
     """
@@ -49,7 +49,7 @@ def directions_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str)
 
 
 def rules_read_from(calendar: str, day: date) -> date:
-    """Return the first session that a call on `day` may read, allowing for missing bars of the index."""
+    """Return the first session that a direction predicted on `day` may read, allowing for missing bars of the index."""
     return sessions_up_to(calendar, day, 2 * RULE_HISTORY)[0].date()
 
 
@@ -75,17 +75,19 @@ def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"
     """Return the rule with the best ACC on the paper's labels; of equals, the first column.
 
     `directions` has a column a rule, as `naive_directions` returns them, and a row for each day of a training span;
-    `movement` is the move that followed, a ratio minus 1, NaN where it is not known. Pass training days only: a rule
-    chosen on the days it is scored on has seen their outcomes. Days without a call of every rule are left out.
-    Raises ValueError when the numbers of days differ, or when no day has both calls and a label.
+    `movement` is the return that followed, a ratio minus 1, NaN where it is not known. Pass training days only: a rule
+    chosen on the days it is scored on has seen their outcomes. Days without a direction of every rule are left out.
+    Raises ValueError when the numbers of days differ, or when no day has both directions and a label.
     """
     if len(directions) != len(movement):
         raise ValueError(
-            f"calls of {len(directions)} days and movements of {len(movement)}: one row of each a day expected"
+            f"directions of {len(directions)} days and movements of {len(movement)}: one row of each a day expected"
         )
     labels = np.where(directions.notna().all(axis=1).to_numpy()[:, None], paper_labels(movement), 0)
     if not labels.any():
-        raise ValueError(f"no day of {len(directions)} has a call of every rule and a move large enough for a label")
+        raise ValueError(
+            f"no day of {len(directions)} has a direction of every rule and a return large enough for a label"
+        )
     rises, falls = (labels == 1).sum(axis=1), (labels == -1).sum(axis=1)
-    right = {rule: int(np.where(directions[rule] == 1, rises, falls).sum()) for rule in directions.columns}
-    return max(right, key=lambda rule: right[rule])
+    correct = {rule: int(np.where(directions[rule] == 1, rises, falls).sum()) for rule in directions.columns}
+    return max(correct, key=lambda rule: correct[rule])

@@ -102,7 +102,7 @@ class RecurrentNetwork(Network):
         """Return the step of length epsilon along the gradient of each stock-day's hinge with respect to its latent.
 
         Where the hinge is active that gradient is -y times the weights of the score, elsewhere 0. It is a constant to
-        the backward pass. With a linear score that changes no gradient: a unit vector moves at right angles to itself.
+        the backward pass. With a linear score that changes no gradient: a unit vector turns at right angles to itself.
         """
         sign = _sign(rises, score)
         active = (sign * score < 1).to(score.dtype)

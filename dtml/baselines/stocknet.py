@@ -90,7 +90,7 @@ class StockNet(Network):
         self.sizes = (hidden, latent)
         self.posterior_past = config.posterior_past
         self.dropout = Dropout(config.dropout)
-        self.noise = Gaussian()
+        self.gaussian = Gaussian()
         self.gates = nn.Linear(config.features + hidden + latent, 2 * hidden)  # reset and update
         self.candidate = nn.Linear(config.features + hidden + latent, hidden)
         self.prior = NormalLayer(config.features + hidden, latent)
@@ -154,7 +154,7 @@ class StockNet(Network):
             seen = torch.cat([x[t], hidden], dim=-1)
             if t < len(returns):
                 posterior = self.posterior(torch.cat([seen, returns[t].unsqueeze(-1)], dim=-1))
-                latent = posterior.mean + (posterior.log_variance / 2).exp() * self.noise(posterior.mean)
+                latent = posterior.mean + (posterior.log_variance / 2).exp() * self.gaussian(posterior.mean)
                 posteriors.append(posterior)
             else:
                 latent = self.prior(seen).mean

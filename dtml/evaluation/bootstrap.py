@@ -46,7 +46,7 @@ def interval(
     interval is rough. Expanded percentiles as in Hesterberg (2015), with blocks in place of observations.
     """
     total = sums.sum(axis=0)
-    found = dependence(statistic(total) - statistic(total - sums))  # what each day moves, up to a factor
+    found = dependence(statistic(total) - statistic(total - sums))  # how much each day changes it, up to a factor
     level = _level(len(sums) / found.block, found.widening)
     low, high = np.empty((2, sums.shape[1]))
     for block in np.unique(found.block):

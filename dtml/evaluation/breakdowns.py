@@ -30,7 +30,7 @@ def slice_scores(
     """Score every predictor on all days, and by fold, by calendar year and by stock, on both protocols.
 
     `movement` is a ratio minus 1, NaN where it is not known; `fold` numbers the fold of each day. Stock-days count
-    where every predictor has a call. Rows are `slice, value, protocol, predictor, n, days, rises, acc, acc_low,
+    where every predictor has a direction. Rows are `slice, value, protocol, predictor, n, days, rises, acc, acc_low,
     acc_high, mcc, mcc_low, mcc_high`; ends of intervals are NaN below `MINIMUM_DAYS`.
     """
     frames = []
@@ -52,7 +52,7 @@ def rolling_mcc(
 ) -> pd.DataFrame:
     """Return the MCC of the last `ROLLING_SESSIONS` up to each session: `session, predictor, mcc, mcc_low, mcc_high`.
 
-    All stock-days count on which every predictor has a call.
+    All stock-days count on which every predictor has a direction.
     """
     counts = confusion_by_stock(directions, movement, "all").sum(axis=2)
     frames = [
@@ -86,7 +86,7 @@ def rolling_scores(
 def confusion_by_stock(
     directions: Directions, movement: Float[ndarray, "days stocks"], protocol: LabelProtocol
 ) -> Counts:
-    """Count true rises, false rises, false falls and true falls where every predictor has a call."""
+    """Count true rises, false rises, false falls and true falls where every predictor has a direction."""
     counted = labelled(movement, protocol)
     for predicted in directions.values():
         counted = counted & np.isfinite(predicted)
@@ -104,7 +104,7 @@ def _spans(target: pd.DatetimeIndex, fold: Int[ndarray, " days"]) -> Iterator[tu
 
 
 def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.DataFrame:
-    """Return a row for each predictor; days on which none of its calls counts are not among its days."""
+    """Return a row for each predictor; days on which none of its directions counts are not among its days."""
     total = counts.sum(axis=0)
     days = (counts.sum(axis=-1) > 0).sum(axis=0)
     scores = {"n": total.sum(axis=-1), "days": days, "rises": total[:, 0] + total[:, 2]}

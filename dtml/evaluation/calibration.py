@@ -1,4 +1,4 @@
-"""Calibrated probabilities, and a band around one half in which no call is made.
+"""Calibrated probabilities, and an abstention band around one half, in which no direction is predicted.
 
 Both rest on validation days, which the weights have not seen and which chose nothing but the epoch. Stocks of one day
 move together, so every day has the same weight, however many stocks it has. The correction is fitted to every second
@@ -19,7 +19,7 @@ from dtml.evaluation.metrics import MINIMUM_DAYS, day_interval, ratio
 from dtml.markets.definition import LEVELS
 
 SMALLEST = 1e-6  # probabilities are held this far from 0 and 1, before their logit is taken and after the correction
-ROUNDING = 1e-6  # logits that spread less differ by the rounding of single precision alone
+ROUNDING = 1e-6  # logits whose standard deviation is smaller differ by the rounding of single precision alone
 STEP = 1e-6  # a threshold's distance above the stock-day that set it: rounding must not divide equal probabilities
 RESAMPLES = 2000
 COUNTS = ["n", "covered", "decided", "decided_correct"]
@@ -27,17 +27,17 @@ OF_DECIDED = ["decided", "decided_acc", "decided_acc_low", "decided_acc_high"]
 COVERAGE = ["level", "days", "n", "coverage", "coverage_low", "coverage_high", *OF_DECIDED]
 
 Floats = Float[ndarray, "*shape"]
-Flat = Float[ndarray, " calls"]
+Flat = Float[ndarray, " stock_days"]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The correction of a model's probabilities, and the thresholds beyond which it makes a call.
+    """The correction of a model's probabilities, and the thresholds beyond which it predicts a direction.
 
     The calibrated probability is logistic(`slope` * logit(probability) + `intercept`), with a `slope` of 0 or more.
-    `thresholds` maps each nominal level to the calibrated probability, in [.5, 1], above which a rise is called; at 1
-    there is never a call. They rest on `directions` stock-days of `days` days. Raises ValueError for what is out of
-    range.
+    `thresholds` maps each nominal level to the calibrated probability, in [.5, 1], above which a rise is predicted; at
+    1 the model always abstains. They rest on `directions` stock-days of `days` days. Raises ValueError for what is out
+    of range.
     """
 
     slope: float
@@ -65,14 +65,14 @@ class Calibration:
         return np.asarray(np.clip(corrected, SMALLEST, 1 - SMALLEST))
 
     def direction(self, calibrated: Floats, level: float) -> Floats:
-        """Return 1.0 for a rise, 0.0 for a fall, NaN for no call, at a nominal level; ValueError at any other."""
+        """Return 1.0 for a rise, 0.0 for a fall, NaN for no direction, at a nominal level; ValueError at any other."""
         if level not in self.thresholds:
             raise ValueError(f"the level is one of {', '.join(map(str, self.thresholds))}; got {level}")
         return decide(calibrated, self.thresholds[level])
 
 
 def decide(calibrated: Floats, threshold: float | Floats) -> Floats:
-    """Return 1.0 (a rise) above the threshold, 0.0 (a fall) below 1 - threshold, else NaN (no call)."""
+    """Return 1.0 (a rise) above the threshold, 0.0 (a fall) below 1 - threshold, else NaN (no direction)."""
     return np.where(calibrated > threshold, 1.0, np.where(calibrated < 1 - threshold, 0.0, np.nan))
 
 
@@ -80,9 +80,9 @@ def decide(calibrated: Floats, threshold: float | Floats) -> Floats:
 class _StockDays:
     """Stock-days with an outcome; `day` counts their days from 0, without a gap."""
 
-    day: Int[ndarray, " calls"]
+    day: Int[ndarray, " stock_days"]
     probability: Flat
-    rose: Bool[ndarray, " calls"]
+    rose: Bool[ndarray, " stock_days"]
 
     @property
     def days(self) -> int:
@@ -98,15 +98,15 @@ class _StockDays:
 def calibrate(probability: Float[ndarray, "days stocks"], movement: Float[ndarray, "days stocks"]) -> Calibration:
     """Fit the correction to every second day of a validation span, and measure the thresholds on the others.
 
-    `probability` of a rise, in [0, 1], is NaN where a stock was not observed; `movement` is the move to the target, a
+    `probability` of a rise, in [0, 1], is NaN where a stock was not observed; `movement` is the return to the target, a
     ratio minus 1, NaN where it is not known. Days without a stock-day that has both are left out. The correction is
-    Platt's (1999), shrunk where there are few days; where the model's order was wrong, or its probabilities were all
-    the same, the slope is 0 and every stock gets the base rate.
+    Platt's (1999), shrunk where there are few days; where the model ranked the wrong way round, or its probabilities
+    were all the same, the slope is 0 and every stock gets the base rate.
 
-    On a day exchangeable with the validation days, the expected share of stocks without a wrong call is at least the
-    level, whatever the model (Lee, Barber & Willett, 2023, after the pooling of Dunn, Wasserman & Ramdas, 2022). A
-    stock without a call counts as covered, so coverage does not tell how many of the calls are right. Raises ValueError
-    when shapes differ or a probability lies outside [0, 1], DtmlError when no stock-day counts.
+    On a day exchangeable with the validation days, the expected share of stocks without a wrong direction is at least
+    the level, whatever the model (Lee, Barber & Willett, 2023, after the pooling of Dunn, Wasserman & Ramdas, 2022). A
+    stock without a direction counts as covered, so coverage does not tell how many of the directions are correct.
+    Raises ValueError when shapes differ or a probability lies outside [0, 1], DtmlError when no stock-day counts.
     """
     if probability.shape != movement.shape:
         raise ValueError(f"probabilities are {probability.shape} and movements {movement.shape}: one shape expected")
@@ -133,16 +133,16 @@ def _line(sample: _StockDays) -> tuple[float, float]:
     base_rate = float(logit(np.asarray((weight[rose].sum() + 1) / (sample.days + 2))))
     said = logit(sample.probability)
     centre = np.average(said, weights=weight)
-    spread = np.sqrt(np.average((said - centre) ** 2, weights=weight))
-    if sample.days < 2 or spread < ROUNDING or rose.all() or not rose.any():
+    deviation = np.sqrt(np.average((said - centre) ** 2, weights=weight))
+    if sample.days < 2 or deviation < ROUNDING or rose.all() or not rose.any():
         return 0.0, base_rate
     target = np.where(rose, (rose.sum() + 1) / (rose.sum() + 2), 1 / ((~rose).sum() + 2))
-    place = (said - centre) / spread  # the spread may be a hundredth: unscaled, a solver would stop before it arrived
+    place = (said - centre) / deviation  # it may be a hundredth: unscaled, a solver would stop before it arrived
     estimate, variance = _regression(place, target, sample)
     if estimate[1] <= 0:
         return 0.0, base_rate
     height, lean = estimate / (1 + variance / np.maximum(estimate**2, 1e-30))
-    slope = float(lean / spread)
+    slope = float(lean / deviation)
     return slope, float(height - slope * centre)
 
 
@@ -165,10 +165,10 @@ def _regression(place: Flat, target: Flat, sample: _StockDays) -> tuple[Float[nd
 
 
 def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
-    """Return, for each level, the smallest threshold that leaves that share of the days without a wrong call.
+    """Return, for each level, the smallest threshold that leaves that share of the days without a wrong direction.
 
     One unknown day more stands for the day to come and counts as wrong whatever the threshold. Where its weight is more
-    than the level allows there are too few days, and there is no call.
+    than the level allows there are too few days, and the model always abstains.
     """
     surprise = np.where(sample.rose, 1 - calibrated, calibrated)  # the probability of the other outcome
     order = np.argsort(surprise)
@@ -182,12 +182,12 @@ def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
 
 
 def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
-    """Count the outcomes of each night's calls at each level: rows `target, level, n, covered, called, right_calls`.
+    """Count the outcomes of each night at each level: rows `target, level, n, covered, decided, decided_correct`.
 
     `directions` has a row a stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and level, `run_id,
     level, threshold`; other columns of either are ignored. `n` counts the stock-days of runs that have the level,
-    with a calibrated probability and an outcome; `covered` those not called or called rightly. Nights and levels
-    that count none have no row. Raises ValueError when a run has a level twice.
+    with a calibrated probability and an outcome; `covered` those without a direction or with the correct one. Nights
+    and levels that count none have no row. Raises ValueError when a run has a level twice.
     """
     if bands.duplicated(["run_id", "level"]).any():
         first = bands[bands.duplicated(["run_id", "level"])].iloc[0]
@@ -199,8 +199,8 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
         threshold = numbers(directions["run_id"].map(band.set_index("run_id")["threshold"]))
         direction = decide(calibrated, threshold)
         counted = np.isfinite(calibrated) & np.isfinite(rise) & np.isfinite(threshold)
-        right, silent = direction == rise, np.isnan(direction)
-        kinds = (counted, counted & (silent | right), counted & ~silent, counted & right)
+        correct, silent = direction == rise, np.isnan(direction)
+        kinds = (counted, counted & (silent | correct), counted & ~silent, counted & correct)
         counts = [np.bincount(night[kind], minlength=len(targets)) for kind in kinds]
         frames.append(pd.DataFrame({"target": targets, "level": level} | dict(zip(COUNTS, counts, strict=True))))
     rows = pd.concat(frames[1:] or frames)
@@ -210,17 +210,17 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 def coverage(counts: pd.DataFrame, *, resamples: int = RESAMPLES) -> pd.DataFrame:
     """Return the coverage reached at each level, from rows of `count_band`: a row a level.
 
-    Columns: `level, days, n, coverage, called` (shares of the stock-days) and `decided_acc` (the share of right calls,
-    NaN without a call), with 95 % intervals `coverage_low, coverage_high, called_acc_low, called_acc_high` that
-    resample days and are NaN below `MINIMUM_DAYS`.
+    Columns: `level, days, n, coverage, decided` (shares of the stock-days) and `decided_acc` (the share of correct
+    directions, NaN without any), with 95 % intervals `coverage_low, coverage_high, decided_acc_low, decided_acc_high`
+    that resample days and are NaN below `MINIMUM_DAYS`.
     """
     rows = []
     days = counts[counts["n"] > 0].groupby(["level", "target"])[COUNTS].sum()
     for level, of_level in days.groupby("level"):
-        n, covered, made, right = of_level.to_numpy(dtype=np.int64).T
+        n, covered, decided, correct = of_level.to_numpy(dtype=np.int64).T
         row = {"level": level, "days": len(n), "n": n.sum()}
-        row |= _share("coverage", covered, n, resamples) | {"decided": made.sum() / n.sum()}
-        rows.append(row | _share("decided_acc", right, made, resamples))
+        row |= _share("coverage", covered, n, resamples) | {"decided": decided.sum() / n.sum()}
+        rows.append(row | _share("decided_acc", correct, decided, resamples))
     return pd.DataFrame(rows, columns=COVERAGE)
 
 

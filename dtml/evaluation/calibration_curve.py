@@ -17,7 +17,7 @@ OF_BINS = ["n", "probability_sum", "rises"]
 
 
 def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
-    """Count calls with an outcome by whole percent of their probability: `target, bin, n, probability_sum, rises`.
+    """Count stock-days with an outcome by whole percent of probability: `target, bin, n, probability_sum, rises`.
 
     `directions` has a row a stock-day, `target, probability, rise`. Bin 37 holds [.37, .38), the last one, 99, also
     1; bins that hold none have no row. Raises ValueError for what is no probability.
@@ -72,7 +72,7 @@ def binned_curve(bins: pd.DataFrame, groups: int = 10) -> pd.DataFrame:
 
 
 def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
-    """Return the curve of `binned_curve`, of fewer points where there are few calls, with intervals.
+    """Return the curve of `binned_curve`, of fewer points where there are few stock-days, with intervals.
 
     Adds `share_risen_low, share_risen_high`, the 95 % interval of each share from resampled days, NaN with too few.
     `bins` as in `recalibrated`, of one calibration or none; there must be some.
@@ -96,15 +96,17 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
 
 
 def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> pd.DataFrame:
-    """Return the bins of calibrated runs, each moved to where the calibration of its run puts its mean probability.
+    """Return the bins of calibrated runs, each at its mean probability after its run's calibration.
 
     `bins` has `run_id, target, bin, n, probability_sum, rises`; `calibrations` are by run id. A bin is a hundredth
-    wide, so that its calls all move by nearly as much.
+    wide, so that all its probabilities change by nearly as much.
     """
     frames = []
     for run_id, rows in bins.groupby("run_id") if len(bins) else ():
         found = calibrations.get(str(run_id))
         if found is not None:
-            moved = found.apply((rows["probability_sum"] / rows["n"]).to_numpy(dtype=float))
-            frames.append(rows.assign(bin=np.floor(BINS * moved).astype(int), probability_sum=moved * rows["n"]))
+            calibrated = found.apply((rows["probability_sum"] / rows["n"]).to_numpy(dtype=float))
+            frames.append(
+                rows.assign(bin=np.floor(BINS * calibrated).astype(int), probability_sum=calibrated * rows["n"])
+            )
     return pd.concat(frames, ignore_index=True) if frames else bins.iloc[:0]

@@ -1,4 +1,4 @@
-"""The metrics of calls, ACC and MCC, with intervals.
+"""The metrics of predicted directions, ACC and MCC, with intervals.
 
 Stocks of one day move together, so the sample is days, not stock-days: every interval resamples whole days.
 """
@@ -22,7 +22,7 @@ MINIMUM_DAYS = 20  # fewer cannot show their dependence, and no interval would b
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of a set of calls; `acc` in [0, 1], `mcc` in [-1, 1], each with a 95 % interval (low, high)."""
+    """Scores of predicted directions; `acc` in [0, 1], `mcc` in [-1, 1], each with a 95 % interval (low, high)."""
 
     days: int
     directions: int
@@ -33,18 +33,18 @@ class Score:
 
 
 def score(directions: pd.DataFrame) -> Score:
-    """Score calls given as rows of `session`, `predicted` and `rose` (booleans).
+    """Score directions given as rows of `session`, `predicted` and `rose` (booleans).
 
-    ACC and MCC are scikit-learn's, pooled over all rows; MCC is 0 when one class is never called. The intervals
+    ACC and MCC are scikit-learn's, pooled over all rows; MCC is 0 when one class is never predicted. The intervals
     resample days (`dtml.evaluation.bootstrap`), and are missing (NaN) below `MINIMUM_DAYS`.
     """
     if directions.empty:
-        raise ValueError("there are no calls to score")
+        raise ValueError("there are no directions to score")
     return score_days(confusion_by_day(directions))
 
 
 def score_days(counts: Int[ndarray, "days 4"]) -> Score:
-    """Score calls counted by day, as `confusion_by_day` does; see `score`. A day without a call does not count."""
+    """Score directions counted by day, as `confusion_by_day` does; see `score`. A day without any does not count."""
     from sklearn.metrics import accuracy_score, matthews_corrcoef
 
     counts = counts[counts.sum(axis=1) > 0]
@@ -72,18 +72,18 @@ def confusion_by_day(directions: pd.DataFrame) -> Int[ndarray, "days 4"]:
 def confusion(
     predicted: Bool[ndarray, "*batch"], rose: Bool[ndarray, "*batch"], counted: Bool[ndarray, "*batch"]
 ) -> Int[ndarray, "*batch 4"]:
-    """Return each call as a true rise, false rise, false fall or true fall: one 1, or four 0 if it is not counted."""
+    """Return each direction as a true rise, false rise, false fall or true fall: one 1, or four 0 if not counted."""
     kinds = (predicted & rose, predicted & ~rose, ~predicted & rose, ~predicted & ~rose)
     return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
 
 
 def accuracy(counts: Counts) -> Scores:
-    """Return the share of right calls of each row of counts."""
+    """Return the share of correct directions of each row of counts."""
     return np.asarray((counts[..., 0] + counts[..., 3]) / counts.sum(axis=-1))
 
 
 def mcc(counts: Counts) -> Scores:
-    """Return the Matthews correlation of each row of counts; 0 when one class is never called or never happens."""
+    """Return the Matthews correlation of each row of counts; 0 when one class is never predicted or never happens."""
     rises, false_rises, false_falls, falls = np.moveaxis(counts.astype(float), -1, 0)
     product = (rises + false_rises) * (rises + false_falls) * (falls + false_rises) * (falls + false_falls)
     covariance = rises * falls - false_rises * false_falls

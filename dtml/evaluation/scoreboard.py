@@ -1,7 +1,7 @@
 """Every predictor beside every other on the same stock-days, with intervals that resample days.
 
 ACC and MCC mix two skills: timing the market, which one-line rules do too, and ranking the stocks of a day. `auc`
-measures the second alone; `same_direction` says how far a predictor calls all stocks one way, as the rules do.
+measures the second alone; `same_direction` says how far a predictor gives all stocks one direction, as the rules do.
 """
 
 from collections.abc import Sequence
@@ -34,12 +34,12 @@ Columns = dict[str, Float[ndarray, " predictors"]]
 class Predictor:
     """The probabilities of one predictor.
 
-    `probability` of a rise, in [0, 1], is NaN where there is none; a naive rule has one member of 0.0 and 1.0.
+    `probability` of a rise, in [0, 1], is NaN where there is none; a naive rule has one seed of 0.0 and 1.0.
     `configurations` counts those tried on validation days before this one was kept.
     """
 
     name: str
-    probability: Float[ndarray, "members days stocks"]
+    probability: Float[ndarray, "seeds days stocks"]
     is_rule: bool = False
     configurations: int = 1
 
@@ -54,7 +54,7 @@ class _Sample:
     resamples: int
 
     def counts(self, probability: Float[ndarray, "days stocks"]) -> Int[ndarray, "days 4"]:
-        """Return the confusion counts of each day, a rise called above one half."""
+        """Return the confusion counts of each day, above one half predicted to rise."""
         return np.asarray(confusion(probability > 0.5, self.rose, self.counted).sum(axis=1))
 
     def measure(self, name: str, sums: Sums, statistic: Statistic) -> Columns:
@@ -73,15 +73,15 @@ def scoreboard(
 ) -> pd.DataFrame:
     """Return a row a predictor and protocol, in `COLUMNS`, on the stock-days for which every model has a probability.
 
-    `movement` is the move to `target`, a ratio minus 1, NaN where it is not known; protocol 'all' counts every known
-    move, 'paper' those large enough for a label. Means and sd (ddof 1, NaN for one member) are over members; all
+    `movement` is the return to `target`, a ratio minus 1, NaN where it is not known; protocol 'all' counts every known
+    return, 'paper' those large enough for a label. Means and sd (ddof 1, NaN for one seed) are over the seeds; all
     other figures are of the ensemble, the mean probability. Gains are paired differences to the rule `best_rule`.
     `brier` is a mean squared error; slope 1 and intercept 0 are calibrated; `auc` (.5 is no skill) is the share of
     pairs of a riser and a faller of the same day in which the riser was the more probable, NaN without such a pair;
-    `same_direction`, in [.5, 1], is the larger share of a day's stocks called one way. Rules have no probabilities
-    and no members: of these figures only the last. Intervals are NaN below `MINIMUM_DAYS`. Raises ValueError when
-    shapes or names do not fit, a rule has no call where the models have a probability, or a protocol is left without
-    a stock-day.
+    `same_direction`, in [.5, 1], is the larger share of a day's stocks given one direction. Rules have no
+    probabilities and no seeds: of these figures only the last. Intervals are NaN below `MINIMUM_DAYS`. Raises
+    ValueError when shapes or names do not fit, a rule has no direction where the models have a probability, or a
+    protocol is left without a stock-day.
     """
     _check(predictors, movement, target, best_rule)
     known = common_stock_days(predictors, movement, target)
@@ -97,21 +97,23 @@ def scoreboard(
 
 
 def member_scores(
-    probability: Float[ndarray, "members days stocks"], movement: Float[ndarray, "days stocks"]
-) -> tuple[Float[ndarray, " members"], Float[ndarray, " members"]]:
-    """Return ACC and MCC of each member on the paper's labels, where every member has a probability.
+    probability: Float[ndarray, "seeds days stocks"], movement: Float[ndarray, "days stocks"]
+) -> tuple[Float[ndarray, " seeds"], Float[ndarray, " seeds"]]:
+    """Return ACC and MCC of each seed on the paper's labels, where every seed has a probability.
 
     `movement` is as in `scoreboard`. Raises ValueError when no stock-day counts.
     """
     counted = labelled(movement, "paper") & np.isfinite(probability).all(axis=0)
     if not counted.any():
-        raise ValueError(f"none of {movement.size} stock-days has a label and a probability of every member")
+        raise ValueError(f"none of {movement.size} stock-days has a label and a probability of every seed")
     sample = _Sample(np.ones(len(movement), dtype=bool), counted, np.asarray(movement > 0), resamples=0)
     totals = np.stack([sample.counts(one).sum(axis=0) for one in probability])
     return accuracy(totals), mcc(totals)
 
 
-def calibration_line(probability: Float[ndarray, " calls"], rose: Bool[ndarray, " calls"]) -> tuple[float, float]:
+def calibration_line(
+    probability: Float[ndarray, " stock_days"], rose: Bool[ndarray, " stock_days"]
+) -> tuple[float, float]:
     """Return slope and intercept of the logistic regression of the outcome on the logit of its probability (Cox, 1958).
 
     NaN where it has no finite solution: one outcome only, one probability only, or a threshold that separates the two.
@@ -119,16 +121,16 @@ def calibration_line(probability: Float[ndarray, " calls"], rose: Bool[ndarray, 
     from sklearn.linear_model import LogisticRegression
 
     said = logit(probability)
-    centre, spread = float(said.mean()), float(said.std())
+    centre, deviation = float(said.mean()), float(said.std())
     risers, fallers = said[rose], said[~rose]
-    if spread < 1e-9 or not len(risers) or not len(fallers):
+    if deviation < 1e-9 or not len(risers) or not len(fallers):
         return np.nan, np.nan
     if risers.min() >= fallers.max() or fallers.min() >= risers.max():
         return np.nan, np.nan
-    # the spread of a model's logits may be a hundredth: unscaled, the solver would stop before it arrived
+    # the deviation of a model's logits may be a hundredth: unscaled, the solver would stop before it arrived
     fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
-    fit.fit(((said - centre) / spread)[:, None], rose)
-    slope = float(fit.coef_[0, 0]) / spread
+    fit.fit(((said - centre) / deviation)[:, None], rose)
+    slope = float(fit.coef_[0, 0]) / deviation
     return slope, float(fit.intercept_[0]) - slope * centre
 
 
@@ -171,9 +173,9 @@ def _check(
 def common_stock_days(
     predictors: Sequence[Predictor], movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex
 ) -> Bool[ndarray, "days stocks"]:
-    """Return where the move is known and every member of every model has a probability: the rows of `scoreboard`.
+    """Return where the return is known and every seed of every model has a probability: the rows of `scoreboard`.
 
-    Raises ValueError when a rule has no call on one of them.
+    Raises ValueError when a rule has no direction on one of them.
     """
     known = np.isfinite(movement)
     for model in predictors:
@@ -183,14 +185,16 @@ def common_stock_days(
         silent = known & ~np.isfinite(rule.probability).all(axis=0)
         if silent.any():
             first = target[np.flatnonzero(silent.any(axis=1))[0]]
-            raise ValueError(f"{rule.name} has no call on {silent.sum()} stock-days that count, first {first:%Y-%m-%d}")
+            raise ValueError(
+                f"{rule.name} has no direction on {silent.sum()} stock-days that count, first {first:%Y-%m-%d}"
+            )
     return np.asarray(known)
 
 
 def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> pd.DataFrame:
     """Return a row a predictor, all columns but the protocol."""
     said = [predictor.probability[:, sample.days] for predictor in predictors]
-    together = [members.mean(axis=0) for members in said]
+    together = [seeds.mean(axis=0) for seeds in said]
     counts = np.stack([sample.counts(probability) for probability in together], axis=1)
     best = [predictor.name for predictor in predictors].index(best_rule)
     frame = pd.DataFrame(
@@ -200,7 +204,7 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
             "days": len(counts),
             "n": int(sample.counted.sum()),
             "rises": int((sample.counted & sample.rose).sum()),
-            "seeds": [float(len(members)) for members in said],
+            "seeds": [float(len(seeds)) for seeds in said],
             "configurations": [float(predictor.configurations) for predictor in predictors],
             **_of_members(said, sample),
             **sample.measure("acc", counts, accuracy),
@@ -218,7 +222,7 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
 def _of_members(said: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample) -> Columns:
     columns = {}
     for name, statistic in (("acc", accuracy), ("mcc", mcc)):
-        each = [pd.Series([float(statistic(sample.counts(one).sum(axis=0))) for one in members]) for members in said]
+        each = [pd.Series([float(statistic(sample.counts(one).sum(axis=0))) for one in seeds]) for seeds in said]
         columns[f"{name}_mean"] = np.array([scores.mean() for scores in each])
         columns[f"{name}_sd"] = np.array([scores.std() for scores in each])
     return columns

@@ -84,10 +84,10 @@ class Dropout(RandomLayer):
 
 
 class Gaussian(RandomLayer):
-    """Standard normal noise for latent variables; zero outside of training."""
+    """Standard normal random numbers for latent variables; zero outside of training."""
 
     def forward(self, like: Tensor) -> Tensor:
-        """Return noise in the shape of `like` while training, else zeros."""
+        """Return standard normal numbers in the shape of `like` while training, else zeros."""
         return self.normal(like) if self.training else torch.zeros_like(like)
 
 

@@ -62,7 +62,7 @@ class Trained(Pipeline):
 def audit(pipeline: Pipeline, history: History, *, seed: int = 0, dates: int = 3) -> list[Finding]:
     """Run every check, those that look at a date at so many dates, drawn from the seed.
 
-    Trainings are short and of one member. Raises DtmlError when the history is too short to train and to score.
+    Trainings are short and of one seed. Raises DtmlError when the history is too short to train and to score.
     """
     quick, longer = (replace(pipeline, experiment=hurried(pipeline.experiment, epochs)) for epochs in (SHORT, LONGER))
     findings = []
@@ -170,7 +170,7 @@ def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
 
     A pipeline fails if both exclude 0 on the same side: of honest ones 2 x .025 x .025, about one in 800. The coin is
     tossed before windows are built, so features and labels change together, and a label among the features stays one;
-    and it is tossed for whole days, so that stocks still move together (`History.tossed`).
+    and it is tossed for whole days, so that stocks still rise and fall together (`History.tossed`).
     """
     detail, sides = [], []
     for drawing in (2 * seed, 2 * seed + 1):
@@ -184,7 +184,7 @@ def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
 
 
 def hurried(experiment: Experiment, epochs: int) -> Experiment:
-    """Return the same experiment with one member and a short training on few days."""
+    """Return the same experiment with one seed and a short training on few days."""
     mine = experiment.training
     recipe = replace(
         mine,
@@ -241,7 +241,7 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> tuple[pd.Timestamp, fl
     rows = pipeline.predict(pipeline.model(windows, at), later)
     change = pd.Series(tossed.returns(rows))
     directions = pd.DataFrame({"session": rows["target"], "predicted": rows["probability"] > 0.5, "rose": change > 0})
-    found = score(directions[change.notna() & (change != 0)])  # a coin cannot change the sign of a move of 0
+    found = score(directions[change.notna() & (change != 0)])  # a coin cannot change the sign of a return of 0
     if not np.isfinite(found.mcc_interval).all():
         raise DtmlError(f"{found.days} days after {_day(at)} can be scored: too few for the audit; fetch more history")
     return at, found.mcc, found.mcc_interval
@@ -275,7 +275,7 @@ def _dates(
     first, stop = training + LATEST_RETRAINING, len(as_of) - LOOK_AHEAD
     if stop - first < dates:
         raise DtmlError(
-            f"{len(as_of)} days have a member with a whole window, and an audit of {dates} dates needs "
+            f"{len(as_of)} days have a constituent with a whole window, and an audit of {dates} dates needs "
             f"{first + LOOK_AHEAD + dates}: fetch a longer history"
         )
     generator = np.random.default_rng(seed)

@@ -18,10 +18,10 @@ from dtml.windows import Windows
 
 
 class LabelInFeatures(Pipeline):
-    """The move to be predicted stands among the features: a shift by -1 that the inputs share with the label."""
+    """The return to be predicted stands among the features: a shift by -1 that the inputs share with the label."""
 
     def windows(self, history: History) -> Windows:
-        """Replace the adjusted move of each session by the next one."""
+        """Replace the adjusted return of each session by the next one."""
         windows = super().windows(history)
         rows = windows.rows().clone()
         rows[windows.window - 1 :, :-1, FEATURES.index("z_adj_close")] = 100 * windows.movement.nan_to_num()
@@ -49,7 +49,7 @@ class BackwardFill(Pipeline):
 
 
 class LabelledRowsOnly(Pipeline):
-    """Only stock-days whose move turned out large are predicted: the paper's labels, known a day later, choose rows."""
+    """Only stock-days whose return turned out large are predicted: the paper's labels, known a day later."""
 
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
         """Predict where there is a label."""
@@ -85,13 +85,13 @@ class CentredAverage(Pipeline):
 
 
 class TodaysConstituents(Pipeline):
-    """The stocks that are members today are taken for the members of every day: survivorship, from a list."""
+    """Today's constituents are taken for the constituents of every day: survivorship, from a list."""
 
     def windows(self, history: History) -> Windows:
         """Drop all dates but whether there is an exit."""
         listed = history.market.constituents
-        members = tuple(replace(each, since=None if each.until is None else NEVER, until=None) for each in listed)
-        return super().windows(replace(history, market=replace(history.market, constituents=members)))
+        constituents = tuple(replace(each, since=None if each.until is None else NEVER, until=None) for each in listed)
+        return super().windows(replace(history, market=replace(history.market, constituents=constituents)))
 
 
 class SurvivorsOnly(Pipeline):

@@ -46,8 +46,8 @@ class History:
         return replace(self, bars=self.bars[self.bars["session"] <= at], market=self._market_at(at, NEVER, ()))
 
     def with_holes(self, at: pd.Timestamp, seed: int) -> "History":
-        """Return the history in which some members lack a session's bar, and half of these the one before too."""
-        struck = self._some_members(at, seed)
+        """Return the history in which some constituents lack a session's bar, and half of these the one before too."""
+        struck = self._some_constituents(at, seed)
         last = self.sessions[: self.sessions.searchsorted(at, side="right")]
         session, symbol = self.bars["session"], self.bars["symbol"]
         lost = (session == last[-1]) & symbol.isin(struck) | (session == last[-2]) & symbol.isin(struck[::2])
@@ -57,7 +57,7 @@ class History:
         """Return another future after a session: other prices, rows missing, stocks that end, other memberships."""
         generator = np.random.default_rng(seed)
         past, future = (self.bars[part] for part in (self.bars["session"] <= at, self.bars["session"] > at))
-        ended = self._some_members(at, seed)
+        ended = self._some_constituents(at, seed)
         future = future[~future["symbol"].isin(ended) & (generator.random(len(future)) > LOST)]
         inserted = future.iloc[generator.permutation(len(future))].sort_values("symbol", kind="stable")
         inserted["session"] = future.sort_values(["symbol", "session"])["session"].to_numpy()  # of the same stock
@@ -68,9 +68,9 @@ class History:
     def tossed(self, seed: int) -> "History":
         """Return the same history with the direction of every session drawn by coin, one toss for all symbols.
 
-        Whatever was known before, each stock then rises as likely as it falls; sizes of moves, missing bars and how
-        stocks move together stay. Shuffling sessions would not suffice: a stock that rises more often than it falls
-        would still do so, and a model that learns it is honest.
+        Whatever was known before, each stock then rises as likely as it falls; sizes of returns, missing bars and how
+        stocks rise and fall together stay. Shuffling sessions would not suffice: a stock that rises more often than it
+        falls would still do so, and a model that learns it is honest.
         """
         bars = self.bars.assign(price=adjusted_price(self.bars, self.market.returns))
         bars = bars[bars["price"] > 0].sort_values(["symbol", "session"], kind="stable")
@@ -95,7 +95,7 @@ class History:
         return replace(self, bars=self.bars[(stock | index) & self.bars["session"].isin(days)], market=market)
 
     def returns(self, rows: pd.DataFrame) -> Float[np.ndarray, " rows"]:
-        """Return the move of each row from `as_of` to `target`, a ratio minus 1; NaN where a bar is missing."""
+        """Return the return of each row from `as_of` to `target`, a ratio minus 1; NaN where a bar is missing."""
         place = pd.MultiIndex.from_frame(self.bars[["symbol", "session"]])
         price = pd.Series(adjusted_price(self.bars, self.market.returns).to_numpy(), index=place)
         start, end = (price.reindex(pd.MultiIndex.from_frame(rows[["symbol", day]])) for day in ("as_of", "target"))
@@ -105,21 +105,21 @@ class History:
         """Return the market with its later entries, and the exits of those `leaving`, all on one day."""
         day = at.date()
 
-        def seen(member: Constituent) -> Constituent:
-            since = entry if member.since is not None and member.since > day else member.since
-            is_over = member.until is not None and member.until <= day
+        def seen(stay: Constituent) -> Constituent:
+            since = entry if stay.since is not None and stay.since > day else stay.since
+            is_over = stay.until is not None and stay.until <= day
             return replace(
-                member, since=since, until=member.until if is_over else entry if member.symbol in leaving else None
+                stay, since=since, until=stay.until if is_over else entry if stay.symbol in leaving else None
             )
 
         return replace(self.market, constituents=tuple(map(seen, self.market.constituents)))
 
-    def _some_members(self, at: pd.Timestamp, seed: int) -> list[str]:
-        """Draw one member with a bar of that session, and a share of the others."""
+    def _some_constituents(self, at: pd.Timestamp, seed: int) -> list[str]:
+        """Draw one constituent with a bar of that session, and a share of the others."""
         traded = set(self.bars.loc[self.bars["session"] == at, "symbol"])
-        members = [each.symbol for each in self.market.constituents_on(at.date()) if each.symbol in traded]
-        drawn = np.random.default_rng([seed, 1]).permutation(len(members))[: 1 + int(STRUCK * len(members))]
-        return [members[i] for i in drawn]
+        listed = [each.symbol for each in self.market.constituents_on(at.date()) if each.symbol in traded]
+        drawn = np.random.default_rng([seed, 1]).permutation(len(listed))[: 1 + int(STRUCK * len(listed))]
+        return [listed[i] for i in drawn]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Pipeline:
     experiment: Experiment
 
     def windows(self, history: History) -> Windows:
-        """Return the windows of all days; a stock is observed while it was a member."""
+        """Return the windows of all days; a stock is observed while it was a constituent."""
         symbols, market = self.symbols(history.market), history.market
         built = build_windows(
             history.bars,

@@ -59,7 +59,7 @@ MODEL_KEYS: dict[str, type] = {
     "warm_start": bool,
 }
 
-# The levels at which every model has a band of no call: shares of outcomes that are to be covered.
+# The levels at which every model has an abstention band: shares of outcomes that are to be covered.
 LEVELS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 
 # Letters, digits and the marks Yahoo uses (BRK-B, BT-A.L, M&M.NS, EURUSD=X, ^GSPC): a symbol can be part of a
@@ -75,7 +75,7 @@ def is_symbol(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Constituent:
-    """A stay in the index; `since` is its first day as a member, `until` the first day after it.
+    """A stay in the index; `since` is its first day as a constituent, `until` the first day after it.
 
     A missing date means that nothing is known on that side. A stock that came back has one entry a stay.
     """
@@ -105,7 +105,7 @@ class Index:
 class Checks:
     """Bounds beyond which bars are rejected.
 
-    max_return: largest believable |move| of one session with no split recorded, a ratio (0.35 is 35 %);
+    max_return: largest believable absolute return of one session with no split recorded, a ratio (0.35 is 35 %);
     max_missing: share of the constituents, in [0, 1), that may lack a good bar before the night is refused;
     stale_share: share of the symbols, in (0, 1], that repeat their close at zero volume on a stale day.
     """
@@ -120,10 +120,10 @@ class Market:
     """A market as its file describes it.
 
     calendar is a code of exchange_calendars; without constituents, they are those found in the prices that the user
-    names; returns says which price moves and averages are taken from; z_close "raw" is the paper's feature, "adjusted"
+    names; returns says which price they and averages are taken from; z_close "raw" is the paper's feature, "adjusted"
     takes the adjusted close where a split lies between two bars; retrain says when to train: never, when there is no
-    model, or every N sessions; level is the share of outcomes, above 0 and below 1, that the night's calls are to
-    cover (a band of no call); model overrides settings of the model and of the training.
+    model, or every N sessions; level is the share of outcomes, above 0 and below 1, that the night's directions
+    are to cover (an abstention band); model overrides settings of the model and of the training.
     """
 
     name: str
@@ -147,11 +147,11 @@ class Market:
     @property
     def symbols(self) -> tuple[str, ...]:
         """Return the symbols of all constituents listed, whatever their dates, without the index."""
-        return tuple(dict.fromkeys(member.symbol for member in self.constituents))
+        return tuple(dict.fromkeys(each.symbol for each in self.constituents))
 
     def constituents_on(self, day: date) -> tuple[Constituent, ...]:
         """Return the constituents of a day, in the order of the list."""
-        return tuple(member for member in self.constituents if member.is_constituent_on(day))
+        return tuple(each for each in self.constituents if each.is_constituent_on(day))
 
     def membership(self, days: "pd.DatetimeIndex") -> "npt.NDArray[np.bool_]":
         """Return which stocks were constituents on each day: [days, stocks], the stocks in the order of `symbols`."""
@@ -168,7 +168,7 @@ class Market:
     @property
     def is_snapshot(self) -> bool:
         """Return whether the list gives no dates of membership, so that one day's constituents stand for all days."""
-        return all(member.since is None and member.until is None for member in self.constituents)
+        return all(each.since is None and each.until is None for each in self.constituents)
 
     def with_symbols(self, symbols: Iterable[str]) -> "Market":
         """Return the same market with these symbols alone, in order, and what the list says of each.

@@ -53,7 +53,7 @@ def read_market(path: Path) -> Market:
     table.allow(*_MARKET_KEYS)
     constituents, as_of, complete = _constituents(table.subtable("constituents"))
     index = _index(table.subtable("index"))
-    if index.symbol in {member.symbol for member in constituents}:
+    if index.symbol in {each.symbol for each in constituents}:
         raise table.error("index.symbol", f"{index.symbol!r} is also a constituent; list it once")
     return Market(
         name=path.stem,
@@ -193,17 +193,17 @@ def _constituents(table: _Table) -> tuple[tuple[Constituent, ...], date | None, 
 
 def _member(table: _Table, position: int, row: object, suffix: str) -> Constituent:
     values = row if isinstance(row, dict) else {"symbol": row}
-    member = _Table(table.path, f"{table.prefix}symbols[{position}].", values)
-    member.allow("symbol", "source_symbol", "name", "sector", "since", "until")
-    symbol = _symbol(member, "symbol")
+    entry = _Table(table.path, f"{table.prefix}symbols[{position}].", values)
+    entry.allow("symbol", "source_symbol", "name", "sector", "since", "until")
+    symbol = _symbol(entry, "symbol")
     if "source_symbol" in values:
-        source_symbol = _symbol(member, "source_symbol")
+        source_symbol = _symbol(entry, "source_symbol")
     else:
         source_symbol = _checked_symbol(table, "suffix", symbol + suffix)
-    since, until = member.optional("since", date, None), member.optional("until", date, None)
+    since, until = entry.optional("since", date, None), entry.optional("until", date, None)
     if since is not None and until is not None and until <= since:
-        raise member.error("until", f"{until} is not after since, {since}")
-    name, sector = member.optional("name", str, None), member.optional("sector", str, None)
+        raise entry.error("until", f"{until} is not after since, {since}")
+    name, sector = entry.optional("name", str, None), entry.optional("sector", str, None)
     return Constituent(symbol, source_symbol, name, sector, since, until)
 
 

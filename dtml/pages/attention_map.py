@@ -161,9 +161,9 @@ def sector_map(attention: Attention, sectors: Sectors) -> SectorMap | None:
     names = [name for _, name in sorted(set(places))]
     if len(names) < 2 or not attention.is_whole:
         return None
-    member = np.array([[name == other for other in names] for _, name in places], dtype=float)  # [stocks sectors]
-    sizes = member.sum(axis=0)
-    share = (member / sizes).T @ attention.weights @ member
+    belongs = np.array([[name == other for other in names] for _, name in places], dtype=float)  # [stocks sectors]
+    sizes = belongs.sum(axis=0)
+    share = (belongs / sizes).T @ attention.weights @ belongs
     times = share / (sizes / len(places))
     return SectorMap(tuple(names), tuple(map(int, sizes)), share, times, _shades(times, _edges(times)))
 

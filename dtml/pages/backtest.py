@@ -27,7 +27,7 @@ from dtml.pages.figures import Row, basis_points, count, day, figure, markdown, 
 
 INDEX, EQUAL_WEIGHT = YARDSTICKS = ("index", "equal weight")  # the portfolios that follow no prediction
 PAPERS = "(the paper's)"  # ends the name of a portfolio filled at the close before its predictions: not tradable
-BASELINES = {"acc": 0.5, "mcc": 0.0}  # of calls without skill
+BASELINES = {"acc": 0.5, "mcc": 0.0}  # of directions without skill
 EXTREMES = 10  # stocks at either end of the table
 SCORE_COLUMNS = ("predictor", "ACC [95 %]", "MCC [95 %]")
 PORTFOLIO_COLUMNS = (
@@ -37,7 +37,7 @@ PORTFOLIO_COLUMNS = (
 
 
 def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
-    """Say what the backtest shows of calls and portfolios; figures are told apart when their intervals do not meet."""
+    """Say what the backtest shows of directions and portfolios; figures differ when their intervals do not meet."""
     return f"{directions_verdict(backtest, scores)} {portfolio_verdict(performances)} Nothing here promises profit."
 
 
@@ -87,15 +87,15 @@ def _compared(row: Row, other: Row, name: str) -> str:
 
 
 def survivorship(backtest: Row) -> str:
-    """Say which stocks could be in the panel at all, and which share of the member-days has no price."""
-    members = backtest["constituent_days"]
-    share = None if pd.isna(members) or members == 0 else backtest["without_price"] / members
+    """Say which stocks could be in the panel at all, and which share of the constituent-days has no price."""
+    days = backtest["constituent_days"]
+    share = None if pd.isna(days) or days == 0 else backtest["without_price"] / days
     if backtest["list_is_snapshot"]:
         listed: str = "" if pd.isna(backtest["list_as_of"]) else f" of {day(backtest['list_as_of'])}"
         words = f"the list of stocks is a snapshot{listed}: those that left before are missing, which flatters holders"
     else:
-        words = "memberships are dated, and a stock counts only while it was a member"
-    return f"Survivorship: {words}. Of {count(members)} member-days {percent(share)} have no price."
+        words = "the list is dated, and a stock counts only while it was a constituent"
+    return f"Survivorship: {words}. Of {count(days)} constituent-days {percent(share)} have no price."
 
 
 def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:

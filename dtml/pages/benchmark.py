@@ -1,7 +1,8 @@
 """The report of a benchmark: a verdict in a sentence, a table in Markdown and one self-contained HTML page.
 
-`scores` and `members` have the columns of db's tables `benchmark_score` and `benchmark_seed`, `benchmark` those of a
-row of `benchmark`, whose config may hold words on the data, as `data`. What is missing, NaN or None, is printed as "-".
+`scores` and `seed_scores` have the columns of db's tables `benchmark_score` and `benchmark_seed`, `benchmark` those of
+a row of `benchmark`, whose config may hold words on the data, as `data`. What is missing, NaN or None, is printed as
+"-".
 """
 
 import json
@@ -18,8 +19,8 @@ from dtml.pages.figures import Row, day, figure, interval, markdown, percent, re
 
 PROTOCOL_WORDS = {"paper": "the paper's labels", "all": "all stock-days"}
 LABELS = {
-    "paper": "only moves from +0.55 % (a rise) and to -0.5 % (a fall)",
-    "all": "every move counts: a rise is a move above 0",
+    "paper": "only returns from +0.55 % (a rise) and to -0.5 % (a fall)",
+    "all": "every return counts: a rise is a return above 0",
 }
 COLUMNS = (
     "model",
@@ -29,7 +30,7 @@ COLUMNS = (
     "MCC, mean ± sd (published)",
     "MCC ensemble [95 %]",
     "within-day AUC [95 %]",
-    "same call",
+    "same direction",
 )
 STRIP_HEIGHT, LANE = 44, 6  # of a predictor's dots; the most that two configurations lie apart, in pixels
 
@@ -119,9 +120,9 @@ def forest(rows: list[dict[str, Any]]) -> Axis:
     return Axis.over(row[name] for row in rows for name in ("acc", "acc_low", "acc_high", "published_acc"))
 
 
-def strips(members: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return each predictor's members as dots `(acc, height, kept, words)`, a lane a configuration, and their range."""
-    return [{"predictor": name, **_strip(rows)} for name, rows in members.groupby("predictor", sort=False)]
+def strips(seed_scores: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return each predictor's seeds as dots `(acc, height, kept, words)`, a lane a configuration, and their range."""
+    return [{"predictor": name, **_strip(rows)} for name, rows in seed_scores.groupby("predictor", sort=False)]
 
 
 def _strip(rows: pd.DataFrame) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def _strip(rows: pd.DataFrame) -> dict[str, Any]:
             if not pd.isna(acc)
         ],
         "configurations": len(lanes),
-        "members": len(rows),
+        "seeds": len(rows),
         "over_all": (rows["acc"].min(), rows["acc"].median(), rows["acc"].max()),
         "settings": ", ".join(f"{name} {value}" for name, value in kept["settings"].iloc[0].items())
         if len(kept)
@@ -154,7 +155,7 @@ def benchmark_page(
     *,
     benchmark: Row,
     scores: pd.DataFrame,
-    members: pd.DataFrame,
+    seed_scores: pd.DataFrame,
     curves: Mapping[str, pd.DataFrame] | None = None,
     number: int = 1,
 ) -> str:
@@ -172,8 +173,8 @@ def benchmark_page(
         on_reading=on_reading(benchmark, number),
         protocols={name: found for name, found in protocols.items() if found},
         axes={name: forest(found) for name, found in protocols.items()},
-        strips=strips(members),
-        strip_axis=Axis.over(members["acc"]),
+        strips=strips(seed_scores),
+        strip_axis=Axis.over(seed_scores["acc"]),
         curves={name: curve.to_dict("records") for name, curve in curves.items()},
         calibration=calibration_axes(curves),
         most={name: curve["n"].max() for name, curve in curves.items()},

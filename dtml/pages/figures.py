@@ -34,9 +34,9 @@ def with_interval(row: Row, name: str, digits: int = 4, *, signed: bool = False)
     return f"{figure(row[name], digits, signed=signed)} {interval(row, name, min(digits, 3), signed=signed)}".strip()
 
 
-def with_std(row: Row, mean: str, spread: str) -> str:
+def with_std(row: Row, mean: str, deviation: str) -> str:
     """Return a mean and its standard deviation, .5744 ± .0194; a single seed has none."""
-    return figure(row[mean]) if pd.isna(row[spread]) else f"{figure(row[mean])} ± {figure(row[spread])}"
+    return figure(row[mean]) if pd.isna(row[deviation]) else f"{figure(row[mean])} ± {figure(row[deviation])}"
 
 
 def percent(value: float | None) -> str:

@@ -28,9 +28,9 @@ NAMES = ("symbol", "name", "sector")
 FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
 DIRECTION_COLUMNS = (*NAMES, *FIGURES)
 GROUPS = ("rise", "fall", "none")
-FIRST_DRIVERS = 3  # that a call is shown with
+FIRST_DRIVERS = 3  # that a direction is shown with
 LISTED = 12  # stocks that the others look at most
-UNFOLDED = 60  # stocks without a call, at most, whose table is not folded away
+UNFOLDED = 60  # stocks without a direction, at most, whose table is not folded away
 ALPHAS = tuple(round(0.05 + 0.95 * number / (SHADES - 1), 2) for number in range(SHADES))  # of a map's colour
 
 
@@ -48,22 +48,23 @@ def night_report(
     attention: pd.DataFrame,
     explanation: Row | None,
     rejected: pd.DataFrame,
-    refused_sessions: int,
+    rejected_sessions: int,
     receipt: Mapping[str, object],
     calibrations: Mapping[str, Calibration] | None = None,
 ) -> str:
     """Render a night.
 
-    `night` is its row; `directions` has a row a stock, `CALL_COLUMNS`; at the nominal `level` a rise is called above
-    `threshold`, a calibrated probability, and a fall below 1 less it; without one (None) every stock is called by
-    whether its probability is above one half. `scores` has the running scores of every night, `target, protocol,
-    predictor, nights, n, acc, acc_low, ...`; `rolling` those of the last sessions, `session, predictor, acc, acc_low,
-    ...`; `bins` the columns of table calibration_bin, `coverage` those of `dtml.evaluation.calibration.coverage`;
-    `attention` has `symbol, source, weight` (`dtml.pages.attention_map`); `explanation` is what a test of it found
-    (`dtml.attention.significance`), None when there was none; `rejected` has `symbol, session, reason, value`;
-    `receipt` says what made the predictions, its `config` with all settings. `calibrations` are those of runs by
-    their ids: that of the night's run puts the range of its members on the scale of the calls, and those of the runs in
-    `bins` draw the curve after calibration. All frames but `directions` may be empty.
+    `night` is its row; `directions` has a row a stock, `DIRECTION_COLUMNS`; at the nominal `level` a rise is
+    predicted above `threshold`, a calibrated probability, and a fall below 1 less it; without one (None) every
+    stock by whether its probability is above one half. `scores` has the running scores of every night, `target,
+    protocol, predictor, nights, n, acc, acc_low, ...`; `rolling` those of the last sessions, `session, predictor, acc,
+    acc_low, ...`; `bins` the columns of table calibration_bin, `coverage` those of
+    `dtml.evaluation.calibration.coverage`; `attention` has `symbol, source, weight` (`dtml.pages.attention_map`);
+    `explanation` is what a test of it found (`dtml.attention.significance`), None when there was none; `rejected` has
+    `symbol, session, reason, value`; `receipt` says what made the predictions, its `config` with all settings.
+    `calibrations` are those of runs by their ids: that of the night's run puts the range of its seeds on the scale of
+    the directions, and those of the runs in `bins` draw the curve after calibration. All frames but `directions` may be
+    empty.
     """
     known = calibrations or {}
     seen = Attention.of(attention)
@@ -78,7 +79,7 @@ def night_report(
         **_calibration(bins, coverage, known),
         **_attention(rows, seen, explanation),
         rejected=records(rejected),
-        refused_sessions=refused_sessions,
+        rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},
         config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
         rules=NAIVE_RULES,
@@ -98,10 +99,10 @@ def _template() -> jinja2.Template:
 def direction_rows(
     directions: pd.DataFrame, threshold: float | None, seen: Attention, calibration: Calibration | None = None
 ) -> list[dict[str, Any]]:
-    """Return the stocks with their calls, the most probable rise first; equal ones by symbol.
+    """Return the stocks with their directions, the most probable rise first; equal ones by symbol.
 
-    Adds to `CALL_COLUMNS`: `shown`, the probability that they are ordered and called by, calibrated where the night has
-    calibrated ones; `low, high`, the range of the members on that scale; `direction`, 'rise', 'fall' or 'none';
+    Adds to `DIRECTION_COLUMNS`: `shown`, the probability that orders and decides them, calibrated where the night has
+    calibrated ones; `low, high`, the range of the seeds on that scale; `direction`, 'rise', 'fall' or 'none';
     `drivers`.
     """
     frame = directions.reindex(columns=list(DIRECTION_COLUMNS))
@@ -110,8 +111,8 @@ def direction_rows(
     frame["shown"] = frame["calibrated"] if calibrated else frame["probability"]
     for name, end in (("low", "lowest"), ("high", "highest")):
         said = frame[end].to_numpy(dtype=float)
-        moved = said if calibration is None else calibration.apply(said)
-        frame[name] = moved if calibration is not None or not calibrated else np.nan
+        on_scale = said if calibration is None else calibration.apply(said)
+        frame[name] = on_scale if calibration is not None or not calibrated else np.nan
     frame["direction"] = _direction(frame, threshold if calibrated else None)
     drivers = seen.drivers(FIRST_DRIVERS)
     frame["drivers"] = [[source for source, _ in drivers.get(symbol, [])] for symbol in frame["symbol"]]
@@ -126,24 +127,24 @@ def _direction(frame: pd.DataFrame, threshold: float | None) -> list[str]:
 
 
 def directions_words(night: Row, rows: list[dict[str, Any]], level: float, threshold: float | None) -> str:
-    """Say in a sentence how many stocks are called to rise, to fall, or not at all."""
+    """Say in a sentence how many stocks are predicted to rise, to fall, or neither."""
     rises, falls, none = (count(sum(row["direction"] == group for row in rows)) for group in GROUPS)
     stocks, at = count(len(rows)), f"at the level of {whole_percent(level)}"
     when = f"For {pd.Timestamp(night['target']).day_name()}, {day(night['target'])},"
     if threshold is None or all(pd.isna(row["calibrated"]) for row in rows):
         return (
-            f"{when} {rises} of {stocks} stocks are called to rise and {falls} to fall, each by whether its "
-            f"probability is above one half: this night has no band of no call {at}."
+            f"{when} {rises} of {stocks} stocks are predicted to rise and {falls} to fall, each by whether its "
+            f"probability is above one half: this night has no abstention band {at}."
         )
     if all(row["direction"] == "none" for row in rows):
-        return f"{when} none of {stocks} stocks is called {at}: no probability lies outside its band of no call."
+        return f"{when} no stock of {stocks} is decided {at}: no probability lies outside the abstention band."
     return (
-        f"{when} {at}, {rises} of {stocks} stocks are called to rise, {falls} to fall, and for {none} no call is made."
+        f"{when} {at}, {rises} of {stocks} stocks are predicted to rise, {falls} to fall, and {none} have no direction."
     )
 
 
 def _directions(rows: list[dict[str, Any]], level: float, threshold: float | None) -> dict[str, Any]:
-    """Return the page's values of the calls: in groups, the surest first, and all on one scale."""
+    """Return the page's values of the directions: in groups, the surest first, and all on one scale."""
     calibrated = any(not pd.isna(row["calibrated"]) for row in rows)
     cut = threshold if calibrated else None
     values = [row[name] for row in rows for name in ("shown", "low", "high")]
@@ -168,7 +169,7 @@ def _directions(rows: list[dict[str, Any]], level: float, threshold: float | Non
 
 
 def _shading(axis: Axis, threshold: float | None) -> str:
-    """Return the background of a row's scale in CSS: the band of no call shaded, one half as a thin line."""
+    """Return the background of a row's scale in CSS: the abstention band shaded, one half as a thin line."""
     half = "linear-gradient(to right, transparent calc(50% - .75px), var(--line) 0 calc(50% + .75px), transparent 0)"
     if threshold is None:
         return half
@@ -177,7 +178,7 @@ def _shading(axis: Axis, threshold: float | None) -> str:
 
 
 def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str, Any]:
-    """Return the sentence on the calls so far, their table, and lines over the sessions."""
+    """Return the sentence on the directions so far, their table, and lines over the sessions."""
     latest = scores[scores["target"] == scores["target"].max()]
     ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
     rows = {name: records(ordered[ordered["protocol"] == name]) for name in reversed(PROTOCOL_WORDS)}
@@ -195,7 +196,7 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
 
 
 def _calibration(bins: pd.DataFrame, coverage: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
-    """Return the calibration curves, and the nominal and reached coverage of the band of no call."""
+    """Return the calibration curves, and the nominal and reached coverage of the abstention band."""
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
     after = recalibrated(bins, calibrations)
     curves = {"uncalibrated": curve_with_intervals(bins)} if len(bins) else {}

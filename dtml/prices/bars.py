@@ -93,10 +93,10 @@ def check(
     returns: Returns,
     market_size: int = 0,
 ) -> Checked:
-    """Accept good bars and refuse the others, naming for each the first of `REASONS` that applies.
+    """Accept good bars and reject the others, naming for each the first of `REASONS` that applies.
 
     `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session. `returns` names the
-    price that moves are taken from; a symbol without any adjusted close is judged by its close, and its first bar has
+    price that returns are taken from; a symbol without any adjusted close is judged by its close, and its first bar has
     nothing to be compared with. `market_size` is the number of stocks a session should have, for a table that holds
     only some of them: one halted stock on its own is then no stale day. Raises ValueError when columns are not those of
     bars.
@@ -121,7 +121,7 @@ def check(
 
 @dataclass(frozen=True)
 class _Judged:
-    """The columns that checks share; moves are taken from `price`, the adjusted close where `by_adjusted`."""
+    """The columns that checks share; returns are taken from `price`, the adjusted close where `by_adjusted`."""
 
     code: Positions
     symbols: ndarray
@@ -171,7 +171,7 @@ def _calendar_faults(session: ndarray, sessions: pd.DatetimeIndex, closed_until:
 
 
 def _duplicates(rows: pd.DataFrame) -> Flags:
-    """Return the rows that share symbol and session: all of them where they differ, as any of them may be right.
+    """Return the rows that share symbol and session: all of them where they differ, as any of them may be correct.
 
     Where they are equal in every column the first is a good bar, and only its repeats are marked.
     """
@@ -257,10 +257,10 @@ def _values(rows: pd.DataFrame, reasons: pd.Series, bad: Positions, evidence: _E
     """Yield what was wrong with each rejected row, as text."""
     judged = evidence.judged
     for position, reason, row in zip(bad, reasons, rows.iloc[bad].to_dict("records"), strict=True):
-        moving = "adj_close" if judged.by_adjusted[position] else "close"
+        judged_by = "adj_close" if judged.by_adjusted[position] else "close"
         match reason:
             case "null_price" | "non_positive_price":
-                yield _show(row, [name for name in (*PRICES, moving) if not 0 < row[name] < np.inf])
+                yield _show(row, [name for name in (*PRICES, judged_by) if not 0 < row[name] < np.inf])
             case "high_below_low":
                 yield _show(row, ["high", "low"])
             case "outside_range" | "duplicate_session":
@@ -272,7 +272,7 @@ def _values(rows: pd.DataFrame, reasons: pd.Series, bad: Positions, evidence: _E
                 yield f"{_show(row, ['close', 'volume'])}, as in {share:.1%} of the market"
             case "unexplained_return":
                 last = judged.price[evidence.before[position]]
-                yield f"{_show(row, [moving])} after {last:.7g} ({evidence.change[position]:+.1%})"
+                yield f"{_show(row, [judged_by])} after {last:.7g} ({evidence.change[position]:+.1%})"
             case _:
                 yield f"session={row['session']:%Y-%m-%d}"
 

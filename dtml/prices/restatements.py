@@ -9,7 +9,7 @@ def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
     """Return the symbols, sorted, whose past the source has restated since `stored`: to be fetched again as a whole.
 
     Both are bars frames; only their common sessions can tell, so a fetch should reach back over some stored ones. A
-    dividend moves adj_close / close on every earlier session; a split scales close itself, which shows on the oldest
+    dividend changes adj_close / close on every earlier session; a split scales close itself, which shows on the oldest
     common session (a correction of the last close does not reach that far).
     """
     both = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))

@@ -1,4 +1,4 @@
-"""The price that moves are taken from, prices on a grid of sessions, and the moves between two sessions."""
+"""The price that returns are taken from, prices on a grid of sessions, and the returns between two sessions."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from dtml.markets.definition import Returns
 
 
 def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
-    """Return the price that moves are taken from, for each row of a bars frame: the close or the adjusted close.
+    """Return the price that returns are taken from, for each row of a bars frame: the close or the adjusted close.
 
     For a symbol without any adjusted close it is the close.
     """
@@ -36,7 +36,7 @@ def on_grid(
 def returns_between(
     bars: pd.DataFrame, as_of: pd.DatetimeIndex, target: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns
 ) -> Float[ndarray, "days stocks"]:
-    """Return the moves from each `as_of` to its `target`, ratios minus 1; NaN where either bar is missing."""
+    """Return the returns from each `as_of` to its `target`, ratios minus 1; NaN where either bar is missing."""
     priced = bars.assign(price=adjusted_price(bars, returns))
     prices = priced.pivot(index="session", columns="symbol", values="price").reindex(columns=list(symbols))
     before, after = (prices.reindex(sessions).to_numpy() for sessions in (as_of, target))

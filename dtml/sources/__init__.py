@@ -45,7 +45,7 @@ class Source(Protocol):
 
 
 def open_source(name: str, market: Market, *, prices: Path | None = None, index: Path | None = None) -> Source:
-    """Return the source called `name`; `prices` and `index` are the paths that `files` reads.
+    """Return the source named `name`; `prices` and `index` are the paths that `files` reads.
 
     Raises UsageError for an unknown name, for `files` without prices, and for paths where the source reads none.
     """

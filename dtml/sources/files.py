@@ -230,7 +230,7 @@ class FileSource:
     """The bars of `market` in `prices`, a file or a folder, and of its index in `index`.
 
     Without `index` the index is looked for among the prices. An index file that holds a single symbol is the
-    market's index, whatever it is called there. Files may use the market's symbols or Yahoo's; bars carry the
+    market's index, whatever its name there. Files may use the market's symbols or Yahoo's; bars carry the
     market's. Raises UsageError when a path is not there or has an ending that is not one of `SUFFIXES`.
     """
 
@@ -316,8 +316,8 @@ class FileSource:
     @cached_property
     def _own_symbols(self) -> dict[str, str]:
         """Return the market's symbols by Yahoo's; a name that is both stays itself."""
-        index, members = self._market.index, self._market.constituents
-        pairs = [(index.source_symbol, index.symbol), *((each.source_symbol, each.symbol) for each in members)]
+        index, listed = self._market.index, self._market.constituents
+        pairs = [(index.source_symbol, index.symbol), *((each.source_symbol, each.symbol) for each in listed)]
         return dict(pairs) | {symbol: symbol for _, symbol in pairs}
 
 

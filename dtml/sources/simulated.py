@@ -1,10 +1,10 @@
 """A seeded market whose best possible accuracy is known, on the sessions of a real exchange.
 
-Leaders move on news of their own. Each follower copies its leader's last session with a known correlation and shares
-the rest of its move with the market and its sector. Nothing else can be predicted: on a follower the best possible
-accuracy is that of the sign of its leader's last move, on a leader it is one half, so only a model that looks across
-stocks can beat a coin. There are splits, dividends, halts (sessions without a bar) and one late listing. A bar depends
-only on the seed and the sessions before it, so a longer history never restates a shorter one.
+Leaders rise and fall on news of their own. Each follower copies its leader's last session with a known correlation
+and shares the rest of its return with the market and its sector. Nothing else can be predicted: on a follower the best
+possible accuracy is that of the sign of its leader's last return, on a leader it is one half, so only a model that
+looks across stocks can beat a coin. There are splits, dividends, halts (sessions without a bar) and one late listing. A
+bar depends only on the seed and the sessions before it, so a longer history never restates a shorter one.
 """
 
 import math
@@ -31,7 +31,7 @@ LISTED_LATE, LISTING = "F02B", date(2019, 6, 3)
 
 @dataclass(frozen=True)
 class SimulatedMarket:
-    """The settings of the market; `correlation` is that of a follower with its leader's last move."""
+    """The settings of the market; `correlation` is that of a follower with its leader's last return."""
 
     leaders: int = 10
     followers: int = 2  # of each leader
@@ -59,13 +59,13 @@ class SimulatedMarket:
     def best_accuracy(self) -> float:
         """Return the accuracy on followers that no model can beat in the long run.
 
-        A follower's move and its leader's last move are jointly normal with this correlation, so their signs agree
+        A follower's return and its leader's last return are jointly normal with this correlation, so their signs agree
         with probability 1/2 + arcsin(correlation) / pi (Sheppard, 1899).
         """
         return 0.5 + math.asin(self.correlation) / math.pi
 
     def leader_of(self, symbol: str) -> str:
-        """Return the stock whose last move `symbol` copies; a leader is its own."""
+        """Return the stock whose last return `symbol` copies; a leader is its own."""
         return f"L{symbol[1:3]}"
 
     def sector_of(self, symbol: str) -> str:
@@ -73,7 +73,7 @@ class SimulatedMarket:
         return f"sector {(int(symbol[1:3]) - 1) * self.sectors // self.leaders + 1}"
 
     def returns(self, sessions: int) -> Shocks:
-        """Draw the total returns of all stocks as log moves, leaders first."""
+        """Draw the total returns of all stocks as log returns, leaders first."""
         leading = self._draw("leaders", sessions, self.leaders)
         copied = np.repeat(np.vstack([np.zeros((1, self.leaders)), leading[:-1]]), self.followers, axis=1)
         rest = math.sqrt(1 - self.correlation**2)
@@ -95,7 +95,7 @@ class SimulatedMarket:
         return self._generator(stream).standard_normal((sessions, width))
 
     def happens(self, stream: str, sessions: int, rate: float) -> Bool[ndarray, "sessions stocks"]:
-        """Draw rare events, independent of each other and of the moves."""
+        """Draw rare events, independent of each other and of the returns."""
         return self._generator(stream).random((sessions, len(self.symbols))) < rate
 
     def uniform(self, stream: str, sessions: int, width: int) -> Shocks:
@@ -165,7 +165,7 @@ class SimulatedSource:
         *,
         actions: bool,
     ) -> pd.DataFrame:
-        """Turn log moves into bars; the adjusted close carries the total return, the close is the price paid."""
+        """Turn log returns into bars; the adjusted close carries the total return, the close is the price paid."""
         adjusted = 100 * np.exp(np.cumsum(returns, axis=0))
         split, paid = (
             self._actions(len(sessions), len(symbols)) if actions else (np.ones_like(returns), np.zeros_like(returns))

@@ -70,7 +70,7 @@ class YahooSource:
         A session under way may be among them. At the first rate limit, or after `OUTAGE` symbols in a row without a
         usable answer, the symbols left are `not_asked`. Raises UsageError for a symbol that the market does not list.
         """
-        names = {member.symbol: member.source_symbol for member in self._market.constituents}
+        names = {each.symbol: each.source_symbol for each in self._market.constituents}
         names[self._market.index.symbol] = self._market.index.source_symbol
         unlisted = [symbol for symbol in first if symbol not in names]
         if unlisted:

@@ -1,11 +1,11 @@
 """Fit networks, many at once; an interrupted fit resumes where it stopped.
 
-A member is one seed of one configuration: its initial weights, the order of its batches and its noise come from
-generators of its own, so its weights are the same whoever trains beside it.
+A member is one seed of one configuration: its initial weights, the order of its batches and its random numbers come
+from generators of its own, so its weights are the same whoever trains beside it.
 
-Members of one shape are stacked into a program: parameters, hyper-parameters and batches carry a leading axis of
+Members of one shape are trained as a stack: parameters, hyper-parameters and batches carry a leading axis of
 members. The sessions of a span lie on the device once; a batch is a list of days a member, its windows are positions.
-There is one code path: a single model is a program of one member.
+There is one code path: a single model is a stack of one member.
 """
 
 import sys
@@ -31,7 +31,7 @@ from dtml.training.recipe import Epoch, Member
 from dtml.training.state import Fit, StateFolder, optimiser_of, start
 from dtml.windows import Windows
 
-STACK_BYTES = 32 * 2**20  # of gates: what the members of a program may hold at once on CPU
+STACK_BYTES = 32 * 2**20  # of gates: what the members of a stack may hold at once on CPU
 SWITCH_SECONDS = 0.0002  # for which a thread may keep the interpreter from the others, between two operations
 MOST_STACKED = 3  # on CPU: 10 seeds then fill 4 threads
 VALIDATED_DAYS = 64  # that all members see at once; how many they train on at once, their recipe says
@@ -101,7 +101,7 @@ class Span:
 
 
 class _Calling(nn.Module):
-    """A network whose call is one of its methods: what `functional_call` needs."""
+    """A network that is called by one of its methods: what `functional_call` needs."""
 
     def __init__(self, network: Network, method: str) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Stack:
         penalty: Sequence[float],
         device: torch.device,
     ) -> None:
-        # torch maps attention on CPU one member at a time and warns of it: there, programs have one
+        # torch maps attention on CPU one member at a time and warns of it: there, stacks have one
         warnings.filterwarnings("ignore", message=".*_scaled_dot_product_flash_attention_for_cpu")
         self.network = networks[0].to(device)
         use_generators(self.network, *generators)
@@ -169,15 +169,15 @@ class Stack:
         """Return the cross-entropy and accuracy of each member over the counted stock-days of a span."""
         self.network.eval()
         state, network = self._state(), _Calling(self.network, "logits")
-        loss, right, counted = (torch.zeros_like(self.penalty) for _ in range(3))
+        loss, correct, counted = (torch.zeros_like(self.penalty) for _ in range(3))
         for batch in span.in_order():
             inputs = (batch.rows, batch.windows, batch.observed)
             logits = vmap(lambda own, days: functional_call(network, own, days), in_dims=(0, None))(state, inputs)
             size = batch.counted.sum()
             loss += size * vmap(cross_entropy, in_dims=(0, None, None))(logits, batch.rises, batch.counted)
-            right += (((logits > 0) == batch.rises) & batch.counted).sum(dim=(1, 2))
+            correct += (((logits > 0) == batch.rises) & batch.counted).sum(dim=(1, 2))
             counted += size
-        return loss / counted, right / counted
+        return loss / counted, correct / counted
 
     def _state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return parameters and buffers by the names that they have in `_Calling`."""
@@ -186,7 +186,7 @@ class Stack:
 
 
 class Captured:
-    """A program's step on CUDA, recorded once as a graph and replayed: losses and gradients of one batch.
+    """A stack's step on CUDA, recorded once as a graph and replayed: losses and gradients of one batch.
 
     Every batch has the shapes of the first. Masks keep coming from the members' own generators.
     """
@@ -234,10 +234,10 @@ def fit_members(
 ) -> list[Fit]:
     """Train all members and return them in their order, each with its best epoch on validation.
 
-    Members are stacked into programs of at most `stack`, which does not change what a member becomes; by default as
-    many as can be on CUDA, and on CPU as many as a thread's cache holds. Each program runs on a thread. With a
+    Members are trained in stacks of at most `stack`, which does not change what a member becomes; by default as
+    many as can be on CUDA, and on CPU as many as a thread's cache holds. Each stack runs on a thread. With a
     `state_folder`, the state is kept there after each epoch, and a fit that finds one resumes from it. `on_epoch` is
-    called from the program's thread, for a fit that resumes first with the last epoch that was done. `begin` holds the
+    called from the stack's thread, for a fit that resumes first with the last epoch that was done. `begin` holds the
     first weights of each member; without it they are drawn.
     """
     groups = _stacks(members, train, device, stack)
@@ -257,12 +257,12 @@ def fit_members(
 
 
 def _advance(stacks: "deque[Iterator[int]]", device: torch.device) -> None:
-    """Run all programs to their end: on CPU by turns, on as many threads as there are cores, each computing on one."""
+    """Run all stacks to their end: on CPU by turns, on as many threads as there are cores, each computing on one."""
     interrupted = Event()
     on_cpu = device.type == "cpu"
 
     def work() -> None:
-        """Take a program, give it an epoch, put it back: by turns, so that no thread is idle before the last epoch."""
+        """Take a stack, give it an epoch, put it back: by turns, so that no thread is idle before the last epoch."""
         while stacks and not interrupted.is_set():
             try:
                 stack = stacks.popleft()
@@ -299,11 +299,11 @@ def stack_members(fits: Sequence[Fit]) -> Weights:
 
 
 def _stack_size(alike: Sequence[Member], train: Windows, device: torch.device) -> int:
-    """Return how many of these members one program takes: the same on every machine, as it decides last bits.
+    """Return how many of these members one stack takes: the same on every machine, as it decides last bits.
 
     On CPU a stack of large networks leaves the cache (10 DTMLs of ACL18 were trained at 0.6 times the pace of one
     after the other), and a stack of small ones keeps the threads from waiting for the interpreter: the LSTMs of ACL18,
-    each alone in its program, gained nothing from four threads.
+    each alone in its stack, gained nothing from four threads.
     """
     if device.type != "cpu":
         return len(alike)
@@ -313,7 +313,7 @@ def _stack_size(alike: Sequence[Member], train: Windows, device: torch.device) -
 
 
 def state_files(folder: StateFolder, members: Sequence[Member], train: Windows, device: torch.device) -> list[Path]:
-    """Return the files in which `fit_members` keeps the state of these members in this folder, one a program."""
+    """Return the files in which `fit_members` keeps the state of these members in this folder, one a stack."""
     return [folder.file([members[i] for i in group]) for group in _stacks(members, train, device, None)]
 
 
@@ -343,7 +343,7 @@ def _fit_stack(
             on_epoch(fit.member, fit.epochs[-1])
     while active := [fit for fit in fits if not fit.finished]:
         stack = _assemble(active, stocks, device)
-        step = _Step(stack, [fit.noise for fit in active])
+        step = _Step(stack, [fit.random for fit in active])
         while not any(fit.finished for fit in active):
             _epoch(active, stack, step, train, validation)
             if state_folder is not None:
@@ -393,7 +393,7 @@ def _assemble(fits: Sequence[Fit], stocks: int, device: torch.device) -> Stack:
     for fit, network in zip(fits, networks, strict=True):
         network.load_state_dict(fit.weights)
     penalties = [fit.member.training.penalty for fit in fits]
-    stack = Stack(networks, [fit.noise for fit in fits], penalties, device)
+    stack = Stack(networks, [fit.random for fit in fits], penalties, device)
     for position, fit in enumerate(fits):
         state = fit.optimiser.state_dict()
         fit.weights = stack.member(position)

@@ -19,13 +19,13 @@ from dtml.training.recipe import Epoch, Member
 
 @dataclass
 class Fit:
-    """The state of one member in training; `weights` are its parameters by name, in the memory of its program."""
+    """The state of one member in training; `weights` are its parameters by name, in the memory of its stack."""
 
     member: Member
     weights: Weights
     optimiser: torch.optim.Adam
     order: torch.Generator  # shuffles days
-    noise: torch.Generator
+    random: torch.Generator  # of dropout and latent variables
     best: Weights = field(default_factory=dict)
     best_epoch: int = 0
     steps: int = 0
@@ -75,7 +75,7 @@ class Fit:
 def initialise(network: Network, generator: torch.Generator) -> None:
     """Draw every linear map uniform in +-1/sqrt(inputs), torch's default, from the caller's generator.
 
-    The offsets of DTML's context normalisation, one row a stock, are normal with the spread of its configuration.
+    The offsets of DTML's context normalisation, one row a stock, are normal with the standard deviation configured.
     """
     for module in network.modules():
         if isinstance(module, nn.Linear):
@@ -83,13 +83,13 @@ def initialise(network: Network, generator: torch.Generator) -> None:
             for parameter in module.parameters():
                 nn.init.uniform_(parameter, -bound, bound, generator=generator)
     for module in network.modules():
-        if isinstance(module, ContextNormalisation) and module.spread:
-            nn.init.normal_(module.offset, std=module.spread, generator=generator)
+        if isinstance(module, ContextNormalisation) and module.deviation:
+            nn.init.normal_(module.offset, std=module.deviation, generator=generator)
 
 
 def start(member: Member, stocks: int, device: torch.device) -> Fit:
-    """Return a member before its first epoch: weights, order and noise come from its seed alone."""
-    first, order, noise = (int(state) for state in np.random.SeedSequence(member.seed).generate_state(3))
+    """Return a member before its first epoch: weights, order and random numbers come from its seed alone."""
+    first, order, drawn = (int(state) for state in np.random.SeedSequence(member.seed).generate_state(3))
     network = member.model.build(stocks)
     initialise(network, torch.Generator().manual_seed(first))
     weights = {name: value.detach() for name, value in network.named_parameters()}
@@ -98,7 +98,7 @@ def start(member: Member, stocks: int, device: torch.device) -> Fit:
         weights,
         optimiser_of(member, weights),
         torch.Generator().manual_seed(order),
-        torch.Generator(device).manual_seed(noise),
+        torch.Generator(device).manual_seed(drawn),
     )
 
 
@@ -121,7 +121,7 @@ class StateFolder:
     def file(self, members: Sequence[Member]) -> Path:
         """Return the file that holds the state of these members, trained together."""
         names = " ".join(member.name for member in members)
-        return self.path / f"program-{hashlib.sha256(names.encode()).hexdigest()[:12]}.safetensors"
+        return self.path / f"stack-{hashlib.sha256(names.encode()).hexdigest()[:12]}.safetensors"
 
     def save(self, fits: Sequence[Fit]) -> None:
         """Write all that the next epoch of these fits needs, whole or not at all."""
@@ -156,7 +156,7 @@ def _tensors(fit: Fit) -> Weights:
         for i, state in fit.optimiser.state_dict()["state"].items()
         for name, value in state.items()
     }
-    generators = {"order": fit.order.get_state(), "noise": fit.noise.get_state()}
+    generators = {"order": fit.order.get_state(), "random": fit.random.get_state()}
     weights = {f"weights.{name}": value for name, value in fit.weights.items()}
     best = {f"best.{name}": value for name, value in fit.best.items()}
     return weights | best | moments | generators
@@ -168,7 +168,7 @@ def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:
     fit.best_epoch, fit.steps = card["best_epoch"], card["steps"]
     fit.epochs = [Epoch(**epoch) for epoch in card["epochs"]]
     fit.order.set_state(tensors["order"])
-    fit.noise.set_state(tensors["noise"])
+    fit.random.set_state(tensors["random"])
     fit.optimiser = optimiser_of(fit.member, fit.weights)
     state = fit.optimiser.state_dict()
     for name, value in _under("adam.", tensors).items():

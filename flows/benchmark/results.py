@@ -271,6 +271,6 @@ def page_of(row: Mapping[str, Any]) -> Path:
 def _write_page(found: Benchmark, curves: Mapping[str, pd.DataFrame]) -> None:
     """Write the page of a benchmark, whole or not at all."""
     page = benchmark_page(
-        benchmark=found.row, scores=found.scores, members=found.members, curves=curves, number=found.number
+        benchmark=found.row, scores=found.scores, seed_scores=found.members, curves=curves, number=found.number
     )
     write_page(found.page, page)

@@ -72,7 +72,7 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
         threshold=threshold_at(bands, level),
         coverage=coverage(counts),
         attention=seen(context, night, run),
-        refused_sessions=REJECTED_SESSIONS,
+        rejected_sessions=REJECTED_SESSIONS,
         receipt=receipt(night, run, bands),
         **stored,
     )
