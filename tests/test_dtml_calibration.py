@@ -251,7 +251,7 @@ def test_covered_are_those_not_called_and_those_called_rightly_and_intervals_res
     assert (counts["covered"] == counts["n"] - counts["decided"] + counts["decided_correct"]).all()
     assert (sums["n"] == DAYS * STOCKS - 2).all()
     shares = pd.DataFrame({"coverage": sums.covered / sums.n, "decided": sums.decided / sums.n})
-    shares["decided_acc"] = sums.decided_correct / sums.decide
+    shares["decided_acc"] = sums.decided_correct / sums.decided
     pd.testing.assert_frame_equal(found[list(shares)], shares)
     assert found.loc[0.99, ["decided_acc", "decided_acc_low", "decided_acc_high"]].isna().all()  # no direction
     inner = found[found["coverage"] < 1]

@@ -99,7 +99,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
     again = run(home, PREFECT_API_URL=prefect_api)
     assert again.returncode == 0, again.stderr
     assert "was done before: nothing is trained" in again.stderr
-    assert "Survivorship: memberships are dated" in again.stdout
+    assert "Survivorship: the list is dated" in again.stdout
     return home
 
 
