@@ -54,7 +54,7 @@ def _plain_scalar(value: Any) -> Any:
 
 
 def announce(context: MarketContext) -> None:
-    """Say what a desk has to say about how it was opened."""
+    """Say what a market context has to say about how it was opened."""
     if context.notice:
         err.print(f"note: {context.notice}")
 
@@ -81,7 +81,7 @@ def _cell(value: Any, spec: str) -> str:
 
 def print_scores(scores: pd.DataFrame) -> None:
     """Scores of the predictor beside the naive rules, a table a protocol, with day-resampled intervals."""
-    titles = {"all": "all stock-days", "paper": "the paper's labels: moves from +0.55 % and to -0.5 %"}
+    titles = {"all": "all stock-days", "paper": "the paper's labels: returns from +0.55 % and to -0.5 %"}
     for protocol, title in titles.items():
         rows = scores[scores["protocol"] == protocol]
         table = rows[["predictor", "nights", "n"]].assign(

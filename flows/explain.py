@@ -113,8 +113,8 @@ def explain_run(context: MarketContext, run: Mapping[str, Any], trial: Trial, te
 def history_of(context: MarketContext, run: Mapping[str, Any]) -> History:
     """Return the last sessions that a run could see, as it knew them, of at most `STOCKS` of its stocks.
 
-    The stocks are members on that day, or those that the model is tied to, the same at each call. There are at most
-    `STOCK_DAYS` stock-days: the fewer stocks, the more sessions.
+    The stocks are constituents on that day, or those that the model is tied to, the same at each call. There are at
+    most `STOCK_DAYS` stock-days: the fewer stocks, the more sessions.
     """
     calendar, as_of = context.market.calendar, run["train_last"]
     market = context.market.with_symbols(run["config"].get("stocks") or context.constituents(as_of))
@@ -140,14 +140,14 @@ def explain(
             f"{as_of.date()}: to compare what they look at takes {FEWEST_STOCKS}"
         )
     networks = train_networks(train, validation, pipeline.experiment, trial, tell)
-    tell("what moves whom")
+    tell("whose input changes whose probability")
     true = networks[: trial.seeds]
-    moved = _side_by_side(lambda i, _: importance_by_day(true[i], validation, days, seed=seed), len(true))
+    importance = _side_by_side(lambda i, _: importance_by_day(true[i], validation, days, seed=seed), len(true))
     looked = _side_by_side(lambda i, _: attention_by_day(networks[i], validation, days), len(networks))
     here = np.ix_(np.arange(len(days)), stocks, stocks)
     return find(
         np.array([each[here] for each in looked]),
-        np.mean(moved, axis=0)[here],
+        np.mean(importance, axis=0)[here],
         there[:, stocks, None] & there[:, None, stocks],
         trial.seeds,
         known_drivers(history.market, [validation.symbols[stock] for stock in stocks]),

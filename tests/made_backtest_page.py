@@ -37,12 +37,12 @@ def held(portfolio: str, figures: Iterable[float] = (NAN,) * 10, names: tuple[st
 
 
 def random_scores(symbols: int = 25, folds: int = 6) -> pd.DataFrame:
-    """Every slice of every predictor, each figure another one."""
+    """Every breakdown of every predictor, each figure another one."""
     generator = np.random.default_rng(7)
-    slices = [("all", ""), ("year", "2018"), ("year", "2019"), *(("fold", str(i)) for i in range(1, folds + 1))]
+    breakdowns = [("all", ""), ("year", "2018"), ("year", "2019"), *(("fold", str(i)) for i in range(1, folds + 1))]
     rows = [
         score(predictor, kind, value, protocol=protocol, **dict(zip(SCORES, generator.random(6).tolist(), strict=True)))
-        for kind, value in [*slices, *(("symbol", f"S{number:03d}") for number in range(symbols))]
+        for kind, value in [*breakdowns, *(("symbol", f"S{number:03d}") for number in range(symbols))]
         for protocol in ("paper", "all")
         for predictor in ("dtml", *RULES)
     ]

@@ -33,18 +33,18 @@ MARKET = small_market("A small market with a past", retrain=7, more=MORE)
 def run_request(
     request: pytest.FixtureRequest, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> RunRequest:
-    """An order for that market, whose bars are stored to the end of May 2024."""
+    """A run request for that market, whose bars are stored to the end of May 2024."""
     monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
     file = tmp_path / "past.toml"
     file.write_text(MARKET.format(normalisation=request.param))
     run_request = RunRequest("past", market_file=file, source="simulated", device="cpu")
     for day in (date(2024, 1, 31), date(2024, 5, 31)):
-        fetch_bars(desk_of(run_request), day)
+        fetch_bars(context_of(run_request), day)
     return run_request
 
 
-def desk_of(run_request: RunRequest) -> MarketContext:
-    """The desk of a night of that market, over the bars of `made_nights`."""
+def context_of(run_request: RunRequest) -> MarketContext:
+    """The market context of a night of that market, over the bars of `made_nights`."""
     return replace(open_context(run_request), source=FrameSource(BARS), notice=None)
 
 

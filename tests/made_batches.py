@@ -1,4 +1,4 @@
-"""Made batches for the networks: days in which a stock's last move tells its next one."""
+"""Made batches for the networks: days in which a stock's last return tells its next one."""
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ def random(seed: int) -> torch.Generator:
 
 
 def drawn(config: NetworkConfig, seed: int = 0) -> Network:
-    """A network whose weights and noise come from a seed of its own."""
+    """A network whose weights and random numbers come from a seed of its own."""
     network, generator = config.build(STOCKS), random(seed)
     for module in network.modules():
         if isinstance(module, nn.Linear):

@@ -81,25 +81,25 @@ def fill(engine: Engine) -> None:
 
 def _fill_market(conn: Connection, market: str, stocks: tuple[str, ...], runs: tuple[str, str], first: int) -> None:
     """A market whose nights begin with that one."""
-    noise = np.random.default_rng(len(stocks[0]))
+    rng = np.random.default_rng(len(stocks[0]))
     named = pd.DataFrame({"symbol": [*stocks, "INDEX"], "source_symbol": [*stocks, "INDEX"]})
     named = named.assign(kind=["stock"] * len(stocks) + ["index"], name=[f"{each} & Sons" for each in named["symbol"]])
     markets.save_instruments(conn, market, named.assign(sector="<Tin>"))
-    prices = _bars(noise, [*stocks, "INDEX"])
+    prices = _bars(rng, [*stocks, "INDEX"])
     stored_prices.append_prices(conn, market, prices, source="files", known_at=moment(DAYS[0], 0))
     for number, run_id in enumerate(runs):
         stored_runs.save_run(conn, _run(run_id, market, DAYS[0 if number == 0 else SECOND_FROM]))
         bands = pd.DataFrame({"level": [0.5, LEVEL], "threshold": [0.5, 0.52], "days": 40, "n": 400})
         calibration.save_bands(conn, run_id, bands)
     made = pd.concat(
-        [_predictions(noise, stocks, runs[each >= SECOND_FROM], each) for each in range(first, NIGHTS)],
+        [_predictions(rng, stocks, runs[each >= SECOND_FROM], each) for each in range(first, NIGHTS)],
         ignore_index=True,
     )
     stored_predictions.save_predictions(conn, market, made, known_at=moment(DAYS[0]), made_at=moment(DAYS[1]))
     _fill_outcomes(conn, market, made, prices)
-    _fill_evidence(conn, market, made, noise)
+    _fill_evidence(conn, market, made, rng)
     _fill_nights(conn, market, stocks, made)
-    _fill_scores(conn, market, noise)
+    _fill_scores(conn, market, rng)
     refused_at = moment(DAYS[NIGHTS], 23)
     refused = pd.DataFrame({"symbol": stocks[:1], "session": DAYS[NIGHTS], "reason": "null_price", "value": "<nan>"})
     stored_prices.record_rejected(conn, market, refused, source="files", known_at=refused_at)
@@ -108,10 +108,10 @@ def _fill_market(conn: Connection, market: str, stocks: tuple[str, ...], runs: t
     _finish(conn, market, last, "refused", reason="too many bars refused: <b>9</b> of 10")
 
 
-def _bars(noise: np.random.Generator, symbols: list[str]) -> pd.DataFrame:
+def _bars(rng: np.random.Generator, symbols: list[str]) -> pd.DataFrame:
     parts = []
     for symbol in symbols:
-        close = 100 * np.exp(noise.normal(0, 0.01, len(DAYS) - 1).cumsum())
+        close = 100 * np.exp(rng.normal(0, 0.01, len(DAYS) - 1).cumsum())
         parts.append(pd.DataFrame({"symbol": symbol, "session": DAYS[:-1], "close": close, "adj_close": 0.9 * close}))
     bars = pd.concat(parts, ignore_index=True).assign(volume=1e6, dividend=np.nan, split=np.nan)
     return bars.assign(open=bars["close"], high=bars["close"] * 1.01, low=bars["close"] * 0.99)
@@ -125,9 +125,9 @@ def _run(run_id: str, market: str, day: pd.Timestamp, kind: str = "nightly") -> 
     return named | made | files | spans | {"slope": 1.1, "intercept": -0.01}
 
 
-def _predictions(noise: np.random.Generator, stocks: tuple[str, ...], run_id: str, number: int) -> pd.DataFrame:
+def _predictions(rng: np.random.Generator, stocks: tuple[str, ...], run_id: str, number: int) -> pd.DataFrame:
     """Of a night: the first stock is left out of every seventh."""
-    said = np.clip(noise.normal(0.5, 0.03, len(stocks)), 0.3, 0.7)
+    said = np.clip(rng.normal(0.5, 0.03, len(stocks)), 0.3, 0.7)
     made = pd.DataFrame({"symbol": stocks, "run_id": run_id, "as_of": DAYS[number], "target": DAYS[number + 1]})
     made = made.assign(probability=said, probability_std=0.01, calibrated=np.clip(1.1 * said - 0.05, 0, 1))
     made = made.assign(lowest=said - 0.02, highest=said + 0.02, rising_share=np.where(said > 0.5, 1.0, 1 / 3))
@@ -135,7 +135,7 @@ def _predictions(noise: np.random.Generator, stocks: tuple[str, ...], run_id: st
 
 
 def _fill_outcomes(conn: Connection, market: str, made: pd.DataFrame, prices: pd.DataFrame) -> None:
-    """What came of all calls but the last night's."""
+    """What came of all predictions but the last night's."""
     closes = prices.set_index(["symbol", "session"])["close"]
     settled = made[made["target"] < DAYS[NIGHTS]]
     before, after = (closes.loc[pd.MultiIndex.from_frame(settled[["symbol", day]])] for day in ("as_of", "target"))
@@ -149,15 +149,15 @@ def _fill_outcomes(conn: Connection, market: str, made: pd.DataFrame, prices: pd
     calibration.save_band_counts(conn, settled[["run_id", "target"]].drop_duplicates().assign(**counted))
 
 
-def _fill_evidence(conn: Connection, market: str, made: pd.DataFrame, noise: np.random.Generator) -> None:
-    """What the rules called, the longest without history at first, and attention to three stocks."""
+def _fill_evidence(conn: Connection, market: str, made: pd.DataFrame, rng: np.random.Generator) -> None:
+    """What the rules predicted, the longest without history at first, and attention to three stocks."""
     nights = made[["as_of", "target"]].drop_duplicates()
     rules = nights.assign(**dict.fromkeys(NAIVE_RULES, True))
     rules["index_below_mean20"] = [None if each < DAYS[10] else False for each in nights["as_of"]]
     stored_predictions.save_rule_directions(conn, market, rules)
     sources = pd.DataFrame({"source": sorted(made["symbol"].unique())[:3]})
     looks = made[["run_id", "target", "symbol"]].merge(sources, how="cross")
-    attention.save_attention(conn, market, looks.assign(weight=noise.uniform(0.1, 0.3, len(looks))))
+    attention.save_attention(conn, market, looks.assign(weight=rng.uniform(0.1, 0.3, len(looks))))
 
 
 def _fill_nights(conn: Connection, market: str, stocks: tuple[str, ...], made: pd.DataFrame) -> None:
@@ -181,18 +181,18 @@ def _finish(
     known_at: datetime | None = None,
     predictions: int = 0,
 ) -> None:
-    counts = {"fetched": 90, "stored": 9, "refused": 1, "predictions": predictions}
+    counts = {"fetched": 90, "stored": 9, "rejected": 1, "predictions": predictions}
     stored_nights.finish_night(
         conn, market, as_of, status=status, finished_at=moment(as_of, 23), counts=counts, gaps=gaps or [],
         reason=reason, run_id=run_id, known_at=known_at,
     )  # fmt: skip
 
 
-def _fill_scores(conn: Connection, market: str, noise: np.random.Generator) -> None:
+def _fill_scores(conn: Connection, market: str, rng: np.random.Generator) -> None:
     keys = [DAYS[1:NIGHTS], ["night", "running"], ["paper", "all"], ["dtml", *NAIVE_RULES]]
     rows = pd.MultiIndex.from_product(keys, names=["target", "span", "protocol", "predictor"]).to_frame(index=False)
     nights = np.where(rows["span"] == "night", 1, DAYS.get_indexer(rows["target"]))
-    acc, mcc = noise.uniform(0.45, 0.55, len(rows)), noise.uniform(-0.1, 0.1, len(rows))
+    acc, mcc = rng.uniform(0.45, 0.55, len(rows)), rng.uniform(-0.1, 0.1, len(rows))
     rows = rows.assign(n=8 * nights, nights=nights, rises=4 * nights, acc=acc, mcc=mcc)
     wide = nights >= 20
     for name, value in (("acc", acc), ("mcc", mcc)):
@@ -202,9 +202,9 @@ def _fill_scores(conn: Connection, market: str, noise: np.random.Generator) -> N
 
 def _fill_backtest(conn: Connection) -> None:
     """A run that predicted all the nights of the first one, a little otherwise."""
-    noise = np.random.default_rng(11)
+    rng = np.random.default_rng(11)
     stored_runs.save_run(conn, _run(BACKTEST_RUN, MARKET, DAYS[0], "backtest"))
-    made = pd.concat([_predictions(noise, STOCKS, BACKTEST_RUN, number) for number in range(SECOND_FROM)])
+    made = pd.concat([_predictions(rng, STOCKS, BACKTEST_RUN, number) for number in range(SECOND_FROM)])
     stored_predictions.save_predictions(
         conn, MARKET, made.reset_index(drop=True), known_at=moment(DAYS[0]), made_at=moment(DAYS[NIGHTS])
     )

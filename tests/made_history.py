@@ -37,7 +37,7 @@ validation_sessions = 10
 max_missing = 0.4
 [constituents]
 as_of = 2024-01-02
-symbols = [{members}]
+symbols = [{symbols}]
 """
 
 
@@ -53,7 +53,7 @@ class History:
     gone: Mapping[str, date] = field(default_factory=dict)
 
     def source_symbol(self, symbol: str, day: date) -> str:
-        """What Yahoo calls a stock on a day."""
+        """What Yahoo names a stock on a day."""
         name, since = self.renamed.get(symbol, (symbol, date.max))
         return name if since <= day else symbol
 
@@ -86,10 +86,10 @@ def made_history(sessions: pd.DatetimeIndex, told_from: date, seed: int) -> Hist
     A dividend comes every fifth session or so, a split every twentieth; one stock is renamed in each quarter, and one
     goes in the second half: never so many that a night could not be complete.
     """
-    draw, noise = random.Random(seed), np.random.default_rng(seed)
-    common = noise.normal(0.0003, 0.008, len(sessions))
-    traded = {INDEX: _walk(INDEX, sessions, common, noise)}
-    traded |= {stock: _walk(stock, sessions, 0.7 * common, noise) for stock in STOCKS}
+    draw, rng = random.Random(seed), np.random.default_rng(seed)
+    common = rng.normal(0.0003, 0.008, len(sessions))
+    traded = {INDEX: _walk(INDEX, sessions, common, rng)}
+    traded |= {stock: _walk(stock, sessions, 0.7 * common, rng) for stock in STOCKS}
     days = [day.date() for day in sessions if day.date() >= told_from]
     for place in range(1, len(days)):
         at = len(sessions) - len(days) + place
@@ -104,12 +104,12 @@ def made_history(sessions: pd.DatetimeIndex, told_from: date, seed: int) -> Hist
     return History(traded, renamed, {leaving: days[draw.randrange(len(days) // 2, len(days))]})
 
 
-def _walk(symbol: str, sessions: pd.DatetimeIndex, common: np.ndarray, noise: np.random.Generator) -> pd.DataFrame:
-    close = noise.uniform(30, 200) * np.exp(np.cumsum(common + noise.normal(0, 0.01, len(sessions))))
-    spread = np.abs(noise.normal(0, 0.004, (2, len(sessions))))
-    opening = close * np.exp(noise.normal(0, 0.004, len(sessions)))
-    high, low = np.maximum(opening, close) * (1 + spread[0]), np.minimum(opening, close) * (1 - spread[1])
-    volume = noise.integers(100_000, 900_000, len(sessions)).astype(float)
+def _walk(symbol: str, sessions: pd.DatetimeIndex, common: np.ndarray, rng: np.random.Generator) -> pd.DataFrame:
+    close = rng.uniform(30, 200) * np.exp(np.cumsum(common + rng.normal(0, 0.01, len(sessions))))
+    width = np.abs(rng.normal(0, 0.004, (2, len(sessions))))
+    opening = close * np.exp(rng.normal(0, 0.004, len(sessions)))
+    high, low = np.maximum(opening, close) * (1 + width[0]), np.minimum(opening, close) * (1 - width[1])
+    volume = rng.integers(100_000, 900_000, len(sessions)).astype(float)
     prices = {"open": opening, "high": high, "low": low, "close": close, "adj_close": close, "volume": volume}
     return bars_frame(pd.DataFrame({"symbol": symbol, "session": sessions, **prices}))
 
@@ -139,4 +139,4 @@ def market_text(stocks: Mapping[str, str], until: Mapping[str, date] | None = No
     left = until or {}
     ends = {stock: f", until = {left[stock]}" if stock in left else "" for stock in stocks}
     rows = [f'{{ symbol = "{stock}", source_symbol = "{at}"{ends[stock]} }}' for stock, at in stocks.items()]
-    return MARKET.format(retrain=retrain, index=INDEX, members=", ".join(rows))
+    return MARKET.format(retrain=retrain, index=INDEX, symbols=", ".join(rows))

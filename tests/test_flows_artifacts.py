@@ -72,14 +72,14 @@ def events(name: str) -> list[Any]:
     return []
 
 
-def test_nights_leave_their_calls_their_gaps_and_their_scores(run_request: RunRequest) -> None:
+def test_nights_leave_their_directions_their_gaps_and_their_scores(run_request: RunRequest) -> None:
     from flows.service.flows import nightly
 
     nightly(run_request, AS_OF)
     assert "No prediction of this market has an outcome yet" in artifacts()["night-small-one-scores"]
     night = nightly(run_request, next_session("XNYS", AS_OF))
     left = artifacts()
-    directions = left["night-small-one-calls"]
+    directions = left["night-small-one-directions"]
     assert len(directions) == 24
     assert [direction["probability"] for direction in directions] == sorted(
         (direction["probability"] for direction in directions), reverse=True

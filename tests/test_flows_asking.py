@@ -39,7 +39,7 @@ def store(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> En
 
 @pytest.fixture
 def nights(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """Fifty nights of Z, which rises every third day and is called to rise every second; the last is open."""
+    """Fifty nights of Z, which rises every third day and is predicted to rise every second; the last is open."""
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     with transaction(engine) as conn:
         for market in ("toy", "other"):
@@ -66,7 +66,7 @@ def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(store: Eng
         join night_log n on n.target = h.target
         order by h.symbol
     """
-    file = tmp_path / "new folder" / "calls.parquet"
+    file = tmp_path / "new folder" / "directions.parquet"
     query(asked, **ASKED, parquet=file)
     kept = pq.read_table(file)
     assert {field.name: str(field.type) for field in kept.schema if field.name not in ("symbol", "gaps")} == {
@@ -158,7 +158,7 @@ def test_one_answer_has_one_form(store: Engine, tmp_path: Path) -> None:
         show_questions(1, "toy", as_json=True, as_markdown=True)
 
 
-def test_a_history_shows_calls_beside_the_rules_and_fits_a_terminal(
+def test_a_history_shows_directions_beside_the_rules_and_fits_a_terminal(
     nights: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history("Z", None, 5, as_json=False)
@@ -170,7 +170,7 @@ def test_a_history_shows_calls_beside_the_rules_and_fits_a_terminal(
     assert rows[0][2:] == ["0.750", "0.625", "rise", "+0.0200", "1", "rise", "fall", "-"]
     assert rows[-1][2:] == ["0.750", "0.625", "rise", "-", "-", "rise", "fall", "-"]
     assert said[7].endswith("the model's: 5 by first")
-    assert said[8] == "all 49 calls with an outcome: ACC .4898, MCC -.0280; always up: ACC .3469, MCC .0000"
+    assert said[8] == "all 49 directions with an outcome: ACC .4898, MCC -.0280; always up: ACC .3469, MCC .0000"
     assert len(said) == 9
 
 

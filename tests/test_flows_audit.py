@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_backtests import desk_of
+from made_backtests import context_of
 from made_nights import BARS, SIMULATED, SMALL, FrameSource
 from sqlalchemy import create_engine
 
@@ -33,7 +33,7 @@ Read = Callable[..., tuple[pd.DataFrame, datetime]]
 
 @pytest.fixture
 def context() -> MarketContext:
-    """A desk whose own store is never asked."""
+    """A market context whose own store is never asked."""
     market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
     experiment = vary(nightly_of({}, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL)
     return MarketContext(market, FrameSource(BARS), create_engine("sqlite://"), experiment, "cpu", None)
@@ -150,5 +150,5 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
 
 
 def counted(run_request: RunRequest) -> dict[str, int]:
-    with reading(desk_of(run_request).engine) as conn:
+    with reading(context_of(run_request).engine) as conn:
         return table_counts(conn)

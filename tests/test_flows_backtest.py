@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from made_backtests import FIRST, LAST, backtest_of, desk_of
+from made_backtests import FIRST, LAST, backtest_of, context_of
 from made_nights import BARS, FrameSource
 
 from db.admin.copying import table_counts
@@ -67,7 +67,7 @@ def assert_same(found: dict[str, pd.DataFrame], expected: dict[str, pd.DataFrame
 def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
     run_backtest(backtest)
-    context = desk_of(run_request)
+    context = context_of(run_request)
     for day in sessions_between("XNYS", previous_session("XNYS", FIRST), previous_session("XNYS", LAST)):
         run_night(context, day.date())
     with reading(context.engine) as conn:
@@ -153,8 +153,8 @@ def test_an_oracle_scores_one_and_a_coin_nothing_through_the_whole_path(
     coin = np.random.default_rng(6)  # a 95 % interval: one seed in twenty fails
 
     def told(made: pd.DataFrame) -> pd.DataFrame:
-        right = [rises.loc[row.as_of, row.symbol] for row in made.itertuples()]
-        return made.assign(probability=np.where(right, 0.9, 0.1))
+        rose = [rises.loc[row.as_of, row.symbol] for row in made.itertuples()]
+        return made.assign(probability=np.where(rose, 0.9, 0.1))
 
     def tossed(made: pd.DataFrame) -> pd.DataFrame:
         return made.assign(probability=coin.random(len(made)))
@@ -234,7 +234,7 @@ def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunReque
 
 
 def test_what_a_backtest_reads_has_no_hole_however_the_store_was_filled(run_request: RunRequest) -> None:
-    context = desk_of(run_request)
+    context = context_of(run_request)
     later = date(2024, 12, 30)  # more sessions after the last stored one than a training reads
     fetch_bars(context, later)
     bars, _ = stored_bars(context, FIRST, later)
@@ -243,8 +243,8 @@ def test_what_a_backtest_reads_has_no_hole_however_the_store_was_filled(run_requ
 
 def test_what_a_backtest_does_not_read_does_not_make_it_another(run_request: RunRequest) -> None:
     first = run_backtest(backtest_of(run_request))
-    fetch_bars(desk_of(run_request), date(2024, 7, 31))
-    fetch_bars(desk_of(run_request), date(2024, 1, 3))  # earlier history than it trains on
+    fetch_bars(context_of(run_request), date(2024, 7, 31))
+    fetch_bars(context_of(run_request), date(2024, 1, 3))  # earlier history than it trains on
     assert backtest_of(run_request).id == first.row["id"]
 
 
@@ -255,7 +255,7 @@ def test_a_restated_bar_among_the_sessions_predicted_makes_another_backtest_besi
     scrambled = BARS.copy()
     restated = (scrambled["symbol"] == "L01") & (scrambled["session"] == pd.Timestamp("2024-03-06"))
     scrambled.loc[restated, ["high", "close", "adj_close"]] *= 1.02
-    context = replace(desk_of(run_request), source=FrameSource(scrambled))
+    context = replace(context_of(run_request), source=FrameSource(scrambled))
     with transaction(context.engine) as conn:
         prices.append_prices(conn, context.name, scrambled[restated], source="simulated", known_at=datetime.now(UTC))
     second = run_backtest(backtest_of(run_request))

@@ -122,11 +122,11 @@ def test_the_papers_portfolios_are_filled_at_the_close_of_the_prediction_and_cos
         assert list(found["session"]) == sorted(chances)
 
 
-def test_the_yardsticks_hold_the_index_and_equal_parts_of_the_members_predicted(run_request: RunRequest) -> None:
+def test_the_yardsticks_hold_the_index_and_equal_parts_of_the_constituents_predicted(run_request: RunRequest) -> None:
     backtest = unusual(run_request)
     run_backtest(backtest)
     opened, returns, made = adjusted(backtest, "open"), stored_returns(backtest), predicted(backtest)
-    assert {len(chances) for chances in made.values()} == {8, 9}  # members come and go
+    assert {len(chances) for chances in made.values()} == {8, 9}  # constituents come and go
     equal = {day: dict.fromkeys(chances, 1 / len(chances)) for day, chances in made.items()}
     index: dict[pd.Timestamp, Weights] = {day: {"SIMX": 1.0} for day in made}
     for name, held in (("equal weight", equal), ("index", index)):
@@ -156,7 +156,7 @@ def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(run_requ
     assert not np.isnan(trials).any()
 
 
-def test_member_days_without_a_bar_are_counted_and_days_of_others_are_not(
+def test_constituent_days_without_a_bar_are_counted_and_days_of_others_are_not(
     run_request: RunRequest, engine: Engine
 ) -> None:
     """Of these, F02B is away on the 14th and F03A joins on the 11th; the 26th is no session predicted."""

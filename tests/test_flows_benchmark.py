@@ -46,7 +46,7 @@ PAPER = PublishedSet(
 
 @pytest.fixture
 def whole(context: MarketContext) -> MarketContext:
-    """A desk whose fetches reach back to the first session."""
+    """A market context whose fetches reach back to the first session."""
     return replace(context, experiment=replace(context.experiment, train_sessions=None))
 
 
@@ -109,17 +109,17 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(experiment: 
     assert none["checkpoint_path"] is None
     mine = history[history["run_id"] == run["id"]]
     assert len(mine) == scores.loc[("all", "dtml"), "n"]
-    hits = (mine["probability"] > 0.5) == (mine["realised_return"] > 0)
-    assert hits.mean() == pytest.approx(scores.loc[("all", "dtml"), "acc"])
+    correct = (mine["probability"] > 0.5) == (mine["realised_return"] > 0)
+    assert correct.mean() == pytest.approx(scores.loc[("all", "dtml"), "acc"])
     assert mine["target"].min().date() >= PAPER.test[0]
     prices = BARS.set_index(["symbol", "session"])["adj_close"]
     before, after = (prices[pd.MultiIndex.from_frame(mine[["symbol", day]])].to_numpy() for day in ("as_of", "target"))
     np.testing.assert_allclose(mine["realised_return"], after / before - 1, rtol=0, atol=1e-15)
     assert found.scores.loc[found.scores["is_rule"], ["seeds", "acc_mean"]].isna().all(axis=None)
-    members = found.members
-    dtml = members[members["predictor"] == "dtml"]
+    seeds = found.seeds
+    dtml = seeds[seeds["predictor"] == "dtml"]
     assert dtml["acc"].mean() == pytest.approx(scores.loc[("paper", "dtml"), "acc_mean"])
-    assert members.groupby("predictor").size().to_dict() == {
+    assert seeds.groupby("predictor").size().to_dict() == {
         "adv_alstm": 2, "dtml": 2, "gradient_boosting": 2, "logistic_regression": 1, "stocknet": 2,
     }  # fmt: skip
 
@@ -171,7 +171,7 @@ def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
     monkeypatch.setattr("flows.benchmark.train.grid", lambda recipe: [*others, recipe])
     paper = replace(PAPER, recipes={"dtml": small})
     found = run_benchmark(PublishedExperiment(stored, paper, seeds=(0, 1), with_grid=True))
-    dtml = found.members[found.members["predictor"] == "dtml"]
+    dtml = found.seeds[found.seeds["predictor"] == "dtml"]
     assert dtml.groupby("configuration").size().tolist() == [2, 2, 2]
     by_configuration = dtml.groupby("configuration")["validation_acc"].mean()
     assert dtml[dtml["kept"]]["configuration"].unique().tolist() == [0]
@@ -309,6 +309,6 @@ def test_the_published_recipes_are_those_of_the_paper() -> None:
         assert all(name_of(each.model) == name for name, each in paper.recipes.items())
 
 
-def test_members_of_one_window_are_one_program(experiment: PublishedExperiment) -> None:
+def test_members_of_one_window_are_one_stack(experiment: PublishedExperiment) -> None:
     assert {name for name, _, _ in members_of(experiment, window=3)} == {"dtml", "stocknet"}
     assert len(members_of(experiment)) == 6

@@ -175,7 +175,7 @@ def test_a_fetch_of_the_whole_history_finds_what_was_restated_beyond_the_overlap
 
 
 def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(context: MarketContext) -> None:
-    """A restatement moves all that lies on one side of it: half of a history would be of two scales."""
+    """A restatement changes all that lies on one side of it: half of a history would be of two scales."""
     fetch_bars(context, FOLLOWING[-1])
     moved = BARS.assign(adj_close=np.where(BARS["symbol"] == "L01", BARS["adj_close"] / 2, BARS["adj_close"]))
     fetch_bars(replace(context, source=FrameSource(moved)), AS_OF, whole=True)

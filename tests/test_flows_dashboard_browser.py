@@ -98,7 +98,7 @@ def test_the_keyboard_reaches_the_content_first(site: Site, chromium: Any) -> No
 def test_a_form_leads_where_it_says(site: Site, chromium: Any) -> None:
     page = chromium.new_page()
     page.goto(site.url + PAGES["market"])
-    page.get_by_label("A call is made at").select_option(label="50 % coverage")
+    page.get_by_label("Decide at").select_option(label="50 % coverage")
     page.get_by_role("button", name="Show").click()
     assert "level=0.5" in page.url
     page.get_by_label("Go to a stock").fill("S03")

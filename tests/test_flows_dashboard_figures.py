@@ -45,7 +45,7 @@ def asked(site: Site, sql: str) -> pd.DataFrame:
         return pd.DataFrame(result.all(), columns=list(result.keys()))
 
 
-def calls_of(site: Site, symbol: str) -> pd.DataFrame:
+def directions_of(site: Site, symbol: str) -> pd.DataFrame:
     with reading(site.engine) as conn:
         return head(conn, predictions.stock_directions(MARKET, symbol, "nightly", None, None), 1000)
 
@@ -90,7 +90,7 @@ def test_a_model_is_told_from_a_rule_where_their_intervals_do_not_meet(
     assert verdict(dict(zip(names, (*mine, *rule), strict=True)), "mcc") == said
 
 
-def test_a_night_at_a_level_makes_the_calls_of_its_band(site: Site) -> None:
+def test_a_night_at_a_level_decides_by_its_abstention_band(site: Site) -> None:
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, NIGHT)
         assert night
@@ -108,18 +108,18 @@ def test_a_night_at_a_level_makes_the_calls_of_its_band(site: Site) -> None:
     assert without["correct"].isna().all()
 
 
-def test_a_refused_night_has_no_call(site: Site) -> None:
+def test_a_refused_night_has_no_prediction(site: Site) -> None:
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, None)
         assert night
         assert (night["status"], len(night_directions(conn, night, LEVEL))) == ("refused", 0)
     seen = Page(site.get(f"/market/{MARKET}").body).seen
     assert "too many bars refused" in seen
-    assert "This night made no call" in seen
+    assert "This night made no prediction" in seen
 
 
 @pytest.mark.parametrize("column", SORTS)
-def test_the_calls_are_sorted_by_every_column_both_ways(site: Site, column: str) -> None:
+def test_the_directions_are_sorted_by_every_column_both_ways(site: Site, column: str) -> None:
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, NIGHT)
         assert night
@@ -150,7 +150,7 @@ def test_a_head_sorts_the_other_way_round_when_it_is_asked_again() -> None:
 
 
 def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> None:
-    directions = calls_of(site, "S01")
+    directions = directions_of(site, "S01")
     used = directions.dropna(subset=["realised_return", *NAIVE_RULES])
     assert 5 < len(used) < len(directions.dropna(subset=["realised_return"]))
     rose = used["realised_return"] > 0
@@ -160,15 +160,15 @@ def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> 
         assert rows.loc[predictor, "n"] == len(used)
         assert rows.loc[predictor, "acc"] == accuracy_score(rose, direction == "rise")
         assert rows.loc[predictor, "mcc"] == pytest.approx(matthews_corrcoef(rose, direction == "rise"), abs=1e-12)
-    assert span_scores(directions.iloc[:1]).empty, "the newest call has no outcome"
+    assert span_scores(directions.iloc[:1]).empty, "the newest prediction has no outcome"
     assert (
         span_scores(directions.assign(**dict.fromkeys(NAIVE_RULES))).loc[0, "n"]
         == directions["realised_return"].notna().sum()
     )
 
 
-def test_every_call_with_an_outcome_is_marked_at_its_session(site: Site) -> None:
-    directions = calls_of(site, "S01")
+def test_every_direction_with_an_outcome_is_marked_at_its_session(site: Site) -> None:
+    directions = directions_of(site, "S01")
     with reading(site.engine) as conn:
         bars = head(conn, prices.newest_prices(MARKET, "S01", None, None), 1000)
     found = marks(directions, bars)
@@ -255,7 +255,7 @@ def test_the_days_compared_are_the_last_in_common(site: Site, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_market_s_first_night_has_calls_and_no_scores(context: MarketContext, reader: Engine) -> None:
+def test_a_market_s_first_night_has_directions_and_no_scores(context: MarketContext, reader: Engine) -> None:
     run_night(context, AS_OF)
     with served(dashboard(reader), reader) as site:
         page = Page(site.get(f"/market/{context.name}?level=0.8").body)
@@ -268,6 +268,6 @@ def test_a_market_s_first_night_has_calls_and_no_scores(context: MarketContext, 
 
 def test_a_stock_with_prices_alone_has_a_page(site: Site) -> None:
     page = Page(site.get(f"/market/{MARKET}/stock/INDEX").body)
-    assert "No nightly model called it in this span" in page.seen
+    assert "No nightly model predicted it in this span" in page.seen
     assert "Close of INDEX" in page.seen
     assert price_chart(pd.DataFrame({"session": [], "close": [], "adj_close": []})) is None

@@ -4,7 +4,7 @@ from datetime import date
 
 import numpy as np
 import pandas as pd
-from made_backtests import backtest_of, desk_of
+from made_backtests import backtest_of, context_of
 from made_nights import AS_OF, BARS, FrameSource
 from sqlalchemy import Engine
 
@@ -41,7 +41,7 @@ def night(context: MarketContext, as_of: date = AS_OF) -> tuple[Night, pd.DataFr
         return done, predictions.night_directions(conn, context.name, as_of)
 
 
-def test_a_night_keeps_what_its_members_said_and_what_calibration_makes_of_it(context: MarketContext) -> None:
+def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(context: MarketContext) -> None:
     done, said = night(context)
     with reading(context.engine) as conn:
         run = stored_runs.run(conn, done.row["run_id"])
@@ -68,7 +68,7 @@ def test_a_loaded_model_is_calibrated_as_it_was_trained(context: MarketContext) 
         pd.testing.assert_frame_equal(calibration.bands(conn, model.run_id), model.calibration.bands, check_dtype=False)
 
 
-def test_a_night_keeps_what_each_rule_calls_from_what_it_had_seen(context: MarketContext) -> None:
+def test_a_night_keeps_what_each_rule_predicts_from_what_it_had_seen(context: MarketContext) -> None:
     night(context)
     index = BARS[BARS["symbol"] == context.market.index.symbol].set_index("session")["close"]
     direction = naive_directions(index[index.index <= pd.Timestamp(AS_OF)]).iloc[-1]
@@ -92,7 +92,7 @@ def test_a_night_keeps_whom_each_stock_looked_at_most(context: MarketContext) ->
 
 
 def counted(context: MarketContext) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What the nightly counts say, and what the calls themselves add up to, by night and level."""
+    """What the nightly counts say, and what the directions themselves add up to, by night and level."""
     kept = ask(context.engine, "select target, level, n, covered, decided, decided_correct from coverage order by 1, 2")
     sums = """
         select target, level, count(*) as n, sum(covered) as covered,
@@ -106,7 +106,7 @@ def counted(context: MarketContext) -> tuple[pd.DataFrame, pd.DataFrame]:
     return kept, ask(context.engine, sums)
 
 
-def test_what_came_of_each_nights_calls_is_counted_at_every_level(context: MarketContext) -> None:
+def test_what_came_of_each_nights_directions_is_counted_at_every_level(context: MarketContext) -> None:
     for day in DAYS:
         run_night(context, day)
     kept, summed = counted(context)
@@ -158,7 +158,7 @@ def risen(context: MarketContext, target: pd.Timestamp) -> int:
 def test_a_backtest_keeps_what_its_nights_would_have_kept(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
     done = run_backtest(backtest)
-    context = desk_of(run_request)
+    context = context_of(run_request)
     kept, summed = counted(context)
     share = kept.loc[kept["level"] == 0.5, "covered"].sum() / kept.loc[kept["level"] == 0.5, "n"].sum()
     assert f'<th scope="row">50 %</th><td class="number">{figure(share, 3)}' in done.page.read_text()
@@ -185,7 +185,7 @@ def test_a_stocks_score_is_that_of_its_history(context: MarketContext) -> None:
         np.testing.assert_allclose(scores.loc[symbol, "up_acc"], (rows["realised_return"] > 0).mean())
 
 
-def test_a_night_has_rules_calls_for_its_own_target_alone(context: MarketContext) -> None:
+def test_a_night_has_rules_directions_for_its_own_target_alone(context: MarketContext) -> None:
     night(context)
     told = ask(context.engine, "select distinct target from prediction_history where always_up is not null")
     assert told["target"].tolist() == [pd.Timestamp(next_session("XNYS", AS_OF))]

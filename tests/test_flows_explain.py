@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
-from made_backtests import desk_of
+from made_backtests import context_of
 from made_commands import Command
 from made_nights import SMALL
 from sqlalchemy import Engine
@@ -48,7 +48,7 @@ QUICK = ("--seeds", "2", "--shuffles", "6", "--epochs", "1")
 
 @pytest.fixture
 def dtml(run_request: RunRequest, command: Command) -> Command:
-    """Run `explain` on the market of `order`: exit code, standard output, standard error, each as one line."""
+    """Run `explain` on the market of `run_request`: exit code, standard output, standard error, each as one line."""
     app = typer.Typer(callback=lambda: None)  # with one command alone, typer would want no name of it
     app.add_typer(commands)
 
@@ -183,7 +183,7 @@ def test_a_short_training_keeps_the_days_and_the_network_of_the_run() -> None:
 def test_what_is_found_is_one_row_that_is_printed_and_found_again(
     run_request: RunRequest, engine: Engine, dtml: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = desk_of(run_request)
+    context = context_of(run_request)
     run_id = train_model(context, AS_OF).run_id
     before = counted(engine)
     code, said, _ = dtml(*QUICK, "--json")
@@ -211,7 +211,7 @@ def test_what_is_found_is_one_row_that_is_printed_and_found_again(
 
 
 def test_again_renews_the_row_of_the_run(run_request: RunRequest, engine: Engine, dtml: Command) -> None:
-    context = desk_of(run_request)
+    context = context_of(run_request)
     run_id = train_model(context, AS_OF).run_id
     assert dtml(*QUICK)[0] == 0
     code, _, noted = dtml("--seeds", "2", "--shuffles", "7", "--epochs", "1", "--again")
@@ -225,7 +225,7 @@ def test_again_renews_the_row_of_the_run(run_request: RunRequest, engine: Engine
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_latest_model_up_to_a_day_is_tested_and_none_is_an_error(run_request: RunRequest, dtml: Command) -> None:
-    context = desk_of(run_request)
+    context = context_of(run_request)
     code, _, noted = dtml(*QUICK)
     assert (code, "market past has no model trained: run `dtml train past`" in noted) == (2, True)
     first, second = (train_model(context, day).run_id for day in (EARLIER, AS_OF))
@@ -241,7 +241,7 @@ def test_the_latest_model_up_to_a_day_is_tested_and_none_is_an_error(run_request
 def test_a_model_that_knows_its_stocks_is_tested_on_these_from_the_bars_that_it_knew(
     run_request: RunRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = desk_of(run_request)
+    context = context_of(run_request)
     train_model(context, AS_OF)
     later = replace(context, market=context.market.with_symbols(["L01", "F01A"]))
     run = latest_run(later, None)

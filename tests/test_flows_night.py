@@ -207,7 +207,7 @@ def test_an_earlier_night_after_a_later_one_fetches_what_was_never_asked_for(con
     assert fetch_bars(context, date(2023, 6, 1)).asked == 0
 
 
-def test_former_members_are_neither_predicted_nor_missed(context: MarketContext) -> None:
+def test_former_constituents_are_neither_predicted_nor_missed(context: MarketContext) -> None:
     gone = [replace(c, until=date(2024, 1, 2)) if c.symbol == "L02" else c for c in context.market.constituents]
     left = replace(
         context, market=replace(context.market, constituents=tuple(gone)), source=FrameSource(without(BARS, ["L02"]))

@@ -39,7 +39,7 @@ def seen(page: Path) -> str:
 
 
 def direction(context: MarketContext, as_of: date, level: float) -> int:
-    """The calls of a night at a level, from the store."""
+    """The directions of a night at a level, from the store."""
     with reading(context.engine) as conn:
         night = stored_nights.night(conn, context.name, as_of)
         assert night is not None
@@ -49,7 +49,7 @@ def direction(context: MarketContext, as_of: date, level: float) -> int:
 
 
 def require_page_of(context: MarketContext, level: float) -> None:
-    """The calls and the receipt of the last night are those of the store."""
+    """The directions and the receipt of the last night are those of the store."""
     words = seen(publish_night(context, AS_OF, level))
     rises, falls = (int(re.search(rf"called to {way}\s*(\d+)", words)[1]) for way in ("rise", "fall"))  # type: ignore[index]
     assert rises + falls == direction(context, AS_OF, level)

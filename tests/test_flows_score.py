@@ -47,7 +47,7 @@ def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(context: 
     assert set(counted) == {"dtml", *NAIVE_RULES}
 
 
-def test_the_models_calls_are_counted_as_its_history_shows_them(context: MarketContext) -> None:
+def test_the_models_directions_are_counted_as_its_history_shows_them(context: MarketContext) -> None:
     for day in DAYS:
         run_night(context, day)
     with reading(context.engine) as conn:
@@ -142,7 +142,7 @@ def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext
     assert running(context)[DAYS[1]] == 9
 
 
-def test_a_move_without_a_good_bar_is_counted_as_unresolved_and_never_as_a_hit(context: MarketContext) -> None:
+def test_a_return_without_a_good_bar_is_counted_as_unresolved_and_never_as_correct(context: MarketContext) -> None:
     run_night(context, DAYS[0])
     jumped = BARS.copy()
     after = (jumped["symbol"] == "L03") & (jumped["session"] >= pd.Timestamp(DAYS[1]))

@@ -94,7 +94,7 @@ def markets(conn: Connection) -> list[str]:
 
 def all_markets(conn: Connection) -> list[str]:
     """Return the markets with a night, a fetch or a model, sorted."""
-    named = (sa.select(view(name).c.market) for name in ("night_log", "fetch_log", "model"))
+    named = (sa.select(view(name).c.market) for name in ("night_log", "fetch_log", "run_log"))
     return sorted(conn.execute(sa.union(*named)).scalars())
 
 

@@ -138,7 +138,7 @@ def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
 
 
 def _validation_acc(run: Mapping[str, Any]) -> float:
-    """Return the validation accuracy that chose the epoch, the mean over the members."""
+    """Return the validation accuracy that chose the epoch, the mean over the seeds."""
     return float(np.mean([each["epochs"][each["best_epoch"] - 1]["validation_acc"] for each in run["losses"]]))
 
 
@@ -198,7 +198,7 @@ class TrackRecord:
     rules: pd.DataFrame  # a column a rule, a row a day
 
     def directions(self) -> Directions:
-        """Return what the model and each rule called, stock by stock."""
+        """Return what the model and each rule predicted, stock by stock."""
         model = np.where(np.isfinite(self.probability), self.probability > 0.5, np.nan)
         everyone = np.ones_like(self.probability)
         rules = {str(rule): everyone * self.rules[rule].to_numpy()[:, None] for rule in self.rules}
@@ -302,8 +302,8 @@ def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
     days = sessions_between(context.market.calendar, plan.first, plan.last)
     there = bars.assign(there=True).pivot(index="session", columns="symbol", values="there")
     priced = there.reindex(index=days, columns=list(context.market.symbols)).notna().to_numpy()
-    members = context.market.membership(days)
-    return {"constituent_days": int(members.sum()), "without_price": int((members & ~priced).sum())}
+    constituents = context.market.membership(days)
+    return {"constituent_days": int(constituents.sum()), "without_price": int((constituents & ~priced).sum())}
 
 
 def _write_page(backtest: Backtest, result: Result) -> None:

@@ -38,11 +38,11 @@ Stage = Callable[[str, Callable[[], Any]], Any]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Hold a benchmark as stored: its row, scores, members, its number among those of its set, and its page."""
+    """Hold a benchmark as stored: its row, scores, seeds, its number among those of its set, and its page."""
 
     row: Mapping[str, Any]
     scores: pd.DataFrame
-    members: pd.DataFrame
+    seeds: pd.DataFrame
     number: int
     page: Path
 
@@ -92,9 +92,9 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
         if row is None:
             return None
         scores = benchmarks.benchmark_scores(conn, benchmark_id)
-        members = benchmarks.benchmark_seeds(conn, benchmark_id)
+        seeds = benchmarks.benchmark_seeds(conn, benchmark_id)
         number = benchmarks.benchmarks(conn, row["market"])["id"].tolist().index(benchmark_id) + 1
-        found = Benchmark(row, scores, members, number, page_of(row))
+        found = Benchmark(row, scores, seeds, number, page_of(row))
         if not found.page.exists():
             _write_page(found, _curves(conn, row, scores))
     return found
@@ -135,7 +135,7 @@ def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
 
 
 def _returns(experiment: PublishedExperiment, bars: pd.DataFrame, days: Windows) -> Float[ndarray, "days stocks"]:
-    """Return the moves of the windows' stock-days in double precision, from prices, as a night's outcomes are."""
+    """Return the returns of the windows' stock-days in double precision, from prices, as a night's outcomes are."""
     returns = returns_between(bars, days.as_of, days.target, days.symbols, experiment.context.market.returns)
     return np.where(days.movement.isfinite().numpy(), returns, np.nan)
 
@@ -153,12 +153,12 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
     scores = scores.join(pd.DataFrame([_published(experiment, row) for row in scores.to_dict("records")]))
     scores["run_id"] = [None if row.is_rule else f"{experiment.id}-{row.predictor}" for row in scores.itertuples()]
     counted = np.where(common_stock_days(predictors, test.movement, test.days.target), test.movement, np.nan)
-    row, members = _row(experiment, chosen, test), _members(chosen, test, counted)
+    row, seeds = _row(experiment, chosen, test), _seeds(chosen, test, counted)
     with transaction(experiment.context.engine) as conn:
         for name, trials in chosen.models.items():
             _store_run(conn, experiment, name, trials[0], test)
         _store_outcomes(conn, experiment, test)
-        benchmarks.save_benchmark(conn, row, scores, members)
+        benchmarks.save_benchmark(conn, row, scores, seeds)
     page_of(row).unlink(missing_ok=True)  # it may be left from another store
 
 
@@ -190,8 +190,8 @@ def _row(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> dict[st
     }
 
 
-def _members(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
-    """Return one row a model, configuration and seed, scored on the stock-days whose move is given."""
+def _seeds(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
+    """Return one row a model, configuration and seed, scored on the stock-days whose return is given."""
     rows = []
     for name, trials in chosen.models.items():
         for number, trial in enumerate(trials):
@@ -271,6 +271,6 @@ def page_of(row: Mapping[str, Any]) -> Path:
 def _write_page(found: Benchmark, curves: Mapping[str, pd.DataFrame]) -> None:
     """Write the page of a benchmark, whole or not at all."""
     page = benchmark_page(
-        benchmark=found.row, scores=found.scores, seed_scores=found.members, curves=curves, number=found.number
+        benchmark=found.row, scores=found.scores, seed_scores=found.seeds, curves=curves, number=found.number
     )
     write_page(found.page, page)

@@ -1,7 +1,7 @@
 """Train the models of the published experiment, and decide everything before its test span is read.
 
-Only `Study.read_test` loads bars of the test span, and `flows.benchmark.results` calls it once: models, epochs,
-configurations and the rule to beat are chosen on the spans before it.
+Only `PublishedExperiment.read_test` loads bars of the test span, and `flows.benchmark.results` calls it once: models,
+epochs, configurations and the rule to beat are chosen on the spans before it.
 """
 
 import hashlib
@@ -188,7 +188,7 @@ class PublishedExperiment:
 
 
 def _with_outcomes(windows: Windows) -> Windows:
-    """Return the days from the first to the last with a known move: none follows the last bar."""
+    """Return the days from the first to the last with a known return: none follows the last bar."""
     known = windows.movement.isfinite().any(dim=1).nonzero()
     return windows.days(slice(int(known[0]), int(known[-1]) + 1))
 
@@ -218,7 +218,7 @@ def was_begun(experiment: PublishedExperiment) -> bool:
 
 
 def members_of(experiment: PublishedExperiment, window: int | None = None) -> dict[tuple[str, Recipe, int], Member]:
-    """Return the members of all networks that see so many sessions (None: all), by model, configuration and seed."""
+    """Return the networks that see so many sessions (None: all), by model, configuration and seed."""
     return {
         (name, recipe, seed): Member(seed, recipe.model, recipe.training)
         for name, recipes in experiment.recipes.items()
@@ -229,7 +229,7 @@ def members_of(experiment: PublishedExperiment, window: int | None = None) -> di
 
 
 def _train_networks(experiment: PublishedExperiment, on_epoch: EpochReport) -> dict[str, list[Trial]]:
-    """Train the networks of every window; those of one window train as one program."""
+    """Train the networks of every window; those of one window train as one stack."""
     fits: dict[tuple[str, Recipe, int], Fit] = {}
     for window in experiment.windows:
         train, validation = experiment.spans(window)

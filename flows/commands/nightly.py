@@ -278,7 +278,7 @@ def _show_night(context: MarketContext, night: Night, *, as_json: bool) -> None:
 
 
 def _directions_at(calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float) -> "pd.Series[str]":
-    """Return what is called at a level, 'rise', 'fall' or 'none'; None where the model was not calibrated."""
+    """Return what is decided at a level: 'rise', 'fall' or 'none'; None where the model was not calibrated."""
     threshold = threshold_at(bands, level)
     if threshold is None:
         return pd.Series(None, index=calibrated.index, dtype=object)
@@ -299,7 +299,7 @@ def _summary(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, cove
 
 
 def _print_predictions(predictions: pd.DataFrame) -> None:
-    """Print the most and the least probable risers of a night, and what is called of them."""
+    """Print the most and the least probable risers of a night, and their directions."""
     ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
     shown = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
     if len(shown) > 2 * SHOWN:
@@ -311,12 +311,12 @@ def _print_predictions(predictions: pd.DataFrame) -> None:
 
 
 def _print_coverage(coverage: pd.DataFrame) -> None:
-    """Print what came of the calls at the market's level; nothing before the first outcome."""
+    """Print what came of the directions at the market's level; nothing before the first outcome."""
     for row in coverage.to_dict("records"):
-        right = "" if math.isnan(row["decided_acc"]) else f", {row['decided_acc']:.1%} of these rightly"
+        correct = "" if math.isnan(row["decided_acc"]) else f", {row['decided_acc']:.1%} of these correctly"
         out.print(
-            f"calls at level {row['level']:g}: {row['coverage']:.1%} of {row['n']:,} outcomes covered (not called, or "
-            f"rightly); {row['decided']:.1%} called{right}",
+            f"directions at level {row['level']:g}: {row['coverage']:.1%} of {row['n']:,} outcomes covered "
+            f"(abstained, or correct); {row['decided']:.1%} decided{correct}",
             soft_wrap=True,
         )
 
@@ -360,6 +360,6 @@ def _what_was_done(night: Night) -> str:
 
 
 def _without_adjusted(fetch_result: FetchResult) -> str:
-    """Return a line on the stocks whose moves are those of the close, or nothing."""
+    """Return a line on the stocks whose returns are those of the close, or nothing."""
     count = len(fetch_result.unadjusted)
-    return f"\nnote: {count} symbols have no adjusted close; their moves come from the close" if count else ""
+    return f"\nnote: {count} symbols have no adjusted close; their returns come from the close" if count else ""

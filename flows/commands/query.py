@@ -67,7 +67,7 @@ def history(
         nightly = scores[name][scores[name]["kind"] == "nightly"]
         for score in records(nightly):
             out.print(
-                f"all {score['n']} calls with an outcome: ACC {figure(score['acc'])}, MCC {figure(score['mcc'])};"
+                f"all {score['n']} directions with an outcome: ACC {figure(score['acc'])}, MCC {figure(score['mcc'])};"
                 f" always up: ACC {figure(score['up_acc'])}, MCC {figure(0)}"
             )
     if rows.empty:
@@ -76,8 +76,9 @@ def history(
 
 
 def _print_history(title: str, rows: pd.DataFrame) -> None:
-    """Print a table that fits 100 columns, and which models made its calls."""
+    """Print a table that fits 100 columns, and which models predicted it."""
     names = {"index_reversal": "reversal", "index_below_mean20": "mean20"}
+    short = names | {"realised_return": "return", "always_up": "up"}
     told = [
         "as_of",
         "target",
@@ -89,10 +90,10 @@ def _print_history(title: str, rows: pd.DataFrame) -> None:
         "always_up",
         *names,
     ]
-    formats = {"probability": ".3f", "calibrated": ".3f", "realised_return": "+.4f"}
-    print_frame(rows[told].rename(columns=names), title, formats=formats)
+    formats = {"probability": ".3f", "calibrated": ".3f", "return": "+.4f"}
+    print_frame(rows[told].rename(columns=short), title, formats=formats)
     by = ", ".join(f"{count} by {run}" for run, count in rows["run_id"].value_counts(sort=False).items())
-    out.print(f"on the right the naive rules' calls; the model's: {by}", soft_wrap=True)
+    out.print(f"on the right the naive rules' directions; the model's: {by}", soft_wrap=True)
 
 
 @commands.command("runs")

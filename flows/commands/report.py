@@ -24,14 +24,14 @@ def report(
     market_file: MarketFile = None,
     as_of: AsOf = None,
     level: Annotated[
-        float | None, typer.Option(help="Level of the band of no call, such as 0.9; by default the market's own.")
+        float | None, typer.Option(help="Level of the abstention band, such as 0.9; by default the market's own.")
     ] = None,
     device: DeviceOption = "auto",
 ) -> None:
     """Write the HTML page of a past night again, and print its path.
 
-    By default that of the last complete night. With --level, it shows the calls at another level: a higher one calls
-    fewer stocks.
+    By default that of the last complete night. With --level, it shows the directions at another level: a higher one
+    decides fewer stocks.
 
     Example: dtml report simulated --level 0.9
     """
@@ -39,7 +39,7 @@ def report(
 
 
 def write_report(request: RunRequest, as_of: date | None, level: float | None) -> None:
-    """Write the page of a complete night, by default the last, at a level of its band of no call; print its path."""
+    """Write the page of a complete night, by default the last, at a level of its abstention band; print its path."""
     if level is not None and level not in LEVELS:
         raise UsageError(f"--level is one of {', '.join(f'{each:g}' for each in LEVELS)}; got {level:g}")
     archive = open_archive(request)

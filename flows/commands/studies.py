@@ -127,7 +127,7 @@ def run_published(
     found = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)
     if as_json:
         return print_json(
-            {"benchmark": found.row, "scores": found.scores, "members": found.members, "number": found.number}
+            {"benchmark": found.row, "scores": found.scores, "seeds": found.seeds, "number": found.number}
         )
     if as_markdown:
         return print(readme_table(found.row, found.scores))  # noqa: T201 - Markdown is for a file
@@ -358,7 +358,7 @@ def print_audit(audit: Audit) -> None:
     print_frame(planted[["pipeline", "caught_by"]], "leaks planted on purpose, and the checks that caught them")
     out.print(
         f"found on at most {STOCKS} stocks and {SESSIONS:,} sessions of the market, leaks on {ZOO_STOCKS} and "
-        f"{ZOO_SESSIONS}; trainings of one member, {SHORT} to {LONGER} epochs, at most {TRAIN_DAYS} days"
+        f"{ZOO_SESSIONS}; trainings of one seed, {SHORT} to {LONGER} epochs, at most {TRAIN_DAYS} days"
     )
     honest = audit.proof[~audit.proof["planted"]]
     out.print(

@@ -113,7 +113,7 @@ def last_directions(conn: Connection, a: str, b: str, shared: tuple[date, date])
 
 
 def scores(counts: pd.DataFrame) -> dict[str, Any]:
-    """Score both on common stock-days, from counts of days: n, scored, days, same (share of equal calls), rows.
+    """Score both on common stock-days, from counts of days: n, scored, days, same (share of equal directions), rows.
 
     `rows` has one for a, one for b and one for a less b: acc, mcc with their day-resampled 95 % intervals, which are
     missing (NaN) with too few days; there are no rows without an outcome.

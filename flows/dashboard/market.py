@@ -1,4 +1,4 @@
-"""The page of one market: a night's calls at a level, what was left out, and the scores up to it.
+"""The page of one market: a night's directions at a level, what was left out, and the scores up to it.
 
 Each page of the dashboard is a mapping that the template of its name prints, missing values (NaN, None) as "-".
 """
@@ -73,7 +73,7 @@ class Sort:
         return "" if column != self.column else "descending" if self.is_descending else "ascending"
 
     def rows(self, directions: pd.DataFrame) -> pd.DataFrame:
-        """Return the calls in that order, those without a value last, equals by symbol."""
+        """Return the directions in that order, those without a value last, equals by symbol."""
         by_name = directions.sort_values("symbol", kind="stable")
         return by_name.sort_values(self.column, ascending=not self.is_descending, kind="stable", na_position="last")
 
@@ -107,7 +107,7 @@ def verdict(found: Row, figure: str) -> str | None:
 
 
 def market_page(conn: Connection, market: str, as_of: date | None, level: float | None, sort: str) -> dict[str, Any]:
-    """Return one night of a market: its calls at a level, what was left out, and the scores up to it."""
+    """Return one night of a market: its directions at a level, what was left out, and the scores up to it."""
     order = Sort.read(sort)
     require_level(level)
     require_market(conn, market)
@@ -127,7 +127,7 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
         "counts": {
             direction: int((directions["direction"] == direction).sum()) for direction in ("rise", "fall", "none")
         },
-        "rule_calls": {} if directions.empty else {rule: directions[rule].iloc[0] for rule in NAIVE_RULES},
+        "rule_directions": {} if directions.empty else {rule: directions[rule].iloc[0] for rule in NAIVE_RULES},
         "axis": probability_axis(directions[["probability", "lowest", "highest"]].to_numpy().ravel()),
         "coverage": None if level is None else calibration.coverage(conn, market, level, night["target"]),
         "scores": records(_at_last(scored)),
@@ -168,11 +168,11 @@ def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any
 
 
 def night_directions(conn: Connection, night: Row, level: float | None) -> pd.DataFrame:
-    """Return the calls of a night, at a level if one is given: a row a stock, none for a night without a model.
+    """Return the directions of a night, at a level if one is given: a row a stock, none for a night without a model.
 
     Columns: those of the view prediction_history, name and sector (of stocks in the newest night), lowest, highest and
-    rising_share of the members, and `low` and `high`, between which nothing is called. There `direction` is 'none';
-    it is missing where the model has no band. `correct` says whether the call was right.
+    rising_share of the seeds, and `low` and `high`, the ends of the abstention band. In the band `direction` is 'none';
+    it is missing where the model has no band. `correct` says whether the direction was that of the return.
     """
     market, run_id, target = night["market"], night["run_id"], night["target"]
     if run_id is None:
@@ -188,9 +188,9 @@ def night_directions(conn: Connection, night: Row, level: float | None) -> pd.Da
     own = ["low", "high", "direction"]
     banded = head(conn, predictions.band_directions(market, run_id, target, level), STOCKS)
     directions = directions.drop(columns=own).merge(banded[["symbol", *own]], on="symbol", how="left")
-    right = (directions["direction"] == "rise") == (directions["realised_return"] > 0)
+    correct = (directions["direction"] == "rise") == (directions["realised_return"] > 0)
     is_decided = directions["direction"].isin(["rise", "fall"]) & directions["realised_return"].notna()
-    return directions.assign(correct=right.astype("Int64").where(is_decided)).reindex(columns=[*_DIRECTION_COLUMNS])
+    return directions.assign(correct=correct.astype("Int64").where(is_decided)).reindex(columns=[*_DIRECTION_COLUMNS])
 
 
 _DIRECTION_COLUMNS = (
@@ -205,7 +205,7 @@ def gaps_of(night: Row) -> pd.DataFrame:
 
 
 def night_rows(conn: Connection, market: str, last: date, scores: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the newest nights up to one, the newest first, with the ACC of their own calls."""
+    """Return the newest nights up to one, the newest first, with the ACC of their own directions."""
     shown = head(conn, nights.night_log(market, last), NIGHTS)
     own = scores.loc[scores["predictor"] == MODEL, ["target", "acc", "mcc"]]
     return records(shown.merge(own, on="target", how="left"))

@@ -13,14 +13,14 @@ from flows.dashboard.market import skill_of
 
 
 def markets_page(conn: Connection, today: date) -> dict[str, Any]:
-    """Return every market of the store, how its last night went and how good its calls were."""
+    """Return every market of the store, how its last night went and how good its predictions were."""
     rows = market_rows(conn, today)
     drawn = rows.reindex(columns=["mcc", "mcc_low", "mcc_high", "mcc_rule"]).to_numpy(dtype=float).ravel()
     return {"rows": records(rows), "axis": Axis.over([0.0, *drawn])}
 
 
 def market_rows(conn: Connection, today: date) -> pd.DataFrame:
-    """Return a row a market: its last night, its newest calls counted, its model, and its running scores."""
+    """Return a row a market: its last night, its newest directions counted, its model, and its running scores."""
     counted = predictions.newest_direction_counts(conn)
     rows = []
     for market in markets.all_markets(conn):

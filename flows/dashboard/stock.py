@@ -1,4 +1,4 @@
-"""The page of one stock: prices, calls and what came of them, and whom it looks at."""
+"""The page of one stock: prices, predicted directions and what came of them, and whom it looks at."""
 
 from datetime import date
 from typing import Any
@@ -23,10 +23,10 @@ ATTENDED = 5  # nights whose attention is averaged
 SOURCES = 10  # stocks of a table of attention
 KINDS = ("nightly", "backtest", "benchmark")
 
-MARKS = {  # the call, whether it was right, and where the mark's line begins and ends below the prices
-    "rise, right": ("rise", 1, 16, 2),
+MARKS = {  # the direction, whether it was correct, and where the mark's line begins and ends below the prices
+    "rise, correct": ("rise", 1, 16, 2),
     "rise, wrong": ("rise", 0, 16, 9),
-    "fall, right": ("fall", 1, 18, 32),
+    "fall, correct": ("fall", 1, 18, 32),
     "fall, wrong": ("fall", 0, 18, 25),
 }
 
@@ -82,9 +82,9 @@ def require_span(kind: str, first: date | None, last: date | None) -> None:
 
 
 def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
-    """Score a stock's calls that have an outcome beside the naive rules, on sessions on which all of them called.
+    """Score a stock's directions that have an outcome beside the naive rules, on sessions that all of them predict.
 
-    Columns: predictor, n, rises, acc, mcc (0 when one class is never called); no row without a call with an outcome.
+    Columns: predictor, n, rises, acc, mcc (0 when one class is never predicted); no row without an outcome.
     """
     settled = directions.dropna(subset=["realised_return"]).drop_duplicates("target")
     with_rules = settled.dropna(subset=list(NAIVE_RULES))
@@ -110,7 +110,7 @@ def price_chart(bars: pd.DataFrame) -> Chart | None:
 
 
 def marks(directions: pd.DataFrame, bars: pd.DataFrame) -> dict[str, tuple[int, str]]:
-    """Count the calls of each kind, and return the path that marks them below the prices, 1000 units wide."""
+    """Count the directions of each kind, and return the path that marks them below the prices, 1000 units wide."""
     sessions = pd.DatetimeIndex(bars["session"]).sort_values()
     settled = directions.dropna(subset=["correct"]).drop_duplicates("target")
     found = {}
@@ -123,13 +123,13 @@ def marks(directions: pd.DataFrame, bars: pd.DataFrame) -> dict[str, tuple[int, 
 
 
 def probability_chart(directions: pd.DataFrame) -> Chart | None:
-    """Draw the probability of a rise with the spread of the members around it, and as calibrated."""
+    """Draw the probability of a rise with the standard deviation over the seeds around it, and as calibrated."""
     by_target = directions.drop_duplicates("target").set_index("target").sort_index()
-    said, spread = by_target["probability"], by_target["probability_std"]
-    band = pd.DataFrame({"low": (said - spread).clip(0, 1), "high": (said + spread).clip(0, 1)})
+    said, std = by_target["probability"], by_target["probability_std"]
+    band = pd.DataFrame({"low": (said - std).clip(0, 1), "high": (said + std).clip(0, 1)})
     kinds = {"probability": "s0 model", "calibrated": "s2"}
     lines = {name: by_target[name] for name in kinds}
-    return session_chart(lines, kinds, {"probability": band} if spread.notna().any() else {}, baseline=0.5)
+    return session_chart(lines, kinds, {"probability": band} if std.notna().any() else {}, baseline=0.5)
 
 
 def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class MarketContext:
-    """Hold an order with everything opened."""
+    """Hold a run request with everything that it names, opened."""
 
     market: Market
     source: Source
@@ -59,11 +59,11 @@ class MarketContext:
         return self.market.name
 
     def constituents(self, as_of: date) -> tuple[str, ...]:
-        """Return the stocks that a night predicts: the members of the market on that day."""
-        return tuple(member.symbol for member in self.market.constituents_on(as_of))
+        """Return the stocks that a night predicts: the constituents of the market on that day."""
+        return tuple(constituent.symbol for constituent in self.market.constituents_on(as_of))
 
     def membership(self, symbols: Sequence[str], days: pd.DatetimeIndex) -> Bool[ndarray, "days stocks"]:
-        """Return which of these stocks were members of the market on each day; an unlisted one never was."""
+        """Return which of these stocks were constituents of the market on each day; an unlisted one never was."""
         listed = pd.DataFrame(self.market.membership(days), columns=list(self.market.symbols))
         return listed.reindex(columns=list(symbols), fill_value=False).to_numpy(copy=True)
 
@@ -74,7 +74,7 @@ def read_market(name: str, market_file: Path | None = None) -> Market:
 
 
 def open_context(request: RunRequest) -> MarketContext:
-    """Open everything that an order names; an empty database gets its tables."""
+    """Open everything that a run request names; an empty database gets its tables."""
     market = read_market(request.market, request.market_file)
     source = open_source(
         request.source or ("files" if request.prices else market.source),
@@ -87,7 +87,7 @@ def open_context(request: RunRequest) -> MarketContext:
 
 
 def open_stored_context(request: RunRequest) -> MarketContext:
-    """Open a desk that works with what the store holds and asks no source."""
+    """Open a market context that works with what the store holds and asks no source."""
     market = read_market(request.market, request.market_file)
     engine = open_store()
     return _context(replace(request, universe="source"), market, StoredSource(engine, market), engine)

@@ -17,14 +17,14 @@ from flows.nightly.context import MarketContext
 
 log = logging.getLogger(__name__)
 
-OVERLAP = 10  # stored sessions asked for again, to find restatements and to check the moves of new bars
+OVERLAP = 10  # stored sessions asked for again, to find restatements and to check the returns of new bars
 
 
 @dataclass(frozen=True)
 class FetchResult:
     """Hold what a fetch brought: counts of bars, and how the source answered for each symbol.
 
-    `unadjusted` are the stocks without any adjusted close in a market whose moves are of that price; the close stands
+    `unadjusted` are the stocks without any adjusted close in a market whose returns are of that price; the close stands
     in.
     """
 
@@ -115,7 +115,7 @@ def history_start(context: MarketContext, as_of: date) -> date:
 
 
 def save_universe(conn: Connection, context: MarketContext) -> None:
-    """Record the market's index and stocks, and when each was a member."""
+    """Record the market's index and stocks, and when each was a constituent."""
     market = context.market
     columns = ["symbol", "source_symbol", "name", "sector", "valid_from", "valid_to"]
     listed = [(c.symbol, c.source_symbol, c.name, c.sector, c.since, c.until) for c in market.constituents]
@@ -150,7 +150,7 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
     since = {str(symbol): day.date() for symbol, day in asked.items()}
     symbols = (context.market.index.symbol, *context.market.symbols)
     first, last = {}, as_of
-    if whole:  # sessions after `as_of` too: a restatement moves them all
+    if whole:  # sessions after `as_of` too: a restatement changes them all
         first = {symbol: min(start, since.get(symbol, start)) for symbol in symbols}
         last = max([as_of, *(day.date() for symbol, day in stored.items() if symbol in first)])
         return _Wanted(first, last, since)

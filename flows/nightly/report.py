@@ -44,8 +44,8 @@ RECEIPT = (
 def publish_night(context: MarketContext, as_of: date, level: float | None = None) -> Path:
     """Write reports/MARKET/AS_OF.html, whole or not at all, and return its path.
 
-    Calls are made at a nominal level, one of `dtml.markets.definition.LEVELS`, by default the market's; another level
-    is in the page's name: AS_OF-level-0.9.html.
+    Directions are decided at a nominal level, one of `dtml.markets.definition.LEVELS`, by default the market's; another
+    level is in the page's name: AS_OF-level-0.9.html.
     """
     since = sessions_up_to(context.market.calendar, as_of, REJECTED_SESSIONS)[0].date()
     level = context.market.level if level is None else level
@@ -85,7 +85,7 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
 def rolling(conn: Connection, context: MarketContext, as_of: date, scores: pd.DataFrame) -> pd.DataFrame:
     """Return rolling scores of each predictor on all stock-days of the last `ROLLED_NIGHTS` sessions; maybe none."""
     first = sessions_up_to(context.market.calendar, as_of, ROLLED_NIGHTS)[0]
-    if scores.empty or scores["target"].max() < first:  # no call of these sessions has an outcome
+    if scores.empty or scores["target"].max() < first:  # no prediction of these sessions has an outcome
         return pd.DataFrame()
     counted = [each for each in day_counts(conn, context, as_of, first.date()) if each.protocol == "all"]
     frames = [rolling_scores(each.counts, each.target).assign(predictor=each.predictor) for each in counted]
@@ -115,7 +115,7 @@ def receipt(night: Mapping[str, Any], run: Mapping[str, Any], bands: pd.DataFram
     held = bands.iloc[0][["days", "n"]].astype(int).tolist() if len(bands) else []
     calibrated = {"calibration": ", ".join(f"{name} {value:.4f}" for name, value in line.items())} if line else {}
     if held:
-        calibrated["band of no call"] = "measured on {:,} validation days, {:,} stock-days".format(*held)
+        calibrated["abstention band"] = "measured on {:,} validation days, {:,} stock-days".format(*held)
     inputs = {"inputs known at": night["known_at"], "inputs hash": night["inputs_hash"], "config": run["config"]}
     return {name: run[name] for name in RECEIPT} | calibrated | inputs
 

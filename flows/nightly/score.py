@@ -39,7 +39,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class DayCounts:
-    """Hold one predictor's calls with an outcome: true rises, false rises, false falls, true falls of each target."""
+    """Hold a predictor's counts of each target: true rises, false rises, false falls, true falls."""
 
     predictor: str
     protocol: LabelProtocol
@@ -68,7 +68,7 @@ def score_market(context: MarketContext, as_of: date) -> Scored:
 
 
 def _count_directions(conn: Connection, context: MarketContext, as_of: date, changed: set[date]) -> None:
-    """Count what came of the calls of nights that changed, and of those whose outcomes a study had stored."""
+    """Count what came of the directions of nights that changed, and of those whose outcomes a benchmark had stored."""
     days = sorted(changed.union(stored_outcomes.uncounted(conn, context.name, as_of)))
     if days:
         settled = stored_outcomes.settled_directions(conn, context.name, days[0], days[-1])
@@ -79,9 +79,10 @@ def _count_directions(conn: Connection, context: MarketContext, as_of: date, cha
 def _changed_outcomes(
     conn: Connection, context: MarketContext, made: pd.DataFrame, as_of: date
 ) -> tuple[pd.DataFrame, datetime]:
-    """Return moves that are new, or changed by restated bars of the last sessions, and their watermark.
+    """Return returns that are new, or changed by restated bars of the last sessions, and their watermark.
 
-    Rows are `symbol, session, move, rise, label, is_new`; a stock without a good bar on either session has none.
+    Rows are `symbol, session, realised_return, rise, label, is_new`; a stock has none without a good bar on both
+    sessions.
     """
     awaited = sessions_up_to(context.market.calendar, as_of, LATEST_OUTCOME)[0]
     made = made[made["realised_return"].notna() | (made["target"] >= awaited)]
@@ -111,9 +112,9 @@ def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFram
 
 
 def day_counts(conn: Connection, context: MarketContext, last: date, first: date | None = None) -> list[DayCounts]:
-    """Count calls with an outcome, targets first..last (None: from the first): the model's and each rule's.
+    """Count directions with an outcome, targets first..last (None: from the first): the model's and each rule's.
 
-    Each is counted on both label protocols. A rule makes no call until it has enough history of the index.
+    Each is counted on both label protocols. A rule gives no direction until it has enough history of the index.
     """
     counts_of_directions = stored_outcomes.direction_counts(conn, context.name, last, first=first)
     counted = counts_of_directions.astype(dict.fromkeys(("predicted", "rise", "labelled"), bool))
@@ -135,7 +136,7 @@ def day_counts(conn: Connection, context: MarketContext, last: date, first: date
 
 
 def _all_predicted(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, "days 4"]:
-    """Return the counts of one call for all of a day's stocks: a rise where it is `up`, else a fall."""
+    """Return the counts of one direction for all of a day's stocks: a rise where it is `up`, else a fall."""
     rises, falls = counts[:, 0] + counts[:, 2], counts[:, 1] + counts[:, 3]
     return np.where(
         up[:, None],
@@ -170,7 +171,7 @@ def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
 def rules_on(
     conn: Connection, context: MarketContext, days: pd.DatetimeIndex, known_at: datetime | None = None
 ) -> pd.DataFrame:
-    """Return what each naive rule calls after each of `days`, from the index as known at a moment (None: now).
+    """Return what each naive rule predicts after each of `days`, from the index as known at a moment (None: now).
 
     A row a day, in their order; a column a rule.
     """
@@ -182,13 +183,13 @@ def rules_on(
 def rule_directions(
     conn: Connection, context: MarketContext, as_of: date, known_at: datetime | None = None
 ) -> pd.DataFrame:
-    """Return what each naive rule calls for the session after `as_of`, as rows of `rule_direction`; see `rules_on`."""
+    """Return each naive rule's direction for the session after `as_of`, as rows of `rule_direction`; see `rules_on`."""
     said = rules_on(conn, context, pd.DatetimeIndex([as_of]), known_at)
     return dated_directions(said, pd.DatetimeIndex([next_session(context.market.calendar, as_of)]))
 
 
 def dated_directions(predicted: pd.DataFrame, target: pd.DatetimeIndex) -> pd.DataFrame:
-    """Return rules' calls as rows of `rule_direction`: as_of, target, a column a rule (True, False or missing)."""
+    """Return rules' directions as rows of `rule_direction`: as_of, target, a column a rule (True, False or missing)."""
     said = {rule: [None if np.isnan(each) else bool(each) for each in predicted[rule]] for rule in predicted}
     return pd.DataFrame({"as_of": predicted.index, "target": target} | said).astype(dict.fromkeys(said, object))
 
@@ -198,7 +199,7 @@ def outcome_rows(
     session: "pd.DatetimeIndex | pd.Series[Any]",
     change: Float[ndarray, " rows"],
 ) -> pd.DataFrame:
-    """Return what became of stock-days as rows of `outcome`, from their moves: ratios minus 1."""
+    """Return what became of stock-days as rows of `outcome`, from their returns: ratios minus 1."""
     labels = paper_labels(change)
     return pd.DataFrame(
         {"symbol": symbol, "session": session, "realised_return": change, "rise": change > 0, "label": labels}

@@ -51,7 +51,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Hold an ensemble as trained, its calibration, each member's course, and the first session trained on."""
+    """Hold an ensemble as trained, its calibration, each seed's course, and the first session trained on."""
 
     ensemble: Ensemble
     calibration: Calibration
@@ -199,7 +199,7 @@ def _previous(context: MarketContext, as_of: date) -> Model | None:
 
 
 def windows_of(context: MarketContext, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]) -> Windows:
-    """Build windows of a market's bars up to the session after the last; a stock counts while it was a member."""
+    """Build windows of a market's bars up to the session after the last; a stock counts while it was a constituent."""
     last = bars["session"].max().date()
     windows = build_windows(
         bars,

@@ -73,7 +73,7 @@ class Archive:
         return [row for row in rows if row is not None]
 
     def context(self, symbols: Iterable[str]) -> MarketContext:
-        """Return a desk over these stocks, whatever the market's list says of them today."""
+        """Return a market context over these stocks, whatever the market's list says of them today."""
         plain = replace(self.market, constituents=()).with_symbols(sorted(symbols))
         return MarketContext(
             plain, StoredSource(self.engine, plain), self.engine, experiment_for(plain), self.device, None
@@ -97,7 +97,7 @@ class Archive:
 
 
 def open_archive(request: RunRequest) -> Archive:
-    """Open the past of the market that an order names, in an existing store."""
+    """Open the past of the market that a run request names, in an existing store."""
     return Archive(open_reader(), read_market(request.market, request.market_file), request.device)
 
 

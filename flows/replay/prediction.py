@@ -138,7 +138,7 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
 
 
 def _listed(archive: Archive, known: set[str], as_of: date) -> set[str]:
-    """Return the members of a day by the market's list of today, or, without one, by the stocks that are stored."""
+    """Return a day's constituents by the market's list of today, or, without one, by the stocks that are stored."""
     stored = StoredSource(archive.engine, archive.market).symbols()
     listed = archive.market.with_symbols(sorted(known | set(stored)))
     return {member.symbol for member in listed.constituents_on(as_of)}

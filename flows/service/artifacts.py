@@ -1,4 +1,4 @@
-"""Show a night in Prefect's pages: its calls, its gaps, its scores beside the naive rules."""
+"""Show a night in Prefect's pages: its directions, its gaps, its scores beside the naive rules."""
 
 import logging
 import math
@@ -21,7 +21,7 @@ SHOWN = 12  # of the most, and of the least probable rises
 
 
 def leave_artifacts(context: MarketContext, night: Night) -> None:
-    """Leave three artifacts, with keys like `night-simulated-calls`; a failure is a line in the log, no more."""
+    """Leave three artifacts, with keys like `night-simulated-directions`; a failure is a line in the log, no more."""
     row = night.row
     try:
         with reading(context.engine) as conn:
@@ -59,7 +59,7 @@ def scores_page(title: str, scores: pd.DataFrame, night: Night) -> str:
     else:
         last: date = scores["target"].iloc[0].date()
         lines += [f"Scores of all nights up to {last}, every stock-day, with 95 % intervals that resample days.", ""]
-        lines += ["| predictor | nights | calls | ACC | MCC |", "| --- | ---: | ---: | --- | --- |"]
+        lines += ["| predictor | nights | directions | ACC | MCC |", "| --- | ---: | ---: | --- | --- |"]
         lines += [
             f"| {each['predictor']} | {each['nights']} | {each['n']} "
             f"| {with_interval(each, 'acc')} | {with_interval(each, 'mcc')} |"
