@@ -143,9 +143,9 @@ def test_a_training_that_fails_ends_the_others(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_trial_that_cannot_tell_anything_apart_is_refused() -> None:
-    with pytest.raises(UsageError, match="1 members and 8 shuffles can be grouped in 9 ways"):
+    with pytest.raises(UsageError, match="1 seeds and 8 shuffles can be grouped in 9 ways"):
         Trial(seeds=1, shuffles=8)
-    with pytest.raises(UsageError, match="3 members and 3 shuffles can be grouped in 10 ways"):
+    with pytest.raises(UsageError, match="3 seeds and 3 shuffles can be grouped in 10 ways"):
         Trial(seeds=3, shuffles=3)
     with pytest.raises(UsageError, match="epochs are 1 or more"):
         Trial(epochs=0)

@@ -51,7 +51,7 @@ def direction(context: MarketContext, as_of: date, level: float) -> int:
 def require_page_of(context: MarketContext, level: float) -> None:
     """The directions and the receipt of the last night are those of the store."""
     words = seen(publish_night(context, AS_OF, level))
-    rises, falls = (int(re.search(rf"called to {way}\s*(\d+)", words)[1]) for way in ("rise", "fall"))  # type: ignore[index]
+    rises, falls = (int(re.search(rf"predicted to {way}\s*(\d+)", words)[1]) for way in ("rise", "fall"))  # type: ignore[index]
     assert rises + falls == direction(context, AS_OF, level)
     assert f"at the level of {100 * level:.0f} %" in words
     assert "Over 1 days and 9 stock-days of Simulated market" in words
