@@ -36,7 +36,7 @@ WRITER_LOCK = 0x64746D6C
 
 
 def database_url() -> URL:
-    """The URL in DTML_DATABASE_URL, else that of dtml.sqlite in the folder DTML_DATA (data), its path made absolute.
+    """Return DTML_DATABASE_URL, else the URL of dtml.sqlite in the folder DTML_DATA (data), its path made absolute.
 
     Raises StoreUsageError for a malformed URL, an unknown engine and an SQLite URL without a file.
     """
@@ -60,7 +60,7 @@ def open_engine(url: str | None = None, *, read_only: bool = False) -> Engine:
 
 
 def open_reader() -> Engine:
-    """The store that is there, opened read only; raises StoreUsageError unless its schema is this code's version."""
+    """Open the store read only; raises StoreUsageError unless it is there with this code's version of the schema."""
     engine = open_engine(read_only=True)
     require_current(engine)
     return engine
@@ -73,14 +73,14 @@ def is_read_only(engine: Engine) -> bool:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A connection for reads; raises StoreError, in one line, for whatever goes wrong."""
+    """Open a connection for reads; raises StoreError, in one line, for whatever goes wrong."""
     with _one_line(engine), engine.connect() as conn:
         yield conn
 
 
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
-    """A connection whose writes all happen or none; another writer waits, up to 30 s, for its turn.
+    """Open a connection whose writes all happen or none; another writer waits, up to 30 s, for its turn.
 
     Raises StoreError, in one line, for whatever the database refuses: disk full, locked, connection lost, a
     broken constraint.
@@ -93,7 +93,7 @@ def transaction(engine: Engine) -> Iterator[Connection]:
 
 
 def upgrade(engine: Engine) -> bool:
-    """Bring the schema to this code's version, all of it or nothing; whether there was anything to do.
+    """Bring the schema to this code's version, all of it or nothing; return whether there was anything to do.
 
     Raises StoreUsageError for a schema newer than this code and for a database that is not a dtml store.
     """
@@ -131,7 +131,7 @@ def prepare(engine: Engine) -> None:
 
 
 def location(engine: Engine) -> str:
-    """Where the store is, to be shown: the file, or the server's URL without its password."""
+    """Return where the store is, to be shown: the file, or the server's URL without its password."""
     url = engine.url
     if url.get_backend_name() == "sqlite":
         name = str(url.database)

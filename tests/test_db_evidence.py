@@ -1,4 +1,4 @@
-"""What a night can be judged by: bands stand, counts are replaced, rules' calls are kept once, attention is renewed."""
+"""What a night can be judged by: bands stand, counts are replaced, rules' directions kept once, attention renewed."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,7 +25,7 @@ def store(engine: Engine) -> Engine:
     with transaction(engine) as conn:
         for market in ("toy", "far"):
             markets.save_instruments(conn, market, stocks)
-        for name, kind in (("first", "nightly"), ("second", "nightly"), ("study", "backtest")):
+        for name, kind in (("first", "nightly"), ("second", "nightly"), ("folded", "backtest")):
             runs.save_run(conn, run(name, kind=kind))
         runs.save_run(conn, run("abroad", market="far"))
     return engine
@@ -54,7 +54,7 @@ def test_a_run_is_calibrated_once_and_its_bands_stand(store: Engine) -> None:
         assert calibration.save_bands(conn, "first", given) == 0
         assert calibration.save_bands(conn, "second", given.head(1)) == 1
         same(calibration.bands(conn, "first"), given.iloc[::-1])
-        assert calibration.bands(conn, "study").empty
+        assert calibration.bands(conn, "folded").empty
         several = calibration.bands_of(conn, ["second", "first"])
         assert list(several.itertuples(index=False, name=None)) == [
             ("first", 0.5, 0.5),
@@ -77,7 +77,7 @@ def test_counts_of_a_night_are_replaced_and_those_of_others_stay(store: Engine) 
     )
     with transaction(store) as conn:
         for save, read, made in kinds:
-            given = pd.concat([made(), made("second"), made(target=NEXT), made("study"), made("abroad")])
+            given = pd.concat([made(), made("second"), made(target=NEXT), made("folded"), made("abroad")])
             assert save(conn, given) == 10
             again = pd.concat([made(n=6).head(1), made("second", NEXT)])
             assert save(conn, again.sample(frac=1, random_state=1)[again.columns[::-1]]) == 3
@@ -91,12 +91,12 @@ def test_counts_of_a_night_are_replaced_and_those_of_others_stay(store: Engine) 
 def test_the_counts_of_a_backtest_are_those_of_its_own_folds(store: Engine) -> None:
     begun = {"id": "b", "market": "toy", "first": TARGET.date(), "last": NEXT.date(), "retrain_every": 1, "config": {}}
     begun |= {"seeds": [2], "code_version": "1", "data_watermark": NOW, "list_is_snapshot": True, "device": "cpu"}
-    fold = {"number": 1, "run_id": "study", "as_of": AS_OF.date(), "first": TARGET.date(), "last": TARGET.date()}
+    fold = {"number": 1, "run_id": "folded", "as_of": AS_OF.date(), "first": TARGET.date(), "last": TARGET.date()}
     with transaction(store) as conn:
         assert backtests.save_backtest(conn, begun | {"created_at": NOW}) == 1
         backtests.save_fold(conn, "b", fold | {"predictions": 3, "refused": {}, "seconds": 1.0})
-        calibration.save_band_counts(conn, pd.concat([counts("study"), counts("study", NEXT), counts("first")]))
-        same(calibration.fold_counts(conn, "b"), counts("study"))
+        calibration.save_band_counts(conn, pd.concat([counts("folded"), counts("folded", NEXT), counts("first")]))
+        same(calibration.fold_counts(conn, "b"), counts("folded"))
         assert calibration.fold_counts(conn, "other").empty
 
 

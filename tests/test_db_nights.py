@@ -54,7 +54,7 @@ def finish(engine: Engine, status: str, reason: str | None = None) -> None:
             status=status,
             reason=reason,
             finished_at=LATER,
-            counts={"fetched": 7, "stored": 5, "refused": 2, "predictions": 3},
+            counts={"fetched": 7, "stored": 5, "rejected": 2, "predictions": 3},
             gaps=[{"symbol": "B", "reason": "no bar"}],
             known_at=NOW,
         )

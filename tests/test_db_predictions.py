@@ -41,7 +41,7 @@ def save_outcomes(store: Engine, returns: tuple[float, ...] = (-0.01, 0.0, 0.02)
 
 def close_night(store: Engine, target: pd.Timestamp) -> None:
     as_of = (AS_OF if target == TARGET else TARGET).date()
-    counts = {"fetched": 0, "stored": 0, "refused": 0, "predictions": len(STOCKS)}
+    counts = {"fetched": 0, "stored": 0, "rejected": 0, "predictions": len(STOCKS)}
     with transaction(store) as conn:
         nights.start_night(conn, "toy", as_of, target=target.date(), source="files", started_at=NOW)
         nights.finish_night(
@@ -199,7 +199,7 @@ def test_of_many_outcomes_the_new_are_added_and_the_changed_updated(store: Engin
             return outcomes.save_outcomes(conn, "toy", frame, known_at=at, recorded_at=at)
 
     assert saved(happened.iloc[1:], NOW) == 2
-    assert saved(happened.assign(change=[0.01, 0.02, 0.01]), LATER) == 1
+    assert saved(happened.assign(realised_return=[0.01, 0.02, 0.01]), LATER) == 1
     asked = sa.select(tables.outcome.c.realised_return, tables.outcome.c.known_at, tables.outcome.c.recorded_at)
     with reading(store) as conn:
         rows = [tuple(each) for each in conn.execute(asked.order_by(tables.outcome.c.instrument_id))]

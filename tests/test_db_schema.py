@@ -102,7 +102,7 @@ def test_a_store_that_lacks_a_table_of_its_schema_is_left_alone(store_url: str) 
             table.create(conn)
     for use in (require_current, prepare, upgrade):
         with pytest.raises(
-            StoreError, match=rf"{REVISION} without its table alert\. Perhaps .* before 0\.1\.0: .* damaged: "
+            StoreError, match=rf"{REVISION} without its table abstention_band\. Perhaps .* before 0\.1\.0: .* damaged: "
         ):
             use(engine)
 

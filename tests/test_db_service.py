@@ -24,7 +24,7 @@ from db.rows import alerts, fetches, markets, prices
 
 DAY = date(2024, 1, 5)
 SOON = datetime(2124, 1, 5, tzinfo=UTC)  # a machine whose clock is a century fast
-FETCH = {"market": "toy", "as_of": DAY, "source": "files", "asked": 2, "fetched": 9, "stored": 3, "refused": 1}
+FETCH = {"market": "toy", "as_of": DAY, "source": "files", "asked": 2, "fetched": 9, "stored": 3, "rejected": 1}
 LISTS = {"restated": ["A"], "failures": [{"symbol": "B", "status": "no_data", "detail": "B: nothing"}]}
 
 

@@ -36,7 +36,7 @@ def fill(engine: Engine, *, stocks: int, nights: int) -> None:
     days = pd.bdate_range(end=LAST, periods=nights + 1)
     rows = pd.MultiIndex.from_product([range(1, nights + 1), symbols], names=["night", "symbol"]).to_frame(index=False)
     night = rows.pop("night")
-    made = rows.assign(run_id="first", as_of=days[night - 1], target=days[night], probability=0.5, spread=0.0)
+    made = rows.assign(run_id="first", as_of=days[night - 1], target=days[night], probability=0.5, probability_std=0.0)
     returns = rows.assign(session=made["target"], change=0.01, rise=True, label=1)
     bars = returns[["symbol", "session"]].reindex(columns=["symbol", "session", *BAR_VALUES])
     refused = bars[["symbol", "session"]].assign(reason="null_price", value="close=nan")
@@ -100,7 +100,7 @@ def more_stocks(tmp_path_factory: pytest.TempPathFactory) -> sqlite3.Connection:
         ("daily_score", "target = '2024-06-28'"),
         ("price_latest", "session = '2024-06-28'"),
         ("price_restatement", "session = '2024-06-28'"),
-        ("refused", "session = '2024-06-28'"),
+        ("rejected", "session = '2024-06-28'"),
         ("night_log", "as_of = '2024-06-27'"),
         ("attention", "target = '2024-06-28'"),
     ],
@@ -112,7 +112,7 @@ def test_one_night_takes_no_longer_after_many_nights(
     assert steps(more_nights, sql) < 1.5 * steps(few, sql)
 
 
-@pytest.mark.parametrize("view", ["prediction_history", "price_latest", "price_restatement", "refused", "attention"])
+@pytest.mark.parametrize("view", ["prediction_history", "price_latest", "price_restatement", "rejected", "attention"])
 def test_one_stock_takes_no_longer_beside_many_stocks(
     few: sqlite3.Connection, more_stocks: sqlite3.Connection, view: str
 ) -> None:

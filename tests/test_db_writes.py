@@ -136,7 +136,7 @@ def test_what_is_known_of_a_call_beyond_its_probability_is_kept_where_it_is_give
     assert rows[1][-1] is None
     assert [each[2] for each in rows] == [1, 2, 3, 4, 5, 6]
     assert {each[-4:] for each in rows[3:]} == {(None,) * 4}
-    words = "first 2024-01-05 A is stored with another probability or spread: a past prediction is never rewritten"
+    words = "first 2024-01-05 A is stored with another probability or deviation: a past prediction is never rewritten"
     again = {"known_at": NOW, "made_at": NOW}
     close = given.assign(probability=given["probability"] * (1 + 9e-7))
     with transaction(store) as conn:
@@ -171,7 +171,7 @@ def start(conn: Connection, market: str, as_of: date, **changed: Any) -> int:
 
 
 def end(conn: Connection, market: str, as_of: date, status: str = "complete", **changed: Any) -> None:
-    counts = {"fetched": 7, "stored": 5, "refused": 2, "predictions": 3}
+    counts = {"fetched": 7, "stored": 5, "rejected": 2, "predictions": 3}
     told: dict[str, Any] = {"status": status, "finished_at": LATER, "counts": counts, "gaps": []} | changed
     nights.finish_night(conn, market, as_of, **told)
 
@@ -194,7 +194,7 @@ def test_a_night_that_begins_or_ends_changes_no_other_and_keeps_all_that_is_told
         ("toy", AS_OF.date(), NEXT.date(), "yahoo", "running", LATER, None),
         ("toy", TARGET.date(), TARGET.date() + DAY, "files", "complete_with_gaps", NOW, LATER),
     ]
-    counted = {"fetched": 7, "stored": 5, "refused": 2, "predictions": 3, "reason": None}
+    counted = {"fetched": 7, "stored": 5, "rejected": 2, "predictions": 3, "reason": None}
     assert ended == dict(zip(names, rows[2], strict=True)) | told | counted
 
 
@@ -272,12 +272,17 @@ def test_upserts_count_what_is_new_and_a_stamp_alone_changes_nothing(store: Engi
 def test_many_rows_are_stored_in_one_transaction_as_often_as_one_likes(store: Engine) -> None:
     sessions = pd.date_range("1960-01-01", periods=20_011)
     keys = pd.MultiIndex.from_product([[1, 2, 3], sessions], names=["instrument_id", "session"]).to_frame(index=False)
-    frame = keys.assign(change=0.5, rise=True, label=1, known_at=NOW, recorded_at=NOW)
+    frame = keys.assign(realised_return=0.5, rise=True, label=1, known_at=NOW, recorded_at=NOW)
     stamps = ("known_at", "recorded_at")
     with transaction(store) as conn:
         assert upsert_frame(conn, tables.outcome, frame.head(7), stamps=stamps) == 7
         assert upsert_frame(conn, tables.outcome, frame.head(7).assign(known_at=LATER), stamps=stamps) == 0
-        assert upsert_frame(conn, tables.outcome, frame.head(9).assign(change=0.25, known_at=LATER), stamps=stamps) == 2
+        assert (
+            upsert_frame(
+                conn, tables.outcome, frame.head(9).assign(realised_return=0.25, known_at=LATER), stamps=stamps
+            )
+            == 2
+        )
         assert insert_frame(conn, tables.outcome, frame.iloc[9:]) == 60_024
         counted = conn.execute(sa.select(sa.func.count(), sa.func.sum(tables.outcome.c.realised_return))).one()
         assert tuple(counted) == (60_033, 0.25 * 9 + 0.5 * 60_024)

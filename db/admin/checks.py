@@ -73,7 +73,7 @@ LAWS: Final = MappingProxyType(
             join instrument i on i.id = d.instrument_id
             order by i.market, d.target, i.symbol
         """,
-        "what a night counts of its calls is what came of them": """
+        "what a night counts of its directions is what came of them": """
             select c.run_id, c.target, c.said, count(o.session) as found
             from (select run_id, target, sum(n) as said from calibration_bin group by run_id, target) as c
             join prediction p on p.run_id = c.run_id and p.target = c.target
@@ -82,7 +82,7 @@ LAWS: Final = MappingProxyType(
             having count(o.session) <> c.said
             order by c.run_id, c.target
         """,
-        "a probability lies between those of its members": """
+        "a probability lies between those of its seeds": """
             select i.market, i.symbol, p.run_id, p.target
             from prediction p
             join instrument i on i.id = p.instrument_id
@@ -148,7 +148,7 @@ def _schema(engine: Engine) -> Finding:
 
 
 def _dated_ahead(engine: Engine) -> Finding:
-    """Fetches that no later one can follow before their day has come."""
+    """Return fetches that no later one can follow before their day has come."""
     check = "no fetch is dated ahead of this clock"
     try:
         with reading(engine) as conn:

@@ -47,7 +47,7 @@ def no_progress(_done: str, _table: str, _rows: int) -> None:
 
 @contextmanager
 def snapshot(engine: Engine) -> Iterator[Connection]:
-    """A connection that reads the store as it is at one moment, however long it takes, while others write."""
+    """Open a connection that reads the store as it is at one moment, however long it takes, while others write."""
     if engine.dialect.name == "postgresql":
         engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     with reading(engine) as conn, conn.begin():
@@ -55,7 +55,7 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
 
 
 def copy_store(source: Connection, target: Engine, progress: Progress = no_progress) -> dict[str, int]:
-    """Copy all rows of a `snapshot` into an empty store and compare them; how many rows each table has.
+    """Copy all rows of a `snapshot` into an empty store and compare them; return how many rows each table has.
 
     All or nothing. Raises StoreUsageError when the target holds a row, StoreError for a row that is not the same on
     both sides, naming it.
@@ -157,7 +157,7 @@ def _key(conn: Connection, column: Column[Any]) -> str:
 
 
 def _set_sequences(conn: Connection) -> None:
-    """Let PostgreSQL go on numbering after the largest number copied."""
+    """Let PostgreSQL continue numbering after the largest number copied."""
     if conn.dialect.name == "sqlite":
         return
     for table in metadata.sorted_tables:

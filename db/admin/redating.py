@@ -1,4 +1,4 @@
-"""What a fetch under a clock that was far ahead leaves: its moments are moved to now, in their order."""
+"""What a fetch under a clock that was far ahead leaves: its moments are set back to now, in their order."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MOMENTS = (
 
 
 def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
-    """Move a market's moments that lie ahead of the clock to just after now; old and new ones.
+    """Set a market's moments that lie ahead of the clock to just after now, and return old and new ones.
 
-    Nothing is moved where none lies a day or more ahead: so much is made up for by itself. The moments keep their order
+    Nothing changes where none lies a day or more ahead: so much is made up for by itself. The moments keep their order
     and stay after all others, and what leads from one row to another still does: a night is replayed from the same
     bars. What was known at any moment up to now does not change, and what is fetched next comes after. Asked inside a
     `transaction`.
@@ -37,12 +37,12 @@ def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
     ahead = sorted({moment for column in MOMENTS for moment in _ahead(conn, column, market, now)})
     if not ahead or ahead[-1] <= now + AHEAD:
         return {}
-    moved = {moment: now + timedelta(microseconds=place) for place, moment in enumerate(ahead, start=1)}
+    redated = {moment: now + timedelta(microseconds=place) for place, moment in enumerate(ahead, start=1)}
     for column in MOMENTS:
-        for old, new in moved.items():
+        for old, new in redated.items():
             mine = (_of(column, market), column == old)
             conn.execute(sa.update(column.table).where(*mine).values({column.name: new}))
-    return moved
+    return redated
 
 
 def _ahead(conn: Connection, column: Column[datetime], market: str, now: datetime) -> Iterator[datetime]:

@@ -31,7 +31,7 @@ ELSEWHERE = "this role may open one database alone"
 TEMPORARY_LIMIT = "1GB"  # of files that one connection sorts and joins in; a reader cannot lift it
 CONNECTIONS = 20  # at once, of a reader for whom no other number was set: a dashboard opens 15
 
-# Rights that a reader would keep whatever is revoked here, and what each is called.
+# Rights that a reader would keep whatever is revoked here, and the name of each.
 POWERS = {
     "rolsuper": "a superuser",
     "rolcreaterole": "allowed to make roles",
@@ -42,7 +42,7 @@ POWERS = {
 
 
 def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool:
-    """Let a role read the views, and nothing else; whether it had to be made. Again gives the same rights.
+    """Let a role read the views and nothing else; return whether it was made. Asked again, it gives the same rights.
 
     The server gets a hash of the password. A reader can lift two of its limits, read only and 30 s a statement; it has
     no right that would let it write. Raises StoreUsageError for SQLite, which has no roles, for a name that is no plain
@@ -162,7 +162,7 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
 
 
 def _others(conn: Connection, name: str) -> list[str]:
-    """The roles that own something in this database, were granted something, or belong to one; no reader is of them."""
+    """Return roles that own something in this database, were granted something, or belong to one; none is a reader."""
     found = """
         select r.rolname
         from pg_roles r

@@ -22,7 +22,7 @@ CHUNK = 50_000
 
 
 def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
-    """Insert rows whose keys are new, by executemany or COPY; how many.
+    """Insert rows whose keys are new, by executemany or COPY; return how many.
 
     The frame's columns are the table's; NaN and NaT become NULL. Several times faster than `upsert`.
     """
@@ -47,7 +47,7 @@ def insert_rows(conn: Connection, table: Table, names: Sequence[str], rows: Sequ
 
 
 def insert_missing(conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = ()) -> int:
-    """Insert the rows whose key is not stored yet and leave the others; how many were new.
+    """Insert the rows whose key is not stored yet and leave the others; return how many were new.
 
     `key` names the columns of a unique constraint; the primary key when empty.
     """
@@ -58,7 +58,7 @@ def insert_missing(conn: Connection, table: Table, rows: Rows, *, key: Sequence[
 
 
 def upsert(conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = (), stamps: Collection[str] = ()) -> int:
-    """Insert rows, or update those whose key is stored with other values; how many were new.
+    """Insert rows, or update those whose key is stored with other values; return how many were new.
 
     `stamps` are columns that say when: they change with the others, but alone are no reason to.
     """
@@ -86,8 +86,8 @@ def upsert_frame(conn: Connection, table: Table, frame: pd.DataFrame, *, stamps:
     staged.create(conn, checkfirst=False)
     insert_frame(conn, staged, frame)
     # Without a where, SQLite reads the ON of ON CONFLICT as that of a join.
-    moved = _insert(conn, table).from_select(names, select(staged).where(true())).on_conflict_do_nothing()
-    new = conn.execute(moved, execution_options={"preserve_rowcount": True}).rowcount
+    inserted = _insert(conn, table).from_select(names, select(staged).where(true())).on_conflict_do_nothing()
+    new = conn.execute(inserted, execution_options={"preserve_rowcount": True}).rowcount
     if new < len(frame):
         same = (table.c[name] == staged.c[name] for name in keys)
         changed = or_(
@@ -143,7 +143,7 @@ def _driver_values(conn: Connection, column: Column[Any], values: pd.Series[Any]
 
 
 def _distinct_moments(column: Column[Any], values: pd.Series[Any]) -> tuple[Any, Iterator[object]]:
-    """Codes and the distinct dates or datetimes they stand for: few, so each is converted once."""
+    """Return codes and the distinct dates or datetimes they stand for: few, so each is converted once."""
     codes, distinct = pd.factorize(values)
     moments = pd.DatetimeIndex(pd.to_datetime(distinct))
     if isinstance(column.type, UtcTimestamp):

@@ -56,7 +56,7 @@ def differ(
 
 
 def save_figures(conn: Connection, table: sa.Table, owner: str, name: str, given: pd.DataFrame, *, why: str) -> int:
-    """Insert the rows that are not stored for `name`, the value of the column `owner`; how many were new.
+    """Insert the rows that are not stored for `name`, the value of the column `owner`; return how many were.
 
     Numbers of those that are must be equal: else StoreError, naming the first row and saying why.
     """

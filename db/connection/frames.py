@@ -44,12 +44,12 @@ def head(conn: Connection, statement: Statement, most: int) -> pd.DataFrame:
 
 
 def stream(conn: Connection, statement: Statement) -> Iterator[Sequence[Sequence[Any]]]:
-    """All rows of a statement as Python values, in batches: neither a page nor this program ever holds them all."""
+    """Yield all rows of a statement as Python values, in batches: neither a page nor this program holds them all."""
     yield from conn.execution_options(yield_per=BATCH).execute(statement).partitions()
 
 
 def rows_of(conn: Connection, table: Table, owner: str, name: str, *, order: Sequence[str] = ()) -> pd.DataFrame:
-    """The rows whose column `owner` is `name`, without that column, by `order` or the rest of the primary key."""
+    """Return rows whose column `owner` is `name`, without it, by `order` or the rest of the primary key."""
     sought = order or [each.name for each in table.primary_key if each.name != owner]
     columns = (each for each in table.c if each.name != owner)
     mine = select(*columns).where(table.c[owner] == name)
@@ -72,7 +72,7 @@ def bars(result: CursorResult[Any], ids: pd.Series[int]) -> pd.DataFrame:
 
 
 def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
-    """Rows of a driver as a frame: whole numbers stay whole beside missing ones (Int64), decimals become float64."""
+    """Return a driver's rows as a frame: whole numbers stay whole beside missing ones (Int64), decimals are float64."""
     lists = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     columns = [_plain(values) for values in lists]
     found = pd.concat(columns, axis=1) if columns else pd.DataFrame()

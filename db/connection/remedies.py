@@ -94,7 +94,7 @@ def remedy_of(error: BaseException, said: str, file: Path | None, *, wait_s: flo
 
 
 def _free_space(file: Path) -> str:
-    """SQLite says that its disk is full of a limit of the file too, and of damage that used up a table's numbers."""
+    """Tell a full disk from a file's limit and from damage that used up a table's numbers: SQLite does not."""
     try:
         free = shutil.disk_usage(file.parent).free / 1e9
     except OSError:

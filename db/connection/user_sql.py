@@ -1,4 +1,4 @@
-"""What keeps SQL that a user typed to reading the store: no file, no program, no end of time, no end of rows."""
+"""Run SQL that a user typed, and only to read the store: no file, no program, no unbounded time or rows."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _of_sqlite(cursor: Any, sql: str) -> Iterator[Answer]:
 
 @contextmanager
 def _of_postgresql(cursor: Any, sql: str) -> Iterator[Answer]:
-    """Row by row, or the client would hold them all; as one statement, behind which no commit can be hung."""
+    """Read row by row, or the client would hold them all; as one statement, behind which no commit can be hung."""
     with closing(cursor.stream(sql)) as rows:
         first = next(rows, None)
         if first is not None:

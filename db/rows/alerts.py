@@ -14,7 +14,7 @@ from db.connection.frames import frame
 
 
 def raise_alert(conn: Connection, market: str, as_of: date, kind: str, *, message: str, raised_at: datetime) -> bool:
-    """Note what somebody should know of a night, 'refused', 'late' or 'below_rule'; whether it is new."""
+    """Note what somebody should know of a night, 'refused', 'late' or 'below_rule'; return whether it is new."""
     said = {"market": market, "as_of": as_of, "kind": kind, "message": message, "raised_at": raised_at}
     return insert_missing(conn, tables.alert, [said]) == 1
 

@@ -69,7 +69,7 @@ def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
 
 
 def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date]]:
-    """The run and the session predicted of those of the last nights that kept what stocks looked at, newest first."""
+    """Return run and target of those of the last nights that kept what stocks looked at, newest first."""
     ran, found = view("night_log").c, view("attention").c
     ended = sa.select(ran.run_id, ran.target).where(ran.market == market, ran.status.in_(COMPLETE))
     last = conn.execute(ended.order_by(ran.as_of.desc()).limit(nights)).all()
@@ -80,7 +80,7 @@ def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date
 def mean_weights(
     conn: Connection, market: str, symbol: str, kept: Sequence[tuple[str, date]], *, looks: bool, most: int
 ) -> pd.DataFrame:
-    """Whom a stock looked at on some nights, or who looked at it where `looks` is false: others, the heaviest first.
+    """Return whom a stock looked at on some nights, or, where `looks` is false, who looked at it; heaviest first.
 
     Columns: symbol (the other one), weight (mean over the nights), nights (on which it was kept). A night keeps the
     heaviest sources of each stock alone: what it does not keep counts as 0.

@@ -22,7 +22,7 @@ COUNTS = ("stocks", "constituent_days", "without_price", "tried")
 
 
 def save_backtest(conn: Connection, backtest: Mapping[str, object]) -> int:
-    """Begin a backtest: the columns of backtest that are known by then, by name. The first row of a name stands."""
+    """Store a backtest's row as it begins: the columns known by then, by name. The first row of a name stands."""
     return insert_missing(conn, tables.backtest, [dict(backtest)])
 
 
@@ -54,7 +54,7 @@ def finish_backtest(
     finished_at: datetime,
     seconds: float | None,
 ) -> int:
-    """Store the figures of a backtest that was begun, and that it is finished; how many rows were new.
+    """Store the figures of a backtest that was begun, and that it is finished; return how many rows were new.
 
     `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return, backtest_portfolio but
     backtest_id; what has no value is NaN or None. `counts` holds stocks, member_days, without_price, tried. Figures
@@ -116,7 +116,7 @@ def backtest_portfolios(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
 
 def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[np.float64]:
-    """The Sharpe ratio a year of every portfolio that followed predictions in the market's other finished backtests."""
+    """Return the Sharpe ratio a year of each portfolio of predictions in the market's other finished backtests."""
     table, of = tables.backtest_portfolio, tables.backtest
     joined = table.join(of, of.c.id == table.c.backtest_id)
     mine = (of.c.market == market, of.c.id != other_than, table.c.strategy.is_not(None), table.c.sharpe.is_not(None))

@@ -15,19 +15,17 @@ from db.connection.differences import save_figures
 from db.connection.frames import frame, row, rows_of
 
 
-def save_benchmark(
-    conn: Connection, benchmark: Mapping[str, object], scores: pd.DataFrame, members: pd.DataFrame
-) -> int:
-    """Store a benchmark, every column by name, with its scores and members: their columns but benchmark_id.
+def save_benchmark(conn: Connection, benchmark: Mapping[str, object], scores: pd.DataFrame, seeds: pd.DataFrame) -> int:
+    """Store a benchmark, every column by name, with its scores and seeds: their columns but benchmark_id.
 
     What has no value is NaN or None. The first row of a name stands: raises StoreError, naming it, when a score
-    or member is stored with another figure.
+    or seed is stored with another figure.
     """
     name = str(benchmark["id"])
     new = insert_missing(conn, tables.benchmark, [dict(benchmark)])
     why = "the test span is read once"
     new += save_figures(conn, tables.benchmark_score, "benchmark_id", name, scores, why=why)
-    return new + save_figures(conn, tables.benchmark_seed, "benchmark_id", name, members, why=why)
+    return new + save_figures(conn, tables.benchmark_seed, "benchmark_id", name, seeds, why=why)
 
 
 def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
@@ -51,5 +49,5 @@ def benchmark_scores(conn: Connection, benchmark_id: str) -> pd.DataFrame:
 
 
 def benchmark_seeds(conn: Connection, benchmark_id: str) -> pd.DataFrame:
-    """Every seed of a benchmark by predictor and configuration: the columns of benchmark_member but benchmark_id."""
+    """Return every seed of a benchmark by predictor and configuration: the columns of benchmark_seed but its id."""
     return rows_of(conn, tables.benchmark_seed, "benchmark_id", benchmark_id)

@@ -33,22 +33,22 @@ def save_bins(conn: Connection, bins: pd.DataFrame) -> int:
 
 
 def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
-    """Store run_id, target, level, n, covered, called, right_calls in place of what is stored of these nights."""
+    """Store run_id, target, level, n, covered, decided, decided_correct in place of what is stored of these nights."""
     return _replace(conn, tables.abstention_count, counts)
 
 
 def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
-    """The columns of calibration_bin for nightly runs of a market, targets up to `last`, by target, run and bin."""
+    """Return columns of calibration_bin for nightly runs of a market, targets up to `last`, by target, run and bin."""
     return _counts(conn, tables.calibration_bin, market, last)
 
 
 def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
-    """Return the columns of band_count for nightly runs of a market, targets up to `last`, by target, run and level."""
+    """Return the columns of abstention_count for nightly runs, targets up to `last`, by target, run and level."""
     return _counts(conn, tables.abstention_count, market, last)
 
 
 def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return the columns of band_count for every fold of a backtest that is done, by target and level."""
+    """Return the columns of abstention_count for every fold of a backtest that is done, by target and level."""
     table, fold = tables.abstention_count, tables.backtest_fold
     of_fold = sa.and_(table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last))
     statement = sa.select(table).select_from(fold.join(table, of_fold)).where(fold.c.backtest_id == backtest_id)
@@ -63,7 +63,7 @@ def bands_of(conn: Connection, run_ids: Collection[str]) -> pd.DataFrame:
 
 
 def coverage(conn: Connection, market: str, level: float, last: date) -> dict[str, Any]:
-    """Nightly calls at a level with an outcome up to a session: n, covered, called, right_calls; each None if none."""
+    """Return nightly sums at a level, targets up to `last`: n, covered, decided, decided_correct; each None if none."""
     found = view("coverage")
     sums = (sa.func.sum(found.c[name]).label(name) for name in ("n", "covered", "decided", "decided_correct"))
     mine = (found.c.market == market, found.c.kind == "nightly", found.c.level == level, found.c.target <= last)

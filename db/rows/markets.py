@@ -25,7 +25,7 @@ def save_instruments(conn: Connection, market: str, instruments: pd.DataFrame) -
 
 
 def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None:
-    """Remember, for each symbol that a source answered for, the earliest session it was ever asked from."""
+    """Store, for each symbol that a source answered for, the earliest session it was ever asked from."""
     table = tables.instrument
     for symbol, day in first.items():
         earlier = sa.or_(table.c.asked_from.is_(None), table.c.asked_from > day)
@@ -51,7 +51,7 @@ def save_memberships(conn: Connection, market: str, memberships: pd.DataFrame) -
 
 
 def identified(conn: Connection, market: str, frame: pd.DataFrame, **more: str) -> pd.DataFrame:
-    """The frame with the instrument_id of each symbol; `more` names another such column, and the symbols it is of.
+    """Return the frame with the instrument_id of each symbol; `more` names another such column and its symbols.
 
     Raises StoreUsageError, naming some, for symbols that are not stored.
     """

@@ -1,7 +1,7 @@
-"""Outcomes: what came of predictions, and the calls that have one or wait for it.
+"""Outcomes: what came of predictions, and the predictions that have one or wait for it.
 
-A night's calls are those of the model that it was closed with; a backtest's are those of its folds. What is counted
-here is not read: ten years of nights are a million rows."""
+A night's predictions are those of the model that it was closed with; a backtest's are those of its folds. What is
+counted here is not read: ten years of nights are a million rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from db.rows.predictions import of_night
 def save_outcomes(
     conn: Connection, market: str, outcomes: pd.DataFrame, *, known_at: datetime, recorded_at: datetime
 ) -> int:
-    """Store symbol, session, move (a fraction), rise, label (-1, 0, 1); a changed outcome is updated."""
+    """Store symbol, session, realised_return (a ratio minus 1), rise, label (-1, 0, 1); update a changed outcome."""
     require_distinct(outcomes, ["symbol", "session"])
     rows = identified(conn, market, outcomes)[["instrument_id", "session", "realised_return", "rise", "label"]]
     rows = rows.sort_values(["instrument_id", "session"]).assign(known_at=known_at, recorded_at=recorded_at)
@@ -32,9 +32,9 @@ def save_outcomes(
 
 
 def unsettled_directions(conn: Connection, market: str, last: date, *, since: date) -> pd.DataFrame:
-    """Return calls for targets up to `last` that have no outcome, and all those from the target `since` on.
+    """Return predictions for targets up to `last` that have no outcome, and all those from the target `since` on.
 
-    Columns: symbol, as_of, target, move (NaN: no outcome), sorted by target and symbol.
+    Columns: symbol, as_of, target, realised_return (NaN: no outcome), sorted by target and symbol.
     """
     made, happened, named = tables.prediction, tables.outcome, tables.instrument
     columns = (named.c.symbol, made.c.as_of, made.c.target, happened.c.realised_return)
@@ -45,7 +45,7 @@ def unsettled_directions(conn: Connection, market: str, last: date, *, since: da
 
 
 def settled_directions(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
-    """Return calls that nights of a market were closed with and that have an outcome, targets first..last, by target.
+    """Return predictions that nights were closed with and that have an outcome, targets first..last, by target.
 
     Columns: run_id, target, probability, calibrated (NaN: not kept), rise.
     """
@@ -62,7 +62,7 @@ def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
 
 def uncounted(conn: Connection, market: str, last: date) -> list[date]:
-    """Targets up to `last` of complete nights with an outcome whose calls were not counted: a study stored it first."""
+    """Return targets up to `last` of complete nights with an outcome but no counts: a benchmark stored it first."""
     night, made, happened, counted = tables.night, tables.prediction, tables.outcome, tables.calibration_bin
     settled = made.join(happened, _has_outcome())
     has_outcome = sa.exists(sa.select(sa.literal(1)).select_from(settled).where(of_night()))
@@ -72,9 +72,9 @@ def uncounted(conn: Connection, market: str, last: date) -> list[date]:
 
 
 def direction_counts(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:
-    """Return calls with an outcome, counted by night, call, what happened and whether the paper labels it.
+    """Return predictions with an outcome, counted by night, direction, what happened and whether the paper labels it.
 
-    Targets are first..last, or all up to `last`. Columns: as_of, target, called (whether the probability is above
+    Targets are first..last, or all up to `last`. Columns: as_of, target, predicted (whether the probability is above
     0.5), rise, labelled, n; sorted by target.
     """
     made, happened = tables.prediction, tables.outcome

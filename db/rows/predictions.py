@@ -24,7 +24,7 @@ PROBABILITY_TOLERANCE = 1e-6
 def save_predictions(
     conn: Connection, market: str, predictions: pd.DataFrame, *, known_at: datetime, made_at: datetime
 ) -> int:
-    """Store run_id, as_of, target, symbol, probability in [0, 1], spread (NaN: one member).
+    """Store run_id, as_of, target, symbol, probability in [0, 1], probability_std (NaN: one seed).
 
     What is known beyond it is kept too, where it is given: calibrated, lowest, highest, rising_share, all in [0, 1].
     What was predicted once stands: raises StoreError, naming it, when a stored prediction differs.
@@ -38,7 +38,7 @@ def save_predictions(
     differing = rows[differ(rows, before, ("probability", "probability_std"), PROBABILITY_TOLERANCE)]
     if len(differing):
         raise StoreError(
-            f"{named(differing, ['run_id', 'target', 'symbol'])} is stored with another probability or spread:"
+            f"{named(differing, ['run_id', 'target', 'symbol'])} is stored with another probability or deviation:"
             " a past prediction is never rewritten"
         )
     more = [name for name in ("calibrated", "lowest", "highest", "rising_share") if name in rows]
@@ -60,7 +60,7 @@ def predictions(
 ) -> pd.DataFrame:
     """Return predictions: run_id, as_of, target, symbol, known_at, made_at and what was said; NaN is missing.
 
-    Said are probability, spread, calibrated, lowest, highest, rising_share.
+    Said are probability, probability_std, calibrated, lowest, highest, rising_share.
     """
     statement = _predictions(market)
     if target is not None:
@@ -106,8 +106,8 @@ def prediction_history(
 def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     """Return what a night predicted with the model it was closed with, by symbol; NaN is missing.
 
-    Columns: run_id, as_of, target, symbol, name, sector, probability, spread, calibrated, lowest, highest,
-    rising_share.
+    Columns: run_id, as_of, target, symbol, name, sector, probability, probability_std, calibrated, lowest,
+    highest, rising_share.
     """
     made, named, night = tables.prediction, tables.instrument, tables.night
     said = (
@@ -120,7 +120,7 @@ def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame
 
 
 def newest_direction_counts(conn: Connection) -> dict[tuple[str, str], int]:
-    """Return how many of each market's newest calls are rises and falls, by market and call."""
+    """Return how many of each market's newest directions are rises and falls, by market and direction."""
     found = view("latest_prediction").c
     statement = sa.select(found.market, found.direction, sa.func.count()).group_by(found.market, found.direction)
     return {(market, direction): n for market, direction, n in conn.execute(statement)}
@@ -134,21 +134,21 @@ def session_directions(market: str, run_id: str, target: date) -> Statement:
 
 
 def band_directions(market: str, run_id: str, target: date, level: float) -> Statement:
-    """Return the same calls where a level has to be reached; no row for a model that was not calibrated."""
+    """Return the same directions where a level has to be reached; no row for a model that was not calibrated."""
     found = view("band_direction")
     mine = (found.c.run_id == run_id, found.c.target == target, found.c.level == level, found.c.market == market)
     return sa.select(found).where(*mine).order_by(found.c.symbol)
 
 
 def disagreement(market: str, run_id: str, target: date) -> Statement:
-    """Return how far the members of an ensemble agreed on each stock; no row where that was not kept."""
+    """Return how far the seeds of an ensemble agreed on each stock; no row where that was not kept."""
     found = view("disagreement")
     mine = (found.c.run_id == run_id, found.c.target == target, found.c.market == market)
     return sa.select(found).where(*mine).order_by(found.c.symbol)
 
 
 def newest_directions(market: str) -> Statement:
-    """Return the calls for the next session, with what each stock is called and its sector."""
+    """Return the directions for the next session, with each stock's name and sector."""
     found = view("latest_prediction")
     return sa.select(found).where(found.c.market == market).order_by(found.c.symbol)
 
@@ -165,8 +165,8 @@ def stock_directions(market: str, symbol: str, kind: str, first: date | None, la
 def common_days(a: str, b: str, first: date, last: date) -> Statement:
     """Return stock-days that two models both predicted, counted by session, the newest first.
 
-    Columns: target, n, same (equal calls), scored (those with an outcome), and of each model, as in a_rises: its right
-    and wrong rises and falls with an outcome (rises, false_rises, false_falls, falls).
+    Columns: target, n, same (equal directions), scored (those with an outcome), and of each model, as in a_rises: its
+    correct and wrong rises and falls with an outcome (rises, false_rises, false_falls, falls).
     """
     one, two = (view("prediction_history").alias(name) for name in "ab")
     counted = [sa.func.count().label("n"), _count(one.c.direction == two.c.direction, "same")]
@@ -181,7 +181,10 @@ def common_days(a: str, b: str, first: date, last: date) -> Statement:
 
 
 def common_directions(a: str, b: str, target: date) -> Statement:
-    """What two models said of a session: market, symbol, target, a_probability, b_probability, a_call, b_call, move."""
+    """Return what two models said of a session.
+
+    Columns: market, symbol, target, a_probability, b_probability, a_direction, b_direction, realised_return.
+    """
     one, two = (view("prediction_history").alias(name) for name in "ab")
     pairs = ((name, which, made) for name in ("probability", "direction") for which, made in (("a", one), ("b", two)))
     said = [made.c[name].label(f"{which}_{name}") for name, which, made in pairs]

@@ -19,7 +19,7 @@ from db.rows.markets import identified, instrument_ids
 from db.tables.markets import BAR_VALUES
 from db.views import view
 
-# A source's rounding noise is not a restatement.
+# A source's rounding is not a restatement.
 PRICE_TOLERANCE = 1e-9
 
 

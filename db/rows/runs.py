@@ -70,7 +70,7 @@ def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
 
 
 def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
-    """The model that predicts a market's nights: the nightly one trained on the latest sessions; None without one."""
+    """Return the model that predicts a market's nights: the nightly one of the latest sessions; None without one."""
     found = view("run_log")
     mine = sa.select(found).where(found.c.market == market, found.c.kind == "nightly")
     newest = (found.c.train_last.desc(), found.c.created_at.desc(), found.c.run_id.desc())

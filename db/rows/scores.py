@@ -33,7 +33,7 @@ def scores(conn: Connection, market: str, *, last: date | None = None, span: str
 
 
 def running_scores(conn: Connection, market: str, *, targets: int = 1, last: date | None = None) -> pd.DataFrame:
-    """Running scores over every stock-day at the last `targets` targets up to a session: the columns of score."""
+    """Return running scores over every stock-day at the last `targets` targets up to a session, as in score."""
     table = tables.score
     mine = [table.c.market == market, table.c.span == "running", table.c.protocol == "all"]
     if last is not None:

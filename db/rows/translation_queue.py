@@ -31,7 +31,7 @@ text = tables.translation_text
 
 
 def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:
-    """Put texts at the end of the queue of a model, which need not be stored; their ids, in the order given.
+    """Put texts at the end of the queue of a model, which need not be stored; return their ids, in order.
 
     Raises StoreUsageError, naming it, for a text that no worker would translate, and puts in none.
     """
@@ -46,7 +46,7 @@ def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: in
 
 
 def why_unfit(said: str | bytes) -> str | None:
-    """Why a text cannot be translated, whatever the model: it is no text, or longer than `LONGEST_TEXT` characters."""
+    """Say why no model can translate a text: it is no text, or longer than `LONGEST_TEXT` characters."""
     try:
         characters = len(said.decode() if isinstance(said, bytes) else said.encode().decode())
     except UnicodeError as error:
@@ -87,14 +87,14 @@ def take_texts(
 def renew(
     conn: Connection, worker: str, ids: Collection[int], lease_s: float = LEASE_S, now: datetime | None = None
 ) -> int:
-    """Let leases of a worker end `lease_s` seconds from now; how many it still held."""
+    """Let leases of a worker end `lease_s` seconds from now; return how many it still held."""
     until = (datetime.now(UTC) if now is None else now) + timedelta(seconds=lease_s)
     held = sa.update(text).where(*_held_by(worker), text.c.id.in_(ids))
     return conn.execute(held.values(taken_until=until)).rowcount
 
 
 def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, object]]) -> int:
-    """Store translations: id, translation, score and, if there are, attention and a reason to doubt; how many written.
+    """Store translations: id, translation, score, and any attention and reason to doubt; return how many were written.
 
     What the worker no longer holds, because its lease ended and the text was taken again, is left as it is.
     """
@@ -109,13 +109,13 @@ def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, obje
 
 
 def fail_texts(conn: Connection, worker: str, ids: Collection[int], reason: str) -> int:
-    """Note why texts that a worker holds cannot be translated; how many were written."""
+    """Note why texts that a worker holds cannot be translated; return how many were written."""
     values = {"status": "failed", "reason": reason, "finished_at": datetime.now(UTC), "taken_until": None}
     return conn.execute(sa.update(text).where(*_held_by(worker), text.c.id.in_(ids)).values(values)).rowcount
 
 
 def give_back(conn: Connection, worker: str) -> int:
-    """Queue again what a worker holds that ends in good order, as if it had not taken it; how many texts."""
+    """Queue again, as if not taken, what a worker holds that ends in good order; return how many texts."""
     values = {"status": "queued", "taken_until": None, "attempts": text.c.attempts - 1}
     return conn.execute(sa.update(text).where(*_held_by(worker)).values(values)).rowcount
 
@@ -195,7 +195,7 @@ def _turn() -> tuple[sa.ColumnElement[Any], ...]:
 
 
 def newest(conn: Connection, model: str | None, status: str | None, limit: int) -> pd.DataFrame:
-    """The texts that were queued last, of one model or status where they are given: as in the view translation_job."""
+    """Return the texts queued last, of one model or status where given, as in the view translation_job."""
     given = {"model": model, "status": status}
     asked = view("translation_job")
     where = [asked.c[name] == value for name, value in given.items() if value is not None]

@@ -30,12 +30,12 @@ def save_model(conn: Connection, model: Mapping[str, object]) -> int:
 
 
 def save_progress(conn: Connection, rows: Rows) -> int:
-    """Store or renew how a training goes: every column of translation_progress, a row a step; how many were new."""
+    """Store or renew how a training goes: every column of translation_progress, a row a step; return how many new."""
     return upsert(conn, tables.translation_progress, rows, stamps=("at", "tokens_per_second"))
 
 
 def forget_progress(conn: Connection, model: str) -> int:
-    """Drop what is stored of a model's steps, for a training that begins again; how many rows."""
+    """Drop what is stored of a model's steps, for a training that begins again; return how many rows."""
     table = tables.translation_progress
     return conn.execute(sa.delete(table).where(table.c.model == model)).rowcount
 

@@ -61,6 +61,6 @@ abstention_count = Table(
         "n > 0 and decided <= n and decided_correct <= decided and covered = n - decided + decided_correct",
         name="counts",
     ),
-    comment="What came of each night's calls at each level of its band.",
+    comment="What came of each night's directions at each level of its abstention band.",
     sqlite_with_rowid=False,
 )
