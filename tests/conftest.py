@@ -21,7 +21,7 @@ from made_backtests import run_request  # noqa: F401 - a fixture that every test
 from made_commands import command  # noqa: F401 - as above
 from made_nights import archive, context, folders  # noqa: F401 - fixtures that every test can ask for
 from prefect_server import prefect_server
-from quick_tests import is_quick, pytest_runtest_protocol  # noqa: F401 - pytest calls the hook
+from quick_tests import is_quick, pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls the hook
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from db.engine import open_engine, require_current, upgrade

@@ -45,4 +45,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         with patch.object(BaseProcess, "start", lambda _: _refuse("os.fork")):
             return (yield)
     finally:
-        running.pop()
+        running.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """Let the end of the last test, quick or not, stop the servers that the whole session shared."""
+    if nextitem is None:
+        running.clear()
+    return (yield)

@@ -86,14 +86,14 @@ class Ladder:
 
 
 @dataclass(frozen=True)
-class LastMoveConfig(NetworkConfig):
-    """The shape of `LastMove`, which has none."""
+class LastSessionConfig(NetworkConfig):
+    """The shape of `LastSession`, which has none."""
 
-    def build(self, stocks: int) -> "LastMove":  # noqa: ARG002 - the same for any number of stocks
-        return LastMove()
+    def build(self, stocks: int) -> "LastSession":  # noqa: ARG002 - the same for any number of stocks
+        return LastSession()
 
 
-class LastMove(Network):
+class LastSession(Network):
     """A straight line over the features of a stock's last session."""
 
     def __init__(self) -> None:
@@ -141,12 +141,13 @@ def test_a_model_learns_what_there_is_to_learn() -> None:
         windows.movement.copy_(0.02 * windows.stocks[:, :, -1, 0].sign())
     recipe = TrainingConfig(protocol="all", epochs=30, learning_rate=0.05, batch_days=10, first_kept_epoch=1)
     fits = fit_members(
-        train, validation, [Member(seed, LastMoveConfig(), recipe) for seed in (0, 1)], device=torch.device("cpu")
+        train, validation, [Member(seed, LastSessionConfig(), recipe) for seed in (0, 1)], device=torch.device("cpu")
     )
     for fit in fits:
         assert max(epoch.validation_acc for epoch in fit.epochs) > 0.9
 
 
+@pytest.mark.slow
 def test_a_view_is_a_file_a_revision_and_the_dictionary(tmp_path: Path) -> None:
     """In a copy of the house, whose own tests then hold."""
     for room in ("db", "dtml", "flows", "translation", "tests", "benchmarks"):
@@ -188,6 +189,6 @@ def test_contributing_has_40_lines_and_names_what_is_there() -> None:
     ):
         assert name == "home.toml" or (ROOT / name).exists(), name
     own = Path(__file__).read_text(encoding="utf-8")
-    for name in ("MARKET", "Ladder", "LastMove", "VIEW"):
+    for name in ("MARKET", "Ladder", "LastSession", "VIEW"):
         assert f"`{name}` there" in " ".join(lines)
         assert name in own
