@@ -86,7 +86,7 @@ def test_no_bars_are_no_refusals(empty: pd.DataFrame) -> None:
         ({"adj_close": 30.625}, "unexplained_return", "adj_close=30.625 after 15.25 (+100.8%)"),
     ],
 )
-def test_a_bad_price_is_refused_with_its_reason_and_value(values: dict[str, float], reason: str, value: str) -> None:
+def test_a_bad_price_is_rejected_with_its_reason_and_value(values: dict[str, float], reason: str, value: str) -> None:
     checked = judge(spoilt("BBB", 5, **values))
     later = [("BBB", SESSIONS[6], "unexplained_return")] if reason == "unexplained_return" else []  # the way back
     assert reasons(checked) == [("BBB", SESSIONS[5], reason), *later]
@@ -117,13 +117,13 @@ def test_a_bar_after_the_sessions_known_is_future() -> None:
     assert set(checked.rejected["value"]) == {f"session={SESSIONS[13]:%Y-%m-%d}"}
 
 
-def test_a_bar_of_a_day_that_is_no_session_is_refused_and_compared_with_nothing() -> None:
+def test_a_bar_of_a_day_that_is_no_session_is_rejected_and_compared_with_nothing() -> None:
     bars = spoilt("BBB", 5, adj_close=90.0)
     checked = judge(bars, sessions=SESSIONS.delete(5))
     assert set(reasons(checked)) == {(symbol, SESSIONS[5], "not_a_session") for symbol in (*STOCKS, INDEX)}
 
 
-def test_differing_bars_of_one_session_are_all_refused_and_equal_ones_but_for_one() -> None:
+def test_differing_bars_of_one_session_are_all_rejected_and_equal_ones_but_for_one() -> None:
     bars = market()
     equal = bars[row_of(bars, "AAA", 3)]
     differing = bars[row_of(bars, "BBB", 4)].assign(close=30.375)
@@ -160,7 +160,7 @@ def test_a_stock_fetched_alone_is_held_against_the_size_of_its_market() -> None:
     assert judge(alone, market_size=7).rejected.empty
 
 
-def test_only_the_bar_that_jumps_is_refused() -> None:
+def test_only_the_bar_that_jumps_is_rejected() -> None:
     bars = market()
     later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
     bars.loc[later, ["open", "high", "low", "close", "adj_close"]] *= 0.5
@@ -191,7 +191,7 @@ def test_a_symbol_without_adjusted_close_is_judged_by_its_close() -> None:
     assert reasons(judge(bars)) == [("BBB", SESSIONS[5], "unexplained_return")]
 
 
-def test_a_bar_refused_for_its_open_is_still_what_the_next_one_is_compared_with() -> None:
+def test_a_bar_rejected_for_its_open_is_still_what_the_next_one_is_compared_with() -> None:
     bars = spoilt("BBB", 5, open=0.0, adj_close=20.0)  # +31 % on this session, and -23 % on the next
     bars.loc[row_of(bars, "BBB", 6), "adj_close"] = 12.5
     assert reasons(judge(bars)) == [
@@ -222,7 +222,7 @@ BROKEN = st.sampled_from([np.nan, 0.0, -3.0, 1e6, 30.0])
     copies=st.lists(st.integers(0, 103), max_size=3),
     closed=st.integers(0, 16),
 )
-def test_every_bar_is_either_accepted_unchanged_or_refused_once(
+def test_every_bar_is_either_accepted_unchanged_or_rejected_once(
     cells: list[tuple[int, str, float]], copies: list[int], closed: int
 ) -> None:
     bars = market()
@@ -254,7 +254,7 @@ def test_dates_before_1970_are_sessions_too() -> None:
 @pytest.mark.parametrize(
     ("column", "amount"), [("volume", -1.0), ("dividend", -0.5), ("split", -2.0), ("volume", np.inf)]
 )
-def test_an_amount_that_cannot_be_is_refused_and_the_other_bars_are_kept(column: str, amount: float) -> None:
+def test_an_amount_that_cannot_be_is_rejected_and_the_other_bars_are_kept(column: str, amount: float) -> None:
     rows = bars_frame(
         pd.DataFrame(
             {

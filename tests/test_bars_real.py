@@ -19,7 +19,7 @@ def test_each_real_set_loses_exactly_these_bars(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_no_bar_of_an_index_with_all_prices_is_refused(name: str) -> None:
+def test_no_bar_of_an_index_with_all_prices_is_rejected(name: str) -> None:
     assert not checked(name).rejected["symbol"].str.startswith("^").any()
 
 
@@ -45,7 +45,7 @@ def test_kdd17_splits_leave_the_adjusted_close_whole_and_no_bar_is_lost() -> Non
         assert abs(returns["adj_close"]) < 0.12
 
 
-def test_kdd17_loses_the_one_real_move_beyond_the_bound() -> None:
+def test_kdd17_loses_the_one_real_return_beyond_the_bound() -> None:
     assert rejected("kdd17", "unexplained_return") == {("BAC", "2009-04-09")}
 
 
@@ -60,11 +60,11 @@ def test_kdd17_has_an_index_fund_among_its_stocks_whose_bars_are_good() -> None:
 # acl18
 
 
-def test_acl18_rows_without_prices_are_refused() -> None:
+def test_acl18_rows_without_prices_are_rejected() -> None:
     assert rejected("acl18", "null_price") == {(symbol, "2016-06-29") for symbol in ("PTR", "REX", "SNP")}
 
 
-def test_acl18_move_beyond_the_bound_is_refused() -> None:
+def test_acl18_return_beyond_the_bound_is_rejected() -> None:
     assert rejected("acl18", "unexplained_return") == {("AGFS", "2016-11-09")}
 
 
@@ -81,7 +81,7 @@ def test_acl18_sessions_without_volume_are_of_a_few_stocks_and_not_stale_days() 
 # ndx100
 
 
-def test_ndx100_spin_offs_and_real_moves_beyond_the_bound_are_refused() -> None:
+def test_ndx100_spin_offs_and_real_returns_beyond_the_bound_are_rejected() -> None:
     artefacts = {("EBAY", "2015-07-20"), ("DISCA", "2014-08-07"), ("CTRP", "2015-12-01"), ("CTXS", "2017-02-01")}
     real = {("NFLX", "2013-01-24"), ("VRTX", "2013-04-19"), ("VRTX", "2014-06-24")}
     assert rejected("ndx100", "unexplained_return") == artefacts | real
@@ -109,13 +109,13 @@ def test_ndx100_missing_days_are_days_without_a_bar() -> None:
     }
 
 
-def test_ndx100_mixed_up_share_classes_are_refused_where_a_row_shows_it() -> None:
+def test_ndx100_mixed_up_share_classes_are_rejected_where_a_row_shows_it() -> None:
     days = {day for symbol, day in rejected("ndx100", "outside_range") if symbol in ("FOX", "FOXA")}
     assert ("FOXA", "2013-06-25") in rejected("ndx100", "high_below_low")
     assert days == {"2013-06-24", "2013-06-26", "2013-06-28"}
 
 
-def test_ndx100_open_of_zero_is_refused() -> None:
+def test_ndx100_open_of_zero_is_rejected() -> None:
     assert rejected("ndx100", "non_positive_price") == {("NFLX", "2013-04-23")}
 
 
@@ -126,12 +126,12 @@ def test_ndx100_sessions_without_volume_of_one_share_class_are_not_stale_days() 
 # sp500
 
 
-def test_sp500_mergers_and_special_dividends_are_refused() -> None:
+def test_sp500_mergers_and_special_dividends_are_rejected() -> None:
     artefacts = {("BKR", "2017-07-05"), ("KDP", "2018-07-10"), ("GEN", "2020-02-03")}
     assert artefacts < rejected("sp500", "unexplained_return")
 
 
-def test_sp500_moves_beyond_the_bound_are_refused_real_ones_too() -> None:
+def test_sp500_returns_beyond_the_bound_are_rejected_real_ones_too() -> None:
     returns = checked("sp500").rejected["session"].dt.strftime("%Y-%m")
     assert (returns == "2020-03").sum() > 10
     assert {"BIIB", "PCG"} < set(checked("sp500").rejected["symbol"])

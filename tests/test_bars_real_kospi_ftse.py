@@ -15,11 +15,11 @@ pytestmark = needs_real_sets
 # ftse30
 
 
-def test_ftse30_demerger_is_refused_on_both_of_its_days() -> None:
+def test_ftse30_demerger_is_rejected_on_both_of_its_days() -> None:
     assert rejected("ftse30", "unexplained_return") == {("BLT.L", "2015-04-07"), ("BLT.L", "2015-05-18")}
 
 
-def test_ftse30_closes_outside_their_range_are_refused_but_for_two_that_are_rounding() -> None:
+def test_ftse30_closes_outside_their_range_are_rejected_but_for_two_that_are_rounding() -> None:
     bars = bars_of("ftse30")
     beyond = np.maximum(bars["close"] / bars["high"], bars["low"] / bars["close"]) - 1
     outside = beyond[beyond > 1e-9]
@@ -38,7 +38,7 @@ def test_ftse30_days_are_the_sessions_of_the_exchange() -> None:
 # kospi200_2015
 
 
-def test_kospi_stale_days_are_refused_for_the_stocks_that_were_stale() -> None:
+def test_kospi_stale_days_are_rejected_for_the_stocks_that_were_stale() -> None:
     stale = Counter(day for _, day in rejected("kospi200_2015", "stale_day"))
     assert set(stale) == {"2017-09-04", "2017-09-26", "2020-03-09", "2020-03-12"}
     present = bars_of("kospi200_2015").query("symbol != '^KS11'").groupby("session")["symbol"].size()
@@ -82,7 +82,7 @@ def test_kospi_seam_of_two_downloads_is_within_the_bound_and_cannot_be_seen_in_o
     assert old.loc["2020-08-31":"2020-09-01"].abs().max().max() <= 0.301
 
 
-def test_kospi_broken_adjusted_close_is_not_read_and_would_be_refused_if_it_were() -> None:
+def test_kospi_broken_adjusted_close_is_not_read_and_would_be_rejected_if_it_were() -> None:
     assert "005930" not in set(checked("kospi200_2015").rejected.query("reason == 'unexplained_return'")["symbol"])
     samsung = bars_of("kospi200_2015").query("symbol == '005930'")
     verdict = judge(samsung, "XKRX", "adj_close", 0.301, "^KS11").rejected
@@ -90,7 +90,7 @@ def test_kospi_broken_adjusted_close_is_not_read_and_would_be_refused_if_it_were
     assert set(days) == {"2015-12-29", "2016-12-28", "2017-12-27", "2018-03-29"}
 
 
-def test_kospi_moves_beyond_the_daily_limit_are_refused() -> None:
+def test_kospi_returns_beyond_the_daily_limit_are_rejected() -> None:
     assert rejected("kospi200_2015", "unexplained_return") == {
         ("000100", "2020-04-02"), ("000150", "2019-10-18"), ("003410", "2016-12-28"), ("003410", "2020-12-01"),
         ("003410", "2020-12-04"), ("009410", "2020-09-01"), ("009410", "2020-09-22"), ("009420", "2017-12-21"),
@@ -113,7 +113,7 @@ def test_kospi_late_listings_are_shorter_and_their_first_bar_is_good() -> None:
 # kospi200_2020
 
 
-def test_kospi_halts_without_open_high_and_low_are_refused() -> None:
+def test_kospi_halts_without_open_high_and_low_are_rejected() -> None:
     halts = bars_of("kospi200_2020").query("open == 0 and high == 0 and low == 0")
     days = set(zip(halts["symbol"], halts["session"].dt.strftime("%Y-%m-%d"), strict=True))
     assert len(days) == 495
@@ -131,7 +131,7 @@ def test_kospi_closes_above_the_high_by_rounding_are_accepted() -> None:
     assert beyond.max() < 0.00063
 
 
-def test_kospi_unadjusted_action_on_the_last_day_is_refused() -> None:
+def test_kospi_unadjusted_action_on_the_last_day_is_rejected() -> None:
     assert rejected("kospi200_2020", "unexplained_return") == {("001230", "2026-05-29")}
 
 
@@ -145,7 +145,7 @@ def test_kospi_unadjusted_action_on_the_last_day_is_refused() -> None:
         ("KOSPI200_close", {"null_price": 8366, "not_a_session": 441}),
     ],
 )
-def test_an_index_of_closes_alone_is_refused_for_its_features_need_all_prices(
+def test_an_index_of_closes_alone_is_rejected_for_its_features_need_all_prices(
     name: str, reasons: dict[str, int]
 ) -> None:
     index = read("index", name)

@@ -243,7 +243,7 @@ def test_memberships_are_what_the_list_says_now(store: Engine) -> None:
         assert markets.memberships(conn, "toy")["valid_from"].tolist() == [day("2020-05-01")]
 
 
-def test_a_refused_bar_is_recorded_once_for_each_reason(store: Engine) -> None:
+def test_a_rejected_bar_is_recorded_once_for_each_reason(store: Engine) -> None:
     refused = pd.DataFrame(
         {
             "symbol": ["A", "A", "B"],

@@ -50,7 +50,7 @@ def test_price_restatement_has_every_version_after_the_first_beside_the_one_befo
     assert rows.to_dict("list") == {"symbol": ["A", "A"], "close": [11.0, 12.0], "close_before": [10.0, 11.0]}
 
 
-def test_a_refused_bar_and_a_night_can_be_asked_for_in_sql(store: Engine, reader: Engine) -> None:
+def test_a_rejected_bar_and_a_night_can_be_asked_for_in_sql(store: Engine, reader: Engine) -> None:
     refused = pd.DataFrame({"symbol": ["B"], "session": [SESSION], "reason": ["null_price"], "value": ["close=nan"]})
     with transaction(store) as conn:
         prices.record_rejected(conn, "toy", refused, source="files", known_at=MONDAY)

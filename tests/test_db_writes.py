@@ -109,7 +109,7 @@ def test_a_version_of_a_bar_keeps_who_said_it_and_when_and_a_refusal_names_the_f
         refused(store, unsound, prices.append_prices, "toy", bars(**{column: [0.0, 2.0]}), **named)
 
 
-def test_the_first_finding_of_a_refused_bar_stands_with_all_its_columns(store: Engine) -> None:
+def test_the_first_finding_of_a_rejected_bar_stands_with_all_its_columns(store: Engine) -> None:
     found = pd.DataFrame({"symbol": ["A"], "session": TARGET, "reason": "stale", "value": "volume=0.0"})
     with transaction(store) as conn:
         save = prices.record_rejected

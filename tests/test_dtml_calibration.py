@@ -242,7 +242,7 @@ def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands() -> No
         count_band(directions, pd.concat([bands, bands.iloc[:1]]))
 
 
-def test_covered_are_those_not_called_and_those_called_rightly_and_intervals_resample_days() -> None:
+def test_covered_are_those_without_a_direction_and_the_correct_and_intervals_resample_days() -> None:
     probability, movement = oracle(17)
     made = calibrate(probability, movement)
     movement[5, 3], probability[6, 4] = np.nan, np.nan
@@ -259,7 +259,7 @@ def test_covered_are_those_not_called_and_those_called_rightly_and_intervals_res
     pd.testing.assert_frame_equal(coverage(counts[::-1], resamples=997).set_index("level"), found)
 
 
-def test_few_days_or_few_days_with_calls_have_no_interval() -> None:
+def test_few_days_or_few_days_with_directions_have_no_interval() -> None:
     target = pd.bdate_range("2021-01-01", periods=401)
     counts = pd.DataFrame({"target": target, "level": 0.9, "n": 7, "covered": 7, "decided": 0, "decided_correct": 0})
     for with_calls, known in ((MINIMUM_DAYS - 1, False), (MINIMUM_DAYS, True)):  # many resamples have none of these

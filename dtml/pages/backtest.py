@@ -258,7 +258,7 @@ def _ordered(performances: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _sliced(scores: pd.DataFrame, name: str, protocol: str) -> list[dict[str, Any]]:
-    """Return the scores of a slice, the model before the rules."""
+    """Return the scores of a breakdown, the model before the rules."""
     rows = records(scores[(scores["slice"] == name) & (scores["protocol"] == protocol)])
     return sorted(rows, key=lambda row: bool(row["predictor"] != MODEL))
 
