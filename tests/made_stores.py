@@ -57,7 +57,7 @@ def fill(engine: Engine) -> None:
         nights.start_night(conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=MOMENT)
         nights.finish_night(
             conn, "toy", AS_OF.date(), status="complete_with_gaps", finished_at=MOMENT, run_id="first",
-            counts={"fetched": 7, "stored": 5, "refused": 2, "predictions": len(STOCKS)}, gaps=[GAP], known_at=MOMENT,
+            counts={"fetched": 7, "stored": 5, "rejected": 2, "predictions": len(STOCKS)}, gaps=[GAP], known_at=MOMENT,
         )  # fmt: skip
         counts = dict.fromkeys(("asked", "fetched", "stored", "refused"), 2)
         fetched = {"market": "toy", "known_at": MOMENT, "as_of": AS_OF.date(), "source": "files"}

@@ -45,7 +45,7 @@ MISTAKES = {
     f"/market/{MARKET}/directions.csv?level=nan": "level nan is none of 0.5",
     f"/market/{MARKET}/stock/S01?from=2024-13-01": "from: Value error",
     f"/market/{MARKET}/stock/S01?from=2024-06-02&to=2024-06-01": "the span ends before it begins",
-    f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is none of nightly, backtest, paper",
+    f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is none of nightly, backtest, benchmark",
     "/compare/scores.csv?a=toy-first": "name two runs",
     f"/compare?a={FIRST_RUN}&b={quote(EVIL_RUNS[0], safe='')}": "compare runs of one market",
 }

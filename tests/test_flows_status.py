@@ -174,7 +174,7 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
         'title = "Mine"\ncalendar = "XLON"\ntimezone = "Europe/London"\ncurrency = "GBP"\n'
         '[index]\nsymbol = "I"\nname = "An index"\n'
     )
-    counts = {"fetched": 0, "stored": 0, "refused": 0, "asked": 0}
+    counts = {"fetched": 0, "stored": 0, "rejected": 0, "asked": 0}
     fetch = {"market": "mine", "known_at": EVENING, "as_of": AS_OF, "source": "files", "restated": [], "failures": []}
     with transaction(engine) as conn:
         fetches.save_fetch(conn, fetch | counts)
