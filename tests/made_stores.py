@@ -59,7 +59,7 @@ def fill(engine: Engine) -> None:
             conn, "toy", AS_OF.date(), status="complete_with_gaps", finished_at=MOMENT, run_id="first",
             counts={"fetched": 7, "stored": 5, "rejected": 2, "predictions": len(STOCKS)}, gaps=[GAP], known_at=MOMENT,
         )  # fmt: skip
-        counts = dict.fromkeys(("asked", "fetched", "stored", "refused"), 2)
+        counts = dict.fromkeys(("asked", "fetched", "stored", "rejected"), 2)
         fetched = {"market": "toy", "known_at": MOMENT, "as_of": AS_OF.date(), "source": "files"}
         fetches.save_fetch(conn, fetched | counts | {"restated": ["A"], "failures": []})
         _fill_evidence(conn)
@@ -77,8 +77,8 @@ def _fill_market(conn: Connection) -> None:
     bars = bars.assign(**dict.fromkeys(("open", "high", "low", "close"), NUMBERS))
     bars = bars.assign(adj_close=np.nan, dividend=0.0, split=np.nan)
     prices.append_prices(conn, "toy", bars, source="files", known_at=MOMENT)
-    refused = pd.DataFrame({"symbol": "A", "session": TARGET, "reason": TEXTS, "value": TEXTS})
-    prices.record_rejected(conn, "toy", refused, source="files", known_at=MOMENT)
+    rejected = pd.DataFrame({"symbol": "A", "session": TARGET, "reason": TEXTS, "value": TEXTS})
+    prices.record_rejected(conn, "toy", rejected, source="files", known_at=MOMENT)
     happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "realised_return": [-0.01, 0.0, 0.02]})
     happened = happened.assign(rise=happened["realised_return"] > 0, label=[-1, 0, 1])
     outcomes.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
@@ -103,7 +103,7 @@ def _fill_evidence(conn: Connection) -> None:
     calibration.save_bands(conn, "first", pd.DataFrame({"level": [0.8], "threshold": [0.1 + 0.5], "days": 7, "n": 21}))
     night = pd.DataFrame({"run_id": ["first"], "target": TARGET})
     calibration.save_bins(conn, night.assign(bin=25, n=3, probability_sum=NUMBERS[2], rises=1))
-    calibration.save_band_counts(conn, night.assign(level=0.8, n=3, covered=2, direction=2, decided_correct=1))
+    calibration.save_band_counts(conn, night.assign(level=0.8, n=3, covered=2, decided=2, decided_correct=1))
     rules = {"always_up": True, "index_reversal": False, "index_below_mean20": None}
     stored_predictions.save_rule_directions(conn, "toy", pd.DataFrame({"target": [TARGET], "as_of": AS_OF} | rules))
     explained = dict.fromkeys(("distance", "distance_p", "agreement", "drivers", "seconds"), 0.1 + 0.2)
