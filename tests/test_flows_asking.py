@@ -226,7 +226,7 @@ def test_a_question_is_asked_of_the_market_that_is_named(store: Engine, capsys: 
     assert (told["number"], told["market"], told["title"]) == (19, "toy", all_questions()[18].title)
     assert "'toy'" in told["sql"]
     assert {row["what"] for row in told["answer"]} == {
-        "bar refused",
+        "bar rejected",
         "not made before its day",  # at half past two of that day, UTC
         "stocks left out",
     }
@@ -270,7 +270,7 @@ def test_moments_are_shown_alike_by_either_engine(store: Engine, capsys: pytest.
     show_questions(18, "toy", as_json=True, as_markdown=False)
     (told,) = json.loads(capsys.readouterr().out)["answer"]
     assert told["restated_at"] == "2024-01-07 22:15 UTC"
-    assert (told["first"], told["calls_before"], told["percent"]) == ("2024-01-04", 1, 10)
+    assert (told["first"], told["predictions_before"], told["percent"]) == ("2024-01-04", 1, 10)
 
 
 def test_the_models_of_a_store_are_listed_with_what_they_were_trained_on(
