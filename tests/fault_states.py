@@ -19,7 +19,7 @@ TIMED = {"seconds", "tokens_per_second"}
 ROUNDED = {"translation_text": {"score"}}  # its last bits depend on the texts beside it: one that was held is alone
 NUMBERS = {"instrument_id": "instrument", "source_id": "instrument"}  # given by the store, in the order of its tries
 OF_THE_TRY = {  # which ended the work; what each try of a night brought is in price_fetch
-    "night": {"fetched", "stored", "refused"},
+    "night": {"fetched", "stored", "rejected"},
     "translation_text": {"attempts", "taken_by"},
 }
 OF_SQLITE = ("-wal", "-shm")

@@ -129,7 +129,7 @@ def test_a_score_that_makes_no_sense_is_refused(store: Engine, changed: dict[str
 
 
 def test_half_an_epoch_is_refused(store: Engine) -> None:
-    with pytest.raises(StoreError, match=r"benchmark_member.best_epoch takes whole numbers"):
+    with pytest.raises(StoreError, match=r"benchmark_seed.best_epoch takes whole numbers"):
         save(store, benchmark(), scores(), members().assign(best_epoch=0.5))
 
 

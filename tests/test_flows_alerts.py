@@ -181,7 +181,7 @@ def save_night(engine: Engine, as_of: date, mcc: dict[str, tuple[float, float, f
         key | acc | {"predictor": name, "mcc": value, "mcc_low": low, "mcc_high": high}
         for name, (value, low, high) in mcc.items()
     ]
-    counts = dict.fromkeys(("fetched", "stored", "refused", "predictions"), 0)
+    counts = dict.fromkeys(("fetched", "stored", "rejected", "predictions"), 0)
     with transaction(engine) as conn:
         nights.start_night(conn, "simulated", as_of, target=target, source="simulated", started_at=NOON)
         nights.finish_night(conn, "simulated", as_of, status="complete", finished_at=NOON, counts=counts, gaps=[])
