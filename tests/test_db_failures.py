@@ -105,7 +105,7 @@ def test_numbers_used_up_by_damage_are_told_from_a_full_disk(engine: Engine) -> 
 
 FILLING = """
 import resource, sys
-from db import translation_queue
+from db.rows import translation_queue
 from db.engine import open_engine, transaction
 engine = open_engine(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
