@@ -96,9 +96,8 @@ def test_an_upgrade_replaces_views_and_adds_new_ones(old: Engine, monkeypatch: p
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
 def test_a_role_that_could_read_a_view_can_after_an_upgrade(old: Engine) -> None:
     """The roles that every server has stand for others."""
-    views = "(values ('alert_log'), ('model'), ('night_log')) as t (name)"
+    views = "(values ('alert_log'), ('run_log'), ('night_log')) as t (name)"
     may = f"select has_table_privilege('{{}}', name, 'select') from {views}"
-    # XX ('alert_log'), ('model'), ('night_log')) t (name)"
     with transaction(old) as conn:
         conn.exec_driver_sql("grant select on alert_log to pg_monitor")
         conn.exec_driver_sql("grant select on night_log to public")

@@ -37,7 +37,7 @@ def fill(engine: Engine, *, stocks: int, nights: int) -> None:
     rows = pd.MultiIndex.from_product([range(1, nights + 1), symbols], names=["night", "symbol"]).to_frame(index=False)
     night = rows.pop("night")
     made = rows.assign(run_id="first", as_of=days[night - 1], target=days[night], probability=0.5, probability_std=0.0)
-    returns = rows.assign(session=made["target"], change=0.01, rise=True, label=1)
+    returns = rows.assign(session=made["target"], realised_return=0.01, rise=True, label=1)
     bars = returns[["symbol", "session"]].reindex(columns=["symbol", "session", *BAR_VALUES])
     refused = bars[["symbol", "session"]].assign(reason="null_price", value="close=nan")
     spans = pd.DataFrame({"target": days[1:]}).merge(pd.DataFrame({"span": ["night", "running"]}), how="cross")
