@@ -21,7 +21,7 @@ KEPT = {  # rows that may only become more
     "night": "select as_of, status, run_id, inputs_hash, gaps from night where status not in ('running', 'refused')",
     "run": "select id, checkpoint_hash, data_watermark from run",
     "rejected_bar": "select * from rejected_bar",
-    "price_fetch": "select market, known_at, asked, fetched, stored, refused from price_fetch",
+    "price_fetch": "select market, known_at, asked, fetched, stored, rejected from price_fetch",
 }
 TWICE = """
 select sum(n - 1) as twice from (

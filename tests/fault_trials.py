@@ -16,7 +16,7 @@ from faults import APPLIES, POSTGRESQL_ALONE, Fault, Kind, Point
 MOST = 5  # faults of a history
 
 
-@dataclass(frozen=True, run_request=True)
+@dataclass(frozen=True, order=True)
 class Blow:
     """A fault in a try of one of a work's steps, the first being 1."""
 

@@ -32,7 +32,7 @@ SETS = {
     "kospi200_2015": RealSet("XKRX", "KS11", "close", 0.301),  # Seoul's daily limit is 30 %, rounded to the tick
     "kospi200_2020": RealSet("XKRX", "KS11", "close", 0.301),
 }
-REFUSED = {  # how many bars of each set are refused, by reason, its index included
+REJECTED = {  # how many bars of each set are rejected, by reason, its index included
     "kdd17": {"unexplained_return": 1},
     "acl18": {"null_price": 3, "unexplained_return": 1},
     "ndx100": {"outside_range": 13, "unexplained_return": 7, "non_positive_price": 1, "high_below_low": 1},
@@ -70,9 +70,9 @@ def checked(name: str) -> Checked:
     return judge(bars_of(name), real.calendar, real.returns, real.max_return, index_symbol=f"^{real.index}")
 
 
-def refused(name: str, reason: str) -> set[tuple[str, str]]:
-    """Symbol and date of every bar of a set that was refused for a reason."""
-    rows = checked(name).refused
+def rejected(name: str, reason: str) -> set[tuple[str, str]]:
+    """Symbol and date of every bar of a set that was rejected for a reason."""
+    rows = checked(name).rejected
     rows = rows[rows["reason"] == reason]
     return set(zip(rows["symbol"], rows["session"].dt.strftime("%Y-%m-%d"), strict=True))
 

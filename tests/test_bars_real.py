@@ -4,7 +4,7 @@ from collections import Counter
 
 import pandas as pd
 import pytest
-from real_sets import REFUSED, SETS, accepted, bars_of, checked, needs_real_sets, rejected
+from real_sets import REJECTED, SETS, accepted, bars_of, checked, needs_real_sets, rejected
 
 from dtml.prices.sessions import sessions_between
 
@@ -14,7 +14,7 @@ pytestmark = needs_real_sets
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_each_real_set_loses_exactly_these_bars(name: str) -> None:
-    assert Counter(checked(name).rejected["reason"]) == REFUSED[name]
+    assert Counter(checked(name).rejected["reason"]) == REJECTED[name]
     assert len(checked(name).accepted) + len(checked(name).rejected) == len(bars_of(name))
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
-from real_sets import REFUSED, accepted, bars_of, checked, judge, needs_real_sets, read, rejected
+from real_sets import REJECTED, accepted, bars_of, checked, judge, needs_real_sets, read, rejected
 
 from dtml.prices.sessions import sessions_between
 
@@ -32,7 +32,7 @@ def test_ftse30_days_are_the_sessions_of_the_exchange() -> None:
     """Its source carries weekends and holidays as filled rows: such a row would be rejected, and none is left."""
     saturday = bars_of("ftse30").iloc[:1].assign(session=pd.Timestamp("2016-02-20"))
     verdict = judge(pd.concat([bars_of("ftse30"), saturday], ignore_index=True), "XLON", "adj_close", 0.35, "^FTSE")
-    assert Counter(verdict.rejected["reason"]) == REFUSED["ftse30"] | {"not_a_session": 1}
+    assert Counter(verdict.rejected["reason"]) == REJECTED["ftse30"] | {"not_a_session": 1}
 
 
 # kospi200_2015

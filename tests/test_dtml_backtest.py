@@ -46,7 +46,7 @@ def test_a_span_between_sessions_begins_and_ends_at_the_sessions_inside() -> Non
 def long_calls(days: np.ndarray, stocks: slice = slice(None)) -> pd.DataFrame:
     """The model's directions as `dtml.evaluation.metrics.score` wants them."""
     rows = [
-        {"session": DAYS[day], "decided": MODEL[day, stock] == 1, "rose": MOVEMENT[day, stock] > 0}
+        {"session": DAYS[day], "predicted": MODEL[day, stock] == 1, "rose": MOVEMENT[day, stock] > 0}
         for day in np.flatnonzero(days)
         for stock in range(5)[stocks]
         if np.isfinite(MODEL[day, stock]) and np.isfinite(MOVEMENT[day, stock])

@@ -60,7 +60,7 @@ def test_a_program_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConfi
     span, rows = Span.of(TRAIN, "all", CPU), TRAIN.rows()
     for epoch in found.epochs:
         losses = []
-        for days in span.days[torch.randperm(len(span.days), generator=begun.run_request)].split(RECIPE.batch_days):
+        for days in span.days[torch.randperm(len(span.days), generator=begun.order)].split(RECIPE.batch_days):
             windows = days.unsqueeze(1) + torch.arange(WINDOW)
             batch = Batch(rows, windows, span.observed[days], span.rises[days], span.counted[days], torch.tensor(0.0))
             loss = network.objective(batch, torch.tensor(RECIPE.penalty))

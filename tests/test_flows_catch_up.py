@@ -121,7 +121,7 @@ def test_refused_bars_are_counted_at_their_own_night(context: MarketContext) -> 
     catch_up(replace(context, source=FrameSource(broken)), FOLLOWING[2])
     with reading(context.engine) as conn:
         nights = stored_nights.nights(conn, context.name)
-    assert nights["refused"].tolist()[:3] == [0, 1, 0]
+    assert nights["rejected"].tolist()[:3] == [0, 1, 0]
     assert statuses(context)[FOLLOWING[0]] == "complete_with_gaps"
 
 

@@ -116,7 +116,7 @@ def test_a_market_that_another_process_works_on_is_left_alone(dtml: Command) -> 
 
 def yahoo_market(home: Path, stocks: list[str]) -> Path:
     listed = json.dumps(stocks)
-    text = f"[constituents]\nas_of = 2024-01-02\nmembers = {listed}\n[checks]\nmax_missing = 0.3"
+    text = f"[constituents]\nas_of = 2024-01-02\nsymbols = {listed}\n[checks]\nmax_missing = 0.3"
     file = home / "yahooed.toml"
     file.write_text(small_market(source="yahoo", more=text))
     return file

@@ -139,7 +139,7 @@ def test_a_refused_bar_is_listed_with_its_reason_and_the_night_goes_on(context: 
     broken.loc[(broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(AS_OF)), "close"] = -1.0
     row = run_night(replace(context, source=FrameSource(broken)), AS_OF).row
     assert row["status"] == "complete_with_gaps"
-    assert row["gaps"] == [{"symbol": "F01A", "reason": "bar refused: non_positive_price"}]
+    assert row["gaps"] == [{"symbol": "F01A", "reason": "bar rejected: non_positive_price"}]
     assert row["refused"] == 1
 
 

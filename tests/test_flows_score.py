@@ -58,7 +58,7 @@ def test_the_models_directions_are_counted_as_its_history_shows_them(context: Ma
     for each in counted:
         mine = history if each.protocol == "all" else history[history["label"] != 0]
         directions = pd.DataFrame(
-            {"session": mine["target"], "decided": mine["probability"] > 0.5, "rose": mine["realised_return"] > 0}
+            {"session": mine["target"], "predicted": mine["probability"] > 0.5, "rose": mine["realised_return"] > 0}
         )
         assert each.counts[each.counts.any(axis=1)].tolist() == confusion_by_day(directions).tolist()
     assert counted[0].counts.sum() < counted[1].counts.sum()
@@ -150,7 +150,7 @@ def test_a_return_without_a_good_bar_is_counted_as_unresolved_and_never_as_corre
     night = run_night(replace(context, source=FrameSource(jumped)), DAYS[1])
     assert night.scored is not None
     assert (night.scored.outcomes, night.scored.unresolved) == (8, 1)
-    assert night.row["gaps"] == [{"symbol": "L03", "reason": "bar refused: unexplained_return"}]
+    assert night.row["gaps"] == [{"symbol": "L03", "reason": "bar rejected: unexplained_return"}]
     assert np.isnan(fetch_history(context, "L03")["realised_return"].iloc[0])
 
 

@@ -121,7 +121,7 @@ def test_a_stock_without_an_answer_is_a_gap_of_the_night_and_its_fetch_says_why(
 
 
 def test_a_last_row_without_prices_is_refused_and_its_stock_a_gap(nights: Home) -> None:
-    assert nights.night(SECOND)["gaps"]["S03"] == "bar refused: null_price"
+    assert nights.night(SECOND)["gaps"]["S03"] == "bar rejected: null_price"
 
 
 def test_no_other_stock_is_a_gap(nights: Home) -> None:

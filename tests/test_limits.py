@@ -100,7 +100,7 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(wron
 def test_a_pickle_that_is_called_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     file, mark = tmp_path / "model.safetensors", tmp_path / "ran"
     file.write_bytes(pickle.dumps(Evil(mark)))
-    with pytest.raises(DtmlError, match="is no checkpoint of this program"):
+    with pytest.raises(DtmlError, match="is no checkpoint of dtml"):
         load_ensemble(file, market="made", sha=sha256(file))
     assert not mark.exists()
 
@@ -181,7 +181,7 @@ def test_what_could_be_a_path_an_option_or_sql_is_no_symbol(symbol: str, tmp_pat
     written = json.dumps(symbol, ensure_ascii=True)
     (tmp_path / "mine.toml").write_text(
         MARKET_FILE.format(
-            title="T", zone="UTC", index=INDEX, more=f"[constituents]\nas_of = 2024-01-02\nmembers = [{written}]"
+            title="T", zone="UTC", index=INDEX, more=f"[constituents]\nas_of = 2024-01-02\nsymbols = [{written}]"
         )
     )
     with pytest.raises(UsageError):

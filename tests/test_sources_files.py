@@ -147,10 +147,10 @@ def test_nothing_asked_for_brings_nothing(tmp_path: Path) -> None:
 # the index
 
 
-@pytest.mark.parametrize("decided", ["INDEX", "^IDX", "whatever it is called"])
-def test_an_index_file_of_one_symbol_is_the_markets_index(tmp_path: Path, direction: str) -> None:
+@pytest.mark.parametrize("symbol", ["INDEX", "^IDX", "whatever it is called"])
+def test_an_index_file_of_one_symbol_is_the_markets_index(tmp_path: Path, symbol: str) -> None:
     write_csv(long(), tmp_path / "prices.csv")
-    write_parquet(long((direction,), sessions=11), tmp_path / "index.parquet")
+    write_parquet(long((symbol,), sessions=11), tmp_path / "index.parquet")
     source = FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.parquet")
     assert source.last_session() == date(2024, 3, 18)  # where the shorter of the two ends
     assert source.symbols() == ["005930", "AAA", "BRKB"]

@@ -254,12 +254,12 @@ def _call_block(said: Mapping[str, str]) -> None:
     if block is None:
         raise UndeliveredError(f"Prefect's block {BLOCK} is gone")
 
-    def direction() -> int:
-        return int(asyncio.run(block.direction(dict(said))).status_code)
+    def call() -> int:
+        return int(asyncio.run(block.call(dict(said))).status_code)
 
     try:
         with ThreadPoolExecutor(1) as thread:
-            answered = thread.submit(direction).result()
+            answered = thread.submit(call).result()
     except Exception as error:  # noqa: BLE001 - whatever its client raises may quote the URL
         raise UndeliveredError(f"the webhook of the block cannot be reached ({type(error).__name__})") from None
     if not 200 <= answered < 300:
