@@ -11,6 +11,8 @@ from unittest import mock
 
 from faults import Effect, Watch
 
+from translation import atomic_files
+
 MOVES = ("replace", "rename", "link", "symlink")
 SINGLE = {"mkdir": "mkdir", "unlink": "unlink", "remove": "unlink", "rmdir": "rmdir", "truncate": "truncate"}
 REAL: dict[str, Callable[..., Any]] = {

@@ -140,7 +140,7 @@ def test_a_refused_bar_is_listed_with_its_reason_and_the_night_goes_on(context: 
     row = run_night(replace(context, source=FrameSource(broken)), AS_OF).row
     assert row["status"] == "complete_with_gaps"
     assert row["gaps"] == [{"symbol": "F01A", "reason": "bar rejected: non_positive_price"}]
-    assert row["refused"] == 1
+    assert row["rejected"] == 1
 
 
 @pytest.mark.parametrize(
