@@ -112,7 +112,7 @@ def _value(known: dict[str, dict[int, str]], table: str, name: str, value: Any) 
     if name in TIMED or isinstance(value, datetime):
         return None if value is None else "a moment"
     if name in ROUNDED.get(table, ()) and value is not None:
-        return round(value, 4)
+        return f"{value:.4g}"  # float32: more digits than that are not the same in another batch
     if name in NUMBERS:
         return known[NUMBERS[name]].get(value, value)
     if table in known and name == "id":
