@@ -217,8 +217,7 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
 
 
 def test_an_empty_store_is_told_and_a_market_that_it_lacks_is_a_mistake(engine: Engine, dtml: Command) -> None:
-    code, said, _ = dtml()
-    assert (code, said) == (0, "the store has no night and no fetch of any market yet\n")
+    assert dtml() == (0, "the store has no night and no fetch of any market yet\n", "")
     code, _, complaint = dtml("simulated")
     assert code == 2
     assert "it has none yet" in complaint

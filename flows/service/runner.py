@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -67,10 +66,14 @@ def serve_markets(service: Service) -> None:
     """Serve until SIGTERM or Ctrl-C; raise DtmlError when the server cannot be started, and when it ends."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     keep_needed_variables()
+    end = Event()
     with suppress(KeyboardInterrupt), _server() as server:  # an interrupt before the runner has started
+        if server is not None:  # from now on: a request to a dead server waits ten minutes for its answer
+            Thread(target=_end_with, args=(server, end), daemon=True).start()
         try:
-            _serve(service, server)
+            _serve(service, end, server_is_new=server is not None)
         finally:
+            end.set()
             _require_alive(server)
     out.print("ended")
 
@@ -124,10 +127,14 @@ def _server() -> Iterator[Server | None]:
 
 def _require_alive(server: Server | None) -> None:
     if server is not None and (code := server.process.poll()) is not None:
-        raise DtmlError(f"Prefect's server ended with {code}: start the command again")
+        raise DtmlError(_death(code))
 
 
-def _serve(service: Service, server: Server | None) -> None:
+def _death(code: int) -> str:
+    return f"Prefect's server ended with {code}: start the command again"
+
+
+def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     from prefect.runner import Runner  # after PREFECT_API_URL is set, which it reads once
 
     from flows.service.deployments import Job, clear, deployment_of, print_ended, require_cron, start_catching_up
@@ -144,22 +151,16 @@ def _serve(service: Service, server: Server | None) -> None:
         require_cron(service.cron)
     for job in (Job(*each) for each in service.schedules(now)):
         jobs[cast(UUID, runner.add_deployment(deployment_of(job)))] = job
-    past = clear(jobs, server_is_new=server is not None)
-    _announce(service, server, now)
+    past = clear(jobs, server_is_new=server_is_new)
+    _announce(service, now, server_is_new=server_is_new)
     if past:
         out.print(f"{past} runs whose time was past are not started")
     for deployment, job in jobs.items():
         if job.schedule.work == "night":
             calendar = service.markets[job.schedule.market].calendar
             start_catching_up(deployment, last_closed_session(calendar, now, grace=service.delay))
-    end = Event()
     Thread(target=print_ended, args=(jobs, end), daemon=True).start()
-    if server is not None:
-        Thread(target=_end_with, args=(server, end), daemon=True).start()
-    try:
-        asyncio.run(_until_signal(runner))
-    finally:
-        end.set()
+    asyncio.run(_until_signal(runner))
 
 
 async def _until_signal(runner: "Runner") -> None:
@@ -174,15 +175,16 @@ async def _until_signal(runner: "Runner") -> None:
 
 def _end_with(server: Server, end: Event) -> None:
     """End this process when its server ends first."""
-    server.process.wait()
+    code = server.process.wait()
     if end.is_set():
         return
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(2 * END_LIMIT_S)  # the runner may wait for the dead server
-    os._exit(1)
+    if not end.wait(2 * END_LIMIT_S):  # the runner may wait for the dead server
+        err.print(f"error: {_death(code)}", soft_wrap=True)
+        os._exit(1)
 
 
-def _announce(service: Service, server: Server | None, now: datetime) -> None:
+def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
     """Print one line a schedule, the page of the server, and how to end."""
     from flows.service.deployments import next_run
 
@@ -198,5 +200,5 @@ def _announce(service: Service, server: Server | None, now: datetime) -> None:
         )
     page = os.environ["PREFECT_API_URL"].removesuffix("/api")
     first = "missed nights are caught up first; " if service.markets else ""
-    login = f", its login is in {data_folder() / 'prefect' / 'login'}" if server is not None else ""
+    login = f", its login is in {data_folder() / 'prefect' / 'login'}" if server_is_new else ""
     out.print(f"page {page}{login}; {first}Ctrl-C ends it", markup=False, soft_wrap=True)
