@@ -5,6 +5,7 @@ A quick test that starts a process or opens a socket fails, also in `make test`:
 `pytestmark = pytest.mark.slow`.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
@@ -41,8 +42,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if not item.get_closest_marker("quick"):
         return (yield)
     running.append(item.nodeid)
+    no_server = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}  # of an earlier test
     try:
-        with patch.object(BaseProcess, "start", lambda _: _refuse("os.fork")):
+        with (
+            patch.dict(os.environ, no_server, clear=True),
+            patch.object(BaseProcess, "start", lambda _: _refuse("os.fork")),
+        ):
             return (yield)
     finally:
         running.clear()
