@@ -23,7 +23,7 @@ DTML = Path(sys.executable).with_name("dtml")
 CORPORA = SHARED / "translation"
 MULTI30K = {"flickr2016": "test_2016_flickr", "flickr2017": "test_2017_flickr"}
 FAST = {"accumulate": 1, "check_every": 250, "patience": 100, "precision": "bfloat16"}
-HOUR = FAST | {"batch_tokens": 1024, "minutes": 57, "updates": 20_000}
+HOUR = FAST | {"batch_tokens": 1024, "accumulate": 4, "minutes": 57, "updates": 20_000}
 # A thread each: as many batches of 2,048 positions, some ten million target tokens, for every network.
 EQUAL = FAST | {"batch_tokens": 2048, "updates": 5500, "warmup": 1000}
 RECURRENT = EQUAL | {"peak": 0.002, "warmup": 500}
@@ -79,7 +79,9 @@ EXPERIMENTS = {
     "multi30k-en-de-rnn-dot": multi30k(RECURRENT, kind="rnn", attention="dot"),
     "multi30k-en-de-rnn-dot-structured": multi30k(RECURRENT, kind="rnn", attention="dot", structured=True),
     # Of as many positions an update as the first.
-    "multi30k-en-de-rnn": multi30k(RECURRENT | {"updates": 8000}, processes=2, kind="rnn", attention="dot"),
+    "multi30k-en-de-rnn": multi30k(
+        RECURRENT | {"accumulate": 2, "updates": 8000}, processes=2, kind="rnn", attention="dot"
+    ),
     "tatoeba-fr-en": PublishedExperiment("tatoeba_fr_en", "fr", "en", EQUAL),
     "tatoeba-ko-en": PublishedExperiment(
         "tatoeba_ko_en", "ko", "en", EQUAL | {"updates": 2400, "check_every": 120}, vocabulary=4000

@@ -115,7 +115,7 @@ def ways() -> list[Way]:
     update = TrainingStep(network, optimiser, CONFIG.label_smoothing, CONFIG.clip, torch.device("cpu"), SINGLE_PROCESS)
 
     def ours(batch: Batch) -> None:
-        update([batch], RATE)
+        update([(0, batch)], RATE)
 
     return [
         Way("the plain loop", bucketed=False, update=_plainly(config, loss_everywhere)),

@@ -29,6 +29,7 @@ from translation.training.loop import Check
 from translation.translate import translate
 
 Say = Callable[[str], object]
+TRAINED_BY = ("training", "rules", "decide_by", "processes")
 COMPARED = 200  # sentences that are compared
 
 
@@ -133,7 +134,7 @@ def _model_row(trained: TrainedModel) -> dict[str, Any]:
         "pairs": card.made["pairs"],
         "steps": progress.step,
         "epochs": progress.epoch + progress.place / progress.batches,
-        "config": dict(card.network) | {name: card.made[name] for name in ("training", "rules", "decide_by")},
+        "config": dict(card.network) | {name: card.made[name] for name in TRAINED_BY},
         "seed": card.made["training"]["seed"],
         "code_version": version("dtml-nightshift"),
         "folder": str(models_folder() / card.name),

@@ -28,7 +28,7 @@ LOST = "another process of the training ended: run the same command again to res
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Process `rank` of `world_size`, each of which computes its own share of every step's batches."""
+    """Process `rank` of `world_size`, each of which computes its own share of every update's pairs."""
 
     rank: int = 0
     world_size: int = 1
@@ -37,7 +37,10 @@ class ProcessGroup:
         """Sum the gradients over all processes, in place; return `figures` summed: loss, tokens, whether any stops."""
         if self.world_size == 1:
             return figures
-        gradients = [each.grad for each in network.parameters() if each.grad is not None]
+        parameters = list(network.parameters())
+        for each in parameters:  # of a process that had no batch
+            each.grad = torch.zeros_like(each) if each.grad is None else each.grad
+        gradients = [each.grad for each in parameters if each.grad is not None]
         summed = torch.tensor(figures, dtype=torch.float32, device=gradients[0].device)
         flat = torch.cat([summed, *(each.flatten() for each in gradients)])
         with _loss_of_others_reported():

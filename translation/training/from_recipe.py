@@ -75,7 +75,8 @@ def train_model(
         "validation_loss": validation_loss(network, cached.validation, config.batch_tokens, device),
         "validation_bleu": _validation_bleu(cached, recipe.target_language, device, SINGLE_PROCESS)(network),
     }
-    card = _card(recipe, cached, values, figures | {"training": asdict(config), "progress": asdict(progress)})
+    made = {"training": asdict(config), "progress": asdict(progress), "processes": process_group.world_size}
+    card = _card(recipe, cached, values, figures | made)
     language_id = LanguageIdentifier.fit(*piece_counts(cached.training, cached.source, cached.target))
     model = Model(card, network, cached.source, cached.target, language_id)
     return TrainedModel(replace(model, card=save_model(models / recipe.name, model)), progress)

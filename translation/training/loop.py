@@ -2,15 +2,17 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
+from jaxtyping import Int
+from numpy import ndarray
 from torch import nn
 
-from translation.data.batches import Batch, batch_indices, batch_of
+from translation.data.batches import batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.errors import UsageError
 from translation.training.checkpoints import (
@@ -23,7 +25,7 @@ from translation.training.checkpoints import (
     save_state,
 )
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.step import TrainingStep, batch_loss, use_fast_dropout
+from translation.training.step import SeededBatch, TrainingStep, batch_loss, use_fast_dropout
 
 SEEDS = 2**63  # torch takes seeds below it
 Precision = Literal["float32", "bfloat16"]
@@ -34,7 +36,7 @@ class TrainingConfig:
     """Settings as published, but for batches that suit a CPU; `batch_tokens` counts positions, padding included."""
 
     batch_tokens: int = 4096
-    accumulate: int = 1  # batches a step
+    accumulate: int = 1  # batches an update, which all processes share
     updates: int = 100_000
     minutes: float | None = None  # limit of training time, interruptions left out
     warmup: int = 4000
@@ -118,13 +120,10 @@ def train_network(
     since, losses, tokens = time.monotonic(), 0.0, 0
     batches_of = _updates(training, config, progress, context.process_group)
     while not _is_over(progress, config):
-        batches = next(batches_of)
         progress.step += 1
-        # Seeded anew at each step, so that a resumed training draws the same numbers.
-        torch.manual_seed(((config.seed * 1_000_003 + progress.step) * 1_009 + context.process_group.rank) % SEEDS)
         rate = learning_rate(progress.step, width, config)
         over_time = _is_over_time(progress.seconds + time.monotonic() - since, config)
-        done = training_step(batches, rate, last=over_time)
+        done = training_step(next(batches_of), rate, last=over_time)
         if done is None:
             raise training_step.out_of_memory(training, config.batch_tokens)
         losses, tokens = losses + done.loss, tokens + done.tokens
@@ -159,19 +158,36 @@ def _averaged(progress: Progress, config: TrainingConfig) -> list[int]:
 
 def _updates(
     examples: Examples, config: TrainingConfig, progress: Progress, process_group: ProcessGroup
-) -> Iterator[list[Batch]]:
-    """Yield this process's batches of each step, from where the training stands, epoch after epoch without end."""
-    each = config.accumulate * process_group.world_size
+) -> Iterator[list[SeededBatch]]:
+    """Yield this process's share of each update, from where the training stands, epoch after epoch without end.
+
+    The recipe alone decides the pairs of an update: `accumulate` batches. Each part of it has a seed of its own, so
+    that a resumed training, and another process, draws the same dropout.
+    """
     while True:
         generator = torch.Generator().manual_seed((config.seed * 1_000_003 + progress.epoch) % SEEDS)
         batches = batch_indices(examples, config.batch_tokens, generator)
         progress.batches = len(batches)
-        while progress.place + each <= len(batches) or (progress.place == 0 and batches):
-            chosen = batches[progress.place : progress.place + each]
-            progress.place += each
-            mine = chosen[process_group.rank :: process_group.world_size] or chosen[:1]
-            yield [batch_of(examples, indices) for indices in mine]
+        while progress.place + config.accumulate <= len(batches) or (progress.place == 0 and batches):
+            chosen = batches[progress.place : progress.place + config.accumulate]
+            progress.place += config.accumulate
+            first = (config.seed * 1_000_003 + progress.step) * 1_009
+            mine = share(chosen, process_group)
+            yield [((first + number) % SEEDS, batch_of(examples, part)) for number, part in mine]
         progress.epoch, progress.place = progress.epoch + 1, 0
+
+
+def share(
+    batches: Sequence[Int[ndarray, " sentences"]], process_group: ProcessGroup
+) -> list[tuple[int, Int[ndarray, " sentences"]]]:
+    """Return the parts of an update that a process computes, each with its number in the update.
+
+    With more processes than batches, each batch is cut into parts of about the same lengths; none is empty.
+    """
+    cuts = math.ceil(process_group.world_size / len(batches))
+    parts = [batch[cut::cuts] for batch in batches for cut in range(cuts)]
+    mine = list(enumerate(parts))[process_group.rank :: process_group.world_size]
+    return [(number, part) for number, part in mine if len(part)]
 
 
 @torch.no_grad()

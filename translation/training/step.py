@@ -1,6 +1,7 @@
 """Make one training step: the loss of some batches, gradients summed over all processes, and an Adam update."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
@@ -16,6 +17,8 @@ from translation.out_of_memory import is_out_of_memory, out_of_memory
 from translation.training.distributed import ProcessGroup
 from translation.training.loss import smoothed_loss
 from translation.transformer import PADDING
+
+SeededBatch = tuple[int, Batch]  # a batch, and the seed of its dropout
 
 
 class Translator(Protocol):
@@ -47,8 +50,11 @@ class TrainingStep:
     process_group: ProcessGroup
     products: torch.dtype | None = None  # of the output layer's matrix products on a CPU; None for the network's type
 
-    def __call__(self, batches: list[Batch], rate: float, *, last: bool = False) -> StepResult | None:
-        """Make a step of learning rate `rate`; return None if memory runs out. `last` asks all processes to stop."""
+    def __call__(self, batches: Sequence[SeededBatch], rate: float, *, last: bool = False) -> StepResult | None:
+        """Make a step of learning rate `rate`; return None if memory runs out. `last` asks all processes to stop.
+
+        Without a batch, as where an update has fewer pairs than there are processes, a process adds nothing.
+        """
         try:
             return self._step(batches, rate, last)
         except (RuntimeError, MemoryError) as error:
@@ -56,10 +62,11 @@ class TrainingStep:
                 raise
         return None  # outside of the handler, where the error no longer holds the step's tensors
 
-    def _step(self, batches: list[Batch], rate: float, last: bool) -> StepResult:
+    def _step(self, batches: Sequence[SeededBatch], rate: float, last: bool) -> StepResult:
         self.optimiser.zero_grad()
         loss, count = 0.0, 0
-        for batch in batches:
+        for seed, batch in batches:
+            torch.manual_seed(seed)
             summed = self._loss(batch)
             summed.backward()
             loss, count = loss + summed.item(), count + batch.tokens
