@@ -20,7 +20,7 @@ from hypothesis import settings
 from made_backtests import run_request  # noqa: F401 - a fixture that every test can ask for
 from made_commands import command  # noqa: F401 - as above
 from made_nights import archive, context, folders  # noqa: F401 - fixtures that every test can ask for
-from prefect_server import prefect_server
+from prefect_server import IS_WORKER, prefect_server, remove_tables
 from quick_tests import is_quick, pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls the hook
 from sqlalchemy import Engine, create_engine, make_url, text
 
@@ -53,6 +53,8 @@ def working_folder_counts() -> Iterator[None]:
 
 
 def pytest_sessionfinish() -> None:
+    if not IS_WORKER:  # it ends after all of them
+        remove_tables()
     logging.raiseExceptions = False  # a temporary server's farewell finds pytest's streams closed
 
 

@@ -21,6 +21,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from made_nights import small_market
+from prefect_server import give_tables
 
 from db.engine import open_engine, reading
 from db.rows import nights as stored_nights
@@ -77,6 +78,7 @@ def waited(look: Callable[[], Any], what: Callable[[], str]) -> Any:
 def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Serving]:
     """Serve a small market every minute, with all of it below a folder."""
     folder.mkdir(exist_ok=True)
+    give_tables(folder / "data" / "prefect")
     (folder / "small.toml").write_text(small_market())
     own = {"DTML_DATA": str(folder / "data"), "PREFECT_SERVER_API_PORT": "0", "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}

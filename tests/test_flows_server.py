@@ -16,6 +16,7 @@ from urllib.error import HTTPError
 import pytest
 from made_browser import browser
 from made_service import PATIENCE_S, Serving, answering, asked, cmdline, needs_proc, processes_of, serving, waited
+from prefect_server import give_tables
 
 from flows.service.prefect_server import LOGIN
 
@@ -70,6 +71,7 @@ def temporary(folder: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
     code += f"print(os.environ['PREFECT_API_URL'], os.environ['{LOGIN}'], flush=True); input()"
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
     environment = plain | {"DTML_DATA": str(folder / "data"), "PREFECT_HOME": str(folder / "data" / "prefect")}
+    give_tables(folder / "data" / "prefect")
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [sys.executable, "-P", "-c", code]
     with subprocess.Popen(command, env=environment, cwd=folder, text=True, **pipes) as process:

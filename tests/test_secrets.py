@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from made_nights import small_market
 from made_webhook import TOKEN, Webhook, webhook
+from prefect_server import give_tables
 from sqlalchemy import URL, Engine, create_engine, make_url
 
 from db import tables as schema
@@ -76,6 +77,7 @@ def plant(server: str) -> tuple[Engine, URL]:
 def scene(postgresql_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("secrets")
     (folder / "small.toml").write_text(small_market())
+    give_tables(folder / "data" / "prefect")
     admin, own = plant(postgresql_server)
     with webhook() as hook:
         hook.answer = 500
