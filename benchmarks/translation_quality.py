@@ -118,12 +118,13 @@ def main() -> None:
     if not CORPORA.is_dir():
         print(f"no shared data at {CORPORA}: nothing to train on")
         return
-    print("| model | test | BLEU [95 %] | chrF | minutes |\n| --- | --- | ---: | ---: | ---: |", flush=True)
+    print("| model | test | BLEU [95 %] | chrF | minutes | recipe |", flush=True)
+    print("| --- | --- | ---: | ---: | ---: | --- |", flush=True)
     for name in asked.names or EXPERIMENTS:
         said = run(name, asked.folder.absolute())
         for test, score in said["scores"].items():
             figures = f"{score['bleu']:.1f} [{score['low']:.1f}, {score['high']:.1f}] | {score['chrf']:.1f}"
-            print(f"| {name} | {test} | {figures} | {said['minutes']:.0f} |", flush=True)
+            print(f"| {name} | {test} | {figures} | {said['minutes']:.0f} | {said['recipe']} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,10 @@ pytestmark = pytest.mark.slow
 pytest_plugins = ("made_translators",)
 LONG = " ".join(target for _, target in PAIRS[440:444])  # a name or two in the target language prove nothing
 WEIGHTS = "select checkpoint_hash from translation_model where name = 'tiny'"
+RECIPE = (
+    "160 updates of 1 x 256 positions, warm-up 30 to 0.01, dropout 0, 400 subwords, float32, seed 0; "
+    "weights by validation bleu: "
+)
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp"
 
 
@@ -43,6 +47,7 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(bare:
     assert (code, complaint) == (0, "")
     assert "tiny: tiny transformer, xa-xb, 160 steps, validation BLEU" in said
     assert "made: BLEU" in said
+    assert RECIPE in said
     assert SIGNATURE in said
     assert counts(bare) == [1, 2, 1]
     weights = (bare / "data" / "translation" / "tiny" / "weights.safetensors").read_bytes()
@@ -55,6 +60,8 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(bare:
     assert (bare / "data" / "translation" / "tiny" / "weights.safetensors").read_bytes() == weights
     (listed,) = json.loads(translate("models", "--json")[1])
     assert listed["receipt"] == document["receipt"]
+    assert listed["recipe"] == document["recipe"]
+    assert document["recipe"].startswith(RECIPE)
     assert listed["tests"] == f"made {document['scores']['made']['bleu']:.1f}"
     assert translate("score", "made")[0] == 0
     assert counts(bare) == [1, 2, 1]  # the same test and search

@@ -199,16 +199,35 @@ def _append(file: Path, check: Check) -> None:
         print(*figures(check), file=told)
 
 
-def test_the_weights_are_the_mean_of_the_last_checks(tmp_path: Path) -> None:
-    network, progress = trained(tmp_path)
-    assert progress.kept == [6, 9, 12]
-    files = sorted(tmp_path.glob("step-*"))
-    assert len(files) == 3
-    kept = [read_tensors(file)[0] for file in files]
+def judged_as(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
+    """Let these be the losses of validation: of each check, then of the weights that may be saved."""
+    told = iter(losses)
+    monkeypatch.setattr(loop, "validation_loss", lambda *_: next(told))
+
+
+# Of the checks at 3, 6, 9 and 12 the first is of the warm-up; then the means of 9 and 12, and the last alone.
+@pytest.mark.parametrize(
+    ("losses", "saved"),
+    [
+        ((9.0, 8.0, 7.0, 6.0, 4.0, 5.0, 6.0), [6, 9, 12]),
+        ((9.0, 8.0, 7.0, 6.0, 7.0, 5.0, 6.0), [9, 12]),
+        ((9.0, 8.0, 7.0, 6.0, 7.0, 7.0, 6.0), [12]),
+        ((9.0, 5.0, 7.0, 6.0, 7.0, 7.0, 6.0, 5.0), [6]),
+    ],
+    ids=str,
+)
+def test_of_the_last_their_means_and_the_best_check_the_best_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: tuple[float, ...], saved: list[int]
+) -> None:
+    judged_as(monkeypatch, *losses)
+    monkeypatch.setattr(loop, "FEW", 2)
+    network, progress = trained(tmp_path, replace(CONFIG, warmup=5, average=4))
+    assert (progress.kept, progress.saved) == ([3, 6, 9, 12], saved)
+    kept = [read_tensors(tmp_path / f"step-{step:07}.safetensors")[0] for step in saved]
     for name, value in kept[0].items():
         mean = torch.stack([each[name].double() for each in kept]).mean(0).float()
         torch.testing.assert_close(network.state_dict()[name], mean, rtol=1e-6, atol=1e-8)
-        assert not torch.equal(value, kept[-1][name])
+        assert len(kept) == 1 or not torch.equal(value, kept[-1][name])
     assert not network.training
 
 
@@ -245,13 +264,21 @@ def test_it_ends_without_patience_and_without_time(tmp_path: Path) -> None:
 def test_where_patience_ends_it_the_weights_are_those_up_to_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    figures_of = iter([9.0, 8.0, 7.0, 7.5, 7.25])  # of validation; the third is the best
-    monkeypatch.setattr(loop, "validation_loss", lambda *_: next(figures_of))
-    network, progress = trained(tmp_path, replace(CONFIG, average=2, patience=2, updates=1000))
+    judged_as(monkeypatch, 9.0, 8.0, 7.0, 7.5, 7.25, 6.5, 7.0)  # the third check is the best, and its mean better
+    network, progress = trained(tmp_path, replace(CONFIG, average=2, patience=2, updates=1000, warmup=5))
     assert (progress.best_step, progress.kept) == (9, [6, 9, 12, 15])
     assert all(
         torch.equal(network.state_dict()[name], value) for name, value in average_weights(tmp_path, [6, 9]).items()
     )
+
+
+def test_what_is_saved_is_no_worse_on_validation_than_any_check(tmp_path: Path) -> None:
+    told: list[Check] = []
+    slow = replace(CONFIG, warmup=4, peak=0.03, average=10, updates=12, check_every=1)
+    network, progress = trained(tmp_path, slow, on_check=told.append)
+    best = min(each.validation_loss for each in told)
+    assert validation_loss(network, examples(2, 24), slow.batch_tokens, CPU) <= best * (1 + 1e-6)
+    assert len(progress.saved) == 1 or min(progress.saved) > slow.warmup
 
 
 def test_validation_depends_on_no_batches_and_leaves_the_mode() -> None:

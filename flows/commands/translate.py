@@ -20,7 +20,17 @@ from flows.nightly.context import open_store
 from flows.service.prefect_server import require_server
 from flows.settings import data_folder, make_data_folder, out, prepare_torch
 from flows.translating.files import translate_lines
-from flows.translating.models import assist, cards, chosen, compared_sources, named_test, open_model, receipt, score_on
+from flows.translating.models import (
+    assist,
+    cards,
+    chosen,
+    compared_sources,
+    named_test,
+    open_model,
+    receipt,
+    recipe_of,
+    score_on,
+)
 from translation.data.corpus import lines_of
 from translation.decoding.beam_search import Search
 from translation.errors import UsageError
@@ -76,10 +86,11 @@ def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | Non
     trained, scores = train_translator(recipe, device, attended=True)
     card = trained.model.card
     if as_json:
-        print_json({"model": card.name, "receipt": receipt(card), "scores": _named(scores)})
+        print_json({"model": card.name, "receipt": receipt(card), "recipe": recipe_of(card), "scores": _named(scores)})
     else:
         steps, bleu = trained.progress.step, card.made["validation_bleu"]
         out.print(f"{card.name}: {card.size} {card.kind}, {card.languages}, {steps} steps, validation BLEU {bleu:.1f}")
+        out.print(recipe_of(card), markup=False, soft_wrap=True)
         print_scores(scores)
         out.print(f'use it    dtml translate text "..." --model {card.name}', markup=False)
     return trained.model
@@ -292,7 +303,7 @@ def jobs(
 
 @translations.command()
 def models(as_json: AsJson = False) -> None:
-    """List the models with their languages, sizes, scores and receipts.
+    """List the models with their languages, sizes, scores, recipes and receipts.
 
     Example: dtml translate models
     """
@@ -306,6 +317,7 @@ def models(as_json: AsJson = False) -> None:
             "pairs": card.made["pairs"],
             "validation BLEU": card.made["validation_bleu"],
             "tests": _tests(scores, card.name),
+            "recipe": recipe_of(card),
             "receipt": receipt(card),
         }
         for card in cards()

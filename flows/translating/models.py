@@ -71,6 +71,20 @@ def receipt(card: Card) -> str:
     return f"{card.name}/{card.weights_hash[:12]}/{card.made['corpus_hash'][:12]}"
 
 
+def recipe_of(card: Card) -> str:
+    """Return how a model was trained, in a line: a figure of it means nothing without."""
+    training, progress = card.made["training"], card.made["progress"]
+    peak = "as published" if training["peak"] is None else f"to {training['peak']:g}"
+    saved = progress["saved"]
+    weights = f"mean of {len(saved)} checks to {saved[-1]:,}" if len(saved) > 1 else f"check at {saved[0]:,}"
+    return (
+        f"{progress['step']:,} updates of {training['accumulate']} x {training['batch_tokens']:,} positions, "
+        f"warm-up {training['warmup']:,} {peak}, dropout {card.network['dropout']:g}, "
+        f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, seed {training['seed']}; "
+        f"weights by validation {card.made['decide_by']}: {weights}"
+    )
+
+
 def train_and_store(
     recipe: Recipe, device: str, engine: Engine, say: Say, on_check: Callable[[Check], object]
 ) -> TrainedModel:

@@ -58,22 +58,21 @@ def train_model(
     values, config = _network_values(recipe, cached), recipe.training_for(cached.size)
     torch.manual_seed(config.seed % SEEDS)
     network = build_network(recipe.kind, values)
+    bleu = _validation_bleu(cached, recipe.target_language, device)
     context = TrainingContext(
         folder=work,
         key=recipe.key(cached.size, cached.corpus_hash),
         device=device,
         process_group=process_group,
         on_check=callbacks.on_check,
-        bleu=_validation_bleu(cached, recipe.target_language, device, process_group)
-        if recipe.decide_by == "bleu"
-        else None,
+        bleu=bleu if recipe.decide_by == "bleu" else None,
     )
     progress = train_network(network, values["d_model"], cached.training, cached.validation, config, context)
     if process_group.rank > 0:
         return None
     figures = {
         "validation_loss": validation_loss(network, cached.validation, config.batch_tokens, device),
-        "validation_bleu": _validation_bleu(cached, recipe.target_language, device, SINGLE_PROCESS)(network),
+        "validation_bleu": bleu(network, SINGLE_PROCESS),
     }
     made = {"training": asdict(config), "progress": asdict(progress), "processes": process_group.world_size}
     card = _card(recipe, cached, values, figures | made)
@@ -142,11 +141,11 @@ def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
 
 
 def _validation_bleu(
-    cached: CachedCorpus, language: str, device: torch.device, process_group: ProcessGroup
-) -> Callable[[nn.Module], float]:
+    cached: CachedCorpus, language: str, device: torch.device
+) -> Callable[[nn.Module, ProcessGroup], float]:
     """Return a function from a network to the BLEU of its greedy translations of the validation set, 0 to 100.
 
-    Each process translates its share.
+    Each process of a group translates its share.
     """
     metric = BLEU(tokenize=tokenizer_of(language))
     pairs = [cached.validation[place] for place in range(len(cached.validation))]
@@ -154,7 +153,7 @@ def _validation_bleu(
     widest = max(map(len, sources)) + GREEDY.extra
     expected = [cached.target.decode(target.tolist()) for _, target in pairs]
 
-    def bleu(network: nn.Module) -> float:
+    def bleu(network: nn.Module, process_group: ProcessGroup) -> float:
         was = network.training
         tokens = torch.zeros(len(sources), widest, dtype=torch.int64)
         mine = range(process_group.rank, len(sources), process_group.world_size)

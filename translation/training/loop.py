@@ -1,4 +1,4 @@
-"""Train a network: the published schedule, validation, checkpoints to resume from, and the mean of the last ones."""
+"""Train a network: the published schedule, validation, checkpoints to resume from, and the best weights of the last."""
 
 import math
 import time
@@ -28,6 +28,7 @@ from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.step import SeededBatch, TrainingStep, batch_loss, use_fast_dropout
 
 SEEDS = 2**63  # torch takes seeds below it
+FEW = 3  # checks of the shorter mean
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -45,7 +46,7 @@ class TrainingConfig:
     clip: float = 1.0  # largest norm of the gradient
     check_every: int = 500  # updates
     patience: int = 10  # checks without a better validation figure
-    average: int = 10  # last checks whose weights are averaged
+    average: int = 10  # last checks whose weights are averaged at most
     seed: int = 0
     precision: Precision = "float32"  # on a CPU; some multiply bfloat16 faster. CUDA is always mixed
 
@@ -87,7 +88,8 @@ class TrainingContext:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     process_group: ProcessGroup = SINGLE_PROCESS
     on_check: Callable[[Check], object] = lambda _: None
-    bleu: Callable[[nn.Module], float] | None = None  # of the validation set; all processes call it, and it decides
+    # BLEU of the validation set, which decides where it is given; all processes of the group call it.
+    bleu: Callable[[nn.Module, ProcessGroup], float] | None = None
 
 
 def learning_rate(step: int, width: int, config: TrainingConfig) -> float:
@@ -104,10 +106,11 @@ def train_network(
     config: TrainingConfig,
     context: TrainingContext,
 ) -> Progress:
-    """Train until time, updates or patience run out, then load the mean of the last checks' weights in rank 0.
+    """Train until time, updates or patience run out, then load in rank 0 what is best on validation.
 
-    If patience ran out, these are the last checks up to the best. An interrupted training resumes from its last check
-    with the same losses. Raises TranslationError when memory runs out and when the loss is NaN or infinite.
+    It is chosen from the last check, the best one, and means of the last; `Progress.saved` says which. An interrupted
+    training resumes from its last check with the same losses. Raises TranslationError when memory runs out and when
+    the loss is NaN or infinite.
     """
     use_fast_dropout(network)
     network.to(context.device).train()
@@ -135,8 +138,7 @@ def train_network(
             _keep(network, optimiser, progress, check, config, context)
             losses, tokens = 0.0, 0
     if context.process_group.rank == 0:
-        load_weights(network, average_weights(context.folder, _averaged(progress, config)))
-        network.eval()
+        _load_best(network.eval(), validation, progress, config, context)
     return progress
 
 
@@ -149,11 +151,31 @@ def _is_over_time(seconds: float, config: TrainingConfig) -> bool:
     return config.minutes is not None and seconds > 60 * config.minutes
 
 
-def _averaged(progress: Progress, config: TrainingConfig) -> list[int]:
-    """Return the steps whose weights are averaged: the last, but none after the best if patience ran out."""
+def _load_best(
+    network: nn.Module, validation: Examples, progress: Progress, config: TrainingConfig, context: TrainingContext
+) -> None:
+    """Load the weights that are best by the figure that the checks went by, and note their steps in `progress`."""
+
+    def figure(steps: list[int]) -> float:
+        load_weights(network, average_weights(context.folder, steps))
+        if context.bleu is not None:
+            return context.bleu(network, SINGLE_PROCESS)
+        return -validation_loss(network, validation, config.batch_tokens, context.device)
+
+    progress.saved = max(_candidates(progress, config), key=figure)
+    load_weights(network, average_weights(context.folder, progress.saved))
+
+
+def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
+    """Return the steps whose mean weights may be saved: the last `average`, the last 3, the last one, the best one.
+
+    If patience ran out, these are the last up to the best. No mean has weights of the warm-up, which are far apart.
+    """
     patience_ran_out = progress.checks_since >= config.patience
     up_to = progress.kept[: -progress.checks_since] if patience_ran_out else progress.kept
-    return up_to[-config.average :]
+    after = [step for step in up_to if step > config.warmup]
+    found = [after[-config.average :], after[-min(FEW, config.average) :], up_to[-1:], [progress.best_step]]
+    return [list(steps) for steps in dict.fromkeys(map(tuple, found)) if steps]
 
 
 def _updates(
@@ -222,7 +244,7 @@ def _check(
 ) -> Check:
     """Validate; `since` is loss, tokens a second and learning rate since the last check."""
     loss = validation_loss(network, validation, config.batch_tokens, context.device, context.process_group)
-    bleu = None if context.bleu is None else context.bleu(network)
+    bleu = None if context.bleu is None else context.bleu(network, context.process_group)
     per_step = progress.seconds / progress.step
     left = (config.updates - progress.step) * per_step
     if config.minutes is not None:
