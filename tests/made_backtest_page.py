@@ -24,7 +24,8 @@ BACKTEST: dict[str, Any] = {"id": "sp500-2018-01-02-1a2b3c4d", "market": "sp500"
 BACKTEST |= {"config": {"note": "<script>alert(1)</script>"}, "seeds": [0, 1], "code_version": "0.3.0"}
 BACKTEST |= {"device": "cpu", "seconds": 7512.3}
 SCORES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
-FIGURES = tuple(each.name for each in fields(Performance) if each.name != "days")
+SETTLED = {"settled": 0, "unbooked": 0.0}
+FIGURES = tuple(each.name for each in fields(Performance) if each.name not in ("days", *SETTLED))
 
 
 def score(predictor: str = "dtml", kind: str = "all", value: str = "", **known: Any) -> dict[str, Any]:
@@ -33,7 +34,8 @@ def score(predictor: str = "dtml", kind: str = "all", value: str = "", **known: 
 
 
 def held(portfolio: str, figures: Iterable[float] = (NAN,) * 10, names: tuple[str, ...] = FIGURES) -> dict[str, Any]:
-    return {"portfolio": portfolio, "days": 252} | dict.fromkeys(FIGURES, NAN) | dict(zip(names, figures, strict=True))
+    blank = {"portfolio": portfolio, "days": 252} | SETTLED
+    return blank | dict.fromkeys(FIGURES, NAN) | dict(zip(names, figures, strict=True))
 
 
 def random_scores(symbols: int = 25, folds: int = 6) -> pd.DataFrame:

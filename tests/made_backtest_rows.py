@@ -91,6 +91,8 @@ def portfolios() -> pd.DataFrame:
             "hit_rate": 0.5,
             "turnover": [0.0, 1.5],
             "break_even": [np.nan, 33.0],
+            "settled": [0, 2],
+            "unbooked": [0.0, 0.75],
         }
     )
     return frame.assign(sharpe_low=np.nan, sharpe_high=np.nan)

@@ -25,7 +25,8 @@ LONG = 10**9  # days, so many that a ratio has no error
 
 
 def track_of(net: np.ndarray, turnover: float = 0.5, paid: float = 0.0, borrow: float = 0.0) -> pd.DataFrame:
-    return pd.DataFrame({"net": net, "turnover": turnover, "borrow": borrow, "gross": net + paid + borrow})
+    earned = {"net": net, "turnover": turnover, "borrow": borrow, "gross": net + paid + borrow}
+    return pd.DataFrame(earned | {"settled": 0, "unbooked": 0.0})
 
 
 @pytest.fixture

@@ -104,7 +104,8 @@ def test_three_stocks_and_three_days_by_hand() -> None:
     Trading costs 3 + 2 basis points; 252 a year are 1 a session, of the half held short on day 3.
     """
     track = by_hand(Costs(commission=3.0, spread=2.0, borrow=252.0))
-    assert list(track.columns) == ["session", "gross", "turnover", "cost", "borrow", "net", "long", "short"]
+    earned = ["gross", "turnover", "cost", "borrow", "net"]
+    assert list(track.columns) == ["session", *earned, "long", "short", "settled", "unbooked"]
     assert list(track["session"]) == list(CALENDAR[1:4])
     assert track["gross"].tolist() == pytest.approx([0.05, 0.01, -0.0125])
     assert track["turnover"].tolist() == pytest.approx([1, 15.8 / 21, 0.75 + 0.39 / 1.01])
@@ -257,7 +258,7 @@ def test_quotes_are_adjusted_and_missing_where_there_is_no_bar() -> None:
     """A pays 10 of 100 between its two sessions; B has no adjusted close at all; D is asked for and has no bar."""
     bars = pd.DataFrame({"symbol": list("AABC"), "session": CALENDAR[[0, 2, 1, 1]]})
     prices = {"open": [98.0, 89, NAN, 7], "close": [100.0, 90, 50, 7], "adj_close": [90.0, 90, NAN, 7]}
-    bars = bars.assign(**prices)
+    bars = bars.assign(**prices, split=NAN)
     found = Quotes.of(bars, CALENDAR[:3], ("D", "B", "A"), "adj_close")
     np.testing.assert_allclose(found.close, [[NAN, NAN, 90], [NAN, 50, NAN], [NAN, NAN, 90]])
     np.testing.assert_allclose(found.open, [[NAN, NAN, 88.2], [NAN, NAN, NAN], [NAN, NAN, 89]])
@@ -289,6 +290,92 @@ def test_days_that_are_no_increasing_sessions_are_refused(quotes: Quotes) -> Non
     for days in (CALENDAR[[1, 0]], CALENDAR[[1, 1]], CALENDAR[:2] + pd.Timedelta(hours=1)):
         with pytest.raises(ValueError, match="increasing sessions"):
             follow(np.zeros((2, STOCKS)), days, quotes, Strategy("long"))
+
+
+def leaping(
+    *, refused: pd.DataFrame | None = None, split: float = NAN, symbols: tuple[str, ...] = ("A", "B")
+) -> Quotes:
+    """Quotes of A, which opens and closes at ten times its price from session 3 on, and of B, which never moves.
+
+    The bar of the leap itself is there, or was refused.
+    """
+    rows = pd.DataFrame([(each, day) for each in "AB" for day in CALENDAR[:7]], columns=["symbol", "session"])
+    leapt = (rows["symbol"] == "A") & (rows["session"] >= CALENDAR[3])
+    price = np.where(leapt, 1000.0, 100.0)
+    bars = rows.assign(open=price, close=price, adj_close=NAN, split=NAN)
+    bars.loc[(rows["symbol"] == "A") & (rows["session"] == CALENDAR[3]), "split"] = split
+    if refused is not None:
+        bars = bars[~((bars["symbol"] == "A") & (bars["session"] == CALENDAR[3]))]
+    return Quotes.of(bars, CALENDAR[:7], symbols, "close", max_return=0.3, refused=refused)
+
+
+REFUSED = pd.DataFrame({"symbol": ["A"], "session": CALENDAR[[3]]})
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("refused", [None, REFUSED])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_move_that_nothing_explains_earns_nothing_and_is_counted(
+    sign: int, refused: pd.DataFrame | None, fill: str
+) -> None:
+    """Of 0.1 in A a tenfold price would have made 0.9 of equity; the sale at the old price costs 5 basis points."""
+    strategy = Strategy("long", fill, costs=Costs(5.0, 0.0, 0.0))
+    weights = np.array([[0.1 * sign, 0.5]] * 6)
+    track = follow(weights, CALENDAR[:6], leaping(refused=refused), strategy).set_index("session")
+    assert (track["gross"] == 0).all()
+    assert track["settled"].tolist() == [int(day == CALENDAR[3]) for day in track.index]
+    assert track.loc[CALENDAR[3], "unbooked"] == pytest.approx(0.9 * sign)
+    assert track.loc[CALENDAR[4], ["turnover", "cost"]].tolist() == pytest.approx([0.2, 0.0001])  # sold, bought anew
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_position_follows_a_recorded_split_that_the_price_does_not_reflect(fill: str) -> None:
+    track = follow(np.array([[0.1, 0.5]] * 6), CALENDAR[:6], leaping(split=0.1), Strategy("long", fill, costs=FREE))
+    assert track["gross"].to_numpy() == pytest.approx(np.zeros(len(track)))
+    assert (track[["settled", "unbooked"]] == 0).all(axis=None)
+
+
+def test_a_split_that_the_price_reflects_changes_nothing() -> None:
+    bars = pd.DataFrame({"symbol": "A", "session": CALENDAR[:3], "open": 100.0, "close": [100.0, 103, 105]})
+    bars = bars.assign(adj_close=bars["close"], split=[NAN, 2.0, NAN])
+    assert Quotes.of(bars, CALENDAR[:3], ("A",), "close").close[:, 0].tolist() == [100, 103, 105]
+
+
+def test_a_yardstick_meets_such_moves_as_the_portfolios_do() -> None:
+    quotes = leaping(refused=REFUSED)
+    equal = equal_weight_track(np.full((6, 2), 0.5), CALENDAR[:6], quotes, "next_open")
+    index = index_track(leaping(refused=REFUSED, symbols=("A",)), CALENDAR[:6], "next_open")
+    for track, share in ((equal, 0.5), (index, 1.0)):
+        assert (track["gross"] == 0).all()
+        assert (track["settled"].sum(), track["unbooked"].sum()) == (1, pytest.approx(9 * share))
+
+
+def test_a_leap_and_its_way_back_leave_what_was_there_before() -> None:
+    """Refused on the way up and down, as by an error of a session, or accepted between them at the wrong price."""
+    for wrong in (1, 3):
+        price = np.full(9, 100.0)
+        price[3 : 3 + wrong] = 1000
+        days = CALENDAR[:9]
+        bars = pd.DataFrame({"symbol": "A", "session": days, "open": price, "close": price, "adj_close": NAN})
+        bars = bars.assign(split=NAN)
+        quotes = Quotes.of(bars, days, ("A",), "close", max_return=0.3)
+        track = follow(np.full((8, 1), 0.1), days[:8], quotes, Strategy("long", costs=FREE))
+        assert (track["gross"] == 0).all()
+        assert track["settled"].sum() == (1 if wrong == 1 else 2)
+
+
+def test_without_a_prediction_a_settled_position_stays_in_cash() -> None:
+    weights = np.array([[0.1, 0.5], [0.1, 0.5], [0.1, 0.5], *[[NAN, NAN]] * 3])
+    track = follow(weights, CALENDAR[:6], leaping(refused=REFUSED), Strategy("long", costs=FREE)).set_index("session")
+    assert track.loc[CALENDAR[4] :, "long"].tolist() == pytest.approx([0.5, 0.5])
+
+
+def test_a_refused_bar_that_the_source_explained_later_is_no_break() -> None:
+    """A restated history has a good bar on that session: the earlier finding says nothing of it."""
+    bars = pd.DataFrame({"symbol": "A", "session": CALENDAR[:5], "open": 100.0, "close": 100.0, "adj_close": NAN})
+    quotes = Quotes.of(bars.assign(split=NAN), CALENDAR[:5], ("A",), "close", max_return=0.3, refused=REFUSED)
+    assert quotes.moved is not None
+    assert not quotes.moved.any()
 
 
 def test_a_portfolio_that_loses_all_equity_says_when() -> None:

@@ -1,6 +1,7 @@
 """The figures of a backtest, worked out once more from its stored predictions and bars, in plain loops."""
 
 from datetime import date
+from html import unescape
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from db.engine import reading
 from db.rows import backtests, prices
 from dtml.backtest.performance import deflated_sharpe, session_sharpe
 from dtml.backtest.portfolio import Costs
+from dtml.pages.backtest import settlements
 from dtml.prices.sessions import previous_session, sessions_between
 from flows.backtest.folds import Backtest
 from flows.backtest.results import run_backtest
@@ -173,3 +175,28 @@ def test_constituent_days_without_a_bar_are_counted_and_days_of_others_are_not(
     row = run_backtest(backtest_of(run_request, retrain_every=20)).row
     assert row["without_price"] == 3
     assert row["constituent_days"] == 9 * 16 - 5 - 5  # F02B is away for five sessions, F03A not there for five
+
+
+def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(run_request: RunRequest, engine: Engine) -> None:
+    """L01 is worth ten times as much from 2024-03-12 on, whose bar was rejected."""
+    stock = "instrument_id = (select id from instrument where market = 'past' and symbol = 'L01')"
+    tenfold = ", ".join(f"{price} = 10 * {price}" for price in ("open", "high", "low", "close", "adj_close"))
+    with engine.begin() as conn:
+        conn.exec_driver_sql(f"update price set {tenfold} where session >= '2024-03-12' and {stock}")
+        conn.exec_driver_sql(
+            "insert into rejected_bar (instrument_id, session, source, reason, value, first_known_at) select "
+            "instrument_id, session, source, 'unexplained_return', 'adj_close=1000 after 100 (+900.0%)', known_at "
+            f"from price where session = '2024-03-12' and {stock}"
+        )
+        conn.exec_driver_sql(f"delete from price where session = '2024-03-12' and {stock}")
+    backtest = unusual(run_request)
+    result = run_backtest(backtest)
+    for name, returns in stored_returns(backtest).items():
+        assert returns["gross"].abs().max() < 0.1, name
+    held = result.portfolios.set_index("portfolio")
+    assert held.loc["equal weight", "settled"] == 1
+    assert held.loc["equal weight", "unbooked"] == pytest.approx(1, abs=0.2)  # 900 % of one stock in nine
+    assert held.loc["index", ["settled", "unbooked"]].tolist() == [0, 0]
+    said = settlements(result.portfolios)
+    assert "equal weight 1 (its moves would have added +" in said
+    assert said in unescape(result.page.read_text())

@@ -150,7 +150,21 @@ backtest_portfolio = Table(
     Column("hit_rate", REAL, comment=f"Share of sessions with a net return above 0, 0 to 1; {_FEW}."),
     Column("turnover", REAL, comment=f"Mean a session of the value traded, as a share of equity; {_FEW}."),
     Column("break_even", REAL, comment="Cost at which net is 0, in basis points of value traded; missing untraded."),
-    CheckConstraint("days >= 0 and annual_volatility >= 0 and turnover >= 0 and max_drawdown <= 0", name="figures"),
+    Column(
+        "settled",
+        Integer,
+        nullable=False,
+        comment="Positions sold at the last price before a move that nothing explains, such as one of a rejected bar.",
+    ),
+    Column(
+        "unbooked",
+        REAL,
+        nullable=False,
+        comment="What these moves would have added, the sum of shares of the equity at each; 0.01 is 1 %.",
+    ),
+    CheckConstraint(
+        "days >= 0 and annual_volatility >= 0 and turnover >= 0 and max_drawdown <= 0 and settled >= 0", name="figures"
+    ),
     CheckConstraint("deflated_sharpe >= 0 and deflated_sharpe <= 1 and hit_rate >= 0 and hit_rate <= 1", name="shares"),
     comment="Figures of each portfolio of a backtest, the index and the equal-weight universe among them.",
     sqlite_with_rowid=False,

@@ -18,6 +18,8 @@
 -- hit_rate           number     Share of sessions with a net return above 0, 0 to 1; missing with too few days.
 -- turnover           number     Mean a session of the value traded, as a share of equity; missing with too few days.
 -- break_even         number     Cost at which net is 0, in basis points of value traded; missing untraded.
+-- settled            integer    Positions sold at the last price before a move that nothing explains, such as one of a rejected bar.
+-- unbooked           number     What these moves would have added, the sum of shares of the equity at each; 0.01 is 1 %.
 -- n                  integer    Stock-days scored; missing with the model's figures.
 -- acc                number     Share of correct directions of the model on every stock-day, 0 to 1; missing when not scored.
 -- acc_low            number     Lower end of its day-resampled 95 % interval; missing with too few days.
@@ -37,7 +39,7 @@
 select
     b.market, p.backtest_id, b.first, b.last, b.retrain_every, p.portfolio, p.days, p.annual_return,
     p.annual_volatility, p.sharpe, p.sharpe_low, p.sharpe_high, p.deflated_sharpe, b.tried, p.max_drawdown,
-    p.hit_rate, p.turnover, p.break_even, d.n, d.acc, d.acc_low, d.acc_high, d.mcc, d.mcc_low, d.mcc_high,
+    p.hit_rate, p.turnover, p.break_even, p.settled, p.unbooked, d.n, d.acc, d.acc_low, d.acc_high, d.mcc, d.mcc_low, d.mcc_high,
     r.predictor as best_rule, r.acc as rule_acc, r.acc_low as rule_acc_low, r.acc_high as rule_acc_high,
     r.mcc as rule_mcc, r.mcc_low as rule_mcc_low, r.mcc_high as rule_mcc_high, b.seconds, b.finished_at
 from backtest_portfolio p

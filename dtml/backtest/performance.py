@@ -23,7 +23,8 @@ class Performance:
     returns do not vary, its ends also below `dtml.evaluation.metrics.MINIMUM_DAYS`. `deflated_sharpe` is in [0, 1]
     (`deflated_sharpe`), NaN for a yardstick. `hit_rate` is the share of days above 0, `turnover` the mean per day.
     `break_even` is the cost in basis points per unit traded at which the mean return, less borrow, is 0; below 0 where
-    the portfolio loses even without costs, NaN without turnover.
+    the portfolio loses even without costs, NaN without turnover. `settled` counts the positions that met a move that
+    nothing explains; `unbooked` is what these moves would have added, the sum of shares of the equity at each.
     """
 
     days: int
@@ -37,6 +38,8 @@ class Performance:
     hit_rate: float
     turnover: float
     break_even: float
+    settled: int
+    unbooked: float
 
 
 def performance(track: pd.DataFrame, *, trials: Sequence[float] | None, resamples: int = 4000) -> Performance:
@@ -63,6 +66,8 @@ def performance(track: pd.DataFrame, *, trials: Sequence[float] | None, resample
         hit_rate=float((net > 0).mean()),
         turnover=turnover,
         break_even=kept / turnover / BASIS_POINT if turnover > 0 else np.nan,
+        settled=int(track["settled"].sum()),
+        unbooked=float(track["unbooked"].sum()),
     )
 
 

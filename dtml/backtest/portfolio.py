@@ -23,7 +23,7 @@ Fill = Literal["next_open", "close"]
 YEAR = 252  # sessions
 BASIS_POINT = 1e-4
 PATIENCE = 20  # sessions that a position waits for a price; then it is settled at the last price known
-COLUMNS = ["session", "gross", "turnover", "cost", "borrow", "net", "long", "short"]
+COLUMNS = ["session", "gross", "turnover", "cost", "borrow", "net", "long", "short", "settled", "unbooked"]
 
 
 @dataclass(frozen=True)
@@ -90,24 +90,47 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Quotes:
-    """Adjusted prices on all sessions of the exchange; NaN where there is none and the stock cannot be traded."""
+    """Adjusted prices on all sessions of the exchange; NaN where there is none and the stock cannot be traded.
+
+    `moved` says whether a move that nothing explains lies between a session's prices and those before: they cannot be
+    compared. None: no such move.
+    """
 
     sessions: pd.DatetimeIndex
     open: Float[ndarray, "sessions stocks"]
     close: Float[ndarray, "sessions stocks"]
     symbols: tuple[str, ...]
+    moved: Bool[ndarray, "sessions stocks"] | None = None
 
     @classmethod
-    def of(cls, bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns) -> "Quotes":
-        """Return the quotes in a bars frame `symbol, session, open, close, adj_close`; other sessions are left out.
+    def of(
+        cls,
+        bars: pd.DataFrame,
+        sessions: pd.DatetimeIndex,
+        symbols: tuple[str, ...],
+        returns: Returns,
+        *,
+        max_return: float = np.inf,
+        refused: pd.DataFrame | None = None,
+    ) -> "Quotes":
+        """Return the quotes in a bars frame `symbol, session, open, close, adj_close, split`; other sessions are out.
 
         `returns` names the price that returns are taken from (`dtml.prices.returns.adjusted_price`); opens are
-        adjusted by the factor of their session's close.
+        adjusted by the factor of their session's close. A recorded split is followed where it explains a move of
+        more than `max_return`. Nothing explains other such moves, whose bars get no price, nor those of the bars that
+        the checks refused for their return (`refused`: `symbol, session`).
         """
-        close = adjusted_price(bars, returns)
-        adjusted = bars.assign(open=bars["open"] * close / bars["close"], close=close)
-        opened, closed = (on_grid(adjusted, name, sessions, symbols) for name in ("open", "close"))
-        return cls(sessions, opened, closed, tuple(symbols))
+        price = adjusted_price(bars, returns)
+        adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)
+        opened, closed, split = (on_grid(adjusted, name, sessions, symbols) for name in ("open", "close", "split"))
+        factor = _unreflected(closed, split, max_return)
+        opened, closed = opened * factor, closed * factor
+        gone = np.zeros_like(closed, dtype=bool)
+        if refused is not None:
+            gone = np.isfinite(on_grid(refused.assign(there=1.0), "there", sessions, symbols)) & np.isnan(closed)
+        leap = (np.abs(closed / _last_before(closed) - 1) > max_return) & ~_first_after(gone, closed)
+        opened[leap] = closed[leap] = np.nan
+        return cls(sessions, opened, closed, tuple(symbols), _first_after(gone | leap, closed))
 
     def fills(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:
         """Return the price at which positions are opened in each session."""
@@ -115,11 +138,22 @@ class Quotes:
 
     def marks(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:
         """Return the value of a stock at each fill: its price, or else its last price known by then, open or close."""
-        known = pd.DataFrame(np.where(np.isfinite(self.close), self.close, self.open)).ffill().to_numpy()
         if fill == "close":
-            return np.asarray(known)
-        before = np.vstack([np.full_like(known[:1], np.nan), known[:-1]])
-        return np.where(np.isfinite(self.open), self.open, before)
+            return pd.DataFrame(self._known).ffill().to_numpy()
+        return np.where(np.isfinite(self.open), self.open, _last_before(self._known))
+
+    def exits(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:
+        """Return what a holder of a stock gets at each fill: its value, or its last price before such a move."""
+        return np.where(self.breaks, _last_before(self._known), self.marks(fill))
+
+    @property
+    def breaks(self) -> Bool[ndarray, "sessions stocks"]:
+        """Return `moved`, false throughout where there is none."""
+        return np.zeros(self.open.shape, dtype=bool) if self.moved is None else self.moved
+
+    @property
+    def _known(self) -> Float[ndarray, "sessions stocks"]:
+        return np.where(np.isfinite(self.close), self.close, self.open)
 
 
 def positions(probability: Float[ndarray, "days stocks"], strategy: Strategy) -> Float[ndarray, "days stocks"]:
@@ -161,7 +195,10 @@ def follow(
     - `turnover`: value bought and sold. Before it, a weight is what the last fill left, drifted with prices. The first
       row buys everything; the last sells nothing;
     - `cost` of that turnover, `borrow` of the short value, `net` = gross - cost - borrow, which compounds. Costs are
-      drawn from all holdings and cash alike: weights and turnover do not depend on them.
+      drawn from all holdings and cash alike: weights and turnover do not depend on them;
+    - `settled`: how many positions met a move that nothing explains (`Quotes.moved`) before the next fill; `unbooked`:
+      what these moves would have added to `gross`. Such a position is sold at its last price before the move, at the
+      cost of a trade: neither gain nor loss is booked, be it an error, a corporate action or a real one.
 
     A stock without a price at the fill is not traded: cash meant for it stays cash, holdings of it are kept at its last
     known price, and the others are scaled down where the gross exposure would pass 1. After `PATIENCE` sessions it is
@@ -173,17 +210,21 @@ def follow(
     first, wanted = _by_session(weights, as_of, quotes, strategy.fill)
     rows = slice(first, first + len(wanted))
     tradable, settled = _tradable(quotes.fills(strategy.fill))
-    earned = _returns(quotes.marks(strategy.fill))[rows]
+    mark, broken = quotes.marks(strategy.fill), quotes.breaks[rows]
+    earned = _returns(mark, quotes.exits(strategy.fill))[rows]
     held, turnover, gross = np.empty_like(wanted), np.empty(len(wanted)), np.empty(len(wanted))
     drifted = np.zeros(wanted.shape[1])
     for day in range(len(wanted)):
-        held[day] = _trade(drifted, wanted[day], tradable[rows][day], settled[rows][day])
-        turnover[day] = np.abs(held[day] - drifted).sum()
+        kept = np.where(broken[day], 0.0, drifted)
+        held[day] = _trade(kept, wanted[day], tradable[rows][day], settled[rows][day])
+        turnover[day] = np.abs(drifted - kept).sum() + np.abs(held[day] - kept).sum()
         gross[day] = held[day] @ earned[day]
         if gross[day] <= -1:
             raise DtmlError(f"{strategy.name}: the fill of {quotes.sessions[first + day].date()} loses all equity")
         drifted = held[day] * (1 + earned[day]) / (1 + gross[day])
-    return _track(quotes.sessions[rows], held, turnover, gross, strategy.costs)
+    ended = (held != 0) & quotes.breaks[first + 1 : first + 1 + len(wanted)]
+    unbooked = np.where(ended, held * (_returns(mark, mark)[rows] - earned), 0.0)
+    return _track(quotes.sessions[rows], held, turnover, gross, strategy.costs, ended, unbooked)
 
 
 def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFrame:
@@ -227,11 +268,36 @@ def _tradable(
     return tradable, session - last > PATIENCE
 
 
-def _returns(mark: Float[ndarray, "sessions stocks"]) -> Float[ndarray, "sessions stocks"]:
+def _returns(
+    mark: Float[ndarray, "sessions stocks"], exit_: Float[ndarray, "sessions stocks"]
+) -> Float[ndarray, "sessions stocks"]:
     """Return the return from each fill to the next; 0 where a stock had no price yet, so that nobody holds it."""
     following = np.zeros_like(mark)
-    following[:-1] = np.where(np.isfinite(mark[:-1]), mark[1:] / mark[:-1] - 1, 0.0)
+    following[:-1] = np.where(np.isfinite(mark[:-1]), exit_[1:] / mark[:-1] - 1, 0.0)
     return following
+
+
+def _last_before(price: Float[ndarray, "sessions stocks"]) -> Float[ndarray, "sessions stocks"]:
+    """Return the last price of an earlier session; NaN where there is none."""
+    return pd.DataFrame(price).ffill().shift().to_numpy()
+
+
+def _first_after(
+    gone: Bool[ndarray, "sessions stocks"], price: Float[ndarray, "sessions stocks"]
+) -> Bool[ndarray, "sessions stocks"]:
+    """Return which prices are the first after a session in `gone`, which has none; false for a stock's first price."""
+    passed = gone.cumsum(axis=0)
+    before = _last_before(np.where(np.isfinite(price), passed, np.nan))
+    return np.asarray((passed > before) & np.isfinite(price))
+
+
+def _unreflected(
+    close: Float[ndarray, "sessions stocks"], split: Float[ndarray, "sessions stocks"], max_return: float
+) -> Float[ndarray, "sessions stocks"]:
+    """Return the product of the splits so far without which a price has moved by more than `max_return`."""
+    change = close / _last_before(close)
+    explains = (np.abs(change - 1) > max_return) & (np.abs(change * split - 1) <= max_return)
+    return np.where(explains, split, 1.0).cumprod(axis=0)
 
 
 def _trade(
@@ -255,8 +321,11 @@ def _track(
     turnover: Float[ndarray, " rows"],
     gross: Float[ndarray, " rows"],
     costs: Costs,
+    ended: Bool[ndarray, "rows stocks"],
+    unbooked: Float[ndarray, "rows stocks"],
 ) -> pd.DataFrame:
     long, short = np.maximum(held, 0).sum(axis=1), np.maximum(-held, 0).sum(axis=1)
     cost, borrow = turnover * costs.trading, short * costs.holding_short
-    values = (sessions, gross, turnover, cost, borrow, gross - cost - borrow, long, short)
+    earned = (gross, turnover, cost, borrow, gross - cost - borrow)
+    values = (sessions, *earned, long, short, ended.sum(axis=1), unbooked.sum(axis=1))
     return pd.DataFrame(dict(zip(COLUMNS, values, strict=True)))

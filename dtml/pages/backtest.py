@@ -23,7 +23,18 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import told_apart
 from dtml.pages.benchmark import PROTOCOL_WORDS, sample
 from dtml.pages.charts import PALETTE, Chart, calibration_axes, environment, session_chart
-from dtml.pages.figures import Row, basis_points, count, day, figure, markdown, percent, records, with_interval
+from dtml.pages.figures import (
+    Row,
+    basis_points,
+    count,
+    day,
+    figure,
+    markdown,
+    percent,
+    records,
+    signed_percent,
+    with_interval,
+)
 
 INDEX, EQUAL_WEIGHT = YARDSTICKS = ("index", "equal weight")  # the portfolios that follow no prediction
 PAPERS = "(the paper's)"  # ends the name of a portfolio filled at the close before its predictions: not tradable
@@ -98,6 +109,24 @@ def survivorship(backtest: Row) -> str:
     return f"Survivorship: {words}. Of {count(days)} constituent-days {percent(share)} have no price."
 
 
+def settlements(performances: pd.DataFrame) -> str:
+    """Say how many positions of each portfolio met a move that nothing explains, and what these would have been worth.
+
+    Nothing where there is none.
+    """
+    met = [
+        f"{row['portfolio']} {count(row['settled'])} (its moves would have added {signed_percent(row['unbooked'])})"
+        for row in _ordered(performances)
+        if row["settled"] > 0
+    ]
+    if not met:
+        return ""
+    return (
+        "Positions settled at the last price before a move that nothing explains, as of a bar rejected for its return,"
+        f" and the equity that is not booked: {'; '.join(met)}."
+    )
+
+
 def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
     """Return Markdown for a README: a line and a table of scores for each protocol, then a table of portfolios."""
     blocks = []
@@ -150,6 +179,7 @@ def backtest_page(
         directions=directions_verdict(backtest, scores),
         portfolios=portfolio_verdict(performances),
         survivorship=survivorship(backtest),
+        settlements=settlements(performances),
         equity=track_chart(net, equity, start=1.0),
         drawdown=track_chart(net, drawdown, start=0.0),
         rolling=predictor_chart(rolling, "mcc"),

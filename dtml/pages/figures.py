@@ -44,6 +44,11 @@ def percent(value: float | None) -> str:
     return "-" if value is None or pd.isna(value) else f"{100 * value:.1f} %".replace("-0.0 ", "0.0 ")
 
 
+def signed_percent(value: float) -> str:
+    """Return a change as +54.0 %."""
+    return f"{100 * value:+.1f} %"
+
+
 def whole_percent(value: float | None) -> str:
     """Return a share as 80 %."""
     return "-" if value is None or pd.isna(value) else f"{100 * value:.0f} %"

@@ -17,7 +17,7 @@ from numpy import ndarray
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
-from db.rows import attention, backtests, calibration, outcomes, predictions, runs
+from db.rows import attention, backtests, calibration, outcomes, predictions, prices, runs
 from dtml.backtest.performance import performance, session_sharpe
 from dtml.backtest.portfolio import YEAR, Quotes, equal_weight_track, follow, index_track, positions
 from dtml.baselines.naive_rules import MODEL, directions_on, rules_read_from
@@ -282,8 +282,13 @@ def _tracks(
     """Return what each portfolio earned, by its name, and the strategy of those that follow the predictions."""
     context = backtest.context
     sessions = sessions_between(context.market.calendar, bars["session"].min().date(), bars["session"].max().date())
-    quotes = Quotes.of(bars, sessions, record.symbols, context.market.returns)
-    index = Quotes.of(bars, sessions, (context.market.index.symbol,), context.market.returns)
+    with reading(context.engine) as conn:
+        rejected = prices.rejected_bars(conn, context.name, sessions[0].date(), sessions[-1].date())
+    market, refused = context.market, rejected[rejected["reason"] == "unexplained_return"]
+    quotes, index = (
+        Quotes.of(bars, sessions, symbols, market.returns, max_return=market.checks.max_return, refused=refused)
+        for symbols in (record.symbols, (market.index.symbol,))
+    )
     tracks = {
         strategy.name: follow(positions(record.probability, strategy), record.as_of, quotes, strategy)
         for strategy in backtest.plan.strategies

@@ -14,7 +14,7 @@ from db.rows import markets
 from dtml.backtest.portfolio import Costs
 from dtml.errors import DtmlError, UsageError
 from dtml.lookahead.audit import LONGER, SHORT, TRAIN_DAYS, ZOO_SESSIONS, ZOO_STOCKS
-from dtml.pages.backtest import PORTFOLIO_COLUMNS, portfolio_cells, readme_lines, survivorship
+from dtml.pages.backtest import PORTFOLIO_COLUMNS, portfolio_cells, readme_lines, settlements, survivorship
 from dtml.pages.backtest import verdict as backtest_verdict
 from dtml.pages.benchmark import PROTOCOL_WORDS, on_data, on_reading, readme_table, result_cells, sample, score_rows
 from dtml.pages.benchmark import verdict as benchmark_verdict
@@ -315,6 +315,8 @@ def print_backtest(result: Result) -> None:
     print_frame(
         pd.DataFrame(cells, columns=list(PORTFOLIO_COLUMNS)), "portfolios, after costs; a year has 252 sessions"
     )
+    if said := settlements(result.portfolios):
+        out.print(said, markup=False)
     out.print(backtest_verdict(row, result.scores, result.portfolios), markup=False)
     out.print(f"page      {result.page}", markup=False, soft_wrap=True)
     out.print(ASK_MORE.format(**row), markup=False, soft_wrap=True)
