@@ -1,17 +1,19 @@
 """When a model is trained, on what, and which one a night may use."""
 
+import re
 from dataclasses import replace
 from datetime import date
 
 import pandas as pd
 import pytest
-from made_nights import AS_OF, BARS, FrameSource
+from made_nights import AS_OF, BARS, SIMULATED, FrameSource
 
 from db.admin.copying import table_counts
 from db.engine import reading
 from db.rows import runs
 from dtml.errors import DtmlError
 from dtml.experiments import vary
+from dtml.sources.simulated import SimulatedSource
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
@@ -59,6 +61,30 @@ def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(contex
     short = replace(context, source=FrameSource(BARS[BARS["session"] > pd.Timestamp("2024-03-01")]))
     with pytest.raises(NightRefusedError, match="training needs at least 64"):
         run_night(short, AS_OF)
+
+
+PRICES = ("open", "high", "low", "close", "adj_close")
+UNMOVED = "no known return is large enough for one: do the prices change"
+NOTHING_TO_LEARN = {
+    "weekly prices": (
+        lambda bars: bars[bars["session"].dt.weekday == 0],
+        "paper",
+        "no return is known: are there bars",
+    ),
+    "flat prices": (lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)), "paper", UNMOVED),
+    "flat prices, every return counted": (lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)), "all", UNMOVED),
+    "a constant adjusted close": (lambda bars: bars.assign(adj_close=100.0), "paper", UNMOVED),
+}
+
+
+@pytest.mark.parametrize("prices", NOTHING_TO_LEARN)
+def test_prices_without_a_labelled_day_refuse_the_night_with_what_is_wrong(context: MarketContext, prices: str) -> None:
+    changed, protocol, said = NOTHING_TO_LEARN[prices]
+    years = SimulatedSource(market=replace(SIMULATED.market, start=date(2020, 1, 2))).bars(AS_OF)
+    long = vary(context.experiment, {"protocol": protocol, "train_sessions": 800})
+    with pytest.raises(NightRefusedError, match=re.escape(said)) as caught:
+        run_night(replace(context, source=FrameSource(changed(years)), experiment=long), AS_OF)
+    assert "no day of training has a label, 20" in str(caught.value)
 
 
 def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of(context: MarketContext) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from dtml.checkpoints import Weights
+from dtml.errors import DtmlError
 from dtml.layers.network import Batch, Network, cross_entropy
 from dtml.layers.random import use_generators
 from dtml.markets.definition import LabelProtocol
@@ -238,8 +239,11 @@ def fit_members(
     many as can be on CUDA, and on CPU as many as a thread's cache holds. Each stack runs on a thread. With a
     `state_folder`, the state is kept there after each epoch, and a fit that finds one resumes from it. `on_epoch` is
     called from the stack's thread, for a fit that resumes first with the last epoch that was done. `begin` holds the
-    first weights of each member; without it they are drawn.
+    first weights of each member; without it they are drawn. Raises DtmlError for a span without a label.
     """
+    for protocol in sorted({member.training.protocol for member in members}):
+        _require_labels("training", train, protocol)
+        _require_labels("validation", validation, protocol)
     groups = _stacks(members, train, device, stack)
     fits = {i: start(member, len(train.symbols), device) for i, member in enumerate(members)}
     for fit, weights in zip(fits.values(), begin or (), strict=begin is not None):
@@ -254,6 +258,20 @@ def fit_members(
     )
     _advance(stacks, device)
     return [fits[i] for i in range(len(members))]
+
+
+def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> None:
+    """Raise DtmlError, with the likely reason, when no stock-day of a span counts, or none of them moved."""
+    if (windows.labelled(protocol) & (windows.movement != 0)).any():
+        return
+    known = (windows.observed & windows.movement.isfinite()).any()
+    why = (
+        "no known return is large enough for one: do the prices change, those from which returns are computed too?"
+        if known
+        else "no return is known: are there bars of every session, as daily prices have?"
+    )
+    days = windows.target
+    raise DtmlError(f"no day of {span} has a label, {days[0].date()} to {days[-1].date()}: {why}")
 
 
 def _advance(stacks: "deque[Iterator[int]]", device: torch.device) -> None:
