@@ -225,6 +225,23 @@ def test_a_file_night_without_as_of_stands_on_the_last_session_of_the_file(dtml:
     assert json.loads(said)["as_of"] == AS_OF
 
 
+@pytest.mark.usefixtures("served")
+def test_several_nights_say_what_each_of_them_rejected(dtml: Command, home: Path) -> None:
+    bars = SimulatedSource().bars(date(2024, 7, 2))
+    bars = bars[bars["session"] >= pd.Timestamp(2023, 6, 1)]
+    bars.loc[(bars["symbol"] == "L01") & (bars["session"] == pd.Timestamp(2024, 6, 3)), "close"] = -1.0
+    bars.drop(columns=["split", "dividend"]).to_csv(home / "prices.csv", index=False)
+    command = ("nightly", "--market-file", "small.toml", "--source", "files", "--prices", "prices.csv", "--nights", "2")
+    ended = run_process(*command)
+    assert ended.returncode == 0, ended.stderr
+    assert "night of 2024-07-01: " in ended.stdout
+    assert " 1 rejected; " in ended.stdout
+    assert "2024-06-03" in ended.stdout
+    assert "non_positive_price" in ended.stdout
+    document = json.loads(run_process(*command, "--json").stdout)
+    assert [(night["as_of"], night["rejected"]) for night in document["nights"]] == [("2024-07-01", 1), (AS_OF, 0)]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
     dtml: Command, home: Path, number: int, prefect_api: str

@@ -1,6 +1,7 @@
 """The nightly commands: a whole night, or one step of it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import date
 from typing import Annotated, Any
@@ -80,34 +81,30 @@ def nightly(
 
 
 def _run_nights(request: RunRequest, asked: date | None, nights: int, *, as_json: bool) -> None:
-    """Run the last `nights` nights up to a session, in order, and print the last one."""
+    """Run the last `nights` nights up to a session, in order, and print them."""
     context = open_context(request)
     last = choose_as_of(context, asked)
     days = [day.date() for day in sessions_up_to(context.market.calendar, last, nights)]
     announce(context)
-    night: Night | None = None
-    for day in days:
-        night = _night(context, request, day)
-    assert night is not None
-    _show_night(context, night, as_json=as_json)
+    _show_nights(context, [_night(context, request, day) for day in days], as_json=as_json)
 
 
 def _catch_up(request: RunRequest, asked: date | None, *, as_json: bool) -> None:
-    """Run every missed night up to a session, in order, and print the last one; raises for those refused."""
+    """Run every missed night up to a session, in order, and print them; raises for those refused."""
     context = open_context(request)
     last = choose_as_of(context, asked)
     days = missed_nights(context, last)
     announce(context)
     if not days:
         err.print("no night was missed")
-        return _show_night(context, run_night(context, last), as_json=as_json)
+        return _show_nights(context, [run_night(context, last)], as_json=as_json)
     err.print(f"{len(days)} night{'s'[: len(days) > 1]} missed: {', '.join(map(str, days))}")
     require_server()
     from flows.service.flows import missed
 
     done = missed(replace(request, attended=True), last)
     if done.nights:
-        _show_night(context, done.nights[-1], as_json=as_json)
+        _show_nights(context, done.nights, as_json=as_json)
     if done.refused:
         raise DtmlError(done.reason)
     return None
@@ -222,7 +219,8 @@ def predict(
     Example: dtml predict simulated
     """
     context = open_stored_context(request_of(market, market_file, device=device))
-    _show_night(context, run_night(context, choose_as_of(context, day_of(as_of)), only_stored=True), as_json=as_json)
+    night = run_night(context, choose_as_of(context, day_of(as_of)), only_stored=True)
+    _show_nights(context, [night], as_json=as_json)
 
 
 @commands.command()
@@ -261,8 +259,9 @@ def score(
     return None
 
 
-def _show_night(context: MarketContext, night: Night, *, as_json: bool) -> None:
-    row, level = night.row, context.market.level
+def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bool) -> None:
+    """Print what the nights of a command did, the last one whole."""
+    row, level = nights[-1].row, context.market.level
     with reading(context.engine) as conn:
         made = predictions.night_directions(conn, context.name, row["as_of"])
         scores = stored_scores.scores(conn, context.name, last=row["as_of"], span="running")
@@ -272,9 +271,9 @@ def _show_night(context: MarketContext, night: Night, *, as_json: bool) -> None:
     said = made.assign(direction=_directions_at(made["calibrated"], bands, level))
     kept = coverage(counts[counts["level"] == level])
     if as_json:
-        print_json(_summary(night, said, latest, kept))
+        print_json(_summary(nights, said, latest, kept))
     else:
-        _print_night(night, said, latest, kept, location(context.engine))
+        _print_nights(nights, said, latest, kept, location(context.engine))
 
 
 def _directions_at(calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float) -> "pd.Series[str]":
@@ -286,10 +285,22 @@ def _directions_at(calibrated: "pd.Series[float]", bands: pd.DataFrame, level: f
     return pd.Series(np.select([said == 1, said == 0], ["rise", "fall"], "none"), index=calibrated.index)
 
 
-def _summary(night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame) -> dict[str, Any]:
-    """Return a night as one JSON document."""
+def _rejected(nights: Sequence[Night]) -> pd.DataFrame:
+    """Return the bars rejected by the fetches of these nights: night, symbol, session, reason, value."""
+    found = [each.fetch_result.rejected.assign(night=each.row["as_of"]) for each in nights if each.fetch_result]
+    columns = ["night", "symbol", "session", "reason", "value"]
+    return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
+
+
+def _summary(
+    nights: Sequence[Night], predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame
+) -> dict[str, Any]:
+    """Return the last of these nights as one JSON document, with the rows and the rejected bars of all."""
+    night = nights[-1]
     return {
         "night": night.row,
+        "nights": [each.row for each in nights],
+        "rejected": _rejected(nights),
         "new": not night.was_done_before,
         "predictions": predictions,
         "scores": scores,
@@ -321,18 +332,29 @@ def _print_coverage(coverage: pd.DataFrame) -> None:
         )
 
 
-def _print_night(
-    night: Night, predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame, store: str
+def _print_rejected(rejected: pd.DataFrame) -> None:
+    """Print how many bars each night rejected and why, and the last of them."""
+    if len(rejected):
+        print_frame(
+            rejected.value_counts(["night", "reason"], sort=False).rename("bars").reset_index(), "bars rejected"
+        )
+        print_frame(rejected.tail(SHOWN), f"the last of the {len(rejected)}, all in the view `rejected`")
+
+
+def _print_nights(
+    nights: Sequence[Night], predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame, store: str
 ) -> None:
-    """Print all that a night has to say."""
+    """Print all that the last of these nights has to say, and what the others did."""
+    *earlier, night = nights
     row = night.row
+    for each in earlier:
+        out.print(f"night of {each.row['as_of']}: {_what_was_done(each)}")
     out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
     _print_predictions(predictions)
     out.print(_what_was_done(night))
     for gap in row["gaps"][:SHOWN]:
         out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
-    if night.fetch_result is not None and len(night.fetch_result.rejected):
-        print_frame(night.fetch_result.rejected.head(SHOWN), "bars rejected tonight")
+    _print_rejected(_rejected(nights))
     if scores.empty:
         out.print("No prediction of this market has an outcome yet: the next night scores this one.")
     else:
