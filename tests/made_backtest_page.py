@@ -24,17 +24,18 @@ BACKTEST: dict[str, Any] = {"id": "sp500-2018-01-02-1a2b3c4d", "market": "sp500"
 BACKTEST |= {"config": {"note": "<script>alert(1)</script>"}, "seeds": [0, 1], "code_version": "0.3.0"}
 BACKTEST |= {"device": "cpu", "seconds": 7512.3}
 SCORES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
-SETTLED = {"settled": 0, "unbooked": 0.0}
-FIGURES = tuple(each.name for each in fields(Performance) if each.name not in ("days", *SETTLED))
+GAINS = dict.fromkeys((f"{of}_gain{end}" for of in ("model", "index") for end in ("", "_low", "_high")), NAN)
+OTHERS = {"settled": 0, "unbooked": 0.0} | GAINS
+FIGURES = tuple(each.name for each in fields(Performance) if each.name not in ("days", *OTHERS))
 
 
 def score(predictor: str = "dtml", kind: str = "all", value: str = "", **known: Any) -> dict[str, Any]:
     row = {"slice": kind, "value": value, "protocol": "all", "predictor": predictor, "n": 7398, "days": 252}
-    return row | {"rises": 3788} | dict.fromkeys(SCORES, NAN) | known
+    return row | {"rises": 3788} | dict.fromkeys(SCORES, NAN) | GAINS | known
 
 
 def held(portfolio: str, figures: Iterable[float] = (NAN,) * 10, names: tuple[str, ...] = FIGURES) -> dict[str, Any]:
-    blank = {"portfolio": portfolio, "days": 252} | SETTLED
+    blank = {"portfolio": portfolio, "days": 252} | OTHERS
     return blank | dict.fromkeys(FIGURES, NAN) | dict(zip(names, figures, strict=True))
 
 

@@ -59,6 +59,8 @@ def scores() -> pd.DataFrame:
             "mcc": [0.0, 0.5, 0.25, 0.0, 0.0, np.nan],
         }
     )
+    gains = {"model_gain": [0.5, np.nan, 0.25, *[np.nan] * 3], "model_gain_low": np.nan, "model_gain_high": np.nan}
+    frame = frame.assign(**gains)
     return frame.assign(acc_low=[0.25, 0.5, 0.375, *[np.nan] * 3], acc_high=np.nan, mcc_low=np.nan, mcc_high=np.nan)
 
 
@@ -95,7 +97,8 @@ def portfolios() -> pd.DataFrame:
             "unbooked": [0.0, 0.75],
         }
     )
-    return frame.assign(sharpe_low=np.nan, sharpe_high=np.nan)
+    gains = {"index_gain": [np.nan, 6.0], "index_gain_low": np.nan, "index_gain_high": np.nan}
+    return frame.assign(sharpe_low=np.nan, sharpe_high=np.nan, **gains)
 
 
 def attention(target: pd.Timestamp = TARGET) -> pd.DataFrame:

@@ -146,15 +146,16 @@ def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes()
 @pytest.mark.parametrize(
     ("ends", "said"),
     [
-        ((0.031, 0.061), "beats the best naive rule in hindsight, index_reversal"),
-        ((0.030, 0.061), "cannot be told from the best naive rule in hindsight, index_reversal"),
-        ((-0.09, -0.051), "is beaten by the best naive rule in hindsight, index_reversal"),
-        ((NAN, NAN), "cannot be compared, without intervals, with the best naive rule in hindsight, index_reversal"),
+        ((0.001, 0.061), "beats the best naive rule in hindsight, index_reversal"),
+        ((0.0, 0.061), "cannot be told from the best naive rule in hindsight, index_reversal"),
+        ((-0.09, -0.001), "is beaten by the best naive rule in hindsight, index_reversal"),
+        ((NAN, NAN), "cannot be compared, without an interval, with the best naive rule in hindsight, index_reversal"),
     ],
 )
-def test_the_verdict_on_calls_follows_the_intervals_of_mcc(ends: tuple[float, float], said: str) -> None:
-    model = score(**dict(zip(SCORES, (0.52, 0.5, 0.54, 0.0411, *ends), strict=True)))
-    best = score("index_reversal", acc=0.51, mcc=0.01, mcc_low=-0.05, mcc_high=0.03)
+def test_the_verdict_on_directions_follows_the_paired_difference(ends: tuple[float, float], said: str) -> None:
+    model = score(**dict(zip(SCORES, (0.52, 0.5, 0.54, 0.0411, -0.01, 0.09), strict=True)))
+    gain = dict(zip(("model_gain_low", "model_gain_high"), ends, strict=True))
+    best = score("index_reversal", acc=0.51, mcc=0.01, mcc_low=-0.05, mcc_high=0.03, model_gain=0.0311, **gain)
     other = score("always_up", acc=0.53, mcc=0.0, mcc_low=0.0, mcc_high=0.0)
     paper = score("always_up", protocol="paper", mcc=0.9, mcc_low=0.8, mcc_high=1.0)
     whole = verdict(BACKTEST, pd.DataFrame([other, model, best, paper]), random_performances())
@@ -165,21 +166,23 @@ def test_the_verdict_on_calls_follows_the_intervals_of_mcc(ends: tuple[float, fl
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "said"),
+    ("first", "second", "gain", "said"),
     [
-        ((0.9, 0.1, 1.7), (0.2, -0.5, 0.9), "1 of 2: long, next open (.90 [.10, 1.70]), cannot be told from the index"),
-        ((2.9, 1.9, 3.9), (0.2, -0.5, 0.9), "1 of 2: long, next open (2.90 [1.90, 3.90]), beats the index"),
-        ((0.4, -0.4, 1.2), (0.2, -0.5, 0.9), "none of 2; the highest: long, next open (.40 [-.40, 1.20]), cannot be t"),
-        ((-3, -4, -2), (-5, -6, -4), "none of 2; the highest: long, next open (-3.00 [-4.00, -2.00]), is beaten by"),
-        ((0.9, 0.1, 1.7), (1.9, 1.1, 2.7), "2 of 2: weighted, next open (1.90 [1.10, 2.70]), cannot be told from the"),
-        ((NAN, NAN, NAN), (NAN, NAN, NAN), "252 days of portfolios are too few for an interval"),
+        ((0.9, 0.1, 1.7), (0.2, -0.5, 0.9), (-0.1, 0.3), "1 of 2: long, next open (.90 [.10, 1.70]), cannot be told"),
+        ((0.9, 0.1, 1.7), (0.2, -0.5, 0.9), (0.1, 0.3), "(.90 [.10, 1.70]), beats the index: on the same days +.10 ["),
+        ((0.4, -0.4, 1.2), (0.2, -0.5, 0.9), (0.0, 1), "none of 2; the highest: long, next open (.40 [-.40, 1.20]), c"),
+        ((0.1, -4, 2), (-5, -6, -4), (-1, -0.1), "none of 2; the highest: long, next open (.10 [-4.00, 2.00]), is be"),
+        ((0.9, 0.1, 1.7), (1.9, 1.1, 2.7), (-1, 1), "2 of 2: weighted, next open (1.90 [1.10, 2.70]), cannot be told"),
+        ((0.9, 0.1, 1.7), (0.2, -0.5, 0.9), (NAN, NAN), "cannot be compared, without an interval, with the index."),
+        ((NAN, NAN, NAN), (NAN, NAN, NAN), (NAN, NAN), "252 days of portfolios are too few for an interval"),
     ],
 )
-def test_the_verdict_on_portfolios_follows_the_intervals_of_sharpe_ratios(
-    first: tuple[float, ...], second: tuple[float, ...], said: str
+def test_the_verdict_on_portfolios_follows_sharpe_ratios_and_their_paired_difference(
+    first: tuple[float, ...], second: tuple[float, ...], gain: tuple[float, float], said: str
 ) -> None:
     ratios = {TRADED[0]: first, TRADED[2]: second, FREE_ONES[0]: (9.0, 8.0, 10.0)}
-    rows = [held(portfolio, each, SHARPE) for portfolio, each in ratios.items()]
+    names = (*SHARPE, "index_gain", "index_gain_low", "index_gain_high")
+    rows = [held(portfolio, (*each, 0.1, *gain), names) for portfolio, each in ratios.items()]
     scores = random_scores().iloc[:0]
     words = verdict(BACKTEST, scores, pd.DataFrame([*rows, held("index", (0.8, -0.2, 1.8), SHARPE)]))
     assert said in words

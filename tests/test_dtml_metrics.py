@@ -13,6 +13,7 @@ from dtml.evaluation.metrics import (
     confusion,
     confusion_by_day,
     day_interval,
+    gain_in_mcc,
     mcc,
     ratio,
     score,
@@ -98,22 +99,35 @@ def test_an_interval_is_that_of_4000_resamples_of_the_same_seed(directions: pd.D
 
 
 @pytest.mark.parametrize(
-    ("ends", "other", "words"),
+    ("ends", "words"),
     [
-        ((2, 3), (0, 1), "beats"),
-        ((1, 3), (0, 1), "cannot be told from"),
-        ((0, 3), (1, 2), "cannot be told from"),
-        ((1, 2), (0, 3), "cannot be told from"),
-        ((0, 1), (1, 2), "cannot be told from"),
-        ((0, 1), (2, 3), "is beaten by"),
-        ((np.nan, 1), (2, 3), None),
-        ((0, 1), (2, None), None),
+        ((0.1, 3), "beats"),
+        ((0, 1), "cannot be told from"),
+        ((-1, 1), "cannot be told from"),
+        ((-1, 0), "cannot be told from"),
+        ((-2, -0.1), "is beaten by"),
+        ((np.nan, 1), None),
+        ((0.1, None), None),
     ],
 )
-def test_two_figures_are_told_apart_where_their_intervals_do_not_meet(
-    ends: tuple[float, float], other: tuple[float, float | None], words: str | None
+def test_two_figures_are_told_apart_where_the_interval_of_their_difference_does_not_hold_zero(
+    ends: tuple[float, float | None], words: str | None
 ) -> None:
-    assert told_apart(ends, other) == words
+    assert told_apart(*ends) == words
+
+
+def test_predictors_are_told_apart_on_the_same_days_though_their_own_intervals_meet() -> None:
+    """Days on which all is right or wrong widen each interval; that one more is right each day stays the same."""
+    right = np.random.default_rng(4).integers(4, 17, 60)
+    rule, model = (np.stack([n, 20 - n, 20 - n, n], axis=1) for n in (right, right + 1))
+    model[7:9] = rule[7:9] = 0  # no direction counts on these
+    apart, other = score_days(model), score_days(rule)
+    assert apart.mcc_interval[0] < other.mcc_interval[1]
+    gain, *ends = (float(each[0]) for each in gain_in_mcc(model, rule[:, None]))
+    assert gain == pytest.approx(apart.mcc - other.mcc) == pytest.approx(0.1)
+    assert told_apart(*ends) == "beats"
+    assert told_apart(*(float(each[0]) for each in gain_in_mcc(rule, model[:, None])[1:])) == "is beaten by"
+    assert np.isnan([each[0] for each in gain_in_mcc(model[:15], rule[:15, None])[1:]]).all()
 
 
 def test_mcc_is_zero_when_one_class_is_never_called() -> None:

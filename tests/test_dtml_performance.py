@@ -175,6 +175,23 @@ def test_the_more_was_tried_the_less_the_best_of_it_shows(net: np.ndarray) -> No
         assert 0 <= min(chances) < max(chances) <= 1
 
 
+def test_a_portfolio_is_told_from_the_index_on_the_same_sessions_though_their_own_intervals_meet(
+    net: np.ndarray,
+) -> None:
+    """It follows the index and adds a little each session."""
+    days = pd.bdate_range("2021-01-01", periods=DAYS)
+    little = 0.0004 + 0.0002 * np.random.default_rng(12).standard_normal(DAYS)
+    track, index = (track_of(each).assign(session=days) for each in (net + little, net))
+    found = performance(track, trials=None, index=index, resamples=RESAMPLES)
+    alone = performance(index, trials=None, resamples=RESAMPLES)
+    assert found.sharpe_low < alone.sharpe_high
+    assert 0 < found.index_gain_low < found.index_gain < found.index_gain_high
+    assert found.index_gain == pytest.approx(found.sharpe - alone.sharpe)
+    shifted = performance(track, trials=None, index=index.assign(session=days - pd.Timedelta(days=1)))
+    assert shifted.index_gain != pytest.approx(found.index_gain)
+    assert np.isnan([alone.index_gain, alone.index_gain_low, alone.index_gain_high]).all()
+
+
 def test_what_was_not_tried_is_not_deflated(net: np.ndarray) -> None:
     yardstick = performance(track_of(net), trials=None, resamples=RESAMPLES)
     tried = performance(track_of(net), trials=[session_sharpe(net)], resamples=RESAMPLES)

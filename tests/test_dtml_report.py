@@ -24,7 +24,7 @@ from dtml.pages.night import direction_rows, directions_words, night_report
 NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\""
 RULES = ("always_up", "index_reversal")
-SCORES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
+SCORES = tuple(name + end for name in ("acc", "mcc", "model_gain") for end in ("", "_low", "_high"))
 NIGHT = {"as_of": date(2024, 7, 1), "target": date(2024, 7, 2), "status": "complete_with_gaps", "run_id": "first"}
 NIGHT |= {"rejected": 2, "gaps": [{"symbol": "GONE", "reason": "no bar on 2024-07-01"}]}
 LINE = Calibration(0.7, 0.01, {}, 0, 0)

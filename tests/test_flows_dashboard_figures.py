@@ -28,7 +28,7 @@ from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
 from flows.dashboard import compare
 from flows.dashboard.app import dashboard, link
-from flows.dashboard.market import SORTS, Sort, night_directions, night_of, verdict
+from flows.dashboard.market import SORTS, Sort, night_directions, night_of
 from flows.dashboard.markets import market_rows
 from flows.dashboard.stock import MARKS, marks, price_chart, span_scores
 from flows.nightly.context import MarketContext
@@ -71,23 +71,6 @@ def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> Non
         assert (mine[f"{figure}_rule_name"], mine[f"{figure}_rule"]) == (best.idxmax(), best.max())
     assert rows.loc[BARE].drop(["rise", "fall", "run_id", "trained"]).isna().all()
     assert rows.loc[BARE, ["rise", "fall"]].tolist() == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("mine", "rule", "said"),
-    [
-        ((0.03, 0.06), (0.01, 0.02), "beats"),
-        ((0.03, 0.06), (0.01, 0.03), "cannot be told from"),
-        ((-0.03, 0.0), (0.01, 0.03), "is beaten by"),
-        ((np.nan, np.nan), (0.01, 0.03), None),
-        ((0.03, 0.06), (None, None), None),
-    ],
-)
-def test_a_model_is_told_from_a_rule_where_their_intervals_do_not_meet(
-    mine: tuple[float, float], rule: tuple[float, float], said: str | None
-) -> None:
-    names = ("mcc_low", "mcc_high", "mcc_rule_low", "mcc_rule_high")
-    assert verdict(dict(zip(names, (*mine, *rule), strict=True)), "mcc") == said
 
 
 def test_a_night_at_a_level_decides_by_its_abstention_band(site: Site) -> None:

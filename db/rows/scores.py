@@ -17,7 +17,7 @@ from db.views import view
 def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime) -> int:
     """Store or update scores: the columns of score but market and scored_at; what has no value is NaN."""
     columns = [each.name for each in tables.score.c if each.name not in ("market", "scored_at")]
-    rows = records(tables.score, scores[columns].assign(market=market, scored_at=scored_at))
+    rows = records(tables.score, scores.reindex(columns=columns).assign(market=market, scored_at=scored_at))
     return upsert(conn, tables.score, rows, stamps=("scored_at",))
 
 

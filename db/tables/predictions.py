@@ -151,6 +151,13 @@ score = Table(
     Column("mcc", REAL, comment="Matthews correlation, -1 to 1; missing when n is 0."),
     Column("mcc_low", REAL, comment="Lower end of its day-resampled 95 % interval; missing below 20 nights."),
     Column("mcc_high", REAL, comment="Upper end of that interval; missing below 20 nights."),
+    Column(
+        "model_gain",
+        REAL,
+        comment="The model's mcc less this rule's, same stock-days; missing but in running ones.",
+    ),
+    Column("model_gain_low", REAL, comment="Lower end of its day-resampled 95 % interval; missing below 20 nights."),
+    Column("model_gain_high", REAL, comment="Upper end of that interval; missing below 20 nights."),
     Column("scored_at", UtcTimestamp, nullable=False, comment="When the row was last changed."),
     CheckConstraint("span in ('night', 'running')", name="span"),
     CheckConstraint("protocol in ('paper', 'all')", name="protocol"),

@@ -12,6 +12,9 @@
 -- sharpe             number     Annual Sharpe ratio of the net return, no risk-free rate; missing with too few days.
 -- sharpe_low         number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- sharpe_high        number     Upper end of that interval; missing with too few days.
+-- index_gain         number     The Sharpe ratio less the index's on the same sessions; missing without it.
+-- index_gain_low     number     Lower end of its day-resampled 95 % interval; missing with too few days.
+-- index_gain_high    number     Upper end of that interval; missing with too few days.
 -- deflated_sharpe    number     Probability that the true Sharpe ratio is above the best that chance gives of all that was tried, 0 to 1 (Bailey and Lopez de Prado, 2014); missing for a yardstick or with too few days.
 -- tried              integer    Portfolios that followed predictions on this market so far, these included.
 -- max_drawdown       number     Largest fall of net equity from a peak, -0.01 is 1 %; missing with too few days.
@@ -34,14 +37,18 @@
 -- rule_mcc           number     Matthews correlation of that rule, -1 to 1; missing without one.
 -- rule_mcc_low       number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- rule_mcc_high      number     Upper end of that interval; missing with too few days.
+-- model_gain         number     The model's mcc less that rule's on the same stock-days; missing without one.
+-- model_gain_low     number     Lower end of its day-resampled 95 % interval; missing with too few days.
+-- model_gain_high    number     Upper end of that interval; missing with too few days.
 -- seconds            number     Time the backtest took in all, in seconds.
 -- finished_at        timestamp  When its figures were stored, UTC.
 select
     b.market, p.backtest_id, b.first, b.last, b.retrain_every, p.portfolio, p.days, p.annual_return,
-    p.annual_volatility, p.sharpe, p.sharpe_low, p.sharpe_high, p.deflated_sharpe, b.tried, p.max_drawdown,
+    p.annual_volatility, p.sharpe, p.sharpe_low, p.sharpe_high, p.index_gain, p.index_gain_low, p.index_gain_high, p.deflated_sharpe, b.tried, p.max_drawdown,
     p.hit_rate, p.turnover, p.break_even, p.settled, p.unbooked, d.n, d.acc, d.acc_low, d.acc_high, d.mcc, d.mcc_low, d.mcc_high,
     r.predictor as best_rule, r.acc as rule_acc, r.acc_low as rule_acc_low, r.acc_high as rule_acc_high,
-    r.mcc as rule_mcc, r.mcc_low as rule_mcc_low, r.mcc_high as rule_mcc_high, b.seconds, b.finished_at
+    r.mcc as rule_mcc, r.mcc_low as rule_mcc_low, r.mcc_high as rule_mcc_high, r.model_gain, r.model_gain_low,
+    r.model_gain_high, b.seconds, b.finished_at
 from backtest_portfolio p
 join backtest b on b.id = p.backtest_id
 left join backtest_score d on d.backtest_id = b.id and d.slice = 'all' and d.protocol = 'all'

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from dtml.backtest.portfolio import BASIS_POINT, YEAR
+from dtml.evaluation.bootstrap import difference
 from dtml.evaluation.metrics import day_interval
 
 
@@ -20,11 +21,12 @@ class Performance:
     """The statistics of a portfolio over `days` sessions, after costs; ratios, not percent.
 
     `annual_return` is geometric and `max_drawdown` 0 or less. `sharpe` is per year, with its 95 % interval; NaN where
-    returns do not vary, its ends also below `dtml.evaluation.metrics.MINIMUM_DAYS`. `deflated_sharpe` is in [0, 1]
-    (`deflated_sharpe`), NaN for a yardstick. `hit_rate` is the share of days above 0, `turnover` the mean per day.
-    `break_even` is the cost in basis points per unit traded at which the mean return, less borrow, is 0; below 0 where
-    the portfolio loses even without costs, NaN without turnover. `settled` counts the positions that met a move that
-    nothing explains; `unbooked` is what these moves would have added, the sum of shares of the equity at each.
+    returns do not vary, its ends also below `dtml.evaluation.metrics.MINIMUM_DAYS`. `index_gain` is it less the
+    index's on the same sessions, with the interval of that difference; NaN without an index. `deflated_sharpe` is in
+    [0, 1] (`deflated_sharpe`), NaN for a yardstick. `hit_rate` is the share of days above 0, `turnover` the mean per
+    day. `break_even` is the cost in basis points per unit traded at which the mean return, less borrow, is 0; below 0
+    where the portfolio loses even without costs, NaN without turnover. `settled` counts the positions that met a move
+    that nothing explains; `unbooked` is what these moves would have added, the sum of shares of the equity at each.
     """
 
     days: int
@@ -33,6 +35,9 @@ class Performance:
     sharpe: float
     sharpe_low: float
     sharpe_high: float
+    index_gain: float
+    index_gain_low: float
+    index_gain_high: float
     deflated_sharpe: float
     max_drawdown: float
     hit_rate: float
@@ -42,16 +47,24 @@ class Performance:
     unbooked: float
 
 
-def performance(track: pd.DataFrame, *, trials: Sequence[float] | None, resamples: int = 4000) -> Performance:
+def performance(
+    track: pd.DataFrame,
+    *,
+    trials: Sequence[float] | None,
+    index: pd.DataFrame | None = None,
+    resamples: int = 4000,
+) -> Performance:
     """Return the statistics of a track of `dtml.backtest.portfolio.follow`.
 
     `trials` are the Sharpe ratios per session (`session_sharpe`) of everything tried, this track included; None for a
-    yardstick, which was not chosen among tries. Raises ValueError where the track has no day.
+    yardstick, which was not chosen among tries. `index` is the track of the index at the same fills. Raises
+    ValueError where the track has no day.
     """
     if track.empty:
         raise ValueError("the track has no day")
     net = track["net"].to_numpy(dtype=float)
     low, high = sharpe_interval(net[:, None], resamples=resamples)
+    gain = (np.nan,) * 3 if index is None else _gain(track, index, resamples)
     turnover = float(track["turnover"].mean())
     kept = float((track["gross"] - track["borrow"]).mean())
     return Performance(
@@ -61,6 +74,9 @@ def performance(track: pd.DataFrame, *, trials: Sequence[float] | None, resample
         sharpe=float(session_sharpe(net) * np.sqrt(YEAR)),
         sharpe_low=float(low[0]),
         sharpe_high=float(high[0]),
+        index_gain=gain[0],
+        index_gain_low=gain[1],
+        index_gain_high=gain[2],
         deflated_sharpe=np.nan if trials is None else deflated_sharpe(net, trials),
         max_drawdown=float(drawdown(net).min()),
         hit_rate=float((net > 0).mean()),
@@ -96,12 +112,28 @@ def sharpe_interval(
 
     NaN for a series that does not vary, and for all of them below `dtml.evaluation.metrics.MINIMUM_DAYS`.
     """
+    varies = np.ptp(net, axis=0) > 0
+    ends = day_interval(_sums(net), _sharpe_of_sums, resamples=resamples, seed=0)
+    low, high = (np.where(varies, each * np.sqrt(YEAR), np.nan) for each in ends)
+    return low, high
+
+
+def _gain(track: pd.DataFrame, index: pd.DataFrame, resamples: int) -> tuple[float, float, float]:
+    """Return the Sharpe ratio per year less the index's on the sessions of both, and the ends of its interval."""
+    net = track[["session", "net"]].merge(index[["session", "net"]], on="session")[["net_x", "net_y"]].to_numpy()
+    gain = (session_sharpe(net[:, 0]) - session_sharpe(net[:, 1])) * np.sqrt(YEAR)
+    if np.isnan(gain):
+        return (np.nan,) * 3
+    sums = _sums(net).reshape(len(net), 1, -1)
+    low, high = day_interval(sums, difference(_sharpe_of_sums), resamples=resamples, seed=0)
+    return float(gain), float(low[0] * np.sqrt(YEAR)), float(high[0] * np.sqrt(YEAR))
+
+
+def _sums(net: Float[ndarray, "days models"]) -> Float[ndarray, "days models 3"]:
+    """Return what each day adds to the number of days, the returns and their squares, in units of their range."""
     spread = np.ptp(net, axis=0)
     unit = net / np.where(spread > 0, spread, 1)  # the ratio has no unit; resampled sums keep seven digits
-    sums = np.stack([np.ones_like(unit), unit, unit**2], axis=-1)
-    ends = day_interval(sums, _sharpe_of_sums, resamples=resamples, seed=0)
-    low, high = (np.where(spread > 0, each * np.sqrt(YEAR), np.nan) for each in ends)
-    return low, high
+    return np.stack([np.ones_like(unit), unit, unit**2], axis=-1)
 
 
 def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> float:

@@ -8,7 +8,8 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, mcc
+from dtml.baselines.naive_rules import MODEL
+from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, gain_in_mcc, mcc
 from dtml.labels import labelled
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
 
@@ -31,14 +32,16 @@ def slice_scores(
 
     `movement` is a ratio minus 1, NaN where it is not known; `fold` numbers the fold of each day. Stock-days count
     where every predictor has a direction. Rows are `slice, value, protocol, predictor, n, days, rises, acc, acc_low,
-    acc_high, mcc, mcc_low, mcc_high`; ends of intervals are NaN below `MINIMUM_DAYS`.
+    acc_high, mcc, mcc_low, mcc_high, model_gain, model_gain_low, model_gain_high`; ends of intervals are NaN below
+    `MINIMUM_DAYS`. `model_gain` is the model's MCC less the rule's on the same days; NaN for the model and for stocks.
     """
     frames = []
     for protocol in LABEL_PROTOCOLS:
         counts = confusion_by_stock(directions, movement, protocol)
         whole = counts.sum(axis=2)
         for name, value, days in _spans(target, fold):
-            frames.append(_score(whole[days], list(directions)).assign(slice=name, value=value, protocol=protocol))
+            rows = _score(whole[days], list(directions)).assign(**_gains(whole[days], list(directions)))
+            frames.append(rows.assign(slice=name, value=value, protocol=protocol))
         for position, predictor in enumerate(directions):
             rows = _score(counts[:, position], list(symbols)).rename(columns={"predictor": "value"})
             frames.append(rows.assign(slice="symbol", predictor=predictor, protocol=protocol))
@@ -101,6 +104,14 @@ def _spans(target: pd.DatetimeIndex, fold: Int[ndarray, " days"]) -> Iterator[tu
         yield "fold", str(number), fold == number
     for year in np.unique(target.year):
         yield "year", str(year), np.asarray(target.year == year)
+
+
+def _gains(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> dict[str, Float[ndarray, " predictors"]]:
+    """Return how far the model is ahead of each rule; NaN for the model itself."""
+    model, columns = names.index(MODEL), ("model_gain", "model_gain_low", "model_gain_high")
+    found = gain_in_mcc(counts[:, model], counts, resamples=RESAMPLES)
+    own = np.arange(len(names)) == model
+    return {name: np.where(own, np.nan, values) for name, values in zip(columns, found, strict=True)}
 
 
 def _score(counts: Int[ndarray, "days predictors 4"], names: list[str]) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.evaluation.bootstrap import Statistic, Sums, interval
+from dtml.evaluation.bootstrap import Statistic, Sums, difference, interval
 
 Counts = Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]  # true rises, false rises, false falls, true falls
 Scores = Float[ndarray, "*batch"]
@@ -105,16 +105,30 @@ def day_interval(
     return interval(sums, statistic, resamples=resamples, seed=seed)
 
 
-def told_apart(ends: tuple[Any, Any], other: tuple[Any, Any]) -> str | None:
-    """Compare a figure with another, in words, by whether their intervals meet; None where an end is missing.
+def gain_in_mcc(
+    counts: Int[ndarray, "days 4"], others: Int[ndarray, "days models 4"], *, resamples: int = RESAMPLES
+) -> tuple[Scores, Scores, Scores]:
+    """Return by how much the MCC of one predictor exceeds that of each other on the same days, and its interval.
 
-    An interval is (low, high), its ends numbers, NaN or None.
+    A day without any direction does not count; the ends are missing (NaN) below `MINIMUM_DAYS`.
     """
-    if any(pd.isna(end) for end in (*ends, *other)):
+    there = counts.sum(axis=-1) > 0
+    paired = np.concatenate([np.broadcast_to(counts[:, None], others.shape), others], axis=-1)[there]
+    less = difference(mcc)
+    low, high = day_interval(paired, less, resamples=resamples, seed=0)
+    return less(paired.sum(axis=0)), low, high
+
+
+def told_apart(low: Any, high: Any) -> str | None:
+    """Compare a figure with another, in words, by the 95 % interval of their paired difference on the same days.
+
+    The ends are numbers, NaN or None; None where one is missing.
+    """
+    if pd.isna(low) or pd.isna(high):
         return None
-    if ends[0] > other[1]:
+    if low > 0:
         return "beats"
-    return "is beaten by" if ends[1] < other[0] else "cannot be told from"
+    return "is beaten by" if high < 0 else "cannot be told from"
 
 
 def _ends(counts: Int[ndarray, "days 4"], statistic: Statistic) -> tuple[float, float]:

@@ -48,7 +48,7 @@ PORTFOLIO_COLUMNS = (
 
 
 def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
-    """Say what the backtest shows of directions and portfolios; figures differ when their intervals do not meet."""
+    """Say what the backtest shows of directions and portfolios; paired differences on the same days decide."""
     return f"{directions_verdict(backtest, scores)} {portfolio_verdict(performances)} Nothing here promises profit."
 
 
@@ -57,13 +57,16 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     rows = _sliced(scores, "all", "all")
     if len(rows) < 2 or rows[0]["predictor"] != MODEL:
         return f"No prediction for {backtest['market']} has been scored beside a naive rule."
-    model, *rules = rows
+    model = rows[0]
+    rules = [row for row in rows[1:] if row["days"] == model["days"]]  # the others have too short a history
+    if not rules:
+        return f"No prediction for {backtest['market']} has been scored beside a naive rule."
     best = max(rules, key=lambda row: _or_least(row["mcc"]))
     return (
         f"Over {model['days']:,} days and {model['n']:,} stock-days of {backtest['market']} DTML (MCC "
-        f"{with_interval(model, 'mcc')}, ACC {with_interval(model, 'acc')}) {_compared(model, best, 'mcc')} the best "
+        f"{with_interval(model, 'mcc')}, ACC {with_interval(model, 'acc')}) {_compared(best, 'model_gain')} the best "
         f"naive rule in hindsight, {best['predictor']} (MCC {with_interval(best, 'mcc')}, ACC "
-        f"{with_interval(best, 'acc')})."
+        f"{with_interval(best, 'acc')}){_difference(best, 'model_gain', 4)}."
     )
 
 
@@ -88,13 +91,20 @@ def portfolio_verdict(performances: pd.DataFrame) -> str:
 
 def _beside(row: Row, index: Row | None) -> str:
     said = f"{row['portfolio']} ({with_interval(row, 'sharpe', 2)})"
-    return said if index is None else f"{said}, {_compared(row, index, 'sharpe')} the index"
+    if index is None:
+        return said
+    return f"{said}, {_compared(row, 'index_gain')} the index{_difference(row, 'index_gain', 2)}"
 
 
-def _compared(row: Row, other: Row, name: str) -> str:
-    """Compare a figure with another's by whether their intervals meet."""
-    ends, others = ((each[f"{name}_low"], each[f"{name}_high"]) for each in (row, other))
-    return told_apart(ends, others) or "cannot be compared, without intervals, with"
+def _compared(row: Row, gain: str) -> str:
+    """Compare two figures by the interval of their paired difference on the same days."""
+    return told_apart(row[f"{gain}_low"], row[f"{gain}_high"]) or "cannot be compared, without an interval, with"
+
+
+def _difference(row: Row, gain: str, digits: int) -> str:
+    """Return a paired difference as words to end a sentence; nothing without an interval."""
+    there = not pd.isna(row[f"{gain}_low"])
+    return f": on the same days {with_interval(row, gain, digits, signed=True)}" if there else ""
 
 
 def survivorship(backtest: Row) -> str:

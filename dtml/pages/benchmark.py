@@ -14,6 +14,7 @@ import jinja2
 import pandas as pd
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.evaluation.metrics import told_apart
 from dtml.pages.charts import Axis, calibration_axes, environment
 from dtml.pages.figures import Row, day, figure, interval, markdown, percent, records, with_interval, with_std
 
@@ -61,11 +62,10 @@ def on_reading(benchmark: Row, number: int) -> str:
 
 def _compared(row: Row) -> str:
     found = f"(ACC gain {with_interval(row, 'acc_gain', signed=True)})"
-    if pd.isna(row["acc_gain_low"]) or pd.isna(row["acc_gain_high"]):
+    said = told_apart(row["acc_gain_low"], row["acc_gain_high"])
+    if said is None:
         return f"cannot be compared with it {found}: there is no interval"
-    if row["acc_gain_low"] > 0:
-        return f"beats it {found}"
-    return f"is beaten by it {found}" if row["acc_gain_high"] < 0 else f"cannot be told from it {found}"
+    return f"{said} it {found}"
 
 
 def score_rows(scores: pd.DataFrame) -> list[dict[str, Any]]:

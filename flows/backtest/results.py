@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine
 from db.engine import reading, transaction
 from db.rows import attention, backtests, calibration, outcomes, predictions, prices, runs
 from dtml.backtest.performance import performance, session_sharpe
-from dtml.backtest.portfolio import YEAR, Quotes, equal_weight_track, follow, index_track, positions
+from dtml.backtest.portfolio import YEAR, Fill, Quotes, equal_weight_track, follow, index_track, positions
 from dtml.baselines.naive_rules import MODEL, directions_on, rules_read_from
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.breakdowns import Directions, rolling_mcc, slice_scores
@@ -249,13 +249,13 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
     bars = scored_bars(backtest)
     record = read_record(backtest, bars)
     scores = slice_scores(record.directions(), record.movement, record.target, record.fold, record.symbols)
-    tracks, strategies = _tracks(backtest, record, bars)
+    tracks, strategies, indices = _tracks(backtest, record, bars)
     with reading(context.engine) as conn:
         before = backtests.sharpe_ratios(conn, context.name, other_than=backtest.id)
     trials = [*(before / np.sqrt(YEAR)), *(session_sharpe(tracks[name]["net"].to_numpy()) for name in strategies)]
     portfolios = [
         {"portfolio": name, "strategy": strategies.get(name)}
-        | asdict(performance(track, trials=trials if name in strategies else None))
+        | asdict(performance(track, trials=trials if name in strategies else None, index=indices.get(name)))
         for name, track in tracks.items()
     ]
     predicted = np.isfinite(record.probability).any(axis=0)
@@ -278,8 +278,11 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
 
 def _tracks(
     backtest: Backtest, record: TrackRecord, bars: pd.DataFrame
-) -> tuple[dict[str, pd.DataFrame], dict[str, dict[str, Any]]]:
-    """Return what each portfolio earned, by its name, and the strategy of those that follow the predictions."""
+) -> tuple[dict[str, pd.DataFrame], dict[str, dict[str, Any]], dict[str, pd.DataFrame]]:
+    """Return what each portfolio earned, by its name; of those that follow predictions the strategy, and the index.
+
+    The index is filled as the portfolio is, so that the two have the same sessions.
+    """
     context = backtest.context
     sessions = sessions_between(context.market.calendar, bars["session"].min().date(), bars["session"].max().date())
     with reading(context.engine) as conn:
@@ -296,9 +299,12 @@ def _tracks(
     strategies = {
         strategy.name: asdict(strategy) for strategy in backtest.plan.strategies if len(tracks[strategy.name])
     }
-    tracks["index"] = index_track(index, record.as_of, "next_open")
+    filled = {fill: index_track(index, record.as_of, fill) for fill in get_args(Fill)}
+    indices = {strategy.name: filled[strategy.fill] for strategy in backtest.plan.strategies}
+    indices["equal weight"] = tracks["index"] = filled["next_open"]
     tracks["equal weight"] = equal_weight_track(record.probability, record.as_of, quotes, "next_open")
-    return {name: track for name, track in tracks.items() if len(track)}, strategies  # an index may have no opens
+    followed = {name: track for name, track in tracks.items() if len(track)}  # an index may have no opens
+    return followed, strategies, indices
 
 
 def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:

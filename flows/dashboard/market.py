@@ -39,7 +39,7 @@ SORTS = (
 )
 FIGURES = ("acc", "mcc")
 ENDS = ("", "_low", "_high")
-SKILL = ("", "_low", "_high", "_rule", "_rule_low", "_rule_high", "_rule_name", "_verdict")  # of each figure
+SKILL = ("", "_low", "_high", "_rule", "_rule_low", "_rule_high", "_rule_name")  # of each figure
 
 Row = Mapping[str, Any]
 
@@ -81,10 +81,11 @@ class Sort:
 def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
     """Return the model's running figures, each beside the naive rule that is best at it over as many nights.
 
-    Keys for acc and mcc: the figure, _low, _high, the rule's as _rule, ..., its _rule_name, and the _verdict.
+    Keys for acc and mcc: the figure, _low, _high, the rule's as _rule, ..., and its _rule_name. `mcc_verdict` says
+    how the model compares to the rule by their paired difference; None without an interval.
     """
     names = (f"{figure}{part}" for figure in FIGURES for part in SKILL)
-    found: dict[str, Any] = dict.fromkeys(("scored_until", "nights", "n", *names))
+    found: dict[str, Any] = dict.fromkeys(("scored_until", "nights", "n", *names, "mcc_verdict"))
     pair = beside_rules(scores, "running_nights")
     if pair is None:
         return found
@@ -96,14 +97,9 @@ def skill_of(scores: pd.DataFrame) -> dict[str, Any]:
         if best is not None:
             found |= {f"{figure}_rule{end}": best[f"running_{figure}{end}"] for end in ENDS}
             found |= {f"{figure}_rule_name": best["predictor"]}
-            found |= {f"{figure}_verdict": verdict(found, figure)}
+            if figure == "mcc":
+                found |= {"mcc_verdict": told_apart(best["model_gain_low"], best["model_gain_high"])}
     return found
-
-
-def verdict(found: Row, figure: str) -> str | None:
-    """Say how the model compares to the rule: apart when their intervals do not meet; None without intervals."""
-    ends, others = ((found[f"{figure}{of}_low"], found[f"{figure}{of}_high"]) for of in ("", "_rule"))
-    return told_apart(ends, others)
 
 
 def market_page(conn: Connection, market: str, as_of: date | None, level: float | None, sort: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, directions_on, rules_read_from
 from dtml.evaluation.calibration import count_band
 from dtml.evaluation.calibration_curve import count_bins
-from dtml.evaluation.metrics import score_days
+from dtml.evaluation.metrics import gain_in_mcc, score_days
 from dtml.labels import paper_labels
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
 from dtml.prices.returns import adjusted_price
@@ -102,13 +102,26 @@ def _changed_outcomes(
 def _scores(counted: list[DayCounts], changed: set[pd.Timestamp]) -> pd.DataFrame:
     """Return one row a night, span, protocol and predictor: changed nights, and the running scores from then on."""
     rows = []
+    models = {each.protocol: each for each in counted if each.predictor == MODEL}
     for each in counted:
+        model = models[each.protocol]
+        own = model.counts[model.target.get_indexer(each.target)]
         for position in range(int(each.target.searchsorted(min(changed))), len(each.target)):
             key = {"target": each.target[position], "protocol": each.protocol, "predictor": each.predictor}
-            rows.append(key | {"span": "running"} | _columns(each.counts[: position + 1]))
+            running = slice(position + 1)
+            gain = {} if each is model else _gain(own[running], each.counts[running])
+            rows.append(key | {"span": "running"} | _columns(each.counts[running]) | gain)
             if each.target[position] in changed:
                 rows.append(key | {"span": "night"} | _columns(each.counts[position : position + 1]))
     return pd.DataFrame(rows)
+
+
+def _gain(model: Int[ndarray, "days 4"], rule: Int[ndarray, "days 4"]) -> dict[str, float | None]:
+    """Return how far the model is ahead of a rule, missing where nothing was counted."""
+    if not rule.any():
+        return {}
+    gain, low, high = gain_in_mcc(model, rule[:, None])
+    return {"model_gain": gain[0], "model_gain_low": low[0], "model_gain_high": high[0]}
 
 
 def day_counts(conn: Connection, context: MarketContext, last: date, first: date | None = None) -> list[DayCounts]:
