@@ -25,7 +25,7 @@ from db.rows import translation_queue
 from db.tables.translations import translation_text
 from flows.nightly.context import open_store
 from flows.translating import files as translate_files
-from flows.translating import flow as translate
+from flows.translating import worker as translate
 from flows.translating.demo import demo_recipe
 from flows.translating.files import translate_lines
 from flows.translating.models import models_folder, open_model, train_and_store

@@ -34,7 +34,7 @@ from flows.service import runner as serving
 from flows.service.prefect_server import Server
 from flows.service.runner import service_of
 from flows.translating import files as translate_files
-from flows.translating import flow as translate
+from flows.translating import worker as translate
 from flows.translating.models import model_names, models_folder, open_model, train_and_store
 from translation.decoding.beam_search import Search
 from translation.models import load_model

@@ -21,11 +21,13 @@ from sqlalchemy import Engine
 
 from db.engine import open_engine, reading, transaction
 from db.rows import translation_queue
+from flows.commands import translate as commands
 from flows.nightly.context import RunRequest, open_store
 from flows.service.runner import service_of
 from flows.service.schedules import DELAY, translation_schedule
-from flows.translating import flow
-from flows.translating.flow import work_off
+from flows.translating import worker
+from flows.translating.flow import translate_queue
+from flows.translating.worker import work_off
 from translation.decoding.beam_search import Search
 
 pytestmark = pytest.mark.slow
@@ -54,7 +56,7 @@ def held(engine: Engine) -> list[Mapping[str, Any]]:
 
 def work(url: str, at_once: int, lease_s: float, counted: "multiprocessing.Queue[int]") -> None:
     """A worker, as a process."""
-    flow.AT_ONCE, flow.LEASE_S = at_once, lease_s
+    worker.AT_ONCE, worker.LEASE_S = at_once, lease_s
     torch.set_num_threads(1)
     counted.put(work_off(open_engine(url), None, GREEDY, CPU)["done"])
 
@@ -64,11 +66,11 @@ def test_two_workers_translate_each_text_once_and_lose_none(engine: Engine, stor
     ids = queued(engine, SOURCES)
     counted: multiprocessing.Queue[int] = SPAWN.Queue()
     workers = [SPAWN.Process(target=work, args=(store_url, 4, 300.0, counted)) for _ in range(2)]
-    for worker in workers:
-        worker.start()
+    for each in workers:
+        each.start()
     assert sum(counted.get(timeout=550) for _ in workers) == len(SOURCES)
-    for worker in workers:
-        worker.join()
+    for each in workers:
+        each.join()
     done = jobs(engine)
     assert [each["id"] for each in done] == ids
     assert {(each["status"], each["attempts"]) for each in done} == {("done", 1)}
@@ -79,13 +81,13 @@ def test_two_workers_translate_each_text_once_and_lose_none(engine: Engine, stor
 
 
 def take_and_wait(url: str, ids: "multiprocessing.Queue[list[int]]") -> None:
-    flow.LEASE_S = 1.0
+    worker.LEASE_S = 1.0
 
     def translated(*_arguments: object, **_options: object) -> None:
         ids.put([each["id"] for each in jobs(open_engine(url)) if each["status"] == "taken"])
         signal.pause()
 
-    flow.translate = translated  # type: ignore[assignment]
+    worker.translate = translated  # type: ignore[assignment]
     work_off(open_engine(url), None, GREEDY, CPU)
 
 
@@ -125,7 +127,7 @@ def test_a_worker_that_is_told_to_end_gives_back_what_it_holds_before_it_does(
         assert {tuple(each.values()) for each in held(engine)} == {("taken", 1)}
         signal.raise_signal(number)
 
-    monkeypatch.setattr(flow, "translate", translated)
+    monkeypatch.setattr(worker, "translate", translated)
     before = signal.signal(number, handler)
     try:
         with pytest.raises(HandledError):
@@ -136,7 +138,7 @@ def test_a_worker_that_is_told_to_end_gives_back_what_it_holds_before_it_does(
 
 
 def failing(text: str, error: Exception) -> Callable[..., object]:
-    real = flow.translate
+    real = worker.translate
 
     def translated(model: object, texts: Sequence[str], **options: Any) -> object:
         if text in texts:
@@ -151,7 +153,7 @@ def test_a_text_that_cannot_be_translated_fails_alone_with_the_reason(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queued(engine, SOURCES[:5])
-    monkeypatch.setattr(flow, "translate", failing(SOURCES[2], RuntimeError("no memory")))
+    monkeypatch.setattr(worker, "translate", failing(SOURCES[2], RuntimeError("no memory")))
     assert work_off(engine, None, GREEDY, CPU) == {"done": 4, "failed": 1, "waiting": 0}
     assert [each["status"] for each in jobs(engine)] == ["done", "done", "failed", "done", "done"]
     assert jobs(engine)[2]["reason"] == "RuntimeError: no memory"
@@ -193,6 +195,20 @@ def test_texts_are_queued_by_the_command_a_file_or_plain_sql_and_worked_off_by_t
     assert json.loads(said)["texts"] == []
 
 
+@pytest.mark.usefixtures("home")
+def test_an_empty_queue_starts_no_server(
+    store_url: str, translate: Command, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr(commands, "require_server", lambda: pytest.fail("a server was started"))
+    assert translate("work") == (0, "0 texts translated, 0 failed\n", "")
+    queued(open_store(), ["one"], model="lost")
+    said = "0 texts translated, 0 failed; waiting for a model that can be opened: 1\n"
+    assert translate("work") == (0, said, "")
+    assert translate("work", "--model", "tiny") == (0, "0 texts translated, 0 failed\n", "")
+
+
 def parsed(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
@@ -226,10 +242,10 @@ def test_the_queue_is_served_where_there_is_a_model_with_markets_or_alone(home: 
 def test_a_scheduled_run_says_what_it_did_or_that_there_was_nothing(prefect_api: str) -> None:
     engine = open_store()
     with temporary_settings({PREFECT_API_URL: prefect_api}):  # the variable was read when Prefect was imported
-        idle: Any = flow.translate_queue(return_state=True)
+        idle: Any = translate_queue(return_state=True)
         queued(engine, SOURCES[:3])
         queued(engine, ["one"], model="lost")
-        busy: Any = flow.translate_queue(device="cpu", return_state=True)
+        busy: Any = translate_queue(device="cpu", return_state=True)
     assert (idle.name, idle.message) == ("Skipped", "nothing is queued")
     said = "3 texts translated, 0 failed; waiting for a model that can be opened: 1"
     assert (busy.name, busy.message) == ("Completed", said)

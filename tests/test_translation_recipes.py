@@ -128,10 +128,21 @@ def test_the_corpus_chooses_the_size_and_the_file_overrides_what_it_tells(tmp_pa
         assert training.batch_tokens == TRAININGS[size]["batch_tokens"]
 
 
+def test_the_schedule_follows_a_short_budget_unless_it_is_told(tmp_path: Path) -> None:
+    recipe = read(tmp_path, WHOLE)
+    assert [recipe.training_for(size).warmup for size in ("tiny", "small", "base")] == [2000, 4000, 4000]
+    for updates, warmup in ((9000, 2000), (400, 100), (1, 1)):
+        assert replace(recipe, training={"updates": updates}).training_for("tiny").warmup == warmup
+    assert replace(recipe, training={"updates": 400, "warmup": 300}).training_for("tiny").warmup == 300
+    assert replace(recipe, training={"minutes": 5.0}).training_for("tiny").check_every is None
+    assert replace(recipe, training={"minutes": 5.0, "check_every": 9}).training_for("tiny").check_every == 9
+    assert recipe.training_for("tiny").check_every == 150
+
+
 def test_the_key_is_that_of_all_that_decides_but_the_end(tmp_path: Path) -> None:
     recipe = read(tmp_path, WHOLE)
     key = recipe.key("tiny", "hash")
-    ends = replace(recipe, training={"updates": 5, "minutes": 3.0, "patience": 2})
+    ends = replace(recipe, training={"updates": 9000, "minutes": 3.0, "patience": 2, "check_every": 7})
     assert ends.key("tiny", "hash") == key
     others = [
         replace(recipe, training={"seed": 5}),

@@ -1,6 +1,7 @@
 """Laws of training: the published schedule, updates that add up, interruptions that change nothing, ends as asked."""
 
 import math
+import re
 import subprocess
 import sys
 import time
@@ -257,8 +258,40 @@ def test_it_ends_without_patience_and_without_time(tmp_path: Path) -> None:
     _, progress = trained(tmp_path / "patience", hopeless)
     assert progress.checks_since == 2
     assert progress.step - progress.best_step == 2 * hopeless.check_every
-    _, progress = trained(tmp_path / "time", replace(CONFIG, minutes=1e-9, updates=1000))
-    assert (progress.step, progress.kept) == (1, [1])  # kept, however far the next check would have been
+    _, progress = trained(tmp_path / "time", replace(CONFIG, minutes=0.02, updates=10**6, check_every=10**6, warmup=1))
+    assert progress.step > 2
+    assert progress.kept == [progress.step]  # however far the next check would have been
+
+
+def test_a_training_of_minutes_is_checked_by_minutes_and_says_how_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SAID_EVERY_S", 0.0)
+    told, words = list[Check](), list[str]()
+    timed = replace(CONFIG, minutes=0.1, updates=10**6, check_every=None, warmup=1, average=2)
+    network = drawn()
+    context = TrainingContext(folder=tmp_path, key="made", on_check=told.append, on_message=words.append)
+    progress = train_network(network, WIDTH, examples(), examples(2, 24), timed, context)
+    assert 2 <= len(told) <= loop.CHECKS + 1  # a slow machine has fewer: checking takes a tenth of the time at most
+    assert progress.step == told[-1].step
+    assert len(words) == progress.step - len(told)  # a line an update here, the check's own where there is one
+    assert all(" tokens a second" in line and line.startswith("step ") for line in words)
+    with pytest.raises(UsageError, match="check_every is left out where minutes are given alone"):
+        replace(CONFIG, check_every=None)
+
+
+@pytest.mark.parametrize("minutes", [1e-9, 0.02])
+def test_minutes_that_end_in_the_warm_up_are_refused_with_what_fits(tmp_path: Path, minutes: float) -> None:
+    short = replace(CONFIG, minutes=minutes, warmup=1_000_000, updates=10**7)
+    with pytest.raises(UsageError, match=rf"minutes = {minutes:g} is .* update") as told:
+        trained(tmp_path, short)
+    said = str(told.value)
+    assert "warm-up of 1,000,000" in said
+    fits = int(re.findall(r"minutes = ([\d,]+) or more", said)[0].replace(",", ""))
+    assert fits > 10
+    other, least = re.findall(r"warmup = (\d+) and minutes = ([\d.e-]+)", said)[0]
+    assert int(other) == loop.LEAST_WARMUP
+    assert float(least) < fits
 
 
 def test_where_patience_ends_it_the_weights_are_those_up_to_the_best(

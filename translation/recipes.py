@@ -5,7 +5,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -16,7 +16,7 @@ from translation.data.corpus import Corpus, Rules
 from translation.data.tokenizer import SMALLEST
 from translation.errors import UsageError
 from translation.models import KINDS, SIZES, build_network
-from translation.training.loop import TrainingConfig
+from translation.training.loop import WARMUP_SHARE, TrainingConfig
 
 Decider = Literal["bleu", "loss"]
 
@@ -72,13 +72,18 @@ class Recipe:
         return named | {"shared_embeddings": self.joint} | dict(self.network)
 
     def training_for(self, size: str) -> TrainingConfig:
-        """Return the settings of the training."""
-        return TrainingConfig(**(dict(TRAININGS[size]) | dict(self.training)))
+        """Return the settings of the training; what the file leaves out follows from the size and the budget."""
+        config = TrainingConfig(**(dict(TRAININGS[size]) | dict(self.training)))
+        if "warmup" not in self.training:
+            config = replace(config, warmup=min(config.warmup, max(1, config.updates // WARMUP_SHARE)))
+        if "minutes" in self.training and "check_every" not in self.training:
+            config = replace(config, check_every=None)
+        return config
 
     def key(self, size: str, corpus_hash: str) -> str:
-        """Return a hash of all settings but the training's end: a training resumes only one of the same hash."""
+        """Return a hash of all settings but when the training is checked and ends: one resumes another of its hash."""
         training = asdict(self.training_for(size))
-        for end in ("updates", "minutes", "patience"):
+        for end in ("updates", "minutes", "patience", "check_every"):
             training.pop(end)
         text = [self.vocabulary_for(size), asdict(self.rules), corpus_hash]
         said = [self.kind, self.network_for(size), training, self.decide_by, *text]

@@ -76,12 +76,19 @@ def take_texts(
         raise StoreUsageError(f"a worker takes 1 text or more, not {limit}")
     moment = datetime.now(UTC) if now is None else now
     with reading(engine) as conn:  # a worker without work keeps no writer waiting
-        if not _is_ready(conn, models, moment):
+        if not is_ready(conn, models, moment):
             return []
     with transaction(engine) as conn:
         _end_leases(conn, models, moment)
         found = _first_model(conn, models)
         return [] if found is None else _take(conn, worker, found, limit, moment + timedelta(seconds=lease_s))
+
+
+def is_ready(conn: Connection, models: Collection[str] | None, now: datetime | None = None) -> bool:
+    """Return whether a worker would find a text of one of the models (None: of any): queued, or with an ended lease."""
+    over = _over(datetime.now(UTC) if now is None else now)
+    ended = sa.select(text.c.id).where(*over, *_of(models)).limit(1)
+    return _first_model(conn, models) is not None or conn.execute(ended).first() is not None
 
 
 def renew(
@@ -136,11 +143,6 @@ def _over(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
 
 def _of(models: Collection[str] | None) -> tuple[sa.ColumnElement[bool], ...]:
     return () if models is None else (text.c.model.in_(models),)
-
-
-def _is_ready(conn: Connection, models: Collection[str] | None, now: datetime) -> bool:
-    ended = sa.select(text.c.id).where(*_over(now), *_of(models)).limit(1)
-    return _first_model(conn, models) is not None or conn.execute(ended).first() is not None
 
 
 def _end_leases(conn: Connection, models: Collection[str] | None, now: datetime) -> None:

@@ -31,6 +31,7 @@ from flows.translating.models import (
     recipe_of,
     score_on,
 )
+from flows.translating.worker import in_words, nothing_to_do
 from translation.data.corpus import lines_of
 from translation.decoding.beam_search import Search
 from translation.errors import UsageError
@@ -267,10 +268,13 @@ def work(
     search_of(beams, alpha)
     for model in models or ():
         chosen(model)
-    require_server()
-    from flows.translating.flow import in_words, translate_queue
+    make_data_folder()
+    counts: Any = nothing_to_do(open_store(), models or None)  # a server for nothing takes 20 seconds of a core
+    if counts is None:
+        require_server()
+        from flows.translating.flow import translate_queue
 
-    counts: Any = translate_queue(list(models or ()), beams, alpha, device=device, attention=attention, attended=True)
+        counts = translate_queue(list(models or ()), beams, alpha, device=device, attention=attention, attended=True)
     out.print(in_words(counts), markup=False)
 
 

@@ -1,49 +1,32 @@
 """Prefect flows of translation: a training, and a worker that empties the queue of texts."""
 
 import logging
-import os
-import platform
-import signal
-import time
-import uuid
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import FrameType
 from typing import Any
 
-import torch
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
-from sqlalchemy import Engine
 
-from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import translation_queue
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
-from flows.console import counted
 from flows.nightly.context import open_store
 from flows.service.flows import as_task
-from flows.settings import prepare_torch
+from flows.settings import err, prepare_torch
 from flows.signals import end_with_service, signals_of
-from flows.translating.models import model_names, open_model, score_on, train_and_store
+from flows.translating.models import score_on, train_and_store
+from flows.translating.worker import in_words, work_off
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError
-from translation.models import Model
 from translation.recipes import Recipe
 from translation.scoring import Score
 from translation.training.from_recipe import TrainedModel
 from translation.training.loop import Check
-from translation.translate import Translation, translate
 
 log = logging.getLogger(__name__)
-
-AT_ONCE = 256  # texts that a worker takes
-LEASE_S = translation_queue.LEASE_S
 
 
 @flow(name="translate-train", flow_run_name="{recipe.name}", persist_result=False, validate_parameters=False)
@@ -52,7 +35,7 @@ def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tup
     prepare_torch()
     engine, place = open_store(), choose_device(device)
     with signals_of(attended):
-        trained = as_task("train", lambda: train_and_store(recipe, place.type, engine, log.info, tell))
+        trained = as_task("train", lambda: train_and_store(recipe, place.type, engine, say, tell))
         scores = {}
         for name, test in recipe.tests.items():
             named = replace(test, name=name)  # as `dtml translate score` calls it
@@ -62,18 +45,20 @@ def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tup
 
 
 def tell(check: Check) -> None:
-    """Log a line for each check of a training."""
+    """Say how a training goes at a check."""
     bleu = "" if check.validation_bleu is None else f", BLEU {check.validation_bleu:.1f}"
-    log.info(
-        "step %d, epoch %.1f: loss %.3f, validation %.3f%s; %.0f tokens a second, %.0f min left at most",
-        check.step,
-        check.epoch,
-        check.train_loss,
-        check.validation_loss,
-        bleu,
-        check.tokens_per_second,
-        check.seconds_left / 60,
+    say(
+        f"step {check.step:,}, epoch {check.epoch:.1f}: loss {check.train_loss:.3f}, "
+        f"validation {check.validation_loss:.3f}{bleu}; {check.tokens_per_second:.0f} tokens a second, "
+        f"{check.seconds_left / 60:.0f} min left at most"
     )
+
+
+def say(line: str) -> None:
+    """Log a line about a training, and print it where the log shows warnings alone: hours without one look dead."""
+    log.info("%s", line)
+    if not err.is_terminal:
+        err.print(line, markup=False, soft_wrap=True)
 
 
 @flow(name="translate-queue", persist_result=False, validate_parameters=False)
@@ -100,149 +85,3 @@ def translate_queue(
     if not any(counts.values()):
         return Completed(name="Skipped", message="nothing is queued", data=counts)
     return Completed(message=in_words(counts), data=counts)
-
-
-def in_words(counts: Mapping[str, int]) -> str:
-    """Return what a worker did, in a line."""
-    said = f"{counted(counts['done'], 'text')} translated, {counts['failed']} failed"
-    return f"{said}; waiting for a model that can be opened: {counts['waiting']}" if counts["waiting"] else said
-
-
-def work_off(
-    engine: Engine, models: Collection[str] | None, how: Search, device: torch.device, *, attended: bool = False
-) -> dict[str, int]:
-    """Take texts, translate them and store the translations, model by model, until nothing is queued.
-
-    A text that cannot be translated fails alone, with the reason. Texts of a model that is missing or cannot be opened
-    wait, as it may be in training.
-    """
-    worker, counts = f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}", Counter({"done": 0, "failed": 0})
-    model: Model | None = None
-    broken: set[str] = set()
-    with _unwound_first(attended):
-        try:
-            while taken := translation_queue.take_texts(engine, worker, _usable(models, broken), AT_ONCE, LEASE_S):
-                name = taken[0]["model"]
-                try:
-                    model = model if model is not None and model.card.name == name else open_model(name, device)
-                except TranslationError as error:
-                    log.warning("the texts of %s wait: %s", name, error)
-                    broken.add(name)
-                    _give_back(engine, worker)
-                    continue
-                counts.update(_translated(engine, worker, model, taken, how))
-        finally:
-            _give_back(engine, worker)
-    return dict(counts) | {"waiting": _waiting(engine, models)}
-
-
-def _usable(models: Collection[str] | None, broken: Collection[str]) -> list[str]:
-    """Return the models of this folder whose texts can be taken, of all or of those asked for."""
-    return [name for name in model_names() if name not in broken and (models is None or name in models)]
-
-
-def _give_back(engine: Engine, worker: str) -> None:
-    with transaction(engine) as conn:
-        translation_queue.give_back(conn, worker)
-
-
-def _waiting(engine: Engine, models: Collection[str] | None) -> int:
-    """Count the texts that are still queued, and that no worker of this folder can translate."""
-    with reading(engine) as conn:
-        counts = translation_queue.queue_counts(conn)
-    mine = counts["model"].isin(list(models)) if models is not None else True
-    return int(counts.loc[(counts["status"] == "queued") & mine, "n"].sum())
-
-
-class _Ended(BaseException):
-    """Say that a signal came; nothing but what waits for it may catch it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-@contextmanager
-def _unwound_first(attended: bool) -> Iterator[None]:
-    """Let a signal unwind the work, which gives back its texts, before the handler that was there ends it."""
-    if not attended:
-        yield
-        return
-
-    def unwind(number: int, _frame: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)  # a second one would interrupt the unwinding
-        raise _Ended(number)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, unwind)
-    ended: _Ended | None = None
-    try:
-        yield
-    except _Ended as error:
-        ended = error
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if ended is not None:
-        signal.raise_signal(ended.number)
-
-
-def _translated(
-    engine: Engine, worker: str, model: Model, taken: Sequence[Mapping[str, Any]], how: Search
-) -> dict[str, int]:
-    """Translate taken texts, renewing their lease; return how many were stored as done and as failed."""
-    ids, renewed = [each["id"] for each in taken], time.monotonic()
-
-    def hold(_done: int) -> None:
-        nonlocal renewed
-        if time.monotonic() - renewed > LEASE_S / 4:
-            renewed = time.monotonic()
-            with transaction(engine) as conn:
-                translation_queue.renew(conn, worker, ids, LEASE_S)
-
-    translated = partial(translate, model, how=how, report=hold)
-    fit = [each for each in taken if each["unfit"] is None]
-    said = _translations(translated, [each["text"] for each in fit]) if fit else ()
-    found = {each["id"]: each["unfit"] for each in taken} | dict(zip([each["id"] for each in fit], said, strict=True))
-    rows = [_row(number, said) for number, said in found.items() if isinstance(said, Translation)]
-    failures = {number: said for number, said in found.items() if isinstance(said, str)}
-    with transaction(engine) as conn:
-        done = translation_queue.finish_texts(conn, worker, rows)
-    return {"done": done, "failed": _failed(engine, worker, failures)}
-
-
-def _translations(
-    translated: Callable[[Sequence[str]], list[Translation]], texts: Sequence[str]
-) -> Sequence[Translation | str]:
-    """Return the translation of each text, or why there is none."""
-    try:
-        return translated(texts)
-    except StoreError:
-        raise
-    except Exception as error:  # noqa: BLE001 - given back, a text that breaks a worker would break each next one
-        if len(texts) == 1:
-            said = str(error)
-            return [said if isinstance(error, TranslationError) else f"{type(error).__name__}: {said}"]
-    return [said for text in texts for said in _translations(translated, [text])]
-
-
-def _failed(engine: Engine, worker: str, reasons: Mapping[int, str]) -> int:
-    with transaction(engine) as conn:
-        return sum(translation_queue.fail_texts(conn, worker, [number], reasons[number]) for number in reasons)
-
-
-def _row(number: int, said: Translation) -> dict[str, Any]:
-    attention = [
-        {"source": source, "target": target, "weights": [[round(each, 4) for each in row] for row in weights.tolist()]}
-        for source, target, weights in said.attention
-    ]
-    text = said.text.replace("\0", "")  # which PostgreSQL cannot hold
-    return {
-        "id": number,
-        "translation": text,
-        "score": said.score,
-        "attention": attention or None,
-        "reason": said.warning,
-    }

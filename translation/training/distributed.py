@@ -34,7 +34,7 @@ class ProcessGroup:
     world_size: int = 1
 
     def reduce_gradients(self, network: nn.Module, figures: tuple[float, int, bool]) -> tuple[float, int, bool]:
-        """Sum the gradients over all processes, in place; return `figures` summed: loss, tokens, whether any stops."""
+        """Sum the gradients over all processes, in place; return `figures` summed: loss, tokens, whether any asks."""
         if self.world_size == 1:
             return figures
         parameters = list(network.parameters())

@@ -65,6 +65,7 @@ def train_model(
         device=device,
         process_group=process_group,
         on_check=callbacks.on_check,
+        on_message=callbacks.on_message,
         bleu=bleu if recipe.decide_by == "bleu" else None,
     )
     progress = train_network(network, values["d_model"], cached.training, cached.validation, config, context)

@@ -25,10 +25,14 @@ from translation.training.checkpoints import (
     save_state,
 )
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.step import SeededBatch, TrainingStep, batch_loss, use_fast_dropout
+from translation.training.step import SeededBatch, StepResult, TrainingStep, batch_loss, use_fast_dropout
 
 SEEDS = 2**63  # torch takes seeds below it
 FEW = 3  # checks of the shorter mean
+CHECKS, VALIDATION_SHARE = 30, 10  # checks of a training of minutes at most, and how much longer than one it trains
+SAID_EVERY_S = 60.0  # lines between checks
+PACED = 10  # updates after which it is known how many fit into the minutes
+LEAST_WARMUP, WARMUP_SHARE = 100, 4  # updates; the share of the updates that a short training warms up for is 1 / 4
 Precision = Literal["float32", "bfloat16"]
 
 
@@ -44,7 +48,7 @@ class TrainingConfig:
     peak: float | None = None  # the highest learning rate; None as published
     label_smoothing: float = 0.1
     clip: float = 1.0  # largest norm of the gradient
-    check_every: int = 500  # updates
+    check_every: int | None = 500  # updates; None for a share of `minutes`
     patience: int = 10  # checks without a better validation figure
     average: int = 10  # last checks whose weights are averaged at most
     seed: int = 0
@@ -52,8 +56,10 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "accumulate", "updates", "warmup", "check_every", "patience", "average"):
-            if getattr(self, name) < 1:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"{name} is 1 or more, not {getattr(self, name)}")
+        if self.check_every is None and self.minutes is None:
+            raise UsageError("check_every is left out where minutes are given alone")
         for name in ("minutes", "peak"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise UsageError(f"{name} is more than 0, not {getattr(self, name)}")
@@ -81,13 +87,14 @@ class Check:
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """Where a training runs, where it saves its state, and whom it tells of each check."""
+    """Where a training runs, where it saves its state, and whom it tells of each check and in between."""
 
     folder: Path
     key: str  # identifies corpus and configuration
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     process_group: ProcessGroup = SINGLE_PROCESS
     on_check: Callable[[Check], object] = lambda _: None
+    on_message: Callable[[str], object] = lambda _: None
     # BLEU of the validation set, which decides where it is given; all processes of the group call it.
     bleu: Callable[[nn.Module, ProcessGroup], float] | None = None
 
@@ -110,7 +117,7 @@ def train_network(
 
     It is chosen from the last check, the best one, and means of the last; `Progress.saved` says which. An interrupted
     training resumes from its last check with the same losses. Raises TranslationError when memory runs out and when
-    the loss is NaN or infinite.
+    the loss is NaN or infinite, and UsageError for minutes that end in the warm-up.
     """
     use_fast_dropout(network)
     network.to(context.device).train()
@@ -120,26 +127,69 @@ def train_network(
     training_step = TrainingStep(
         network, optimiser, config.label_smoothing, config.clip, context.device, context.process_group, products
     )
-    since, losses, tokens = time.monotonic(), 0.0, 0
-    batches_of = _updates(training, config, progress, context.process_group)
+    since, batches_of = _SinceCheck(), _updates(training, config, progress, context.process_group)
     while not _is_over(progress, config):
         progress.step += 1
         rate = learning_rate(progress.step, width, config)
-        over_time = _is_over_time(progress.seconds + time.monotonic() - since, config)
-        done = training_step(next(batches_of), rate, last=over_time)
+        done = training_step(next(batches_of), rate, check=since.asks_for_check(progress, config))
         if done is None:
             raise training_step.out_of_memory(training, config.batch_tokens)
-        losses, tokens = losses + done.loss, tokens + done.tokens
+        since.add(done)
         progress.tokens += done.tokens
-        if progress.step % config.check_every == 0 or progress.step == config.updates or done.last:
-            seconds, since = context.process_group.broadcast(time.monotonic() - since), time.monotonic()
+        if config.minutes is not None and (progress.step == PACED or (done.check and progress.step < PACED)):
+            seconds = progress.seconds + time.monotonic() - since.begun
+            _refuse_short(config, config.minutes, context.process_group.broadcast(seconds) / progress.step)
+        if done.check or progress.step == config.updates or _is_check(progress.step, config):
+            seconds, begun = context.process_group.broadcast(time.monotonic() - since.begun), time.monotonic()
             progress.seconds += seconds
-            check = _check(network, validation, progress, config, context, (losses / tokens, tokens / seconds, rate))
+            figures = (since.loss / since.tokens, since.tokens / seconds, rate)
+            check = _check(network, validation, progress, config, context, figures)
             _keep(network, optimiser, progress, check, config, context)
-            losses, tokens = 0.0, 0
+            since = _SinceCheck(begun)
+        else:
+            since.say(progress, config, context)
     if context.process_group.rank == 0:
         _load_best(network.eval(), validation, progress, config, context)
     return progress
+
+
+@dataclass
+class _SinceCheck:
+    """Sums of the updates since the last check, whose validation `begun`, in seconds of the monotonic clock."""
+
+    begun: float = field(default_factory=time.monotonic)
+    trained_from: float = field(default_factory=time.monotonic)
+    said: float = field(default_factory=time.monotonic)
+    loss: float = 0.0
+    tokens: int = 0
+
+    def add(self, done: StepResult) -> None:
+        """Add an update."""
+        self.loss += done.loss
+        self.tokens += done.tokens
+
+    def asks_for_check(self, progress: Progress, config: TrainingConfig) -> bool:
+        """Return whether the clock asks for a check: time is over, or it counts minutes and the next is due."""
+        now = time.monotonic()
+        if config.minutes is None:
+            return False
+        if config.check_every is not None:
+            return _is_over_time(progress.seconds + now - self.begun, config)
+        validated = self.trained_from - self.begun
+        due = now - self.trained_from > max(60 * config.minutes / CHECKS, VALIDATION_SHARE * validated)
+        return due or _is_over_time(progress.seconds + now - self.begun, config)
+
+    def say(self, progress: Progress, config: TrainingConfig, context: TrainingContext) -> None:
+        """Say now and then how the training goes between its checks."""
+        now = time.monotonic()
+        if now - self.said < SAID_EVERY_S:
+            return
+        self.said = now
+        pace = self.tokens / (now - self.trained_from)
+        context.on_message(
+            f"step {progress.step:,} of at most {config.updates:,}: loss {self.loss / self.tokens:.3f}, "
+            f"{pace:.0f} tokens a second"
+        )
 
 
 def _is_over(progress: Progress, config: TrainingConfig) -> bool:
@@ -149,6 +199,25 @@ def _is_over(progress: Progress, config: TrainingConfig) -> bool:
 
 def _is_over_time(seconds: float, config: TrainingConfig) -> bool:
     return config.minutes is not None and seconds > 60 * config.minutes
+
+
+def _is_check(step: int, config: TrainingConfig) -> bool:
+    return config.check_every is not None and step % config.check_every == 0
+
+
+def _refuse_short(config: TrainingConfig, minutes: float, seconds: float) -> None:
+    """Raise UsageError, with what fits, if at `seconds` an update the minutes end in the warm-up or soon after."""
+    fit = int(60 * minutes / seconds)
+    if fit >= 2 * config.warmup:
+        return
+    needed = math.ceil(2 * config.warmup * seconds / 60)
+    least = f"warmup = {LEAST_WARMUP} and minutes = {math.ceil(WARMUP_SHARE * LEAST_WARMUP * seconds / 60):,}"
+    other = f"warmup = {fit // WARMUP_SHARE}" if fit >= WARMUP_SHARE * LEAST_WARMUP else least
+    raise UsageError(
+        f"minutes = {minutes:g} is about {fit:,} updates here, {seconds:.2g} s each, too few for a warm-up of "
+        f"{config.warmup:,}: set minutes = {needed:,} or more under [training], or {other}; a smaller size under "
+        "[network] or smaller batches make updates quicker"
+    )
 
 
 def _load_best(

@@ -31,11 +31,11 @@ class Translator(Protocol):
 
 
 class StepResult(NamedTuple):
-    """Totals over all processes: summed loss in nats, target tokens, and whether any process asked to stop here."""
+    """Totals over all processes: summed loss in nats, target tokens, and whether any process asked for a check."""
 
     loss: float
     tokens: int
-    last: bool
+    check: bool
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ class TrainingStep:
     process_group: ProcessGroup
     products: torch.dtype | None = None  # of the output layer's matrix products on a CPU; None for the network's type
 
-    def __call__(self, batches: Sequence[SeededBatch], rate: float, *, last: bool = False) -> StepResult | None:
-        """Make a step of learning rate `rate`; return None if memory runs out. `last` asks all processes to stop.
+    def __call__(self, batches: Sequence[SeededBatch], rate: float, *, check: bool = False) -> StepResult | None:
+        """Make a step of learning rate `rate`; return None if memory runs out. `check` asks all for a check.
 
         Without a batch, as where an update has fewer pairs than there are processes, a process adds nothing.
         """
         try:
-            return self._step(batches, rate, last)
+            return self._step(batches, rate, check)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         return None  # outside of the handler, where the error no longer holds the step's tensors
 
-    def _step(self, batches: Sequence[SeededBatch], rate: float, last: bool) -> StepResult:
+    def _step(self, batches: Sequence[SeededBatch], rate: float, check: bool) -> StepResult:
         self.optimiser.zero_grad()
         loss, count = 0.0, 0
         for seed, batch in batches:
@@ -70,7 +70,7 @@ class TrainingStep:
             summed = self._loss(batch)
             summed.backward()
             loss, count = loss + summed.item(), count + batch.tokens
-        done = StepResult(*self.process_group.reduce_gradients(self.network, (loss, count, last)))
+        done = StepResult(*self.process_group.reduce_gradients(self.network, (loss, count, check)))
         if not math.isfinite(done.loss):
             raise TranslationError(f"the loss is {done.loss}: train again with a lower peak of the learning rate")
         for parameter in self.network.parameters():
