@@ -60,6 +60,7 @@ BROKEN = {
         "one nightly prediction",
         {"market": "toy", "symbol": "B", "found": 2},
     ),
+    "scored otherwise": ("update score set acc = 0.5", "score of a night", {"said": 3, "correct": 3}),
     "price without a fetch": ("update price_fetch set known_at = '2024-01-05 02:30:00.000006+00'", "last fetch", {}),
 }
 

@@ -7,9 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
-from made_backtests import FIRST, LAST, backtest_of
+from made_backtests import FIRST, LAST, backtest_of, context_of
 from sqlalchemy import Engine
 
+from db.admin.checks import check_store
 from db.engine import reading
 from db.rows import backtests, prices
 from dtml.backtest.performance import deflated_sharpe, session_sharpe
@@ -19,6 +20,7 @@ from dtml.prices.sessions import previous_session, sessions_between
 from flows.backtest.folds import Backtest
 from flows.backtest.results import run_backtest
 from flows.nightly.context import RunRequest
+from flows.nightly.night import run_night
 
 pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 
@@ -200,3 +202,25 @@ def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(run_request: Ru
     said = settlements(result.portfolios)
     assert "equal weight 1 (its moves would have added +" in said
     assert said in unescape(result.page.read_text())
+
+
+def test_a_backtest_that_changes_the_outcomes_of_a_night_scores_it_again(
+    run_request: RunRequest, engine: Engine
+) -> None:
+    """All prices before the session that the first night predicted are restated to half: every stock doubled."""
+    context = context_of(run_request)
+    for day in (date(2024, 3, 8), date(2024, 3, 11)):
+        run_night(context, day)
+    night = "from daily_score where predictor = 'dtml' and protocol = 'all'"
+    before = pd.read_sql(f"select rises, running_acc {night}", engine)
+    half = ", ".join(f"{price} = {price} / 2" for price in ("open", "high", "low", "close", "adj_close"))
+    with engine.begin() as conn:
+        stocks = "instrument_id in (select id from instrument where market = 'past' and kind = 'stock')"
+        conn.exec_driver_sql(f"update price set {half} where session < '2024-03-11' and {stocks}")
+    run_backtest(unusual(run_request))
+    law = "the score of a night is that of its outcomes"
+    assert {finding.check: finding.state for finding in check_store(engine)}[law] == "ok"
+    after = pd.read_sql(f"select n, rises, running_acc {night}", engine)
+    assert (after["rises"] == after["n"]).all()
+    assert before["rises"].lt(after["rises"]).all()
+    assert after["running_acc"].ne(before["running_acc"]).any()

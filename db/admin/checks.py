@@ -82,6 +82,22 @@ LAWS: Final = MappingProxyType(
             having count(o.session) <> c.said
             order by c.run_id, c.target
         """,
+        "the score of a night is that of its outcomes": """
+            select s.market, s.target, s.protocol, s.n as said, s.rises, s.acc, count(o.session) as found,
+                sum(case when o.rise then 1 else 0 end) as risen,
+                sum(case when o.rise = (p.probability > 0.5) then 1 else 0 end) as correct
+            from score s
+            join night n on n.market = s.market and n.target = s.target
+            join prediction p on p.run_id = n.run_id and p.target = n.target and p.as_of = n.as_of
+            left join outcome o on o.instrument_id = p.instrument_id and o.session = p.target
+                and (s.protocol = 'all' or o.label <> 0)
+            where s.span = 'night' and s.predictor = 'dtml'
+            group by s.market, s.target, s.protocol, s.n, s.rises, s.acc
+            having count(o.session) <> s.n or sum(case when o.rise then 1 else 0 end) <> s.rises
+                or abs(sum(case when o.rise = (p.probability > 0.5) then 1 else 0 end)
+                    - coalesce(s.acc, 0) * s.n) > 0.5
+            order by s.market, s.target, s.protocol
+        """,
         "a probability lies between those of its seeds": """
             select i.market, i.symbol, p.run_id, p.target
             from prediction p

@@ -32,7 +32,7 @@ from dtml.prices.sessions import previous_session, require_session, sessions_bet
 from flows.backtest.folds import Backtest, Runner, jobs_of, one_by_one, read_card, read_predictions
 from flows.nightly.context import read_bars
 from flows.nightly.predict import first_needed, look
-from flows.nightly.score import dated_directions, outcome_rows, save_counts
+from flows.nightly.score import dated_directions, outcome_rows, record_outcomes, save_counts
 from flows.nightly.train import load_run
 from flows.settings import reports_folder, write_page
 
@@ -240,7 +240,7 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
     day, stock = np.nonzero(np.isfinite(record.probability) & np.isfinite(record.movement))
     rows = outcome_rows(pd.Index(record.symbols)[stock], record.target[day], record.movement[day, stock])
     now = datetime.now(UTC)
-    outcomes.save_outcomes(conn, backtest.context.name, rows, known_at=backtest.known_at, recorded_at=now)
+    record_outcomes(conn, backtest.context, rows, known_at=backtest.known_at, recorded_at=now)
 
 
 def _finish(backtest: Backtest, seconds: float | None) -> None:

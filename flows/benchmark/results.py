@@ -18,7 +18,7 @@ from numpy import ndarray
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
-from db.rows import benchmarks, outcomes, predictions
+from db.rows import benchmarks, predictions
 from db.rows import runs as stored_runs
 from dtml.checkpoints import save_ensemble
 from dtml.evaluation.calibration_curve import calibration_curve
@@ -29,7 +29,7 @@ from dtml.prices.returns import returns_between
 from dtml.training.fit import EpochReport, no_report
 from dtml.windows import Windows
 from flows.benchmark.train import PublishedExperiment, Trial, train_models, was_begun
-from flows.nightly.score import outcome_rows
+from flows.nightly.score import outcome_rows, record_outcomes
 from flows.settings import data_folder, reports_folder, write_page
 from translation.atomic_files import write_whole
 
@@ -249,7 +249,7 @@ def _store_run(conn: Connection, experiment: PublishedExperiment, name: str, tri
 def _store_outcomes(conn: Connection, experiment: PublishedExperiment, test: Test) -> None:
     known = _long(test.days, realised_return=test.movement)
     rows = outcome_rows(known["symbol"], known["target"], known["realised_return"].to_numpy())
-    outcomes.save_outcomes(conn, experiment.paper.market, rows, known_at=test.known_at, recorded_at=test.read_at)
+    record_outcomes(conn, experiment.context, rows, known_at=test.known_at, recorded_at=test.read_at)
 
 
 def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:

@@ -57,14 +57,45 @@ def score_market(context: MarketContext, as_of: date) -> Scored:
     with transaction(context.engine) as conn:
         made = stored_outcomes.unsettled_directions(conn, context.name, as_of, since=restatable.date())
         outcomes, known_at = _changed_outcomes(conn, context, made, as_of)
-        if not outcomes.empty:
-            stored_outcomes.save_outcomes(conn, context.name, outcomes, known_at=known_at, recorded_at=now)
-            scores = _scores(day_counts(conn, context, as_of), set(outcomes["session"]))
-            stored_scores.save_scores(conn, context.name, scores, scored_at=now)
-        _count_directions(conn, context, as_of, {day.date() for day in outcomes["session"]})
+        record_outcomes(conn, context, outcomes, known_at=known_at, recorded_at=now, last=as_of)
     nights = sorted(day.date() for day in outcomes["session"].unique())
     unresolved = int(made["realised_return"].isna().sum()) - int(outcomes["is_new"].sum())
     return Scored(len(outcomes), nights, unresolved)
+
+
+def record_outcomes(
+    conn: Connection,
+    context: MarketContext,
+    outcomes: pd.DataFrame,
+    *,
+    known_at: datetime,
+    recorded_at: datetime,
+    last: date = date.max,
+) -> None:
+    """Store outcomes (`outcome_rows`), and score again each night up to `last` whose score is not of its outcomes.
+
+    Whoever stores outcomes does it this way: nights, backtests and benchmarks share them.
+    """
+    stored_outcomes.save_outcomes(conn, context.name, outcomes, known_at=known_at, recorded_at=recorded_at)
+    counted = day_counts(conn, context, last)
+    changed = _out_of_step(counted, stored_scores.scores(conn, context.name, span="night"))
+    if changed:
+        stored_scores.save_scores(conn, context.name, _scores(counted, changed), scored_at=recorded_at)
+    _count_directions(conn, context, last, {day.date() for day in changed})
+
+
+def _out_of_step(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.Timestamp]:
+    """Return the targets whose counts of the model are not those of its stored score."""
+    stored = scores[scores["predictor"] == MODEL].set_index(["protocol", "target"])
+    found = set()
+    for each in counted:
+        if each.predictor == MODEL:
+            score = stored.reindex(pd.MultiIndex.from_product([[each.protocol], each.target]))
+            kept = np.stack([score["n"], score["rises"], (score["acc"].fillna(0) * score["n"]).round()], axis=1)
+            of = each.counts
+            own = np.stack([of.sum(axis=1), of[:, 0] + of[:, 2], of[:, 0] + of[:, 3]], axis=1)
+            found |= set(each.target[(kept.astype(float) != own).any(axis=1)])
+    return found
 
 
 def _count_directions(conn: Connection, context: MarketContext, as_of: date, changed: set[date]) -> None:
@@ -130,6 +161,8 @@ def day_counts(conn: Connection, context: MarketContext, last: date, first: date
     Each is counted on both label protocols. A rule gives no direction until it has enough history of the index.
     """
     counts_of_directions = stored_outcomes.direction_counts(conn, context.name, last, first=first)
+    if counts_of_directions.empty:
+        return []
     counted = counts_of_directions.astype(dict.fromkeys(("predicted", "rise", "labelled"), bool))
     days = counted[["as_of", "target"]].drop_duplicates(ignore_index=True)
     rules = rules_on(conn, context, pd.DatetimeIndex(days["as_of"]))
