@@ -15,31 +15,52 @@ import pandas as pd
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import prices, runs
 from dtml.backtest.folds import Fold
-from dtml.lookahead.audit import LOOK_AHEAD, LOOK_BACK, SHORT, Finding, audit, audit_model, changes, hurried, prove
+from dtml.lookahead.audit import (
+    LOOK_AHEAD,
+    LOOK_BACK,
+    MEMBERS,
+    SHORT,
+    Finding,
+    audit,
+    audit_model,
+    changes,
+    hurried,
+    prove,
+)
 from dtml.lookahead.pipeline import History, Pipeline
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from flows.backtest.folds import Nights
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import save_universe
 from flows.nightly.predict import forecast
-from flows.nightly.train import fit_model, load_model
+from flows.nightly.train import load_model, train_model
 
 STOCKS, SESSIONS = 50, 1000  # at most: a part shows what the whole market does
 SEED = 0  # the same audit of the same bars finds the same
-FETCHED = datetime(2000, 1, 1, tzinfo=UTC)  # one moment at which all bars of an audit's stores became known
+FETCHED = datetime(2000, 1, 1, tzinfo=UTC)  # when all bars of an audit's stores became known
+FETCHED_AGAIN = datetime(2001, 1, 1, tzinfo=UTC)  # when each was restated, which no night may know
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Hold what an audit found: rows `audited, check, at, passed, detail`, and which planted leaks were caught."""
+    """Hold what an audit found, and which planted leaks were caught.
+
+    `findings` has rows `audited, check, at, passed, detail, has_power`.
+    """
 
     findings: pd.DataFrame
     proof: pd.DataFrame
 
     @property
     def passed(self) -> bool:
-        """Return whether nothing was found in what is honest, and every planted leak was caught."""
-        return bool(self.findings["passed"].all() and (self.proof["caught"] == self.proof["planted"]).all())
+        """Return whether every check could tell and found nothing, and every planted leak was caught."""
+        return bool(self.findings["passed"].all() and not self.alarm)
+
+    @property
+    def alarm(self) -> bool:
+        """Return whether look-ahead was found, a planted leak missed, or an honest pipeline accused."""
+        found = self.findings["has_power"] & ~self.findings["passed"]
+        return bool(found.any() or (self.proof["caught"] != self.proof["planted"]).any())
 
 
 def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:
@@ -69,53 +90,70 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     return Audit(pd.DataFrame(rows), prove(part, context.experiment, seed=SEED, dates=1))
 
 
-def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, seed: int) -> Finding:
-    """Check that scrambling every bar after `at` in a store changes no training as of `at` and no night up to it.
+@dataclass(frozen=True)
+class _Made:
+    """Hold what a store gave: the run that served, predictions of single nights and of a fold's, nights refused."""
 
-    It runs the code of a night, and of a backtest's fold that continues after `at`, with their reads of a store.
+    run_id: str
+    nights: pd.DataFrame
+    fold: pd.DataFrame
+    refused: dict[str, str]
+
+
+def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, seed: int) -> Finding:
+    """Check that nothing that a store holds of later changes a training as of `at` or a night up to it.
+
+    Of later are: other bars after `at`, a second fetch that restates every bar, and a model trained on both. The nights
+    are run by the code of a night, and of a backtest's fold that continues after `at`, with their reads of a store.
     Neither the bars that the training reads, which its run's name digests, nor any prediction may change a bit.
     """
     scrambled = replace(history.scrambled_after(at, seed), market=history.market)
-    (run_id, made), (other_id, again) = (_nights(context, each, at) for each in (history, scrambled))
-    differing = [(rows, others) for rows, others in zip(made, again, strict=True) if not rows.equals(others)]
-    alone, walked = map(len, made)
+    before, after = _nights(context, history, at), _nights(context, scrambled, at, restated=scrambled.tossed(seed).bars)
+    if before.nights.empty or before.fold.empty:
+        said = f"no night can be checked: {next(iter(before.refused.values()), 'none has a prediction')}"
+        return Finding("stored_nights", at, passed=False, detail=said, has_power=False)
+    both = ((before.nights, after.nights), (before.fold, after.fold))
+    differing = [(rows, others) for rows, others in both if not rows.equals(others)]
     detail = (
-        f"{alone} predictions of single nights and {walked} of a fold's, the same to the last bit whatever the store "
-        "holds of later"
+        f"{len(before.nights)} predictions of single nights and {len(before.fold)} of a fold's, the same to the last "
+        "bit whatever the store holds of later"
     )
-    if run_id != other_id:
-        detail = f"the training as of {at.date()} reads bars of later sessions"
+    if before.run_id != after.run_id:
+        detail = f"the training as of {at.date()} reads bars of later sessions or fetches, or a later one serves"
     elif differing:
         detail = changes(*differing[0])
-    return Finding("stored_nights", at, run_id == other_id and not differing and alone > 0, detail)
+    return Finding("stored_nights", at, before.run_id == after.run_id and not differing, detail)
 
 
-def _nights(
-    context: MarketContext, history: History, at: pd.Timestamp
-) -> tuple[str, tuple[pd.DataFrame, pd.DataFrame]]:
-    """Train briefly as of `at` on a store with this history; return the run's name and its predictions up to then.
+def _nights(context: MarketContext, history: History, at: pd.Timestamp, restated: pd.DataFrame | None = None) -> _Made:
+    """Train briefly as of `at` on a store with this history; run its nights up to then, one by one and as a fold.
 
-    The predictions are those of single nights, and of the same nights as a fold, without refused ones.
+    With `restated` bars, a later fetch brought these, and a later training saw them.
     """
     with TemporaryDirectory(prefix="dtml-audit-") as folder, _models_in(folder):
         engine = open_engine(f"sqlite:///{folder}/store.sqlite")
         mine = replace(context, market=history.market, engine=engine, device="cpu")
-        mine = replace(mine, experiment=hurried(context.experiment, SHORT))
+        mine = replace(mine, experiment=hurried(context.experiment, SHORT, seeds=MEMBERS))
         upgrade(engine)
         with transaction(engine) as conn:
             save_universe(conn, mine)
             prices.append_prices(conn, mine.name, history.bars, source="audit", known_at=FETCHED)
-        model = fit_model(mine, at.date()).model
+            if restated is not None:
+                prices.append_prices(conn, mine.name, restated, source="audit", known_at=FETCHED_AGAIN)
         index = history.bars.loc[history.bars["symbol"] == mine.market.index.symbol, "session"]
         days = [day.date() for day in index[index <= at].sort_values().iloc[-1 - LOOK_BACK :]]
-        made = [forecast(mine, model, day).predictions for day in days]
         later = history.sessions[history.sessions > at][LOOK_AHEAD - 1].date()
+        train_model(mine, at.date(), known_at=FETCHED)
+        if restated is not None:
+            train_model(mine, later)
+        model = load_model(mine, at.date())
+        made = [forecast(mine, model, day, FETCHED).predictions for day in days]
         fold = Fold(1, days[0], next_session(mine.market.calendar, days[0]), later)
-        walked, _ = Nights(mine, fold, FETCHED).predict(model)
+        walked, refused = Nights(mine, fold, FETCHED).predict(model)
         engine.dispose()
     rows = pd.concat(made, ignore_index=True)
-    walked = walked.reindex(columns=list(rows))
-    return model.run_id, (rows, walked[walked["as_of"] <= at])
+    walked = walked.reindex(columns=list(rows)).astype(dict(rows.dtypes))
+    return _Made(model.run_id, rows, walked[walked["as_of"] <= at], refused)
 
 
 @contextmanager

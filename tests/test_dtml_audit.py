@@ -9,6 +9,7 @@ import pytest
 import torch
 from real_sets import SETS, checked, needs_real_sets
 
+from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.experiments import Experiment, nightly, nightly_of, vary
 from dtml.lookahead import audit as audit_module
@@ -17,18 +18,24 @@ from dtml.lookahead.audit import (
     appended_rows,
     audit,
     audit_model,
+    index_in_step,
     permuted_labels,
     prove,
+    rescaled_past,
     scrambled_future,
     spans_apart,
     whole_days,
 )
 from dtml.lookahead.leaks import (
     LEAKS,
+    AdjustmentAsFeature,
     BackwardFill,
     CentredAverage,
     LabelInFeatures,
     LabelledRowsOnly,
+    LaterCheckpoint,
+    LiquidUniverse,
+    MemberChosenOnTest,
     ShuffledSplit,
     SurvivorsOnly,
     TodaysConstituents,
@@ -70,6 +77,7 @@ def dated() -> History:
 
 
 DATED = dated()
+FITS: dict[str, Ensemble] = {}  # of the tests of one check, which train on the same days
 
 
 def experiment(**overrides: object) -> Experiment:
@@ -77,12 +85,13 @@ def experiment(**overrides: object) -> Experiment:
 
 
 def alarms(findings: list[Finding]) -> list[Finding]:
+    """Whatever did not pass, for want of power too."""
     return [finding for finding in findings if not finding.passed]
 
 
 def test_every_planted_leak_is_caught_and_honest_pipelines_raise_no_alarm() -> None:
     proof = prove(DATED, experiment(), dates=1).set_index("pipeline")
-    assert len(LEAKS) == 11
+    assert len(LEAKS) == 16
     assert proof["planted"].sum() == len(LEAKS)
     assert proof["caught"].equals(proof["planted"].rename("caught")), proof
     assert list(proof.index[~proof["planted"]]) == ["honest, per_stock", "honest, shared"]
@@ -100,17 +109,39 @@ def test_an_honest_pipeline_raises_no_alarm_on_a_list_without_dates() -> None:
     assert not alarms(audit(Pipeline(experiment()), SNAPSHOT, dates=1))
 
 
-@pytest.mark.parametrize("leak", [BackwardFill, LabelledRowsOnly, SurvivorsOnly, ShuffledSplit])
+LEAKS_OF_THE_FUTURE = [
+    *(BackwardFill, LabelledRowsOnly, SurvivorsOnly, ShuffledSplit),
+    *(MemberChosenOnTest, LaterCheckpoint, LiquidUniverse),
+]
+
+
+@pytest.mark.parametrize("leak", LEAKS_OF_THE_FUTURE)
 def test_a_prediction_that_changes_with_what_came_later_is_named(leak: type[Pipeline]) -> None:
-    found = scrambled_future(leak(experiment()), DATED, AT, TRAINED, seed=0)
+    found = scrambled_future(leak(experiment(seeds=2), fits=FITS), DATED, AT, TRAINED, seed=0)
     assert not found.passed
     assert found.at == AT
     assert "predictions change with what came later" in found.detail
-    assert scrambled_future(Pipeline(experiment()), DATED, AT, TRAINED, seed=0).passed
+
+
+def test_an_honest_prediction_changes_with_no_future() -> None:
+    assert scrambled_future(Pipeline(experiment(seeds=2), fits=FITS), DATED, AT, TRAINED, seed=0).passed
+
+
+def test_a_training_is_shared_between_equal_days_alone() -> None:
+    pipeline = Pipeline(experiment(epochs=1))
+    windows = pipeline.windows(DATED)
+    train, validation = pipeline.spans(windows, AT)
+    fitted = pipeline.fit(train, validation)
+    assert pipeline.fit(train, validation) is fitted
+    other = replace(train, movement=-train.movement)
+    assert pipeline.fit(other, validation) is not fitted
+    assert replace(pipeline, experiment=experiment(epochs=2)).fit(train, validation) is not fitted
+    (again,) = [Pipeline(experiment(epochs=1)).fit(train, validation)]
+    assert all(torch.equal(again.weights[name], fitted.weights[name]) for name in fitted.weights)
 
 
 def test_todays_members_for_every_day_are_seen_even_where_the_list_has_no_dates() -> None:
-    found = scrambled_future(TodaysConstituents(experiment()), SNAPSHOT, AT, TRAINED, seed=0)
+    found = scrambled_future(TodaysConstituents(experiment(seeds=2), fits=FITS), SNAPSHOT, AT, TRAINED, seed=0)
     assert not found.passed
 
 
@@ -135,6 +166,7 @@ class Touching(Pipeline):
 @pytest.mark.parametrize("wrong", [ValidationOverTest, ShuffledSplit, Touching])
 def test_training_days_too_close_to_those_they_must_not_touch_are_named(wrong: type[Pipeline]) -> None:
     assert not spans_apart(wrong(experiment()), DATED, AT).passed
+    assert not spans_apart(Pipeline(experiment(gap_sessions=0)), DATED, AT).passed
     honest = spans_apart(Pipeline(experiment(gap_sessions=3)), DATED, AT)
     assert honest.passed
     assert "3 and 3 sessions apart" in honest.detail
@@ -152,22 +184,77 @@ def test_a_label_among_the_features_beats_a_coin_at_both_drawings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drawn", "passed"),
+    ("drawn", "passed", "has_power"),
     [
-        ([(-0.1, 0.1)], True),
-        ([(0.1, 0.2), (-0.1, 0.1)], True),
-        ([(0.1, 0.2), (-0.2, -0.1)], True),
-        ([(0.1, 0.2), (0.1, 0.3)], False),
-        ([(-0.2, -0.1), (-0.3, -0.1)], False),
+        ([(-0.1, 0.1, 0.5)], True, True),
+        ([(0.1, 0.2, 0.5), (-0.1, 0.1, 0.5)], True, True),
+        ([(0.1, 0.2, 0.5), (-0.2, -0.1, 0.5)], True, True),
+        ([(0.1, 0.2, 0.5), (0.1, 0.3, 0.5)], False, True),
+        ([(-0.2, -0.1, 0.5), (-0.3, -0.1, 0.5)], False, True),
+        ([(0.0, 0.0, 1.0), (-0.1, 0.1, 0.06)], True, True),
+        ([(0.0, 0.0, 0.0), (0.1, 0.2, 0.5), (-0.1, 0.1, 0.97), (0.1, 0.2, 0.5)], False, True),
+        ([(0.0, 0.0, 0.0), (0.1, 0.2, 0.5), (0.0, 0.0, 1.0), (0.0, 0.0, 1.0)], False, False),
     ],
 )
-def test_only_two_intervals_on_the_same_side_of_0_are_an_alarm(
-    monkeypatch: pytest.MonkeyPatch, drawn: list[tuple[float, float]], passed: bool
+def test_only_two_intervals_on_the_same_side_of_0_are_an_alarm_and_one_direction_throughout_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch, drawn: list[tuple[float, float, float]], passed: bool, has_power: bool
 ) -> None:
     ends = iter(drawn)
-    monkeypatch.setattr(audit_module, "_score_tossed", lambda *_: (AT, 0.0, next(ends)))
-    assert permuted_labels(Pipeline(nightly()), DATED, seed=0).passed == passed
+
+    def drawing(*_: object) -> tuple[pd.Timestamp, float, tuple[float, float], float]:
+        low, high, rises = next(ends)
+        return AT, 0.0, (low, high), rises
+
+    monkeypatch.setattr(audit_module, "_score_tossed", drawing)
+    found = permuted_labels(Pipeline(nightly()), DATED, seed=0)
+    assert (found.passed, found.has_power, found.is_alarm) == (passed, has_power, has_power and not passed)
     assert not list(ends)
+
+
+class AlwaysUp(Pipeline):
+    """Predicting that everything rises, whatever was trained."""
+
+    def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:  # noqa: ARG002 - there is none
+        return None  # type: ignore[return-value]
+
+    def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:  # noqa: ARG002 - the same
+        day, stock = windows.observed.nonzero(as_tuple=True)
+        dates = {"as_of": windows.as_of[day.numpy()], "target": windows.target[day.numpy()]}
+        return pd.DataFrame(dates | {"symbol": pd.Index(windows.symbols)[stock.numpy()], "probability": 0.6})
+
+
+def test_a_coin_that_meets_one_direction_throughout_is_no_evidence() -> None:
+    found = permuted_labels(AlwaysUp(experiment()), DATED, seed=0)
+    assert not found.passed
+    assert not found.is_alarm
+    assert "nothing (0% of the calls are rises)" in found.detail
+
+
+@pytest.mark.parametrize(("sessions", "passed"), [(0, True), (-1, False), (1, False)])
+def test_an_index_a_session_early_or_late_is_seen(sessions: int, passed: bool) -> None:
+    index = SNAPSHOT.bars["symbol"] == SNAPSHOT.market.index.symbol
+    moved = SNAPSHOT.bars[index].assign(session=lambda bars: bars["session"].shift(-sessions))
+    shifted = replace(SNAPSHOT, bars=pd.concat([SNAPSHOT.bars[~index], moved.dropna(subset="session")]))
+    found = index_in_step(shifted)
+    assert found.passed == passed
+    assert found.has_power
+
+
+def test_an_index_that_moves_with_none_of_its_stocks_is_no_evidence() -> None:
+    index = SNAPSHOT.bars["symbol"] == SNAPSHOT.market.index.symbol
+    other = SNAPSHOT.bars[index].assign(adj_close=100 + np.random.default_rng(0).random(int(index.sum())))
+    found = index_in_step(replace(SNAPSHOT, bars=pd.concat([SNAPSHOT.bars[~index], other])))
+    assert not found.passed
+    assert not found.is_alarm
+
+
+def test_a_feature_that_knows_later_dividends_is_named() -> None:
+    found = rescaled_past(AdjustmentAsFeature(experiment()), DATED, AT)
+    assert not found.passed
+    assert found.detail == "later dividends and splits change stocks of old days"
+    for z_close, returns in (("raw", "adj_close"), ("adjusted", "close")):
+        honest = vary(nightly_of({}, z_close=z_close, returns=returns, max_return=0.35), QUICK)
+        assert rescaled_past(Pipeline(honest), DATED, AT).passed
 
 
 def log_moves(history: History) -> pd.DataFrame:
@@ -221,7 +308,7 @@ def test_a_trained_model_is_checked_on_the_market_it_serves(normalisation: str) 
     windows = pipeline.windows(DATED)
     ensemble = pipeline.model(windows, AT)
     findings = audit_model(ensemble, DATED, dates=2)
-    assert [finding.check for finding in findings] == ["scrambled_future", "appended_rows"] * 2
+    assert [finding.check for finding in findings] == ["scrambled_future", "appended_rows", "rescaled_past"] * 2
     assert not alarms(findings)
 
 

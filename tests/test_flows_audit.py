@@ -5,21 +5,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
 from made_backtests import context_of
 from made_nights import BARS, SIMULATED, SMALL, FrameSource
-from sqlalchemy import create_engine
+from sqlalchemy import Connection, create_engine
 
 from db.admin.copying import table_counts
 from db.engine import reading
+from db.rows import runs
 from dtml.experiments import nightly_of, vary
 from dtml.lookahead.pipeline import History
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session, sessions_between
 from flows import audit as flow_module
 from flows.audit import stored_nights
+from flows.backtest import folds as folds_module
 from flows.backtest.folds import Nights
 from flows.commands.studies import LookAheadError, audit_stored
 from flows.nightly import predict as predict_module
@@ -84,6 +88,54 @@ def test_a_read_past_the_day_of_a_night_is_caught(
     found = stored_nights(context, history, AT, seed=0)
     assert not found.passed
     assert detail in found.detail
+
+
+def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
+    """A read of the store that ignores the moment as known at which bars are asked for."""
+
+    def leaky(context: MarketContext, first: date, last: date, known_at: datetime | None = None) -> Any:
+        return honest(context, first, last)
+
+    return leaky
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "detail"),
+    [
+        (train_module, "stored_bars", "reads bars of later sessions or fetches"),
+        (predict_module, "stored_bars", "99 of 99 predictions change with what came later"),
+        (folds_module, "read_bars", "99 of 99 predictions change with what came later"),
+    ],
+)
+def test_a_read_that_ignores_when_bars_were_known_is_caught(
+    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch, module: object, name: str, detail: str
+) -> None:
+    monkeypatch.setattr(module, name, as_known_now(getattr(module, name)))
+    found = stored_nights(context, history, AT, seed=0)
+    assert not found.passed
+    assert detail in found.detail
+
+
+def test_a_later_model_that_serves_an_earlier_night_is_caught(
+    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def newest(conn: Connection, market: str, *, on_or_before: date | None = None) -> Any:
+        return runs.latest_run(conn, market)
+
+    monkeypatch.setattr(train_module, "runs", SimpleNamespace(**vars(runs) | {"latest_run": newest}))
+    found = stored_nights(context, history, AT, seed=0)
+    assert not found.passed
+    assert "a later one serves" in found.detail
+
+
+def test_nights_that_are_all_refused_are_no_evidence(context: MarketContext, history: History) -> None:
+    halted = (history.bars["symbol"] == "L01") & (history.bars["session"] > AT - pd.Timedelta(60, "D"))
+    strict = replace(context.market, checks=replace(context.market.checks, max_missing=0.0))
+    halting = replace(history, bars=history.bars[~halted], market=strict)
+    found = stored_nights(replace(context, market=strict), halting, AT, seed=0)
+    assert not found.passed
+    assert not found.is_alarm
+    assert "no night can be checked: 1 of 9 constituents have no good bar on 2024-02-20" in found.detail
 
 
 def with_tomorrows_prices(bars: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from dtml.checkpoints import Ensemble
 from dtml.features import FEATURES
-from dtml.lookahead.pipeline import ADJUSTED_TOO, NEVER, History, Pipeline
+from dtml.inference import member_probabilities
+from dtml.lookahead.pipeline import ADJUSTED_TOO, CPU, NEVER, History, Pipeline
 from dtml.windows import Windows
 
 
@@ -125,6 +126,64 @@ class ShuffledSplit(Pipeline):
         return train, validation
 
 
+class MemberChosenOnTest(Pipeline):
+    """Of several seeds the one is kept that does best on the days it is then tested on: "the best of ten runs"."""
+
+    def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:
+        """Keep the best member on what follows the training."""
+        ensemble = super().model(windows, as_of)
+        tested = windows.between(first=as_of + pd.Timedelta(1, "D"))
+        rises, counted = member_probabilities(ensemble, tested, CPU), tested.labelled("all")
+        likelihood = torch.where(tested.rises(), rises, 1 - rises)[:, counted].log().sum(dim=1)
+        best = int(likelihood.argmax())
+        kept = {name: weight[best : best + 1] for name, weight in ensemble.weights.items()}
+        return replace(ensemble, seeds=ensemble.seeds[best : best + 1], weights=kept)
+
+
+class LaterCheckpoint(Pipeline):
+    """The newest model serves every night, those before its training too."""
+
+    def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:  # noqa: ARG002 - the leak
+        """Train as of the last day there is."""
+        return super().model(windows, windows.as_of[-1])
+
+
+class AdjustmentAsFeature(Pipeline):
+    """The adjusted close over the close stands among the features: it knows every dividend that was paid later."""
+
+    def windows(self, history: History) -> Windows:
+        """Replace the return of the close."""
+        windows = super().windows(history)
+        ratio = history.bars.assign(ratio=history.bars["adj_close"] / history.bars["close"])
+        wide = ratio.pivot(index="session", columns="symbol", values="ratio")
+        known = wide.reindex(index=windows.as_of, columns=list(windows.symbols)).fillna(1.0).to_numpy()
+        rows = windows.rows().clone()
+        rows[windows.window - 1 :, :-1, FEATURES.index("z_close")] = 100 * torch.from_numpy(known - 1).float()
+        return _with_rows(windows, rows)
+
+
+class LiquidUniverse(Pipeline):
+    """The universe is the half of the stocks that traded most, later sessions included: a filter run once."""
+
+    def windows(self, history: History) -> Windows:
+        """Drop the other half."""
+        bars, index = history.bars, history.market.index.symbol
+        volume = bars[bars["symbol"] != index].groupby("symbol")["volume"].mean()
+        kept = volume.index[volume >= volume.median()]
+        return super().windows(replace(history, bars=bars[bars["symbol"].isin([*kept, index])]))
+
+
+class IndexStampedEarly(Pipeline):
+    """The source stamps each bar of the index with the session before, as a zone taken for another does."""
+
+    def received(self, history: History) -> History:
+        """Move the dates of the index."""
+        bars, index = history.bars, history.bars["symbol"] == history.market.index.symbol
+        early = bars[index].sort_values("session")
+        moved = early.assign(session=early["session"].shift()).dropna(subset="session")
+        return replace(history, bars=pd.concat([bars[~index], moved], ignore_index=True))
+
+
 LEAKS: tuple[type[Pipeline], ...] = (
     LabelInFeatures,
     FullSampleScaling,
@@ -137,6 +196,11 @@ LEAKS: tuple[type[Pipeline], ...] = (
     SurvivorsOnly,
     ValidationOverTest,
     ShuffledSplit,
+    MemberChosenOnTest,
+    LaterCheckpoint,
+    AdjustmentAsFeature,
+    LiquidUniverse,
+    IndexStampedEarly,
 )
 
 

@@ -5,9 +5,11 @@ where it is asked (`flows.audit`). A `History` is what may be read; it can be cu
 coin.
 """
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -23,18 +25,20 @@ from dtml.prices.returns import adjusted_price
 from dtml.training.fit import fit_members, stack_members
 from dtml.windows import Windows, build_windows
 
+Course = Literal["shuffled", "rising", "falling"]
 CPU = torch.device("cpu")
 ADJUSTED_TOO = [*PRICES, "adj_close"]
 NEVER = date(9999, 1, 1)
 STRUCK, LOST = 0.2, 0.05  # shares of stocks and of rows that a change of a history strikes
+BUSIER = 1000.0  # times that a stock may trade more in a scrambled future
 
 
 @dataclass(frozen=True)
 class History:
     """The data that a pipeline may read.
 
-    `bars` is the long frame `symbol, session, open, high, low, close, adj_close`; `sessions` are those of the exchange
-    from the first bar to at least one after the last; `market` knows the memberships.
+    `bars` is the long frame `symbol, session, open, high, low, close, adj_close, volume`; `sessions` are those of the
+    exchange from the first bar to at least one after the last; `market` knows the memberships.
     """
 
     bars: pd.DataFrame
@@ -53,17 +57,37 @@ class History:
         lost = (session == last[-1]) & symbol.isin(struck) | (session == last[-2]) & symbol.isin(struck[::2])
         return replace(self, bars=self.bars[~lost])
 
-    def scrambled_after(self, at: pd.Timestamp, seed: int) -> "History":
-        """Return another future after a session: other prices, rows missing, stocks that end, other memberships."""
+    def scrambled_after(self, at: pd.Timestamp, seed: int, course: Course = "shuffled") -> "History":
+        """Return another future after a session: other prices, volumes, memberships, rows missing, stocks that end.
+
+        In a rising one every price rises from session to session, in a falling one every price falls.
+        """
         generator = np.random.default_rng(seed)
         past, future = (self.bars[part] for part in (self.bars["session"] <= at, self.bars["session"] > at))
         ended = self._some_constituents(at, seed)
         future = future[~future["symbol"].isin(ended) & (generator.random(len(future)) > LOST)]
-        inserted = future.iloc[generator.permutation(len(future))].sort_values("symbol", kind="stable")
+        drawn = future.iloc[generator.permutation(len(future))]
+        drawn[ADJUSTED_TOO] *= np.exp(0.05 * generator.standard_normal((len(drawn), 1)))
+        names = pd.Index(self.bars["symbol"].unique())
+        drawn["volume"] *= drawn["symbol"].map(pd.Series(BUSIER ** generator.random(len(names)), index=names))
+        if course != "shuffled":
+            price = adjusted_price(drawn, self.market.returns)
+            drawn = drawn.loc[price.sort_values(ascending=course == "rising").index]
+        inserted = drawn.sort_values("symbol", kind="stable")
         inserted["session"] = future.sort_values(["symbol", "session"])["session"].to_numpy()  # of the same stock
-        inserted[ADJUSTED_TOO] *= np.exp(0.05 * generator.standard_normal((len(inserted), 1)))
         follows = (at + pd.Timedelta(1, "D")).date()
         return replace(self, bars=pd.concat([past, inserted]), market=self._market_at(at, follows, ended))
+
+    def rescaled(self) -> "History":
+        """Return the same history after later corporate actions: a dividend of half the price, and two splits.
+
+        Every adjusted close is halved, and every price of every other stock divided by 4. These are powers of 2, so
+        what does not depend on the scale of past prices stays the same to the last bit.
+        """
+        split = self.bars["symbol"].isin(sorted(self.bars["symbol"].unique())[::2])
+        scale = np.where(split, 0.25, 1.0)
+        bars = self.bars.assign(**{name: self.bars[name] * scale for name in ADJUSTED_TOO})
+        return replace(self, bars=bars.assign(adj_close=bars["adj_close"] / 2))
 
     def tossed(self, seed: int) -> "History":
         """Return the same history with the direction of every session drawn by coin, one toss for all symbols.
@@ -124,9 +148,18 @@ class History:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The honest way from a history to predictions, in the steps of a night; a leak overrides one of them."""
+    """The honest way from a history to predictions, in the steps of a night; a leak overrides one of them.
+
+    `fits` keeps each ensemble by all that decides its weights: equal days give equal weights, so the checks of an audit
+    train once where they would train often.
+    """
 
     experiment: Experiment
+    fits: dict[str, Ensemble] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
+
+    def received(self, history: History) -> History:
+        """Return the history as its source hands it over."""
+        return history
 
     def windows(self, history: History) -> Windows:
         """Return the windows of all days; a stock is observed while it was a constituent."""
@@ -150,7 +183,15 @@ class Pipeline:
         return self.experiment.spans(windows, as_of.date())
 
     def fit(self, train: Windows, validation: Windows) -> Ensemble:
-        """Train all members."""
+        """Train all members, once for equal days and settings."""
+        key = hashlib.sha256(repr(self.experiment).encode())
+        for part in (train, validation):
+            key.update(part.digest.encode() + part.movement.contiguous().numpy().tobytes())
+        if key.hexdigest() not in self.fits:
+            self.fits[key.hexdigest()] = self._fitted(train, validation)
+        return self.fits[key.hexdigest()]
+
+    def _fitted(self, train: Windows, validation: Windows) -> Ensemble:
         members, mine = self.experiment.members_of(), self.experiment
         weights = stack_members(fit_members(train, validation, members, device=CPU))
         return Ensemble("audit", train.symbols, tuple(each.seed for each in members), mine.model, mine.windows, weights)

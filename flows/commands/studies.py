@@ -328,7 +328,7 @@ def audit(
 ) -> None:
     """Look for look-ahead in the stored prices, the training and the model of a market.
 
-    The exit code is 1 when there is any.
+    The exit code is 1 when there is any, or when a check could not tell.
 
     Example: dtml audit kdd17
     """
@@ -345,14 +345,24 @@ def audit_stored(request: RunRequest, asked: date | None, *, as_json: bool) -> N
         print_json({"as_of": as_of, "passed": found.passed, "findings": found.findings, "leaks": found.proof})
     else:
         print_audit(found)
-    if not found.passed:
+    if found.alarm:
         raise LookAheadError(f"the audit of {context.name} as of {as_of} found look-ahead, or missed a planted leak")
+    if not found.passed:
+        blind = ", ".join(found.findings.loc[~found.findings["has_power"], "check"].unique())
+        raise DtmlError(
+            f"the audit of {context.name} as of {as_of} found no look-ahead, but could not tell in {blind}: "
+            "fetch a longer history, or audit as of another day"
+        )
+
+
+def _verdict(passed: bool, has_power: bool) -> str:
+    return "passed" if passed else "FAILED" if has_power else "no power"
 
 
 def print_audit(audit: Audit) -> None:
     """Print every finding, then the planted leaks, then on how much it was found and how it ended."""
     findings = audit.findings.assign(
-        passed=["passed" if passed else "FAILED" for passed in audit.findings["passed"]],
+        passed=[_verdict(row["passed"], row["has_power"]) for row in records(audit.findings)],
         at=audit.findings["at"].dt.date,
     )
     print_frame(findings[["audited", "check", "at", "passed", "detail"]], "what was checked")
@@ -360,7 +370,7 @@ def print_audit(audit: Audit) -> None:
     print_frame(planted[["pipeline", "caught_by"]], "leaks planted on purpose, and the checks that caught them")
     out.print(
         f"found on at most {STOCKS} stocks and {SESSIONS:,} sessions of the market, leaks on {ZOO_STOCKS} and "
-        f"{ZOO_SESSIONS}; trainings of one seed, {SHORT} to {LONGER} epochs, at most {TRAIN_DAYS} days"
+        f"{ZOO_SESSIONS}; trainings of one or two seeds, {SHORT} to {LONGER} epochs, at most {TRAIN_DAYS} days"
     )
     honest = audit.proof[~audit.proof["planted"]]
     out.print(
