@@ -16,14 +16,18 @@ from db.engine import reading, transaction
 from db.errors import StoreUsageError
 from db.rows import predictions
 from dtml.errors import UsageError
+from dtml.markets import Market
 from dtml.prices.sessions import next_session
 from flows.backtest.results import run_backtest
 from flows.nightly.context import MarketContext, RunRequest, read_market
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
+from flows.nightly.train import train_model, why_due
 from flows.replay.archive import FIGURES, Archive
+from flows.replay.night import replay_of
 from flows.replay.prediction import Receipt, market_of, reproduce, run_of
 from flows.replay.training import retrain
+from flows.settings import data_folder
 
 FOLLOWING = next_session("XNYS", AS_OF)
 
@@ -84,6 +88,58 @@ def test_a_backtest_s_predictions_and_models_are_made_again(run_request: RunRequ
         receipt = Receipt(str(row.run_id), str(row.symbol), row.target.date())
         assert reproduce(archive, receipt, run_of(reader, receipt)).reasons == []
     assert retrain(archive, run_of(reader, receipt)).reasons == []
+
+
+def changed_market(market: Market) -> Market:
+    """The market after one stock left, one joined, one has another date, and the index was replaced."""
+    listed = market.with_symbols([*(each for each in market.symbols if each != "L01"), "NEW"]).constituents
+    dated = tuple(replace(each, since=date(2024, 5, 2)) if each.symbol == "F01B" else each for each in listed)
+    return replace(market, constituents=dated, index=replace(market.index, symbol="OTHER"))
+
+
+CHANGED = "the index is OTHER, was SIMX; NEW joined; L01 left; F01B has other dates"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_model_is_trained_again_on_its_own_list_and_index_whatever_they_are_today(
+    context: MarketContext, archive: Archive, dtml: Command, kept: bool
+) -> None:
+    run_night(context, AS_OF)
+    receipt = receipt_of(context, "F01A")
+    run = run_of(archive.engine, receipt)
+    archive.market = changed_market(context.market)
+    if not kept:
+        (data_folder() / run["checkpoint_path"]).unlink()
+    trained = retrain(archive, run)
+    assert trained.reasons == []
+    assert trained.restored is not kept
+    found = reproduce(archive, receipt, run)
+    assert found.reasons == []
+    assert found.changed_since == CHANGED
+    assert replay_of(archive, archive.night(AS_OF)).reasons == []
+
+
+@pytest.mark.parametrize("run_request", ["shared"], indirect=True)
+def test_a_backtest_s_prediction_is_made_again_after_the_list_and_the_index_changed(
+    run_request: RunRequest, reader: Engine
+) -> None:
+    run_backtest(backtest_of(run_request))
+    market = read_market(run_request.market, run_request.market_file)
+    archive = Archive(reader, changed_market(market), "cpu")
+    with reading(reader) as conn:
+        row = predictions.prediction_history(conn, market="past", kind="backtest").iloc[-1]
+    receipt = Receipt(str(row["run_id"]), str(row["symbol"]), row["target"].date())
+    run = run_of(reader, receipt)
+    assert reproduce(archive, receipt, run).reasons == []
+    assert retrain(archive, run).reasons == []
+
+
+def test_another_index_makes_a_training_due(context: MarketContext) -> None:
+    fetch_bars(context, AS_OF)
+    train_model(context, AS_OF)
+    assert why_due(context, AS_OF) is None
+    other = replace(context.market, index=replace(context.market.index, symbol="OTHER"))
+    assert str(why_due(replace(context, market=other), AS_OF)).startswith("the index is OTHER, simulated-2024-07-01-")
 
 
 def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(

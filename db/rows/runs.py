@@ -30,8 +30,8 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
 
 
 def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
-    """Return trained models, oldest first: the columns of run but its losses."""
-    columns = [each for each in tables.run.c if each.name != "losses"]
+    """Return trained models, oldest first: the columns of run but its losses and its universe."""
+    columns = [each for each in tables.run.c if each.name not in ("losses", "universe")]
     statement = sa.select(*columns).order_by(tables.run.c.created_at, tables.run.c.id)
     if market is not None:
         statement = statement.where(tables.run.c.market == market)

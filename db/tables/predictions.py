@@ -32,6 +32,11 @@ run = Table(
         comment="Kind of network: dtml, lstm, alstm, adv_alstm, stocknet, logistic_regression, gradient_boosting.",
     ),
     Column("config", JSON, nullable=False, comment="Every setting of features, model and training."),
+    Column(
+        "universe",
+        JSON,
+        comment="Symbol of the index, and the constituents with their dates, as trained on; missing for a benchmark.",
+    ),
     Column("seeds", JSON, nullable=False, comment="List of the ensemble's seeds."),
     Column("code_version", String, nullable=False, comment="Version of the code that trained."),
     Column("data_watermark", UtcTimestamp, nullable=False, comment="Latest known_at of the prices trained on."),

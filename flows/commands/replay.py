@@ -218,6 +218,7 @@ def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dic
         "config_digest": found.config_digest,
         "known_at": found.prediction["known_at"],
         "universe": found.universe,
+        "changed_since": found.changed_since,
         "inputs_hash": found.night_hash,
         "reproduced_inputs_hash": found.inputs_hash,
         **{name: found.prediction[name] for name in FIGURES},
@@ -238,9 +239,12 @@ def print_reproduction(found: Reproduction, trained: Retraining | None) -> None:
     out.print(f"[bold]{found.receipt}[/bold]")
     out.print(f"run          {run['id']}, {run['kind']}, {span}")
     out.print(f"settings     SHA-256 {found.config_digest[:12]}..., code {run['code_version']}")
-    out.print(f"checkpoint   as recorded, SHA-256 {run['checkpoint_hash']}")
+    lost = trained is not None and trained.lost and not trained.restored
+    out.print(f"checkpoint   {'lost' if lost else 'as recorded'}, SHA-256 {run['checkpoint_hash']}")
     out.print(f"bars         as known at {at(made['known_at'])}, trained on as known at {at(run['data_watermark'])}")
     out.print(f"stocks       {found.universe}")
+    if found.changed_since is not None:
+        out.print(f"today        {found.changed_since}; the run's own index and list are used")
     out.print(f"stored       {_figures(made)}")
     if again is not None:
         out.print(f"made again   {_figures(again)}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from db.engine import reading
-from db.rows import predictions
+from db.rows import predictions, runs
 from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
 from flows.commands.options import AsOf, DeviceOption, MarketFile, OptionalMarket, day_of, request_of
@@ -46,5 +46,6 @@ def write_report(request: RunRequest, as_of: date | None, level: float | None) -
     night = archive.night(as_of)
     with reading(archive.engine) as conn:
         predicted = predictions.night_directions(conn, archive.market.name, night["as_of"])["symbol"]
-    context = archive.context(stocks_of(night, predicted))
+        run = runs.run(conn, night["run_id"])
+    context = archive.context(run, stocks_of(night, predicted))
     out.print(str(publish_night(context, night["as_of"], level)), soft_wrap=True)

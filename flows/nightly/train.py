@@ -22,6 +22,7 @@ from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ense
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import Calibration
 from dtml.inference import choose_device
+from dtml.markets import Market
 from dtml.prices.sessions import next_session, previous_session, sessions_between
 from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
 from dtml.training.state import Fit, StateFolder
@@ -83,6 +84,8 @@ def why_due(context: MarketContext, as_of: date) -> str | None:
 def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> str | None:
     if latest["config"] != _config(context):
         return f"the configuration is not the one of {latest['id']}"
+    if (index := latest["universe"]["index"]) != context.market.index.symbol:
+        return f"the index is {context.market.index.symbol}, {latest['id']} was trained on {index}"
     age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
     if isinstance(policy := context.market.retrain, int) and age >= policy:
         return f"{latest['id']} is {age} sessions old"
@@ -220,12 +223,21 @@ def _config(context: MarketContext) -> dict[str, Any]:
     return config | ({"stocks": list(context.market.symbols)} if tied else {})
 
 
+def universe_of(market: Market) -> dict[str, Any]:
+    """Return the symbol of a market's index, and its constituents with their dates, as JSON gives them back."""
+    stays = [
+        [each.symbol, *(None if day is None else str(day) for day in (each.since, each.until))]
+        for each in market.constituents
+    ]
+    return {"index": market.index.symbol, "constituents": stays}
+
+
 def _run_id(context: MarketContext, as_of: date, bars: pd.DataFrame, purpose: list[str | None]) -> str:
     """Return a name of market, date and a digest of all that decides the weights, and of their purpose."""
     device = choose_device(context.device).type
     versions = [version("dtml-nightshift"), version("torch"), device, CALIBRATED]
-    spells = [(each.symbol, str(each.since), str(each.until)) for each in context.market.constituents]
-    digest = hashlib.sha256(json.dumps([_config(context), spells, versions, purpose]).encode())
+    said = [_config(context), universe_of(context.market), versions, purpose]
+    digest = hashlib.sha256(json.dumps(said).encode())
     digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
     return f"{context.name}-{as_of}-{digest.hexdigest()[:8]}"
 
@@ -281,6 +293,7 @@ def _row(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
         "market": context.name,
         "model": "dtml",
         "config": _config(context),
+        "universe": universe_of(context.market),
         "seeds": list(fitted.ensemble.seeds),
         "code_version": version("dtml-nightshift"),
         "checkpoint_path": str(path),

@@ -15,7 +15,7 @@ from db.engine import open_reader, reading
 from db.rows import nights as stored_nights
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError, UsageError
-from dtml.markets import Market
+from dtml.markets import Constituent, Market
 from flows.nightly.context import MarketContext, RunRequest, StoredSource, experiment_for, read_bars, read_market
 from flows.nightly.predict import first_needed, night_windows, predict_windows
 from flows.nightly.train import Model, load_run
@@ -72,9 +72,9 @@ class Archive:
             raise UsageError(f"no night of {name} is complete: run `dtml nightly {name}` first")
         return [row for row in rows if row is not None]
 
-    def context(self, symbols: Iterable[str]) -> MarketContext:
-        """Return a market context over these stocks, whatever the market's list says of them today."""
-        plain = replace(self.market, constituents=()).with_symbols(sorted(symbols))
+    def context(self, run: Mapping[str, Any], symbols: Iterable[str]) -> MarketContext:
+        """Return a market context over these stocks and the index of a run, whatever the market says today."""
+        plain = replace(market_then(self.market, run), constituents=()).with_symbols(sorted(symbols))
         return MarketContext(
             plain, StoredSource(self.engine, plain), self.engine, experiment_for(plain), self.device, None
         )
@@ -82,7 +82,7 @@ class Archive:
     def model(self, run: Mapping[str, Any]) -> Model:
         """Return the model of a run, its weights checked against the run's row the first time."""
         if run["id"] not in self.models:
-            self.models[run["id"]] = load_run(self.context([]), run)
+            self.models[run["id"]] = load_run(self.context(run, []), run)
         return self.models[run["id"]]
 
     def bars(self, context: MarketContext, model: Model, as_of: date, known_at: datetime) -> pd.DataFrame:
@@ -99,6 +99,44 @@ class Archive:
 def open_archive(request: RunRequest) -> Archive:
     """Open the past of the market that a run request names, in an existing store."""
     return Archive(open_reader(), read_market(request.market, request.market_file), request.device)
+
+
+def market_then(market: Market, run: Mapping[str, Any]) -> Market:
+    """Return the market with the index and the constituents that a run was trained on."""
+    known = run["universe"]
+    stays = [
+        Constituent(symbol, symbol, since=_day(since), until=_day(until))
+        for symbol, since, until in known["constituents"]
+    ]
+    return replace(market, index=replace(market.index, symbol=known["index"]), constituents=tuple(stays))
+
+
+def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
+    """Say how a market's index and list of today differ from those a run was trained on; None where they do not.
+
+    A market without a list takes its stocks from the prices, and has none to compare.
+    """
+    then = market_then(market, run)
+    said = (
+        []
+        if then.index.symbol == market.index.symbol
+        else [f"the index is {market.index.symbol}, was {then.index.symbol}"]
+    )
+    if market.constituents:
+        before, after = ({(c.symbol, c.since, c.until) for c in each.constituents} for each in (then, market))
+        names = [sorted({symbol for symbol, *_ in part}) for part in (after - before, before - after)]
+        joined, left = (sorted(set(one) - set(other.symbols)) for one, other in zip(names, (then, market), strict=True))
+        dated = sorted(set(names[0]) - set(joined))
+        said += [
+            f"{', '.join(each)} {how}"
+            for each, how in ((joined, "joined"), (left, "left"), (dated, "has other dates"))
+            if each
+        ]
+    return "; ".join(said) or None
+
+
+def _day(text: str | None) -> date | None:
+    return None if text is None else date.fromisoformat(text)
 
 
 def same(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:

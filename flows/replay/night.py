@@ -95,7 +95,7 @@ def replay_of(archive: Archive, night: Mapping[str, Any], known_at: datetime | N
     with reading(archive.engine) as conn:
         run = runs.run(conn, night["run_id"])
         stored = stored_predictions.night_directions(conn, archive.market.name, night["as_of"])
-    context = archive.context(stocks_of(night, stored["symbol"]))
+    context = archive.context(run, stocks_of(night, stored["symbol"]))
     moment, failure = known_at or night["known_at"], None
     again = Again("", pd.DataFrame({"symbol": [], **{name: [] for name in FIGURES}}))
     try:
@@ -110,7 +110,7 @@ def replay_of(archive: Archive, night: Mapping[str, Any], known_at: datetime | N
 
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     """Count the bars of a replay's windows that are `restated`, `new` or `gone` between its night and its moment."""
-    context = archive.context({*replay.predictions["symbol"], *replay.left_out})
+    context = archive.context(replay.run, {*replay.predictions["symbol"], *replay.left_out})
     names = {*context.market.symbols, context.market.index.symbol}
     moments = (replay.night["known_at"], replay.known_at)
     model = archive.model(replay.run)

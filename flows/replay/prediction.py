@@ -18,8 +18,8 @@ from db.rows.nights import COMPLETE
 from dtml.errors import UsageError
 from dtml.inference import choose_device
 from dtml.markets import Market, market_names
-from flows.nightly.context import StoredSource, read_market
-from flows.replay.archive import FIGURES, Archive, made_by, same, stocks_of
+from flows.nightly.context import read_market
+from flows.replay.archive import FIGURES, Archive, changed_since, made_by, market_then, same, stocks_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Reproduction:
     """Hold a stored prediction beside the one made again.
 
     `prediction` is its stored row; `again` maps `FIGURES`, or is None when the stock cannot be predicted any more.
-    `universe` says which stocks the model saw and how that is known; `night_hash` is the digest of the windows that the
+    `universe` says which stocks the model saw and how that is known, `changed_since` how the market's index and list
+    differ today, which changes nothing here; `night_hash` is the digest of the windows that the
     night recorded (None: not a night, or none recorded), `inputs_hash` that of the windows now.
     """
 
@@ -60,6 +61,7 @@ class Reproduction:
     prediction: Mapping[str, Any]
     again: Mapping[str, float] | None
     universe: str
+    changed_since: str | None
     night_hash: str | None
     inputs_hash: str
 
@@ -120,10 +122,12 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
     if is_night and night is not None and night["run_id"] == run["id"]:
         symbols, universe = stocks_of(night, predicted), "as the night recorded them"
     else:
-        symbols = predicted | _listed(archive, set(made["symbol"]), as_of)
-        universe = f"{len(predicted)} predicted, the others from the market's list of today"
+        symbols = predicted | {each.symbol for each in market_then(archive.market, run).constituents_on(as_of)}
+        universe = "as its model's training recorded them"
         night = None
-    again = archive.again(archive.context(symbols), archive.model(run), as_of, prediction["known_at"].to_pydatetime())
+    again = archive.again(
+        archive.context(run, symbols), archive.model(run), as_of, prediction["known_at"].to_pydatetime()
+    )
     found = again.predictions[again.predictions["symbol"] == receipt.symbol]
     return Reproduction(
         receipt,
@@ -132,16 +136,10 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
         prediction,
         None if found.empty else _plain(found[list(FIGURES)].iloc[0]),
         f"{len(symbols)} stocks, {universe}",
+        changed_since(archive.market, run),
         None if night is None else night["inputs_hash"],
         again.inputs_hash,
     )
-
-
-def _listed(archive: Archive, known: set[str], as_of: date) -> set[str]:
-    """Return a day's constituents by the market's list of today, or, without one, by the stocks that are stored."""
-    stored = StoredSource(archive.engine, archive.market).symbols()
-    listed = archive.market.with_symbols(sorted(known | set(stored)))
-    return {member.symbol for member in listed.constituents_on(as_of)}
 
 
 def _missing(receipt: Receipt, made: pd.DataFrame) -> str:

@@ -16,8 +16,8 @@ from dtml.inference import choose_device
 from dtml.training.fit import EpochReport, no_report
 from flows.nightly.context import MarketContext, StoredSource, experiment_of, stored_bars
 from flows.nightly.fetch import history_start
-from flows.nightly.train import fit_bars
-from flows.replay.archive import Archive, made_by
+from flows.nightly.train import Model, fit_bars
+from flows.replay.archive import Archive, made_by, market_then
 from flows.settings import data_folder
 from translation.atomic_files import write_whole
 
@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 class Retraining:
     """Hold a model trained again: its checkpoint's SHA-256, and the largest difference of each parameter that differs.
 
-    If the run's own weights were lost, nothing differs, and the checkpoint was `restored`.
+    If the run's own weights are lost, no difference is known but that of the SHA-256. Where there is none, the
+    checkpoint was `restored`.
     """
 
     run: Mapping[str, Any]
@@ -37,35 +38,49 @@ class Retraining:
     parameters: int
     differing: Mapping[str, float]
     first: date
-    restored: bool = False
+    lost: bool = False
+
+    @property
+    def restored(self) -> bool:
+        """Return whether lost weights came out as they were."""
+        return self.lost and self.checkpoint_hash == self.run["checkpoint_hash"]
 
     @property
     def reasons(self) -> list[str]:
         """Say in words what differs; return nothing when all weights are the same to the last bit."""
-        if not self.differing:
+        if self.restored or not (self.lost or self.differing):
             return []
-        worst = max(self.differing, key=lambda name: self.differing[name])
-        by = f"most {worst} by {self.differing[worst]:.2g}"
         computed = made_by(self.run, self.device)
-        said = [f"weights: {len(self.differing)} of {self.parameters} parameters differ, {by} ({computed})"]
+        if self.lost:
+            said = [self._other_than_lost(computed)]
+        else:
+            worst = max(self.differing, key=lambda name: self.differing[name])
+            by = f"most {worst} by {self.differing[worst]:.2g}"
+            said = [f"weights: {len(self.differing)} of {self.parameters} parameters differ, {by} ({computed})"]
         if self.first != self.run["train_first"]:
             said.append(f"trained from {self.first} on, the run from {self.run['train_first']}")
         return said
 
+    def _other_than_lost(self, computed: str) -> str:
+        run, then, now = self.run, self.run["checkpoint_hash"], self.checkpoint_hash
+        return (
+            f"weights: those of {run['id']}, SHA-256 {then[:12]}..., are lost, and trained again they are {now[:12]}..."
+            f" ({computed}): restore its checkpoint from a backup, train it again on the machine that did, or go on "
+            f"with new ones: `dtml train {run['market']}`"
+        )
+
 
 def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report) -> Retraining:
-    """Train the model of a run again, in a temporary folder, from the bars that it knew, and compare the weights.
+    """Train the model of a run again, in a temporary folder, on the bars and the universe that it knew, and compare.
 
-    A checkpoint that is missing or damaged is restored if training gives the same weights; else DtmlError says what to
-    do. Dates of membership come from the market's list of today, as do the stocks of a lost model that is not tied to
-    its own. Raises UsageError for a run that began with another's weights.
+    A checkpoint that is missing or damaged is restored if training gives the same weights; if not, the archive predicts
+    with the new ones. Raises UsageError for a run that began with another's weights.
     """
     experiment = experiment_of(run)
     if experiment.warm_start:
         raise UsageError(f"{run['id']} went on from the weights of the model before, which its row does not name")
     kept = _kept(archive, run)
-    listed = run["config"].get("stocks", archive.market.symbols)
-    market = archive.market.with_symbols(listed if kept is None else kept.symbols)
+    market = market_then(archive.market, run)
     source = StoredSource(archive.engine, market)
     context = MarketContext(market, source, archive.engine, experiment, archive.device, None)
     as_of = run["train_last"]
@@ -73,14 +88,16 @@ def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no
     with TemporaryDirectory() as folder:
         fitted = fit_bars(context, as_of, bars, Path(folder) / "training", on_epoch)
     sha = checkpoint_hash(fitted.ensemble)
-    if kept is None:
-        _put_back(archive, run, fitted.ensemble, sha)
+    if kept is None and sha == run["checkpoint_hash"]:
+        save_ensemble(fitted.ensemble, data_folder() / run["checkpoint_path"], write_whole)
+    elif kept is None:
+        archive.models[run["id"]] = Model(run["id"], fitted.ensemble, fitted.calibration)
     then, now = (kept or fitted.ensemble).weights, fitted.ensemble.weights
     differing = {
         name: float((then[name] - now[name]).abs().max()) for name in then if not torch.equal(then[name], now[name])
     }
     device = choose_device(archive.device).type
-    return Retraining(run, device, sha, len(then), differing, fitted.first, restored=kept is None)
+    return Retraining(run, device, sha, len(then), differing, fitted.first, lost=kept is None)
 
 
 def _kept(archive: Archive, run: Mapping[str, Any]) -> Ensemble | None:
@@ -90,14 +107,3 @@ def _kept(archive: Archive, run: Mapping[str, Any]) -> Ensemble | None:
     except DtmlError as error:
         log.warning("%s; training it again", error)
         return None
-
-
-def _put_back(archive: Archive, run: Mapping[str, Any], ensemble: Ensemble, sha: str) -> None:
-    if sha != run["checkpoint_hash"]:
-        then, computed = run["checkpoint_hash"], made_by(run, choose_device(archive.device).type)
-        raise DtmlError(
-            f"the weights of {run['id']}, SHA-256 {then[:12]}..., are lost, and trained again they are {sha[:12]}... "
-            f"({computed}): restore its checkpoint from a backup, train it again on the machine that did, or go on "
-            f"with new ones: `dtml train {run['market']}`"
-        )
-    save_ensemble(ensemble, data_folder() / run["checkpoint_path"], write_whole)
