@@ -14,11 +14,15 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
+from filelock import FileLock
 from made_browser import browser
 from made_service import PATIENCE_S, Serving, answering, asked, cmdline, needs_proc, processes_of, serving, waited
 from prefect_server import give_tables
 
+from dtml.errors import DtmlError
+from flows.service import prefect_server
 from flows.service.prefect_server import LOGIN
+from flows.settings import prefect_folder
 
 pytestmark = pytest.mark.slow
 
@@ -213,3 +217,20 @@ def test_two_services_that_start_together_have_a_server_each_and_the_death_of_on
         two.wait_for(r"small night done: .*: 30 stocks predicted")
         assert "crashed" not in two.said
         assert two.process.poll() is None
+
+
+def test_a_server_waits_until_another_of_its_folder_has_made_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of three that started at once in a new folder, one died of the tables that another was making."""
+    monkeypatch.setenv("DTML_DATA", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr(prefect_server, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(prefect_server, "START_LIMIT_S", 0.2)
+    monkeypatch.setattr(prefect_server, "_start", lambda *_, **__: pytest.fail("a second server was started"))
+    with FileLock(prefect_folder() / "start.lock"):
+        with pytest.raises(DtmlError, match=r"another Prefect server .* run the same command again"):
+            prefect_server.require_server()
+        with pytest.raises(DtmlError, match="another Prefect server"), prefect_server.own_server(prefect_folder()):
+            pytest.fail("a service went on without its server")
+    assert "waiting for Prefect's server" in capsys.readouterr().err

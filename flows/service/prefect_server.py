@@ -20,6 +20,8 @@ from typing import IO
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from filelock import BaseFileLock, FileLock, Timeout
+
 from dtml.errors import DtmlError, UsageError
 from flows.settings import err, prefect_folder
 
@@ -31,6 +33,7 @@ ANSWER_S = 30
 END_LIMIT_S = 10
 LOGIN = "PREFECT_API_AUTH_STRING"  # what a client sends
 SERVER_LOGIN = "PREFECT_SERVER_API_AUTH_STRING"  # what a server asks for: user:password
+WAITING = "waiting for Prefect's server, which a busy machine takes minutes to start"
 REMEDY = "run the same command again when the machine is less busy, or set PREFECT_API_URL to a server that is on"
 
 _temporary: list["Server"] = []
@@ -72,7 +75,7 @@ def require_server() -> None:
     folder = prefect_folder()
     if os.environ.get("PREFECT_API_URL"):
         return
-    with tempfile.TemporaryFile() as words:
+    with tempfile.TemporaryFile() as words, _start_lock(folder):
         server = _start(_listen(0), folder, words, with_schedules=False)
         _temporary.append(server)
         atexit.register(stop_temporary_servers)
@@ -105,15 +108,37 @@ def own_server(folder: Path) -> Iterator[Server]:
     not start.
     """
     words, login = folder / "server.log", folder / "login"
-    with words.open("wb") as log:
-        server = _start(_usual_socket(), folder, log, with_schedules=True)
+    with _start_lock(folder) as starting:
+        with words.open("wb") as log:
+            server = _start(_usual_socket(), folder, log, with_schedules=True)
+        try:
+            _write_private(login, server.login)
+            _wait(server, lambda: f"see {words}")
+            starting.release()
+            yield server
+        finally:
+            login.unlink(missing_ok=True)
+            server.stop()
+
+
+@contextmanager
+def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
+    """Let one server of a folder start at a time: of two that make Prefect's tables at once, one would end."""
+    lock = FileLock(folder / "start.lock")
     try:
-        _write_private(login, server.login)
-        _wait(server, lambda: f"see {words}")
-        yield server
+        try:
+            lock.acquire(timeout=PATIENCE_S)
+        except Timeout:
+            err.print(WAITING)
+            lock.acquire(timeout=START_LIMIT_S)
+    except Timeout as error:
+        raise DtmlError(
+            f"another Prefect server has been starting for {START_LIMIT_S} s in {folder}: {REMEDY}"
+        ) from error
+    try:
+        yield lock
     finally:
-        login.unlink(missing_ok=True)
-        server.stop()
+        lock.release()
 
 
 def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_schedules: bool) -> Server:
@@ -185,10 +210,12 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
     begun, said = time.monotonic(), False
     while time.monotonic() - begun < START_LIMIT_S:
         if server.process.poll() is not None:
-            raise DtmlError(f"Prefect's server ended with {server.process.returncode} at its start: {words()}")
+            raise DtmlError(
+                f"Prefect's server ended with {server.process.returncode} at its start: {words()}; {REMEDY}"
+            )
         if not said and time.monotonic() - begun > PATIENCE_S:
             said = True
-            err.print("waiting for Prefect's server, which a busy machine takes minutes to start")
+            err.print(WAITING)
         with suppress(OSError, HTTPException):
             if is_open(server.url):
                 raise DtmlError(f"the server at {server.url} asks for no login, so it is not the one that was started")
