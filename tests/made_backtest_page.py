@@ -19,7 +19,13 @@ FREE_ONES = tuple(f"{form}, close, no costs {PAPERS}" for form in ("long", "long
 PORTFOLIOS = (*TRADED, *FREE_ONES, "index", "equal weight")
 SPAN = {"first": date(2018, 1, 2), "last": date(2019, 6, 28), "retrain_every": 63, "stocks": 25}
 TIMES = {"data_watermark": pd.Timestamp("2026-01-19", tz="UTC"), "created_at": pd.Timestamp("2026-01-20", tz="UTC")}
-LISTED = {"list_is_snapshot": True, "list_as_of": date(2022, 12, 30), "constituent_days": 10_000, "without_price": 123}
+LISTED = {
+    "list_is_snapshot": True,
+    "list_as_of": date(2022, 12, 30),
+    "constituent_days": 10_000,
+    "without_price": 123,
+    "expected_best": 0.5,
+}
 BACKTEST: dict[str, Any] = {"id": "sp500-2018-01-02-1a2b3c4d", "market": "sp500", **SPAN, **TIMES, **LISTED, "tried": 7}
 BACKTEST |= {"config": {"note": "<script>alert(1)</script>"}, "seeds": [0, 1], "code_version": "0.3.0"}
 BACKTEST |= {"device": "cpu", "seconds": 7512.3}

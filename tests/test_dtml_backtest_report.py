@@ -126,7 +126,9 @@ def test_names_are_escaped() -> None:
 def test_the_page_shows_what_there_is() -> None:
     blank = {"scores": random_scores().iloc[:0], "rolling": random_rolling(1).iloc[:0], "calibration": curve().iloc[:0]}
     blank |= {"tracks": random_tracks(1).iloc[:0], "performances": random_performances().iloc[:0]}
-    unfinished = dict.fromkeys(("seconds", "stocks", "constituent_days", "without_price", "tried", "list_as_of"))
+    unfinished = dict.fromkeys(
+        ("seconds", "stocks", "constituent_days", "without_price", "tried", "list_as_of", "expected_best")
+    )
     read = Reader(page(**blank, backtest=BACKTEST | unfinished, folds=folds().drop(columns="validation_acc")))
     for said in ("No prediction has an outcome yet", "No portfolio has a return yet", "nothing to roll over"):
         assert said in read.seen

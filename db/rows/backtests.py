@@ -18,7 +18,7 @@ from db.connection.differences import save_figures
 from db.connection.frames import frame, row, rows_of
 from db.errors import StoreError
 
-COUNTS = ("stocks", "constituent_days", "without_price", "tried")
+COUNTS = ("stocks", "constituent_days", "without_price", "tried", "expected_best")
 
 
 def save_backtest(conn: Connection, backtest: Mapping[str, object]) -> int:
@@ -50,14 +50,14 @@ def finish_backtest(
     scores: pd.DataFrame,
     returns: pd.DataFrame,
     portfolios: pd.DataFrame,
-    counts: Mapping[str, int],
+    counts: Mapping[str, float],
     finished_at: datetime,
     seconds: float | None,
 ) -> int:
     """Store the figures of a backtest that was begun, and that it is finished; return how many rows were new.
 
     `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return, backtest_portfolio but
-    backtest_id; what has no value is NaN or None. `counts` holds stocks, member_days, without_price, tried. Figures
+    backtest_id; what has no value is NaN or None. `counts` holds what `COUNTS` names. Figures
     of a finished backtest stand: raises StoreError, naming it, when one is stored with another value.
     """
     _close(conn, backtest_id, counts, {"finished_at": finished_at, "seconds": seconds})
@@ -124,7 +124,7 @@ def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[
     return np.array(conn.execute(statement).scalars().all(), dtype=float)
 
 
-def _close(conn: Connection, backtest_id: str, counts: Mapping[str, int], ending: Mapping[str, object]) -> None:
+def _close(conn: Connection, backtest_id: str, counts: Mapping[str, float], ending: Mapping[str, object]) -> None:
     """Finish the row of a backtest, once; later its counts must be the same."""
     table = tables.backtest
     stored = backtest(conn, backtest_id)

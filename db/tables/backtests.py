@@ -52,6 +52,11 @@ backtest = Table(
         Integer,
         comment="Portfolios that followed predictions on this market so far, these included; missing until finished.",
     ),
+    Column(
+        "expected_best",
+        REAL,
+        comment="The Sharpe ratio a year that the best of so many tries would have without skill; missing until then.",
+    ),
     CheckConstraint("first <= last", name="span"),
     CheckConstraint(
         "retrain_every >= 1 and seconds >= 0 and stocks >= 0"

@@ -17,6 +17,7 @@
 -- index_gain_high    number     Upper end of that interval; missing with too few days.
 -- deflated_sharpe    number     Probability that the true Sharpe ratio is above the best that chance gives of all that was tried, 0 to 1 (Bailey and Lopez de Prado, 2014); missing for a yardstick or with too few days.
 -- tried              integer    Portfolios that followed predictions on this market so far, these included.
+-- expected_best      number     The Sharpe ratio a year that the best of so many tries would have without skill.
 -- max_drawdown       number     Largest fall of net equity from a peak, -0.01 is 1 %; missing with too few days.
 -- hit_rate           number     Share of sessions with a net return above 0, 0 to 1; missing with too few days.
 -- turnover           number     Mean a session of the value traded, as a share of equity; missing with too few days.
@@ -44,7 +45,8 @@
 -- finished_at        timestamp  When its figures were stored, UTC.
 select
     b.market, p.backtest_id, b.first, b.last, b.retrain_every, p.portfolio, p.days, p.annual_return,
-    p.annual_volatility, p.sharpe, p.sharpe_low, p.sharpe_high, p.index_gain, p.index_gain_low, p.index_gain_high, p.deflated_sharpe, b.tried, p.max_drawdown,
+    p.annual_volatility, p.sharpe, p.sharpe_low, p.sharpe_high, p.index_gain, p.index_gain_low, p.index_gain_high, p.deflated_sharpe, b.tried,
+    b.expected_best, p.max_drawdown,
     p.hit_rate, p.turnover, p.break_even, p.settled, p.unbooked, d.n, d.acc, d.acc_low, d.acc_high, d.mcc, d.mcc_low, d.mcc_high,
     r.predictor as best_rule, r.acc as rule_acc, r.acc_low as rule_acc_low, r.acc_high as rule_acc_high,
     r.mcc as rule_mcc, r.mcc_low as rule_mcc_low, r.mcc_high as rule_mcc_high, r.model_gain, r.model_gain_low,

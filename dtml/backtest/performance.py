@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.backtest.portfolio import BASIS_POINT, YEAR
@@ -139,10 +139,10 @@ def _sums(net: Float[ndarray, "days models"]) -> Float[ndarray, "days models 3"]
 def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> float:
     """Return the probability, in [0, 1], that the true Sharpe ratio exceeds what the best of `trials` shows by chance.
 
-    Bailey & Lopez de Prado, "The Deflated Sharpe Ratio" (2014): the ratio is compared with the expected maximum of so
-    many ratios of no skill (`luckiest`), with an error that allows for skew and fat tails. With one trial it is their
-    probabilistic Sharpe ratio against 0 (2012). `trials` are per session; those that are NaN never varied and are left
-    out. Days count as independent. NaN where the returns do not vary.
+    Bailey & Lopez de Prado, "The Deflated Sharpe Ratio" (2014), eq. 2: the ratio is compared with the expected maximum
+    of so many ratios of no skill (`expected_best`), with an error that allows for skew and fat tails. With one trial it
+    is their probabilistic Sharpe ratio against 0 (2012). `trials` are per session; those that are NaN never varied and
+    are left out. Days and trials count as independent. NaN where the returns do not vary.
     """
     from scipy.special import ndtr
     from scipy.stats import kurtosis, skew
@@ -151,46 +151,25 @@ def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> fl
     if np.isnan(ratio):
         return np.nan
     error = np.sqrt(1 - skew(net) * ratio + (kurtosis(net, fisher=False) - 1) / 4 * ratio**2)
-    return float(ndtr((ratio - luckiest(trials, len(net))) * np.sqrt(len(net) - 1) / error))
+    return float(ndtr((ratio - expected_best(trials)) * np.sqrt(len(net) - 1) / error))
 
 
-def luckiest(trials: Sequence[float], days: int) -> float:
-    """Return the best Sharpe ratio per session to expect, in so many days, of trials without skill; 0 of one trial.
+def expected_best(trials: Sequence[float]) -> float:
+    """Return the best Sharpe ratio to expect of so many trials without skill, in their unit; 0 of one trial.
 
-    Eq. 1 of Bailey & Lopez de Prado (2014) takes the variance across the trials (of a sample: trials - 1), and so falls
-    where trials that resemble each other are added. Two bounds prevent that: the variance is never below
-    1 / (days - 1), that of a ratio without skill (2012), so that similar trials count in full; and the subset of the
-    trials counts that gives the highest figure. With them this is the least figure that neither lies below Eq. 1 nor
-    falls when a trial is added. Raises ValueError where no trial is a number.
+    Eq. 1 of Bailey & Lopez de Prado (2014), with the variance across the trials (ddof 1): where trials that resemble
+    each other are added it falls, and deflates too little. Raises ValueError where no trial is a number.
     """
-    ratios = np.sort(np.asarray(trials, dtype=float))
-    ratios = ratios[np.isfinite(ratios)]
-    if not len(ratios):
-        raise ValueError("trials must hold the Sharpe ratio of the track itself, got none")
-    if len(ratios) == 1:
-        return 0.0
-    deviation = np.sqrt(np.maximum(_widest(ratios), 1 / (days - 1)))
-    return float((deviation * _highest_of(np.arange(2, len(ratios) + 1))).max())
-
-
-def _highest_of(number: Int[ndarray, " sizes"]) -> Float[ndarray, " sizes"]:
-    """Return about the expected maximum of so many standard normal variables, 2 or more."""
     from scipy.special import ndtri
 
-    return np.asarray((1 - np.euler_gamma) * ndtri(1 - 1 / number) + np.euler_gamma * ndtri(1 - 1 / (number * np.e)))
-
-
-def _widest(ratios: Float[ndarray, " trials"]) -> Float[ndarray, " sizes"]:
-    """Return the highest variance of any 2, 3, ... of the sorted ratios: some of the lowest and the rest highest."""
-    centred = ratios - ratios.mean()
-    low, low_squares = (np.concatenate([[0.0], part.cumsum()]) for part in (centred, centred**2))
-    high, high_squares = (np.concatenate([[0.0], part[::-1].cumsum()]) for part in (centred, centred**2))
-    found = []
-    for size in range(2, len(ratios) + 1):
-        below = np.arange(size + 1)
-        total, squares = low[below] + high[size - below], low_squares[below] + high_squares[size - below]
-        found.append(max(0.0, (squares - total**2 / size).max()) / (size - 1))
-    return np.array(found)
+    ratios = np.asarray(trials, dtype=float)
+    number = int(np.isfinite(ratios).sum())
+    if not number:
+        raise ValueError("trials must hold the Sharpe ratio of the track itself, got none")
+    if number == 1:
+        return 0.0
+    highest = (1 - np.euler_gamma) * ndtri(1 - 1 / number) + np.euler_gamma * ndtri(1 - 1 / (number * np.e))
+    return float(np.nanstd(ratios, ddof=1) * highest)
 
 
 def _sharpe_of_sums(sums: ndarray) -> ndarray:

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
 from db.rows import attention, backtests, calibration, outcomes, predictions, prices, runs
-from dtml.backtest.performance import performance, session_sharpe
+from dtml.backtest.performance import expected_best, performance, session_sharpe
 from dtml.backtest.portfolio import YEAR, Fill, Quotes, equal_weight_track, follow, index_track, positions
 from dtml.baselines.naive_rules import MODEL, directions_on, rules_read_from
 from dtml.errors import DtmlError, UsageError
@@ -259,6 +259,7 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
         for name, track in tracks.items()
     ]
     predicted = np.isfinite(record.probability).any(axis=0)
+    best = expected_best(trials) * np.sqrt(YEAR) if np.isfinite(trials).any() else 0.0
     with transaction(context.engine) as conn:
         save_outcomes(conn, backtest, record)
         predictions.save_rule_directions(conn, context.name, dated_directions(record.rules, record.target))
@@ -270,7 +271,8 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
             scores=scores,
             returns=pd.concat([track.assign(portfolio=name) for name, track in tracks.items()], ignore_index=True),
             portfolios=pd.DataFrame(portfolios),
-            counts={"stocks": int(predicted.sum()), "tried": len(trials)} | _survivorship(backtest, bars),
+            counts={"stocks": int(predicted.sum()), "tried": len(trials), "expected_best": best}
+            | _survivorship(backtest, bars),
             finished_at=datetime.now(UTC),
             seconds=seconds,
         )
