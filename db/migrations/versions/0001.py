@@ -4,11 +4,7 @@ revision = "0001"
 down_revision = None
 
 # SHA-256 of the tables and views as of this revision: where a test finds others, it asks for a new revision.
-<<<<<<< HEAD
 schema = "1dfad5a7059c998664808409931ab6179189e601fb12f7c90bccc5d90c5ef930"
-=======
-schema = "1dfad5a7059c998664808409931ab6179189e601fb12f7c90bccc5d90c5ef930"
->>>>>>> 4bbeb0f (Print the deflated Sharpe ratio as it was published)
 
 
 def upgrade() -> None:
