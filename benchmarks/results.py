@@ -92,7 +92,7 @@ RESULTS = (
         5,
         (module("store_loading"), module("feature_windows"), module("nightly_overhead")),
     ),
-    Result("training", "seeds trained as one stack", 10, (module("training_speed"),), shared=False),
+    Result("training", "seeds trained, against plain programs", 10, (module("training_speed"),), shared=False),
     Result("resampling", "day-resamples", 2, (module("bootstrap_speed"),), shared=False),
     Result("bars", "what the checks find in public sets", 2, BARS),
     Result("layers", "cost per layer against length", 3, (module("layer_cost"),), shared=False),

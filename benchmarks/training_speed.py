@@ -1,16 +1,24 @@
-"""Time the training of 10 seeds of ACL18's DTML: against a day at a time with torch's own layers, and a seed at a time.
+"""Time the training of 10 seeds of ACL18's DTML against the strongest plain way: a process a seed, 64 days a step.
 
-Random days of ACL18's shape (398 days, 87 stocks, windows of 10). Medians of three, in stock-days a second; the share
-of the machine's peak counts the matrix products that the network needs, forward and twice that backward.
+Random days of ACL18's shape (398 days, 87 stocks, windows of 10), in stock-days a second. The plain network has
+torch's own `nn.LSTM` and `nn.MultiheadAttention`; as many processes run as there are cores, of a thread each. Beside
+it: the same network a day at a time on all cores, as public code trains, and our fit a seed at a time on all cores.
+Every way but the day at a time validates after each epoch. They take turns; medians of three rounds. The share of the
+machine's peak counts the matrix products that the network needs, forward and twice that backward.
+
+First, and with `--one-thread` alone, one seed on one thread by processor time: what other work on the machine
+disturbs least, and what each core does in the ways above.
 """
 
 import statistics
+import sys
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from multiprocessing import get_context
 
 import pandas as pd
 import torch
@@ -18,19 +26,20 @@ from torch import Tensor, nn
 
 from dtml.inference import choose_device
 from dtml.published import ACL18
-from dtml.training.fit import Span, _fit_stack, fit_members, no_report
+from dtml.training.fit import Span, _fit_stack, _stacks, fit_members, no_report
 from dtml.training.recipe import Member
 from dtml.training.state import start
 from dtml.windows import Windows
+from flows.console import counted
 
-DAYS, STOCKS, FEATURES, SEEDS, REPEATS, EPOCHS = 398, 87, 11, 10, 3, 4
+DAYS, VALIDATION_DAYS, STOCKS, FEATURES, SEEDS, REPEATS, EPOCHS = 398, 42, 87, 11, 10, 3, 4
 RECIPE = ACL18.recipes["dtml"]
 HIDDEN, WINDOW, BATCH = 64, RECIPE.window, RECIPE.training.batch_days
 PLAIN_DAYS = 60  # of the day-at-a-time loop that are timed
 
 
 class PlainDTML(nn.Module):
-    """DTML for one day, of the layers that torch has, as public code writes it."""
+    """DTML of the layers that torch has, as public code writes it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,12 +54,14 @@ class PlainDTML(nn.Module):
         self.predict = nn.Linear(HIDDEN, 1)
 
     def forward(self, stocks: Tensor, index: Tensor) -> Tensor:
-        """Return the logits of the stocks of one day."""
-        states, _ = self.lstm(self.transform(torch.cat([stocks, index.unsqueeze(0)])).tanh())
+        """Return the logits `[days, stocks]` from `[days, stocks, window, features]` and the index's windows."""
+        rows = torch.cat([stocks, index.unsqueeze(1)], dim=1)
+        states, _ = self.lstm(self.transform(rows.flatten(0, 1)).tanh())
         weights = (states @ states[:, -1:].mT).softmax(dim=1)
-        contexts = (weights * states).sum(dim=1)
-        own = contexts[:-1]
-        h = self.gain * (own - own.mean()) / own.std() + self.offset + 0.1 * contexts[-1]
+        contexts = (weights * states).sum(dim=1).unflatten(0, rows.shape[:2])
+        own, market = contexts[:, :-1], contexts[:, -1:]
+        mean, deviation = own.mean(dim=(1, 2), keepdim=True), own.std(dim=(1, 2), keepdim=True)
+        h = self.gain * (own - mean) / deviation + self.offset + 0.1 * market
         mixed = h + self.attention(h, h, h, need_weights=False)[0]
         return self.predict((mixed + self.mlp(mixed)).tanh()).squeeze(-1)
 
@@ -69,28 +80,74 @@ def random_windows(days: int, seed: int) -> Windows:
 
 def day_at_a_time(windows: Windows) -> float:
     """Return the stock-days a second of one model that takes a step a day, on all cores."""
-    model = PlainDTML()
-    optimiser = torch.optim.Adam(model.parameters())
-    rises = windows.rises().float()
     begun = time.perf_counter()
-    for day in range(PLAIN_DAYS):
-        logits = model(windows.stocks[day], windows.index[day])
-        loss = nn.functional.binary_cross_entropy_with_logits(logits, rises[day])
+    model = PlainDTML()
+    plain_epoch(model, adam(model), windows, torch.arange(PLAIN_DAYS).split(1))
+    return PLAIN_DAYS * STOCKS / (time.perf_counter() - begun)
+
+
+def adam(model: PlainDTML) -> torch.optim.Adam:
+    """Return the optimiser of a plain network."""
+    return torch.optim.Adam(model.parameters(), fused=True)
+
+
+def plain_epoch(model: PlainDTML, optimiser: torch.optim.Adam, windows: Windows, batches: Sequence[Tensor]) -> None:
+    """Take a step for each batch of days."""
+    rises = windows.rises().float()
+    model.train()
+    for days in batches:
+        logits = model(windows.stocks[days], windows.index[days])
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, rises[days])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    return PLAIN_DAYS * STOCKS / (time.perf_counter() - begun)
+
+
+@torch.no_grad()
+def plain_validation(model: PlainDTML, windows: Windows) -> float:
+    """Return the accuracy on a span."""
+    model.eval()
+    return float(((model(windows.stocks, windows.index) > 0) == windows.rises()).float().mean())
+
+
+def prepare_process() -> None:
+    """Make a process of the strongest plain way: one thread, and the memory settings of ours."""
+    from flows.settings import prepare_torch
+
+    prepare_torch()
+    torch.set_num_threads(1)
+
+
+def plain_seed(seed: int) -> tuple[float, float]:
+    """Train a seed in this process; return when its first epoch began and its last ended."""
+    windows, validation = random_windows(DAYS, 0), random_windows(VALIDATION_DAYS, 1)
+    torch.manual_seed(seed)
+    model = PlainDTML()
+    optimiser, begun = adam(model), time.monotonic()  # one clock for all processes of a machine
+    for _ in range(EPOCHS):
+        plain_epoch(model, optimiser, windows, torch.randperm(DAYS).split(BATCH))
+        plain_validation(model, validation)
+    return begun, time.monotonic()
+
+
+def process_a_seed(pool: ProcessPoolExecutor) -> float:
+    """Return the stock-days a second of a process a seed, 64 days a step; making the data is not counted twice."""
+    begun, ended = zip(*pool.map(plain_seed, range(SEEDS)), strict=True)
+    return EPOCHS * SEEDS * DAYS * STOCKS / (max(ended) - min(begun))
+
+
+def members() -> list[Member]:
+    """Return the seeds to train."""
+    return [Member(seed, RECIPE.model, replace(RECIPE.training, epochs=EPOCHS)) for seed in range(SEEDS)]
 
 
 def stack(windows: Windows, validation: Windows, device: torch.device, *, together: bool) -> float:
     """Return the stock-days a second of epochs of all seeds: together, or one seed after the other on all cores."""
-    training = RECIPE.training
-    members = [Member(seed, RECIPE.model, replace(training, epochs=EPOCHS)) for seed in range(SEEDS)]
     begun = time.perf_counter()
     if together:
-        fit_members(windows, validation, members, device=device)
+        fit_members(windows, validation, members(), device=device)
     else:
-        for member in members:
+        for member in members():
             one_at_a_time(windows, validation, member, device)
     return EPOCHS * SEEDS * DAYS * STOCKS / (time.perf_counter() - begun)
 
@@ -100,6 +157,39 @@ def one_at_a_time(windows: Windows, validation: Windows, member: Member, device:
     fit = start(member, STOCKS, device)
     spans = Span.of(windows, "paper", device), Span.of(validation, "paper", device)
     deque(_fit_stack([fit], *spans, None, no_report), maxlen=0)
+
+
+def one_thread(windows: Windows, validation: Windows) -> None:
+    """Print the processor time of a seed's epoch on one thread, plain and ours, and their ratios."""
+    threads, cpu = torch.get_num_threads(), torch.device("cpu")
+    torch.set_num_threads(1)
+    model = PlainDTML()
+    optimiser, member = adam(model), replace(members()[0], training=replace(RECIPE.training, epochs=1))
+
+    def plain(batch: int) -> None:
+        plain_epoch(model, optimiser, windows, torch.randperm(DAYS).split(batch))
+        plain_validation(model, validation)
+
+    ways: dict[str, Callable[[], object]] = {
+        f"nn.LSTM, {BATCH} days a step": partial(plain, BATCH),
+        "nn.LSTM, a day a step": partial(plain, 1),
+        f"ours, {BATCH} days a step": partial(one_at_a_time, windows, validation, member, cpu),
+    }
+    rounds = [{name: processor_seconds(way) for name, way in ways.items()} for _ in range(REPEATS + 1)][1:]
+    torch.set_num_threads(threads)
+    ours = list(ways)[-1]
+    print(f"a seed's epoch on one thread, processor time, medians of {REPEATS}")
+    for name in ways:
+        seconds = statistics.median(each[name] for each in rounds)
+        times = statistics.median(each[name] / each[ours] for each in rounds)
+        print(f"{name}: {seconds:.2f} s" + ("" if name == ours else f"; ours is {times:.2f} times as fast"), flush=True)
+
+
+def processor_seconds(work: Callable[[], object]) -> float:
+    """Return the processor time that a run takes, in seconds."""
+    begun = time.process_time()
+    work()
+    return time.process_time() - begun
 
 
 def needed_products(windows: Windows) -> float:
@@ -131,28 +221,35 @@ def peak(threads: int) -> float:
     return threads * times * 2 * size**3 / (time.perf_counter() - begun)
 
 
-def median(work: Callable[[], float]) -> float:
-    """Return the median of `REPEATS` runs."""
-    return statistics.median(work() for _ in range(REPEATS))
-
-
 def main() -> None:
     """Print the paces, their ratios and the share of the peak."""
     from flows.settings import prepare_torch
 
     prepare_torch()
-    device = choose_device("auto")
-    threads = torch.get_num_threads()
-    windows, validation = random_windows(DAYS, 0), random_windows(42, 1)
-    plain = median(partial(day_at_a_time, windows))
-    single = median(partial(stack, windows, validation, device, together=False))
-    together = median(partial(stack, windows, validation, device, together=True))
-    print(f"a day at a time, nn.LSTM and nn.MultiheadAttention, {threads} cores: {plain:,.0f} stock-days/s")
-    print(f"64 days a step, a seed at a time, {threads} cores: {single:,.0f}")
-    print(f"64 days a step, 10 seeds as one stack on {device}: {together:,.0f}")
-    print(f"ratios: {together / plain:.1f} and {together / single:.2f}")
+    device, threads = choose_device("auto"), torch.get_num_threads()
+    windows, validation = random_windows(DAYS, 0), random_windows(VALIDATION_DAYS, 1)
+    one_thread(windows, validation)
+    if "--one-thread" in sys.argv:
+        return
+    stacks = len(_stacks(members(), windows, device, None))
+    ours = f"ours, 64 days a step, {SEEDS} seeds side by side on {device} in {counted(stacks, 'stack')}"
+    with ProcessPoolExecutor(threads, get_context("spawn"), prepare_process) as pool:
+        ways: dict[str, Callable[[], float]] = {
+            f"nn.LSTM, 64 days a step, a process a seed, {threads} at a time": partial(process_a_seed, pool),
+            f"nn.LSTM, a day a step, one seed on {threads} cores": partial(day_at_a_time, windows),
+            f"ours, 64 days a step, a seed at a time on {threads} cores": partial(
+                stack, windows, validation, device, together=False
+            ),
+            ours: partial(stack, windows, validation, device, together=True),
+        }
+        rounds = [{name: way() for name, way in ways.items()} for _ in range(REPEATS)]
+    paces = {name: statistics.median(each[name] for each in rounds) for name in ways}
+    for name, pace in paces.items():
+        times = statistics.median(each[ours] / each[name] for each in rounds)
+        print(f"{name}: {pace:,.0f} stock-days/s" + ("" if name == ours else f"; ours is {times:.2f} times as fast"))
     if device.type == "cpu":
-        share = together / (DAYS * STOCKS) * needed_products(windows) / median(lambda: peak(threads))
+        highest = statistics.median(peak(threads) for _ in range(REPEATS))
+        share = paces[ours] / (DAYS * STOCKS) * needed_products(windows) / highest
         print(
             f"share of the {threads}-thread matrix-product peak: {share:.2f} (validation's time counted, not its work)"
         )
