@@ -58,7 +58,7 @@ def scores() -> pd.DataFrame:
     return frame.assign(acc=[0.5625, 0.53, 0.51])
 
 
-def members() -> pd.DataFrame:
+def seeds_of_models() -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             "predictor": ["dtml", "dtml", "dtml", "gradient_boosting"],

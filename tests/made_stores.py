@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from made_backtest_rows import COUNTS, attention, backtest, fold, portfolios, returns
 from made_backtest_rows import NAME as BACKTEST
 from made_backtest_rows import scores as backtest_scores
-from made_benchmark_rows import benchmark, members
+from made_benchmark_rows import benchmark, seeds_of_models
 from made_benchmark_rows import scores as benchmark_scores
 from made_predictions import AS_OF, STOCKS, TARGET, predictions, run, scores
 from made_translation_rows import model, progress, score
@@ -52,7 +52,7 @@ def fill(engine: Engine) -> None:
     """Rows in every table."""
     with transaction(engine) as conn:
         _fill_market(conn)
-        _fill_studies(conn)
+        _fill_backtests_and_benchmarks(conn)
         stored_scores.save_scores(conn, "toy", scores(1.0).assign(rises=[1, 53]), scored_at=MOMENT)
         nights.start_night(conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=MOMENT)
         nights.finish_night(
@@ -84,13 +84,13 @@ def _fill_market(conn: Connection) -> None:
     outcomes.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)
 
 
-def _fill_studies(conn: Connection) -> None:
+def _fill_backtests_and_benchmarks(conn: Connection) -> None:
     """The run of the night has a checkpoint, the other none: the store need not know where weights lie."""
     kept = {"checkpoint_path": FIRST, "checkpoint_hash": hashlib.sha256(WEIGHTS).hexdigest()}
     runs.save_run(conn, run(**kept, config={"window": 3, "words": TEXTS}))
     runs.save_run(conn, run("trees", kind="benchmark", checkpoint_path=None, checkpoint_hash=None))
     stored_predictions.save_predictions(conn, "toy", predictions(), known_at=MOMENT, made_at=MOMENT)
-    benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), members())
+    benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), seeds_of_models())
     backtests.save_backtest(conn, backtest())
     backtests.save_fold(conn, BACKTEST, fold())
     figures = {"scores": backtest_scores(), "returns": returns(), "portfolios": portfolios(), "counts": COUNTS}

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from made_benchmark_rows import FIGURES, NAME, NOW, benchmark, members, scores
+from made_benchmark_rows import FIGURES, NAME, NOW, benchmark, scores, seeds_of_models
 from made_predictions import run
 from sqlalchemy import Engine
 
@@ -32,18 +32,18 @@ def save(store: Engine, kept: dict[str, Any], figures: pd.DataFrame, seeds: pd.D
 
 
 def test_a_benchmark_comes_back_as_it_went_in(store: Engine, reader: Engine) -> None:
-    assert save(store, benchmark(), scores(), members()) == 1 + 3 + 4
+    assert save(store, benchmark(), scores(), seeds_of_models()) == 1 + 3 + 4
     with reading(reader) as conn:
         assert benchmarks.benchmark(conn, NAME) == benchmark()
         stored, seeds = benchmarks.benchmark_scores(conn, NAME), benchmarks.benchmark_seeds(conn, NAME)
     assert list(stored) == list(scores())[: -len(FIGURES)] + FIGURES
     pd.testing.assert_frame_equal(stored[list(scores())], scores(), check_dtype=False)
-    pd.testing.assert_frame_equal(seeds, members(), check_dtype=False)
+    pd.testing.assert_frame_equal(seeds, seeds_of_models(), check_dtype=False)
     assert (stored["is_rule"].dtype, stored["seeds"].dtype, seeds["best_epoch"].dtype) == ("bool", "Int64", "Int64")
 
 
 def test_what_is_missing_is_null_and_not_zero(store: Engine, reader: Engine) -> None:
-    save(store, benchmark(seconds=None), scores(), members())
+    save(store, benchmark(seconds=None), scores(), seeds_of_models())
     asked = "select count(*) as n from benchmark_score where brier is null and run_id is null and seeds is null"
     assert select(reader, asked)["n"].tolist() == [1]
     with reading(reader) as conn:
@@ -51,42 +51,42 @@ def test_what_is_missing_is_null_and_not_zero(store: Engine, reader: Engine) -> 
 
 
 def test_a_rerun_adds_no_row_and_the_first_reading_stands(store: Engine) -> None:
-    save(store, benchmark(), scores(), members())
+    save(store, benchmark(), scores(), seeds_of_models())
     again = benchmark(test_read_at=NOW + timedelta(days=1))
-    assert save(store, again, scores().iloc[::-1], members().sample(frac=1, random_state=3)) == 0
+    assert save(store, again, scores().iloc[::-1], seeds_of_models().sample(frac=1, random_state=3)) == 0
     with reading(store) as conn:
         assert benchmarks.benchmark(conn, NAME) == benchmark()
         assert len(benchmarks.benchmark_scores(conn, NAME)) == 3
 
 
 def test_a_rerun_adds_what_was_missing(store: Engine) -> None:
-    assert save(store, benchmark(), scores().head(1), members().head(0)) == 2
-    assert save(store, benchmark(), scores(), members()) == 2 + 4
+    assert save(store, benchmark(), scores().head(1), seeds_of_models().head(0)) == 2
+    assert save(store, benchmark(), scores(), seeds_of_models()) == 2 + 4
 
 
 @pytest.mark.parametrize(("column", "value"), [("acc", 0.57), ("brier", np.nan), ("published_mcc", 0.2)])
 def test_a_figure_of_the_test_is_never_rewritten(store: Engine, column: str, value: float) -> None:
-    save(store, benchmark(), scores(), members())
+    save(store, benchmark(), scores(), seeds_of_models())
     other = scores()
     other.loc[0, column] = value
     with pytest.raises(StoreError, match=f"{NAME} dtml paper is stored with another figure: the test span is read"):
-        save(store, benchmark(), other, members())
+        save(store, benchmark(), other, seeds_of_models())
     with reading(store) as conn:
         pd.testing.assert_frame_equal(benchmarks.benchmark_scores(conn, NAME)[FIGURES], scores()[FIGURES])
 
 
 def test_a_seed_is_never_rewritten_and_given_once(store: Engine) -> None:
-    save(store, benchmark(), scores(), members())
+    save(store, benchmark(), scores(), seeds_of_models())
     with pytest.raises(StoreError, match=f"{NAME} dtml 1 0 is stored with another figure"):
-        save(store, benchmark(), scores(), members().assign(acc=[np.nan, 0.6, 0.625, 0.53]))
+        save(store, benchmark(), scores(), seeds_of_models().assign(acc=[np.nan, 0.6, 0.625, 0.53]))
     with pytest.raises(StoreError, match="dtml 0 0 is given twice"):
-        save(store, benchmark("other"), scores(), members().assign(configuration=0, seed=0))
+        save(store, benchmark("other"), scores(), seeds_of_models().assign(configuration=0, seed=0))
 
 
 def test_figures_come_by_protocol_and_then_predictor_and_benchmarks_of_one_moment_by_name(store: Engine) -> None:
     both = pd.concat([scores(), scores().assign(protocol="all")])
     for name in ("b", "a"):
-        save(store, benchmark(id=name), both, members())
+        save(store, benchmark(id=name), both, seeds_of_models())
     with reading(store) as conn:
         found = benchmarks.benchmark_scores(conn, "a")[["protocol", "predictor"]].to_numpy().tolist()
         assert benchmarks.benchmarks(conn)["id"].tolist() == ["a", "b"]
@@ -94,16 +94,16 @@ def test_figures_come_by_protocol_and_then_predictor_and_benchmarks_of_one_momen
 
 
 def test_a_rounding_of_zero_is_no_other_figure_and_another_one_of_a_seed_says_why(store: Engine) -> None:
-    save(store, benchmark(), scores(), members())
-    assert save(store, benchmark(), scores(), members().replace({"mcc": {0.0: 9e-13}})) == 0
+    save(store, benchmark(), scores(), seeds_of_models())
+    assert save(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 9e-13}})) == 0
     words = f"^{NAME} dtml 1 0 is stored with another figure: the test span is read once$"
     with pytest.raises(StoreError, match=words):
-        save(store, benchmark(), scores(), members().replace({"mcc": {0.0: 2e-12}}))
+        save(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 2e-12}}))
 
 
 def test_a_score_needs_its_run(store: Engine) -> None:
     with pytest.raises(StoreError, match=r"(?i)foreign key"):
-        save(store, benchmark(), scores().assign(run_id="nothing"), members())
+        save(store, benchmark(), scores().assign(run_id="nothing"), seeds_of_models())
     with reading(store) as conn:
         assert benchmarks.benchmark(conn, NAME) is None
 
@@ -119,23 +119,23 @@ def test_a_score_needs_its_run(store: Engine) -> None:
 )
 def test_a_benchmark_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, object], check: str) -> None:
     with pytest.raises(StoreError, match=f"ck_benchmark_{check}"):
-        save(store, benchmark(**changed), scores(), members())
+        save(store, benchmark(**changed), scores(), seeds_of_models())
 
 
 @pytest.mark.parametrize("changed", [{"acc": 1.01}, {"mcc": -1.01}, {"auc": -0.01}, {"rises": 3721}, {"protocol": "x"}])
 def test_a_score_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, Any]) -> None:
     with pytest.raises(StoreError, match=r"ck_benchmark_score_(ranges|counts|protocol)"):
-        save(store, benchmark(), scores().assign(**changed), members())
+        save(store, benchmark(), scores().assign(**changed), seeds_of_models())
 
 
 def test_half_an_epoch_is_refused(store: Engine) -> None:
     with pytest.raises(StoreError, match=r"benchmark_seed.best_epoch takes whole numbers"):
-        save(store, benchmark(), scores(), members().assign(best_epoch=0.5))
+        save(store, benchmark(), scores(), seeds_of_models().assign(best_epoch=0.5))
 
 
 def test_benchmarks_are_listed_by_when_their_test_was_read(store: Engine) -> None:
     later = NOW + timedelta(days=1)
-    none = scores().head(0), members().head(0)
+    none = scores().head(0), seeds_of_models().head(0)
     save(store, benchmark("b-late", test_read_at=later), *none)
     save(store, benchmark(), *none)
     save(store, benchmark("elsewhere", market="other", test_read_at=later), *none)
@@ -150,7 +150,7 @@ def test_benchmarks_are_listed_by_when_their_test_was_read(store: Engine) -> Non
 
 
 def test_the_view_run_score_sets_a_figure_beside_the_printed_one(store: Engine, reader: Engine) -> None:
-    save(store, benchmark(), scores(), members())
+    save(store, benchmark(), scores(), seeds_of_models())
     rows = select(reader, "select * from run_score order by acc desc")
     assert list(rows) == list(views()["run_score"].meanings())
     assert rows["predictor"].tolist() == ["dtml", "gradient_boosting", "index_reversal"]
@@ -161,12 +161,12 @@ def test_the_view_run_score_sets_a_figure_beside_the_printed_one(store: Engine, 
 
 
 def test_only_the_chosen_rule_is_the_best(store: Engine, reader: Engine) -> None:
-    save(store, benchmark(best_rule="always_up"), scores(), members())
+    save(store, benchmark(best_rule="always_up"), scores(), seeds_of_models())
     assert select(reader, "select is_best_rule from run_score")["is_best_rule"].tolist() == [0, 0, 0]
 
 
 def test_the_view_benchmark_configuration_shows_the_spread_of_the_seeds(store: Engine, reader: Engine) -> None:
-    save(store, benchmark(), scores(), members())
+    save(store, benchmark(), scores(), seeds_of_models())
     rows = select(reader, "select * from benchmark_configuration order by predictor, configuration")
     assert rows["seeds"].tolist() == [1, 2, 1]
     assert rows["kept"].tolist() == [0, 1, 1]
@@ -180,7 +180,7 @@ def test_the_view_benchmark_configuration_shows_the_spread_of_the_seeds(store: E
 
 def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
     """A market may hold both: its newest prediction and its daily scores are those of nights alone."""
-    save(store, benchmark(), scores(), members())
+    save(store, benchmark(), scores(), seeds_of_models())
     stocks = pd.DataFrame({"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None})
     days = {"as_of": pd.Timestamp("2024-01-04"), "target": pd.Timestamp("2024-01-05")}
     made = pd.DataFrame({"run_id": ["first"], "symbol": "A", "probability": 0.75, "probability_std": 0.0, **days})
