@@ -18,6 +18,7 @@ def run(name: str = "first", **changed: object) -> dict[str, object]:
         "kind": "nightly",
         "model": "dtml",
         "config": {"window": 3, "betas": [0.1, 0.01]},
+        "universe": {"index": "IDX", "constituents": [["A", "2023-01-03", None]]},
         "seeds": [2, 3, 5],
         "code_version": "0.1.0",
         "data_watermark": NOW,

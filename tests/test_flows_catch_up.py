@@ -1,5 +1,6 @@
 """Missed nights: which they are, that each is run once and sees what was known then; the whole history asked again."""
 
+import logging
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -24,7 +25,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.predict import forecast
-from flows.nightly.train import load_model
+from flows.nightly.train import load_model, train_model
 
 FOLLOWING = [day.date() for day in sessions_between("XNYS", AS_OF, date(2024, 7, 9))[1:]]
 
@@ -150,6 +151,37 @@ def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(context
     with reading(context.engine) as conn:
         (watermark,) = runs.runs(conn, context.name)["data_watermark"]
     assert watermark == evening
+
+
+def trained_on_later_revisions(context: MarketContext) -> tuple[datetime, str]:
+    """Two nights fetched in their evenings, then restated, and a model trained as of the first of what is known now."""
+    evenings = [session_close("XNYS", day) + timedelta(hours=2) for day in (AS_OF, FOLLOWING[0])]
+    for day, evening in zip((AS_OF, FOLLOWING[0]), evenings, strict=True):
+        fetch_bars(context, day, known_at=evening)
+    fetch_bars(replace(context, source=FrameSource(restated(date(2024, 1, 2), AS_OF))), FOLLOWING[1])
+    return evenings[1], train_model(context, AS_OF).run_id
+
+
+def test_a_night_caught_up_takes_no_model_that_saw_later_revisions(context: MarketContext) -> None:
+    evening, late = trained_on_later_revisions(context)
+    catch_up(context, FOLLOWING[0])
+    with reading(context.engine) as conn:
+        night = stored_nights.night(conn, context.name, FOLLOWING[0])
+        assert night is not None
+        assert night["run_id"] != late
+        assert runs.run(conn, night["run_id"])["data_watermark"] == night["known_at"] == evening
+
+
+def test_a_market_that_never_trains_says_that_its_model_saw_later_revisions(
+    context: MarketContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, late = trained_on_later_revisions(context)
+    never = replace(context, market=replace(context.market, retrain="never"))
+    with caplog.at_level(logging.WARNING):
+        (night,) = catch_up(never, FOLLOWING[0]).nights
+    assert night.row["run_id"] == late
+    assert f"{late} was trained on prices as known at" in caplog.text
+    assert f"the night of {FOLLOWING[0]} knows: it may have seen later revisions" in caplog.text
 
 
 def test_catching_up_beside_another_process_at_the_market_ends_at_once(context: MarketContext) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
@@ -46,12 +46,19 @@ def run(conn: Connection, run_id: str) -> dict[str, Any]:
     return found
 
 
-def latest_run(conn: Connection, market: str, *, on_or_before: date | None = None) -> dict[str, Any] | None:
-    """Return the nightly model trained on the latest sessions, none after `on_or_before`; None when there is none."""
+def latest_run(
+    conn: Connection, market: str, *, on_or_before: date | None = None, known_by: datetime | None = None
+) -> dict[str, Any] | None:
+    """Return the nightly model trained on the latest sessions; None when there is none.
+
+    None of its sessions lies after `on_or_before`, and each of its prices was known at `known_by`.
+    """
     model = tables.run
     statement = sa.select(model).where(model.c.market == market, model.c.kind == "nightly")
     if on_or_before is not None:
         statement = statement.where(model.c.train_last <= on_or_before)
+    if known_by is not None:
+        statement = statement.where(model.c.data_watermark <= known_by)
     newest = (model.c.train_last.desc(), model.c.created_at.desc(), model.c.id.desc())
     return row(conn, statement.order_by(*newest).limit(1))
 

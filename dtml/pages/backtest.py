@@ -119,6 +119,14 @@ def survivorship(backtest: Row) -> str:
     return f"Survivorship: {words}. Of {count(days)} constituent-days {percent(share)} have no price."
 
 
+def vintage(backtest: Row) -> str:
+    """Say as known when the prices were that trainings and predictions read."""
+    now = day(backtest["data_watermark"])
+    if backtest["config"].get("plan", {}).get("prices_known") == "then":
+        return f"Prices: each as known before the session that it helps to predict; outcomes as known on {now}."
+    return f"Prices: as known on {now}, with restatements that came after the sessions predicted."
+
+
 def settlements(performances: pd.DataFrame) -> str:
     """Say how many positions of each portfolio met a move that nothing explains, and what these would have been worth.
 
@@ -189,6 +197,7 @@ def backtest_page(
         directions=directions_verdict(backtest, scores),
         portfolios=portfolio_verdict(performances),
         survivorship=survivorship(backtest),
+        vintage=vintage(backtest),
         settlements=settlements(performances),
         equity=track_chart(net, equity, start=1.0),
         drawdown=track_chart(net, drawdown, start=0.0),

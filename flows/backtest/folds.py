@@ -14,17 +14,18 @@ from functools import cached_property
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import pandas as pd
 import torch
 
-from db.engine import location
+from db.engine import location, reading
+from db.rows import prices
 from dtml.backtest.folds import Fold, folds
 from dtml.backtest.portfolio import FREE, Costs, Fill, Form, Strategy
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
-from dtml.prices.sessions import previous_session, sessions_between
+from dtml.prices.sessions import next_session, previous_session, session_open, sessions_between
 from flows.nightly.context import MarketContext, RunRequest, open_stored_context, read_bars
 from flows.nightly.fetch import history_start
 from flows.nightly.predict import first_needed, predict_night, shortage, too_few
@@ -34,6 +35,7 @@ from translation.atomic_files import write_whole
 
 MOMENTS = ("data_watermark", "created_at")
 DAYS = ("train_first", "train_last")
+PricesKnown = Literal["now", "then"]  # every bar as known now, or as known before the session it helps to predict
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Plan:
     top: int = 10  # stocks a portfolio is long, and short
     max_weight: float = 0.1
     costs: Costs = field(default_factory=Costs)
+    prices_known: PricesKnown = "now"
 
     def __post_init__(self) -> None:
         if self.first > self.last:
@@ -63,7 +66,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Backtest:
-    """Hold a plan with everything opened: its folds, and the moment as known at which every bar is read."""
+    """Hold a plan with everything opened: its folds, and the moment as known at which bars are read.
+
+    Where prices are those known then, only outcomes are read as known at that moment.
+    """
 
     context: MarketContext
     request: RunRequest
@@ -102,6 +108,7 @@ class Job:
     known_at: datetime
     folder: Path
     store: str  # where the store is, without its password
+    prices_known: PricesKnown
     previous: Path | None = None  # what the fold before left, for a warm start
     threads: int | None = None
 
@@ -125,7 +132,31 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
     laid = folds(sessions, plan.first, plan.last, plan.retrain_every)
     bars = read_bars(context, history_start(context, laid[0].as_of), plan.last)
+    if plan.prices_known == "then":
+        _require_known(context, laid[0].as_of)
     return Backtest(context, request, plan, tuple(laid), bars["known_at"].max().to_pydatetime(), digest_of(bars))
+
+
+def known_before(context: MarketContext, as_of: date, known_at: datetime, prices_known: PricesKnown) -> datetime:
+    """Return the moment as known at which a training or a night of `as_of` reads its bars, `known_at` at the latest.
+
+    As known then, it is the open of the session that follows, as in a night that is caught up.
+    """
+    if prices_known == "now":
+        return known_at
+    return min(known_at, session_open(context.market.calendar, next_session(context.market.calendar, as_of)))
+
+
+def _require_known(context: MarketContext, as_of: date) -> None:
+    """Raise UsageError where the store knew too few bars of a session before the next one opened."""
+    moment = session_open(context.market.calendar, next_session(context.market.calendar, as_of))
+    with reading(context.engine) as conn:
+        known = set(prices.prices(conn, context.name, as_of, as_of, known_at=moment)["symbol"])
+    if shortage(context, as_of, known) is not None:
+        raise UsageError(
+            f"--prices-known then: at {moment:%Y-%m-%d %H:%M} UTC the store knew {len(known)} bars of {context.name} "
+            f"on {as_of}; it was filled later: begin where nights had fetched by then, or leave the option out"
+        )
 
 
 def digest_of(bars: pd.DataFrame) -> str:
@@ -137,7 +168,8 @@ def digest_of(bars: pd.DataFrame) -> str:
 def jobs_of(backtest: Backtest) -> list[Job]:
     """Return a job for each fold; a job whose card exists has nothing left to do."""
     store = location(backtest.context.engine)
-    common = Job(backtest.request, backtest.folds[0], backtest.known_at, backtest.folder, store)
+    known = backtest.plan.prices_known
+    common = Job(backtest.request, backtest.folds[0], backtest.known_at, backtest.folder, store, known)
     jobs = [replace(common, fold=fold) for fold in backtest.folds]
     if backtest.context.experiment.warm_start:
         jobs = jobs[:1] + [replace(job, previous=before.card) for before, job in pairwise(jobs)]
@@ -166,10 +198,11 @@ def run_fold(job: Job) -> Path:
             f"this worker's store is {location(context.engine)}, the backtest's is {job.store}: "
             "set DTML_DATABASE_URL and DTML_DATA for the workers as for the command"
         )
-    nights = Nights(context, job.fold, job.known_at)
+    nights = Nights(context, job.fold, job.known_at, job.prices_known)
     previous = None if job.previous is None else load_run(context, read_card(job.previous)["run"])
+    known_at = known_before(context, job.fold.as_of, job.known_at, job.prices_known)
     trained = fit_model(
-        context, job.fold.as_of, kind="backtest", known_at=job.known_at, previous=previous, serves=nights.digest
+        context, job.fold.as_of, kind="backtest", known_at=known_at, previous=previous, serves=nights.digest
     )
     made, refused = nights.predict(trained.model)
     write_whole(job.card.with_suffix(".parquet"), lambda file: made.to_parquet(file, index=False))
@@ -201,10 +234,12 @@ def read_predictions(card: Path) -> pd.DataFrame:
 
 
 class Nights:
-    """Predict the nights of a fold, from bars that are read once."""
+    """Predict the nights of a fold, from bars that are read once, or for each night where they are those known then."""
 
-    def __init__(self, context: MarketContext, fold: Fold, known_at: datetime) -> None:
-        self.context, self.fold = context, fold
+    def __init__(
+        self, context: MarketContext, fold: Fold, known_at: datetime, prices_known: PricesKnown = "now"
+    ) -> None:
+        self.context, self.fold, self.known_at, self.prices_known = context, fold, known_at, prices_known
         before = previous_session(context.market.calendar, fold.last)
         bars = read_bars(context, first_needed(context, context.experiment.windows, fold.as_of), before, known_at)
         self.bars = bars.sort_values(["session", "symbol"], ignore_index=True)
@@ -212,23 +247,31 @@ class Nights:
     @property
     def digest(self) -> str:
         """Return a digest of all that decides what a model predicts in these nights, and which are refused."""
-        return f"{digest_of(self.bars)} {self.fold} {self.context.market.checks}"
+        known = "" if self.prices_known == "now" else " ".join(map(digest_of, map(self.bars_of, self._days())))
+        return f"{digest_of(self.bars)} {self.fold} {self.context.market.checks} {known}"
 
     def predict(self, model: Model) -> tuple[pd.DataFrame, dict[str, str]]:
         """Return the predictions of every night, and why nights are refused, as the nightly job would have."""
-        calendar = self.context.market.calendar
         made, refused = [pd.DataFrame()], {}
-        for day in sessions_between(calendar, self.fold.as_of, previous_session(calendar, self.fold.last)):
-            as_of = day.date()
+        for as_of in self._days():
             try:
                 made.append(self._night(model, as_of))
             except DtmlError as error:
                 refused[str(as_of)] = str(error)
         return pd.concat(made, ignore_index=True), refused
 
+    def _days(self) -> list[date]:
+        calendar = self.context.market.calendar
+        days = sessions_between(calendar, self.fold.as_of, previous_session(calendar, self.fold.last))
+        return [day.date() for day in days]
+
     def bars_of(self, as_of: date) -> pd.DataFrame:
         """Return the bars that one night reads."""
         first = first_needed(self.context, self.context.experiment.windows, as_of)
+        if self.prices_known == "then":
+            moment = known_before(self.context, as_of, self.known_at, "then")
+            with reading(self.context.engine) as conn:
+                return prices.prices(conn, self.context.name, first, as_of, known_at=moment)
         begin = self.bars["session"].searchsorted(pd.Timestamp(first))
         end = self.bars["session"].searchsorted(pd.Timestamp(as_of), side="right")
         return self.bars.iloc[begin:end]

@@ -29,7 +29,7 @@ from dtml.inference import choose_device
 from dtml.pages.backtest import backtest_page
 from dtml.prices.returns import returns_between
 from dtml.prices.sessions import previous_session, require_session, sessions_between
-from flows.backtest.folds import Backtest, Runner, jobs_of, one_by_one, read_card, read_predictions
+from flows.backtest.folds import Backtest, Runner, jobs_of, known_before, one_by_one, read_card, read_predictions
 from flows.nightly.context import read_bars
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import dated_directions, outcome_rows, record_outcomes, save_counts
@@ -106,7 +106,8 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
             continue
         with reading(context.engine) as conn:
             model = load_run(context, runs.run(conn, row["run_id"]))
-        bars = read_bars(context, first_needed(context, model.ensemble.windows, as_of), as_of, backtest.known_at)
+        known_at = known_before(context, as_of, backtest.known_at, backtest.plan.prices_known)
+        bars = read_bars(context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at)
         seen = look(context, model, as_of, bars)
         with transaction(context.engine) as conn:
             attention.save_attention(conn, context.name, seen.assign(run_id=model.run_id))

@@ -14,7 +14,7 @@ from db.rows import markets
 from dtml.backtest.portfolio import Costs
 from dtml.errors import DtmlError, UsageError
 from dtml.lookahead.audit import LONGER, SHORT, TRAIN_DAYS, ZOO_SESSIONS, ZOO_STOCKS
-from dtml.pages.backtest import PORTFOLIO_COLUMNS, portfolio_cells, readme_lines, settlements, survivorship
+from dtml.pages.backtest import PORTFOLIO_COLUMNS, portfolio_cells, readme_lines, settlements, survivorship, vintage
 from dtml.pages.backtest import verdict as backtest_verdict
 from dtml.pages.benchmark import PROTOCOL_WORDS, on_data, on_reading, readme_table, result_cells, sample, score_rows
 from dtml.pages.benchmark import verdict as benchmark_verdict
@@ -22,7 +22,7 @@ from dtml.pages.figures import records
 from dtml.prices.sessions import previous_session
 from dtml.published import SETS, PublishedSet, require_set, shortened
 from flows.audit import SESSIONS, STOCKS, Audit, audit_market
-from flows.backtest.folds import Plan, open_backtest
+from flows.backtest.folds import Plan, PricesKnown, open_backtest
 from flows.backtest.results import Result, run_backtest, stored_backtest
 from flows.benchmark.results import Benchmark, stored_benchmark
 from flows.benchmark.train import PublishedExperiment
@@ -58,6 +58,10 @@ from flows.settings import err, out
 
 commands = typer.Typer()
 
+PricesKnownOption = Annotated[
+    PricesKnown,
+    typer.Option(help="Prices as the store knows them now, or as it knew them then, before each session opened."),
+]
 HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
     "model",
     "ACC, mean±sd\n(published)",
@@ -228,6 +232,7 @@ def backtest(
     commission: Annotated[float, typer.Option(help="Commission, basis points of what is traded.")] = 1.0,
     spread: Annotated[float, typer.Option(help="Half the bid-ask spread, basis points of what is traded.")] = 2.0,
     borrow: Annotated[float, typer.Option(help="Borrowing fee, basis points a year of what is short.")] = 50.0,
+    prices_known: PricesKnownOption = "now",
     attention: Annotated[
         list[datetime] | None,
         typer.Option("--attention-on", formats=DAY, help="Store the attention of this session; may be repeated."),
@@ -259,7 +264,7 @@ def backtest(
     )
     kept = tuple(day.date() for day in attention or ())
     costs = Costs(commission, spread, borrow)
-    plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs)
+    plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs, prices_known)
     backtest_market(request, plan, kept, Where(workers, cluster), as_json=as_json, as_markdown=as_markdown)
 
 
@@ -309,6 +314,7 @@ def print_backtest(result: Result) -> None:
         f"{row['retrain_every']} sessions, seeds {row['seeds']}"
     )
     out.print(survivorship(row))
+    out.print(vintage(row))
     whole = result.scores[result.scores["slice"] == "all"].rename(columns={"days": "nights"})
     print_scores(whole)
     cells = [portfolio_cells(each) for each in records(result.portfolios)]

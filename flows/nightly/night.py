@@ -169,9 +169,9 @@ def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:
 
 
 def _train_if_due(context: MarketContext, as_of: date, known_at: datetime | None) -> Model:
-    reason = why_due(context, as_of)
+    reason = why_due(context, as_of, known_at)
     if reason is None:
-        return load_model(context, as_of)
+        return load_model(context, as_of, known_at)
     log.info("training %s: %s", context.name, reason)
     return train_with_progress(context, as_of, known_at)
 

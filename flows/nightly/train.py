@@ -68,14 +68,14 @@ class Trained:
     row: Mapping[str, Any]
 
 
-def why_due(context: MarketContext, as_of: date) -> str | None:
+def why_due(context: MarketContext, as_of: date, known_at: datetime | None = None) -> str | None:
     """Return why the market's policy wants a training at `as_of`, or None when the latest model serves.
 
-    Only models trained on sessions up to `as_of` count, because a past night never uses a later model. A model whose
-    weights are lost does not serve.
+    Only models trained on sessions up to `as_of`, on prices as known at a moment (None: now), count: a past night never
+    uses a later model, nor one that saw later revisions. A model whose weights are lost does not serve.
     """
     with reading(context.engine) as conn:
-        latest = runs.latest_run(conn, context.name, on_or_before=as_of)
+        latest = runs.latest_run(conn, context.name, on_or_before=as_of, known_by=known_at)
     if context.market.retrain == "never":
         return None
     return "there is no model yet" if latest is None else _why_another(context, latest, as_of)
@@ -96,10 +96,20 @@ def _why_another(context: MarketContext, latest: Mapping[str, Any], as_of: date)
     return None
 
 
-def load_model(context: MarketContext, as_of: date) -> Model:
-    """Return the latest model trained on sessions up to `as_of`, its weights checked against its run."""
+def load_model(context: MarketContext, as_of: date, known_at: datetime | None = None) -> Model:
+    """Return the latest model trained on sessions up to `as_of`, its weights checked against its run.
+
+    It saw prices as known at a moment (None: now). In a market that never trains, one that saw later revisions serves
+    where there is no other, and the log says so.
+    """
     with reading(context.engine) as conn:
-        run = runs.latest_run(conn, context.name, on_or_before=as_of)
+        run = runs.latest_run(conn, context.name, on_or_before=as_of, known_by=known_at)
+        if run is None and (run := runs.latest_run(conn, context.name, on_or_before=as_of)) is not None:
+            log.warning(
+                "%s was trained on prices as known at %s, after %s, of which the night of %s knows: it may have seen "
+                "later revisions",
+                *(run["id"], run["data_watermark"], known_at, as_of),
+            )
     if run is None:
         raise DtmlError(
             f"market {context.name} has no model trained up to {as_of} and its policy is not to train: "
@@ -115,7 +125,7 @@ def train_model(
 
     The bars are as known at a moment (None: now). After an interruption it resumes from the last epoch.
     """
-    trained = fit_model(context, as_of, on_epoch, known_at=known_at, previous=_previous(context, as_of))
+    trained = fit_model(context, as_of, on_epoch, known_at=known_at, previous=_previous(context, as_of, known_at))
     with transaction(context.engine) as conn:
         runs.save_run(conn, trained.row)
         if (calibration := trained.model.calibration) is not None:
@@ -192,12 +202,13 @@ def fit_bars(
     return Fitted(ensemble, calibration, fits, train.target[0].date())
 
 
-def _previous(context: MarketContext, as_of: date) -> Model | None:
+def _previous(context: MarketContext, as_of: date, known_at: datetime | None) -> Model | None:
     """Return the model that a warm start resumes from: the latest trained before `as_of` with equal settings."""
     if not context.experiment.warm_start:
         return None
     with reading(context.engine) as conn:
-        run = runs.latest_run(conn, context.name, on_or_before=previous_session(context.market.calendar, as_of))
+        before = previous_session(context.market.calendar, as_of)
+        run = runs.latest_run(conn, context.name, on_or_before=before, known_by=known_at)
     return load_run(context, run) if run is not None and run["config"] == _config(context) else None
 
 
