@@ -225,6 +225,16 @@ def test_a_file_night_without_as_of_stands_on_the_last_session_of_the_file(dtml:
     assert json.loads(said)["as_of"] == AS_OF
 
 
+def test_a_file_that_ends_on_a_weekend_has_its_night_on_the_session_before(dtml: Command, home: Path) -> None:
+    bars = SimulatedSource().bars(date(2024, 6, 28))
+    bars = bars[bars["session"] >= pd.Timestamp(2024, 1, 2)].drop(columns=["split", "dividend"])
+    saturday = bars[bars["session"] == pd.Timestamp(2024, 6, 28)].assign(session=pd.Timestamp(2024, 6, 29))
+    pd.concat([bars, saturday]).to_csv(home / "prices.csv", index=False)
+    files = ("--market-file", "small.toml", "--source", "files", "--prices", "prices.csv")
+    code, said, complaint = dtml("fetch", *files, "--json")
+    assert (code, json.loads(said)["as_of"]) == (0, "2024-06-28"), complaint
+
+
 @pytest.mark.usefixtures("served")
 def test_several_nights_say_what_each_of_them_rejected(dtml: Command, home: Path) -> None:
     bars = SimulatedSource().bars(date(2024, 7, 2))

@@ -21,6 +21,7 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
     ("name", "content", "said"),
     [
         ("p.csv", csv_of("2024-03-04,1", header="day,Close"), "missing column date, symbol; found day, Close"),
+        ("p.csv", csv_of("2024-03-04,1", header="\x0bate,Close"), "missing column date, symbol; found ate, Close"),
         ("p.csv", csv_of("2024-03-04;AAA;1;2", header="date;symbol;open;close"), "found date;symbol;open;close"),
         ("p.csv", csv_of("2024-03-04,AAA,1", header="date,symbol,Date"), "'date' and 'Date' are both session"),
         ("p.csv", csv_of("2024-03-04,AAA,1,2", "3/5/2024,AAA,1,2"), "row 2: '3/5/2024' is no date; write YYYY-MM-DD"),
@@ -107,3 +108,28 @@ def test_paths_that_are_not_there_and_folders_without_prices_are_named(tmp_path:
     write_parquet(long(("AAA",)), tmp_path / "AAA.parquet")
     with pytest.raises(UsageError, match=r"AAA\.csv and AAA\.parquet are of one symbol; keep one"):
         FileSource(MARKET, tmp_path)
+
+
+@pytest.mark.parametrize("day", ["2026-11-20", "2024-03-25"])
+def test_a_row_after_the_last_date_of_most_stocks_is_named_with_what_to_do(tmp_path: Path, day: str) -> None:
+    table = pd.concat([long(), long(("BRK-B",)).head(1).assign(date=pd.Timestamp(day))])
+    write_csv(table, tmp_path / "p.csv")
+    with pytest.raises(UsageError) as caught:
+        FileSource(MARKET, tmp_path / "p.csv").last_session()
+    assert str(caught.value) == (
+        f"{tmp_path / 'p.csv'}: row 40 ('BRK-B') is dated {day}, after 2024-03-20, the last date of most stocks: "
+        "correct or delete it, or name the night with --as-of 2024-03-20"
+    )
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for symbol, rows in table.groupby("symbol"):
+        write_parquet(rows.drop(columns="symbol"), folder / f"{symbol}.parquet")
+    with pytest.raises(UsageError, match=rf"BRK-B\.parquet: row 14 is dated {day}, after 2024-03-20"):
+        FileSource(MARKET, folder).last_session()
+
+
+def test_stocks_that_end_earlier_are_no_mistake(tmp_path: Path) -> None:
+    table = long(tuple(f"S{number}" for number in range(7)))
+    ended = table[(table["symbol"] < "S4") | (table["date"] < "2024-03-06")]
+    write_csv(ended, tmp_path / "p.csv")
+    assert FileSource(MARKET, tmp_path / "p.csv").last_session() == LAST

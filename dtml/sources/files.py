@@ -40,6 +40,7 @@ NAMES = {name: name for name in BAR_COLUMNS} | {  # in a file: any case, blanks 
     "stock_splits": "split",
 }
 BLANK = ("", "na", "n/a", "#n/a", "nan", "null", "none")  # a missing number written as text, lower case
+RECENT = 20  # last dates of the prices, whose median number of stocks is the usual one
 LONGEST = 80  # characters of a value that a complaint shows
 FIRST_YEAR, LAST_YEAR = 1678, 2261  # what 64 bits of nanoseconds can hold
 
@@ -58,7 +59,7 @@ class TableFile:
         with NaN where the file has none. `with_symbol` says whether the column symbol is required and read.
         """
         self._require("session", "close", *(["symbol"] if with_symbol else []))
-        sessions = self._sessions
+        sessions = self.sessions
         inside = np.flatnonzero((sessions >= np.datetime64(first)) & (sessions <= np.datetime64(last)))
         left_out = {"session"} if with_symbol else {"session", "symbol"}
         table = self._read([name for name in BAR_COLUMNS if name in self._columns and name not in left_out])
@@ -80,9 +81,12 @@ class TableFile:
 
     def last_session(self) -> date:
         """Return the latest date of the file."""
-        self._require("session")
-        latest: date = self._sessions.max().astype("datetime64[D]").item()
+        latest: date = self.sessions.max().astype("datetime64[D]").item()
         return latest
+
+    def symbol_of(self, row: int) -> str:
+        """Return the symbol of a row, by its position."""
+        return str(self._symbols(self._read(["symbol"])["symbol"].slice(row, 1), np.array([row])).iloc[0])
 
     @cached_property
     def _columns(self) -> dict[str, str]:
@@ -100,7 +104,7 @@ class TableFile:
     def _require(self, *names: str) -> None:
         missing = [name for name in names if name not in self._columns]
         if missing:
-            found = ", ".join(self._header)
+            found = ", ".join(" ".join(name.split()) for name in self._header)  # in one line, whatever it holds
             lacking = ", ".join("date" if name == "session" else name for name in missing)
             raise UsageError(f"{self.path}: missing column {lacking}; found {found}")
 
@@ -144,8 +148,9 @@ class TableFile:
             return pa.table([_decoded(table[column]) for column in found], names=list(names))
 
     @cached_property
-    def _sessions(self) -> ndarray:
+    def sessions(self) -> ndarray:
         """Return the date of every row as datetime64[ns]; each distinct value is parsed once."""
+        self._require("session")
         with _readable(self.path):
             encoded = self._read(["session"])["session"].combine_chunks().dictionary_encode()
             written = encoded.dictionary.to_pylist()
@@ -202,17 +207,15 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _day(value: object, timezone: str) -> date | None:
-    """Return the date in a cell of a file, or None; text with a time zone keeps the date as written."""
-    day = None
-    if isinstance(value, datetime):
-        day = (value if value.tzinfo is None else value.astimezone(ZoneInfo(timezone))).date()
-    elif isinstance(value, date):
-        day = value
-    elif isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+    """Return the date in a cell of a file, or None; an instant, text with a time zone too, has one in `timezone`."""
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         try:
-            day = datetime.fromisoformat(str(value).strip()).date()
+            value = datetime.fromisoformat(str(value).strip())
         except ValueError:
             return None
+    if isinstance(value, datetime):
+        value = (value if value.tzinfo is None else value.astimezone(ZoneInfo(timezone))).date()
+    day = value if isinstance(value, date) else None
     return day if day is not None and FIRST_YEAR <= day.year <= LAST_YEAR else None
 
 
@@ -249,10 +252,29 @@ class FileSource:
         return sorted({self._own(symbol) for symbol in found} - {self._market.index.symbol})
 
     def last_session(self) -> date | None:
-        """Return the last date that both the prices and the index reach."""
-        files = self._by_symbol.values() if self._long is None else [self._long]
-        last = max(file.last_session() for file in files)
+        """Return the last date that both the prices and the index reach.
+
+        Raises UsageError, naming a row, when few stocks reach the last date of the prices: its date is wrong, or most
+        of the prices are old.
+        """
+        files = list(self._by_symbol.values()) if self._long is None else [self._long]
+        dates, stocks = np.unique(np.concatenate([file.sessions for file in files]), return_counts=True)
+        reached = dates[stocks * 2 > np.median(stocks[-RECENT:])]
+        if reached[-1] < dates[-1]:
+            raise UsageError(self._beyond(files, reached[-1]))
+        last: date = dates[-1].astype("datetime64[D]").item()
         return last if self._index is None else min(last, self._index.last_session())
+
+    def _beyond(self, files: Sequence[TableFile], reached: np.datetime64) -> str:
+        """Return what to do about rows after the last date that most stocks reach."""
+        file = max(files, key=lambda each: each.last_session())
+        row = int(np.flatnonzero(file.sessions > reached)[0])
+        symbol = f" ({_shown(file.symbol_of(row))})" if self._long is not None else ""
+        day, last = (value.astype("datetime64[D]") for value in (file.sessions[row], reached))
+        return (
+            f"{file.path}: row {row + 1}{symbol} is dated {day}, after {last}, the last date of most stocks: "
+            f"correct or delete it, or name the night with --as-of {last}"
+        )
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol from its own first session to `last`; a symbol without one is `no_data`.

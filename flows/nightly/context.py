@@ -20,7 +20,7 @@ from dtml.markets import Market, load_market, load_market_file
 from dtml.markets.definition import Universe
 from dtml.model import ModelConfig
 from dtml.prices.bars import BAR_COLUMNS
-from dtml.prices.sessions import last_closed_session, require_session
+from dtml.prices.sessions import last_closed_session, require_session, sessions_up_to
 from dtml.sources import Fetched, Source, open_source
 from dtml.sources.simulated import SimulatedSource
 from dtml.training.recipe import TrainingConfig
@@ -214,4 +214,4 @@ def choose_as_of(context: MarketContext, asked: date | None, now: datetime | Non
     if asked is not None:
         return require_session(context.market.calendar, asked)
     known = context.source.last_session()
-    return closed if known is None else min(closed, known)
+    return closed if known is None else sessions_up_to(context.market.calendar, min(closed, known), 1)[0].date()
