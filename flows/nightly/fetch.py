@@ -9,7 +9,9 @@ from sqlalchemy import Connection
 
 from db.engine import reading, transaction
 from db.rows import fetches, markets, prices
-from dtml.prices.bars import Checked, check
+from dtml.errors import DtmlError
+from dtml.prices.alignment import ENOUGH, index_fault
+from dtml.prices.bars import BAR_COLUMNS, Checked, check
 from dtml.prices.restatements import restated_symbols
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources import OUTCOME_COLUMNS, Fetched
@@ -17,6 +19,7 @@ from flows.nightly.context import MarketContext
 
 log = logging.getLogger(__name__)
 
+OFF_CALENDAR = 0.1  # share of bars on no session: sets that fill in holidays have up to .08, a wrong time zone .2
 OVERLAP = 10  # stored sessions asked for again, to find restatements and to check the returns of new bars
 
 
@@ -69,6 +72,8 @@ def fetch_bars(
             fetches.require_clocks_agree(conn, context.name)
     brought, restated = _with_restated_histories(context, wanted, context.source.fetch(wanted.first, wanted.last))
     checked = _check(context, brought.bars, wanted.last)
+    _require_sessions(context, brought.bars, checked.rejected)
+    _require_index_in_step(context, checked.accepted)
     answered = set(brought.outcomes.loc[brought.outcomes["status"].isin(["ok", "no_data"]), "symbol"])
     with transaction(context.engine) as conn:
         known_at = known_at or fetches.next_known_at(conn, context.name)
@@ -197,3 +202,32 @@ def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
         returns=context.market.returns,
         market_size=len(context.market.symbols),
     )
+
+
+def _require_sessions(context: MarketContext, bars: pd.DataFrame, rejected: pd.DataFrame) -> None:
+    """Raise DtmlError when too many bars lie on no session: such dates are shifted, or of another exchange."""
+    off = rejected[rejected["reason"] == "not_a_session"]
+    if bars["session"].nunique() < ENOUGH or len(off) <= OFF_CALENDAR * len(bars):
+        return
+    first, market = off.iloc[0], context.market
+    raise DtmlError(
+        f"{len(off):,} of {len(bars):,} bars lie on no session of {market.calendar}, the first of {first['symbol']} on "
+        f"{first['session']:%A %Y-%m-%d}: give the dates of the exchange; a date with a time zone is taken as an "
+        f"instant and becomes the date in {market.timezone}"
+    )
+
+
+def _require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> None:
+    """Raise DtmlError for an index of other dates than its stocks, when enough of its bars come to judge it.
+
+    Stocks that do not come with it are read from the store.
+    """
+    index = context.market.index.symbol
+    sessions = accepted.loc[accepted["symbol"] == index, "session"]
+    if len(sessions) <= ENOUGH:
+        return
+    with reading(context.engine) as conn:
+        stored = prices.prices(conn, context.name, sessions.min().date(), sessions.max().date())
+    known = pd.concat([accepted, stored[list(BAR_COLUMNS)]]).drop_duplicates(["symbol", "session"])
+    if (fault := index_fault(known, index, context.market.returns)) is not None:
+        raise DtmlError(f"{fault}; nothing was stored: correct the index, or name its own file with --index")
