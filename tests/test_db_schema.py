@@ -19,7 +19,7 @@ from db.errors import StoreError, StoreUsageError
 from db.migrations import FOLDER, REVISION, create, revisions
 from db.views import views as documented_views
 
-FACTS = {"membership", "price", "rejected_bar", "prediction", "outcome", "score", "night"}
+FACTS = {"membership", "price", "rejected_bar", "symbol_warning", "prediction", "outcome", "score", "night"}
 FACTS |= {"benchmark_score", "benchmark_seed", "attention_weight"}
 FACTS |= {"backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio"}
 FACTS |= {

@@ -16,6 +16,7 @@ MOMENTS = (
     tables.price_fetch.c.known_at,
     tables.price.c.known_at,
     tables.rejected_bar.c.first_known_at,
+    tables.symbol_warning.c.known_at,
     tables.run.c.data_watermark,
     tables.prediction.c.known_at,
     tables.outcome.c.known_at,

@@ -52,6 +52,23 @@ def record_rejected(conn: Connection, market: str, rejected: pd.DataFrame, *, so
     return insert_missing(conn, tables.rejected_bar, records(tables.rejected_bar, rows))
 
 
+def record_warnings(
+    conn: Connection, market: str, judged: Collection[str], warnings: pd.DataFrame, *, known_at: datetime
+) -> None:
+    """Store what is doubtful of the `judged` symbols: symbol, reason, value in words. What was found before goes."""
+    table, ids = tables.symbol_warning, instrument_ids(conn, market)
+    conn.execute(sa.delete(table).where(table.c.instrument_id.in_(ids[ids.index.isin(list(judged))].tolist())))
+    rows = identified(conn, market, warnings)[["instrument_id", "reason", "value"]]
+    insert_frame(conn, table, rows.assign(known_at=known_at))
+
+
+def price_warnings(conn: Connection, market: str) -> pd.DataFrame:
+    """Return the view price_warning of a market, by symbol and reason."""
+    found = view("price_warning")
+    statement = sa.select(found).where(found.c.market == market).order_by(found.c.symbol, found.c.reason)
+    return frame(conn, statement)
+
+
 def prices(
     conn: Connection,
     market: str,

@@ -8,7 +8,7 @@ from db.tables.backtests import backtest, backtest_fold, backtest_portfolio, bac
 from db.tables.benchmarks import benchmark, benchmark_score, benchmark_seed
 from db.tables.calibration import abstention_band, abstention_count, calibration_bin
 from db.tables.columns import metadata
-from db.tables.markets import instrument, membership, price, price_fetch, rejected_bar
+from db.tables.markets import instrument, membership, price, price_fetch, rejected_bar, symbol_warning
 from db.tables.nights import alert, night
 from db.tables.predictions import outcome, prediction, rule_direction, run, score
 from db.tables.translations import translation_model, translation_progress, translation_score, translation_text
@@ -40,6 +40,7 @@ __all__ = [
     "rule_direction",
     "run",
     "score",
+    "symbol_warning",
     "translation_model",
     "translation_progress",
     "translation_score",

@@ -88,6 +88,17 @@ rejected_bar = Table(
     sqlite_with_rowid=False,
 )
 
+symbol_warning = Table(
+    "symbol_warning",
+    metadata,
+    instrument_id(),
+    Column("reason", String, primary_key=True, comment="What is doubtful: over_corrected_dividends."),
+    Column("value", String, nullable=False, comment="What was found, in words."),
+    Column("known_at", UtcTimestamp, nullable=False, comment="When the prices that show it were fetched."),
+    comment="Symbols whose prices are doubtful though every bar passed the checks, as of their last whole history.",
+    sqlite_with_rowid=False,
+)
+
 price_fetch = Table(
     "price_fetch",
     metadata,

@@ -48,6 +48,7 @@ def night_report(
     attention: pd.DataFrame,
     explanation: Row | None,
     rejected: pd.DataFrame,
+    warnings: pd.DataFrame,
     rejected_sessions: int,
     receipt: Mapping[str, object],
     calibrations: Mapping[str, Calibration] | None = None,
@@ -61,7 +62,7 @@ def night_report(
     acc_low, ...`; `bins` the columns of table calibration_bin, `coverage` those of
     `dtml.evaluation.calibration.coverage`; `attention` has `symbol, source, weight` (`dtml.pages.attention_map`);
     `explanation` is what a test of it found (`dtml.attention.significance`), None when there was none; `rejected` has
-    `symbol, session, reason, value`; `receipt` says what made the predictions, its `config` with all settings.
+    `symbol, session, reason, value`, `warnings` what is doubtful of the prices of a symbol, `symbol, reason, value`; `receipt` says what made the predictions, its `config` with all settings.
     `calibrations` are those of runs by their ids: that of the night's run puts the range of its seeds on the scale of
     the directions, and those of the runs in `bins` draw the curve after calibration. All frames but `directions` may be
     empty.
@@ -79,6 +80,7 @@ def night_report(
         **_calibration(bins, coverage, known),
         **_attention(rows, seen, explanation),
         rejected=records(rejected),
+        warnings=records(warnings),
         rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},
         config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),

@@ -12,6 +12,7 @@ from db.rows import fetches, markets, prices
 from dtml.errors import DtmlError
 from dtml.prices.alignment import ENOUGH, index_fault
 from dtml.prices.bars import BAR_COLUMNS, Checked, check
+from dtml.prices.dividends import judged, over_corrected
 from dtml.prices.restatements import restated_symbols
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources import OUTCOME_COLUMNS, Fetched
@@ -81,6 +82,9 @@ def fetch_bars(
             conn, context.name, checked.accepted, source=context.source.name, known_at=known_at
         )
         prices.record_rejected(conn, context.name, checked.rejected, source=context.source.name, known_at=known_at)
+        if context.market.returns == "adj_close":
+            whole, doubtful = judged(checked.accepted), over_corrected(checked.accepted)
+            prices.record_warnings(conn, context.name, whole, doubtful, known_at=known_at)
         earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
         markets.note_asked(conn, context.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
         unadjusted = _unadjusted(context, checked.accepted)

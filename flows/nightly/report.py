@@ -62,6 +62,7 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
             "rolling": rolling(conn, context, as_of, scores),
             "bins": calibration.calibration_bins(conn, context.name, as_of),
             "explanation": attention.explanation(conn, run["id"]),
+            "warnings": prices.price_warnings(conn, context.name),
             "rejected": _dated(prices.rejected_bars(conn, context.name, since, as_of)),
             "calibrations": calibrations(runs.runs(conn, context.name)),
         }
