@@ -62,7 +62,8 @@ def night_report(
     acc_low, ...`; `bins` the columns of table calibration_bin, `coverage` those of
     `dtml.evaluation.calibration.coverage`; `attention` has `symbol, source, weight` (`dtml.pages.attention_map`);
     `explanation` is what a test of it found (`dtml.attention.significance`), None when there was none; `rejected` has
-    `symbol, session, reason, value`, `warnings` what is doubtful of the prices of a symbol, `symbol, reason, value`; `receipt` says what made the predictions, its `config` with all settings.
+    `symbol, session, reason, value`, `warnings` what is doubtful of a symbol's prices, `symbol, reason, value`;
+    `receipt` says what made the predictions, its `config` with all settings.
     `calibrations` are those of runs by their ids: that of the night's run puts the range of its seeds on the scale of
     the directions, and those of the runs in `bins` draw the curve after calibration. All frames but `directions` may be
     empty.

@@ -83,8 +83,8 @@ def fetch_bars(
         )
         prices.record_rejected(conn, context.name, checked.rejected, source=context.source.name, known_at=known_at)
         if context.market.returns == "adj_close":
-            whole, doubtful = judged(checked.accepted), over_corrected(checked.accepted)
-            prices.record_warnings(conn, context.name, whole, doubtful, known_at=known_at)
+            seen, doubtful = judged(checked.accepted), over_corrected(checked.accepted)
+            prices.record_warnings(conn, context.name, seen, doubtful, known_at=known_at)
         earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
         markets.note_asked(conn, context.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
         unadjusted = _unadjusted(context, checked.accepted)
