@@ -119,7 +119,7 @@ def test_a_read_that_ignores_when_bars_were_known_is_caught(
 def test_a_later_model_that_serves_an_earlier_night_is_caught(
     context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def newest(conn: Connection, market: str, *, on_or_before: date | None = None) -> Any:
+    def newest(conn: Connection, market: str, **_: object) -> Any:
         return runs.latest_run(conn, market)
 
     monkeypatch.setattr(train_module, "runs", SimpleNamespace(**vars(runs) | {"latest_run": newest}))
