@@ -79,6 +79,8 @@ def _fill_market(conn: Connection) -> None:
     prices.append_prices(conn, "toy", bars, source="files", known_at=MOMENT)
     rejected = pd.DataFrame({"symbol": "A", "session": TARGET, "reason": TEXTS, "value": TEXTS})
     prices.record_rejected(conn, "toy", rejected, source="files", known_at=MOMENT)
+    doubtful = pd.DataFrame({"symbol": "A", "reason": TEXTS, "value": TEXTS})
+    prices.record_warnings(conn, "toy", ["A"], doubtful, known_at=MOMENT)
     happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "realised_return": [-0.01, 0.0, 0.02]})
     happened = happened.assign(rise=happened["realised_return"] > 0, label=[-1, 0, 1])
     outcomes.save_outcomes(conn, "toy", happened, known_at=MOMENT, recorded_at=MOMENT)

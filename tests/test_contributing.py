@@ -62,7 +62,7 @@ group by r.market, p.target
 
 @dataclass(frozen=True)
 class Ladder:
-    """A source whose prices rise by one a session."""
+    """A source whose prices rise by one a session, from a hundred a letter of the symbol."""
 
     name: str = "ladder"
 
@@ -79,7 +79,7 @@ class Ladder:
 
     def _bars(self, symbol: str, since: date, last: date) -> pd.DataFrame:
         sessions = sessions_between("XNYS", since, last)
-        close = 100.0 + np.arange(len(sessions))
+        close = 100.0 * len(symbol) + np.arange(len(sessions))
         prices = dict.fromkeys(("open", "high", "low", "close", "adj_close"), close)
         told = prices | {"symbol": symbol, "session": sessions, "volume": 1.0, "dividend": np.nan, "split": np.nan}
         return pd.DataFrame(told)[list(BAR_COLUMNS)]
