@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test quick check coverage mutation bench results clean
+.PHONY: run test soak quick check coverage mutation bench results clean
 
 run: .venv/.ok
 	$(BIN)/dtml nightly simulated --nights 6
 
 test: .venv/.ok
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not soak"
+
+# Kills and faults at every point: minutes that a change seldom needs, and a release does.
+soak: .venv/.ok
+	$(BIN)/python -m pytest -n auto -m soak
 
 # The laws that need no server and no process of their own, on SQLite alone: tests/quick_tests.py chooses them.
 quick: .venv/.ok
@@ -22,7 +26,7 @@ check: .venv/.ok
 
 # Without the tests that limit what a process may write or hold: the measuring itself would not fit.
 coverage: .venv/.ok
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term -k "not chaos and not memory"
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term -m "not soak" -k "not memory"
 
 # Do the tests notice a changed line? make mutation, or make mutation ONLY="dtml/evaluation/metrics.py db/connection/differences.py:differ"
 mutation: .venv/.ok

@@ -56,7 +56,15 @@ def was_killed_at(number: int, monkeypatch: pytest.MonkeyPatch, run: Callable[[]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "stack"), [(LAST, 1), (LAST, 2), (LAST, 3), (STALE, 3)])
+@pytest.mark.parametrize(
+    ("recipe", "stack"),
+    [
+        pytest.param(LAST, 1, marks=pytest.mark.soak),
+        pytest.param(LAST, 2, marks=pytest.mark.soak),
+        (LAST, 3),
+        (STALE, 3),
+    ],
+)
 def test_a_kill_at_any_write_of_a_training_changes_no_bit_of_its_weights(
     recipe: TrainingConfig, stack: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

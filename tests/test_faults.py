@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 SHARES = {  # of the faults at every point one in so many; `python -m benchmarks.faults` tries them all
-    "night": 6,
+    "night": 18,
     "training": 16,
     "backup": 6,
     "restore": 8,
@@ -25,7 +25,7 @@ SHARES = {  # of the faults at every point one in so many; `python -m benchmarks
     "translated file": 10,
     "queue": 16,
 }
-SHARES_OF_POSTGRESQL = {"night": 16, "restore": 14}
+SHARES_OF_POSTGRESQL = {"night": 48, "restore": 14}
 
 
 def _tried(bench: Bench, name: str, share: int) -> None:
@@ -45,6 +45,7 @@ def test_so_it_does_where_a_connection_is_lost(name: str, tmp_path: Path, postgr
     _tried(Bench(tmp_path, postgresql_server), name, SHARES_OF_POSTGRESQL[name])
 
 
+@pytest.mark.soak
 def test_no_kill_of_a_night_leaves_a_trace(tmp_path: Path) -> None:
     trials = Trials(Bench(tmp_path), WORKS["night"])
     tally = trials.try_each(trials.blows(["kill"]))
@@ -102,6 +103,7 @@ def test_what_is_planted_is_found(planted: str, tmp_path: Path) -> None:
     assert any(f":{kind}@" in each and said in each for each in tally.broken), tally.broken
 
 
+@pytest.mark.soak
 def test_a_history_that_fails_is_told_by_its_shortest(tmp_path: Path) -> None:
     trials = Trials(Bench(tmp_path), _step(_in_two_steps))
     tally = trials.try_histories(seed=1, count=10)

@@ -103,7 +103,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
     return home
 
 
-@pytest.mark.parametrize("where", ["two processes", "a Dask cluster"])
+@pytest.mark.parametrize("where", ["two processes", pytest.param("a Dask cluster", marks=pytest.mark.soak)])
 def test_folds_give_the_same_rows_wherever_they_run(whole: Path, tmp_path: Path, prefect_api: str, where: str) -> None:
     (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
     if where == "two processes":

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.slow
 NIGHTS, SEED = 6, 9
 
 
+@pytest.mark.soak
 def test_a_store_stays_whole_through_nights_of_chaos(tmp_path: Path) -> None:
     """On SQLite; `python -m benchmarks.chaos --engine postgresql` does it on a server."""
     tally = run(tmp_path, NIGHTS, SEED)

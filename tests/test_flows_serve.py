@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.soak
 @needs_proc
 def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_nothing_is_left(tmp_path: Path) -> None:
     due = last_closed_session("XNYS", datetime.now(UTC), grace=DELAY)
