@@ -1,0 +1,172 @@
+"""The metrics of a day's ranking: rank IC, within-day AUC, ACC and MCC against the median, decile spread.
+
+No skill is a rank IC of 0, an AUC and an ACC of one half and an MCC of 0, whatever the market does: what all stocks do
+together changes no figure. The sample is days: each figure is one number a day, averaged, and intervals resample blocks
+of days (`dtml.evaluation.bootstrap`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+from dtml.evaluation.bootstrap import Statistic, Sums, difference
+from dtml.evaluation.metrics import accuracy, day_interval, mcc, ratio
+from dtml.ranking.panel import ranked
+
+Days = Float[ndarray, "days stocks"]
+Daily = Float[ndarray, " days"]
+
+RESAMPLES = 10_000
+DECILES = 10
+MINIMUM_STOCKS = 5  # fewer have no order worth a correlation
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % interval, NaN below 20 days."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RankScore:
+    """How well the stocks of each day were ordered; see `score_ranking`.
+
+    `icir` is the mean daily rank IC over its standard deviation, `t` its mean over its Newey-West standard error.
+    """
+
+    days: int
+    stock_days: int
+    rank_ic: Estimate
+    icir: float
+    t: float
+    auc: Estimate
+    acc: Estimate
+    mcc: Estimate
+    decile_spread: Estimate
+
+
+def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore:
+    """Score the order that `scores` give the stocks of each day against their returns, ratios minus 1.
+
+    A stock-day counts with a score and an outcome, a day with at least `MINIMUM_STOCKS` of them. `overlap` is the
+    number of days over which one outcome reaches. ACC and MCC say whether a stock's rank is in the upper half of its
+    day, by score and by return; a group of equal values has its mean rank, and the middle itself is not above.
+    """
+    scores, outcome = both_known(scores, outcome)
+    ics, aucs, spreads = rank_ics(scores, outcome), within_day_aucs(scores, outcome), decile_spreads(scores, outcome)
+    counts = against_median(scores, outcome)
+    known = ics[np.isfinite(ics)]
+    return RankScore(
+        days=len(known),
+        stock_days=int(np.isfinite(scores).sum()),
+        rank_ic=_average(ics),
+        icir=float(known.mean() / known.std()) if len(known) > 1 else np.nan,
+        t=newey_west_t(known, lags=max(overlap, _usual_lags(len(known)))),
+        auc=_average(aucs),
+        acc=_estimate(counts[:, None], accuracy),
+        mcc=_estimate(counts[:, None], mcc),
+        decile_spread=_average(spreads),
+    )
+
+
+def paired_rank_ic(scores: Days, others: Days, outcome: Days) -> Estimate:
+    """Return the mean rank IC of some scores less that of others, on the stock-days that have both."""
+    known = np.isfinite(scores) & np.isfinite(others)
+    one, two = (rank_ics(*both_known(np.where(known, each, np.nan), outcome)) for each in (scores, others))
+    both = np.isfinite(one) & np.isfinite(two)
+    sums = np.stack([one, both, two, both], axis=-1)[both]
+    return _estimate(sums[:, None].astype(float), difference(ratio))
+
+
+def both_known(scores: Days, outcome: Days) -> tuple[Days, Days]:
+    """Return both with NaN where either is missing, and on days with fewer than `MINIMUM_STOCKS`."""
+    known = np.isfinite(scores) & np.isfinite(outcome)
+    known &= known.sum(axis=1, keepdims=True) >= MINIMUM_STOCKS
+    return np.where(known, scores, np.nan), np.where(known, outcome, np.nan)
+
+
+def rank_ics(scores: Days, outcome: Days) -> Daily:
+    """Return Spearman's correlation of scores and outcomes on each day; NaN where either has one value alone."""
+    one, two = (_centred(ranked(each)) for each in (scores, outcome))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Daily = (one * two).sum(axis=1) / np.sqrt((one**2).sum(axis=1) * (two**2).sum(axis=1))
+    return found
+
+
+def within_day_aucs(scores: Days, outcome: Days) -> Daily:
+    """Return the share of pairs above and below the day's median that the scores order rightly; ties count half."""
+    above = _above_median(outcome)
+    known = np.isfinite(scores)
+    highs, lows = above.sum(axis=1), (known & ~above).sum(axis=1)
+    places = (ranked(scores) + 0.5) * (known.sum(axis=1, keepdims=True) - 1) + 1
+    beaten = np.where(above, places, 0).sum(axis=1) - highs * (highs + 1) / 2
+    return np.asarray(np.divide(beaten, highs * lows, out=np.full(len(scores), np.nan), where=highs * lows > 0))
+
+
+def decile_spreads(scores: Days, outcome: Days) -> Daily:
+    """Return the mean outcome of the day's tenth with the highest scores less that of the tenth with the lowest."""
+    share = ranked(scores) + 0.5
+    top, bottom = share >= 1 - 1 / DECILES, share <= 1 / DECILES
+
+    def mean(which: Bool[ndarray, "days stocks"]) -> Daily:
+        count = which.sum(axis=1)
+        total = np.where(which, outcome, 0).sum(axis=1)
+        return np.asarray(np.divide(total, count, out=np.full(len(scores), np.nan), where=count > 0))
+
+    return np.asarray(mean(top) - mean(bottom))
+
+
+def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
+    """Count stock-days called and found above or below the day's medians.
+
+    Columns: called above and found so, called above, called below, called below and found so.
+    """
+    known = np.isfinite(scores)
+    called, found = _above_median(scores), _above_median(outcome)
+    kinds = (called & found, called & ~found, ~called & found, ~called & ~found)
+    return np.stack([(kind & known).sum(axis=1) for kind in kinds], axis=1)
+
+
+def newey_west_t(daily: Daily, *, lags: int) -> float:
+    """Return the mean over its standard error, with Bartlett weights for so many lags (Newey & West, 1987)."""
+    if len(daily) < 2:
+        return float("nan")
+    left = daily - daily.mean()
+    variance = left @ left
+    for lag in range(1, min(lags, len(daily) - 1) + 1):
+        variance += 2 * (1 - lag / (lags + 1)) * (left[lag:] @ left[:-lag])
+    return float(daily.mean() * len(daily) / np.sqrt(variance)) if variance > 0 else float("nan")
+
+
+def _usual_lags(days: int) -> int:
+    """Return the number of lags of Newey & West (1994)."""
+    return int(4 * (max(days, 1) / 100) ** (2 / 9))
+
+
+def _centred(values: Days) -> Days:
+    known = np.isfinite(values)
+    mean = np.where(known, values, 0).sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1, keepdims=True), 1)
+    return np.where(known, values - mean, 0)
+
+
+def _above_median(values: Days) -> Bool[ndarray, "days stocks"]:
+    return np.asarray(np.nan_to_num(ranked(values), nan=-1.0) > 0)
+
+
+def _average(daily: Daily) -> Estimate:
+    known = daily[np.isfinite(daily)]
+    return _estimate(np.stack([known, np.ones_like(known)], axis=-1)[:, None], ratio)
+
+
+def _estimate(sums: Sums, statistic: Statistic) -> Estimate:
+    """Return a statistic of totals over days; NaN without a day that counts."""
+    sums = sums[sums.any(axis=(1, 2))]
+    if not len(sums):
+        return Estimate(np.nan, np.nan, np.nan)
+    low, high = day_interval(sums, statistic, resamples=RESAMPLES, seed=0)
+    return Estimate(float(statistic(sums.sum(axis=0))[0]), float(low[0]), float(high[0]))

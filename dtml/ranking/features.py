@@ -1,0 +1,260 @@
+"""Some forty price-volume features of a stock in a session, to be ranked within the day.
+
+Each is a pure function of `Bars` that states its unit and range. It reads the session's own bar and earlier ones only;
+a stock's bars are counted as they come, so the bar before a halt precedes the bar after it. A feature that lacks a bar
+it needs is missing (NaN). What is divided by a price, a deviation or a mean that is 0 is missing too.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from types import MappingProxyType
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+from numpy.lib.stride_tricks import sliding_window_view
+
+from dtml.ranking.panel import Panel, in_time, ranked
+
+Column = Float[ndarray, "bars stocks"]
+
+MAX_GAP = 5  # sessions that may be missing inside the bars of a feature
+STOCKS_AT_ONCE = 64  # whose windows are in memory together
+
+
+@dataclass(frozen=True)
+class Bars:
+    """The bars of each stock in time, those it lacks last; adjusted currency units, `volume` in shares.
+
+    `market` is the mean return, over the stocks, of the session of each bar; `position` its row in the grid.
+    """
+
+    open: Column
+    high: Column
+    low: Column
+    close: Column
+    volume: Column
+    value: Column
+    market: Column
+    position: Int[ndarray, "bars stocks"]
+
+    @classmethod
+    def of(cls, panel: Panel) -> "Bars":
+        """Return the bars of a panel."""
+        position = in_time(panel)
+        names = ("open", "high", "low", "close", "volume", "value")
+        taken = {name: np.take_along_axis(getattr(panel, name), position, axis=0) for name in names}
+        grid = np.full_like(panel.close, np.nan)
+        np.put_along_axis(grid, position, change(taken["close"]), axis=0)
+        market = np.take_along_axis(np.broadcast_to(_mean_of_day(grid)[:, None], grid.shape), position, axis=0)
+        return cls(**taken, market=market, position=position)
+
+    @cached_property
+    def returns(self) -> Column:
+        """Return the ratio of each close to the one before, minus 1."""
+        return change(self.close)
+
+    @cached_property
+    def gap(self) -> Column:
+        """Return the ratio of each open to the close before, minus 1."""
+        return np.asarray(self.open / before(self.close, 1) - 1)
+
+    @cached_property
+    def session(self) -> Column:
+        """Return the ratio of each close to its open, minus 1."""
+        return np.asarray(self.close / self.open - 1)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column and the number of bars, the session's own included, that it reads."""
+
+    bars: int
+    of: Callable[[Bars], Column]
+
+
+def before(values: Column, count: int) -> Column:
+    """Return the values of so many bars earlier."""
+    found = np.full_like(values, np.nan)
+    found[count:] = values[: len(values) - count]
+    return found
+
+
+def change(values: Column, count: int = 1) -> Column:
+    """Return the ratio to the value of so many bars earlier, minus 1."""
+    return np.asarray(values / before(values, count) - 1)
+
+
+def rolling(values: Column, count: int, statistic: Callable[..., ndarray]) -> Column:
+    """Return a statistic of the last `count` values; NaN where one is missing, or where there are fewer."""
+    found = np.full_like(values, np.nan)
+    if len(values) >= count:
+        for first in range(0, values.shape[1], STOCKS_AT_ONCE):
+            some = slice(first, first + STOCKS_AT_ONCE)
+            found[count - 1 :, some] = statistic(sliding_window_view(values[:, some], count, axis=0), axis=-1)
+    return found
+
+
+def mean(values: Column, count: int) -> Column:
+    """Return the mean of the last `count` values."""
+    return rolling(values, count, np.mean)
+
+
+def past_return(bars: Bars, *, count: int) -> Column:
+    """Return the return over so many bars, above -1."""
+    return change(bars.close, count)
+
+
+def momentum(bars: Bars, *, count: int, less: int) -> Column:
+    """Return the return from `count` bars ago to `less` bars ago, above -1."""
+    return np.asarray(before(bars.close, less) / before(bars.close, count) - 1)
+
+
+def volatility(bars: Bars, *, count: int) -> Column:
+    """Return the standard deviation of the last returns, 0 or more."""
+    return rolling(bars.returns, count, np.std)
+
+
+def day_range(bars: Bars) -> Column:
+    """Return high less low, over the close, 0 or more."""
+    return np.asarray((bars.high - bars.low) / bars.close)
+
+
+def place_in_day(bars: Bars) -> Column:
+    """Return where the close lies from the low, 0, to the high, 1."""
+    return _share(bars.close - bars.low, bars.high - bars.low)
+
+
+def place_in_range(bars: Bars, *, count: int) -> Column:
+    """Return where the close lies from the lowest low, 0, to the highest high, 1, of so many bars."""
+    low, high = rolling(bars.low, count, np.min), rolling(bars.high, count, np.max)
+    return _share(bars.close - low, high - low)
+
+
+def extreme_return(bars: Bars, *, count: int, of: Callable[..., ndarray]) -> Column:
+    """Return the highest or the lowest of the last returns, above -1."""
+    return rolling(bars.returns, count, of)
+
+
+def relative_volume(bars: Bars, *, count: int) -> Column:
+    """Return the volume over the mean of the last volumes, 0 to `count`."""
+    return _share(bars.volume, mean(bars.volume, count))
+
+
+def traded_value(bars: Bars, *, count: int) -> Column:
+    """Return the mean traded value, in currency units."""
+    return mean(bars.value, count)
+
+
+def illiquidity(bars: Bars, *, count: int) -> Column:
+    """Return the mean of the absolute return over the traded value, a unit of currency (Amihud, 2002)."""
+    return mean(_share(np.abs(bars.returns), bars.value), count)
+
+
+def volume_correlation(bars: Bars, *, count: int) -> Column:
+    """Return the correlation, -1 to 1, of the last returns with the logarithms of the changes of volume."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        changes = np.log(bars.volume / before(bars.volume, 1))
+    changes[~np.isfinite(changes)] = np.nan
+    covariance, one, other = _moments(bars.returns, changes, count)
+    return _share(covariance, np.sqrt(one * other))
+
+
+def excess_in_deviations(bars: Bars, *, count: int) -> Column:
+    """Return the last return less the market's, in standard deviations of the last returns."""
+    return _share(bars.returns - bars.market, volatility(bars, count=count))
+
+
+def beta(bars: Bars, *, count: int) -> Column:
+    """Return the slope of the last returns on the market's."""
+    covariance, _, variance = _moments(bars.returns, bars.market, count)
+    return _share(covariance, variance)
+
+
+def residual(bars: Bars, *, count: int, last: int) -> Column:
+    """Return the mean of the last returns less `beta` times the market's, with the beta of `count` bars."""
+    return np.asarray(mean(bars.returns, last) - beta(bars, count=count) * mean(bars.market, last))
+
+
+def average_over_close(bars: Bars, *, count: int) -> Column:
+    """Return the mean of the last closes over the close, minus 1, above -1: the paper's moving averages."""
+    return np.asarray(mean(bars.close, count) / bars.close - 1)
+
+
+def over_close(bars: Bars, *, name: str) -> Column:
+    """Return the open, high or low over the close, minus 1, above -1: the paper's."""
+    price: Column = getattr(bars, name)
+    return np.asarray(price / bars.close - 1)
+
+
+FEATURES: Mapping[str, Feature] = MappingProxyType(
+    {
+        **{f"return_{k}": Feature(k + 1, partial(past_return, count=k)) for k in (1, 2, 3, 5, 10, 20, 60)},
+        **{f"momentum_{k}": Feature(k + 1, partial(momentum, count=k, less=20)) for k in (120, 250)},
+        **{f"volatility_{k}": Feature(k + 1, partial(volatility, count=k)) for k in (5, 20, 60)},
+        "range": Feature(1, day_range),
+        "session": Feature(1, lambda bars: bars.session),
+        "gap": Feature(2, lambda bars: bars.gap),
+        "place_in_day": Feature(1, place_in_day),
+        **{f"place_in_range_{k}": Feature(k, partial(place_in_range, count=k)) for k in (5, 20, 60)},
+        "highest_return_20": Feature(21, partial(extreme_return, count=20, of=np.max)),
+        "lowest_return_20": Feature(21, partial(extreme_return, count=20, of=np.min)),
+        **{f"relative_volume_{k}": Feature(k, partial(relative_volume, count=k)) for k in (5, 20, 60)},
+        "traded_value_20": Feature(20, partial(traded_value, count=20)),
+        "overnight_20": Feature(21, lambda bars: mean(bars.gap, 20)),
+        "intraday_20": Feature(20, lambda bars: mean(bars.session, 20)),
+        "volume_correlation_20": Feature(21, partial(volume_correlation, count=20)),
+        "excess_20": Feature(21, partial(excess_in_deviations, count=20)),
+        "beta_60": Feature(61, partial(beta, count=60)),
+        **{f"residual_{k}": Feature(61, partial(residual, count=60, last=k)) for k in (1, 5, 20)},
+        "illiquidity_20": Feature(21, partial(illiquidity, count=20)),
+        **{f"{name}_over_close": Feature(1, partial(over_close, name=name)) for name in ("open", "high", "low")},
+        **{f"average_{k}": Feature(k, partial(average_over_close, count=k)) for k in (5, 10, 15, 20, 25, 30)},
+    }
+)
+HISTORY = max(feature.bars for feature in FEATURES.values())
+
+
+def ranked_features(panel: Panel, *, max_return: float = np.inf) -> Float[ndarray, "sessions stocks features"]:
+    """Return every feature's rank within the day, in [-0.5, 0.5], NaN where it is missing, in the order of `FEATURES`.
+
+    No feature reads prices from both sides of a change beyond `max_return`: it is a change of the unit of account.
+    """
+    bars = Bars.of(panel)
+    era = np.cumsum(np.abs(np.nan_to_num(bars.returns)) > max_return, axis=0)
+    found = np.empty((*panel.close.shape, len(FEATURES)), dtype=np.float32)
+    for column, feature in enumerate(FEATURES.values()):
+        grid = np.full_like(panel.close, np.nan)
+        values = np.where(_reads_enough(bars.position, era, feature.bars), feature.of(bars), np.nan)
+        np.put_along_axis(grid, bars.position, values, axis=0)
+        found[..., column] = ranked(np.where(panel.observed, grid, np.nan))
+    return found
+
+
+def _reads_enough(
+    position: Int[ndarray, "bars stocks"], era: Int[ndarray, "bars stocks"], count: int
+) -> Bool[ndarray, "bars stocks"]:
+    """Return whether the last `count` bars lie close enough together and share one unit of account."""
+    back = count - 1
+    enough: Bool[ndarray, "bars stocks"] = np.zeros_like(position, dtype=bool)
+    recent = position[back:] - position[: len(position) - back] <= back + MAX_GAP
+    enough[back:] = recent & (era[back:] == era[: len(era) - back])
+    return enough
+
+
+def _mean_of_day(returns: Float[ndarray, "sessions stocks"]) -> Float[ndarray, " sessions"]:
+    """Return the mean over the stocks with a return; 0 on a session without any."""
+    known = np.isfinite(returns)
+    return np.asarray(np.where(known, returns, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1))
+
+
+def _moments(one: Column, other: Column, count: int) -> tuple[Column, Column, Column]:
+    """Return the covariance and the two variances of the last values."""
+    first, second = mean(one, count), mean(other, count)
+    squares = mean(one * one, count) - first**2, mean(other * other, count) - second**2
+    return mean(one * other, count) - first * second, *squares
+
+
+def _share(part: Column, whole: Column) -> Column:
+    return np.asarray(np.divide(part, whole, out=np.full_like(part, np.nan), where=whole > 0))

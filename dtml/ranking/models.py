@@ -1,0 +1,167 @@
+"""Rankers: ridge regression and gradient boosting from ranked features to the rank of the outcome, and their blend.
+
+A fitted ranker holds arrays alone, so that it is kept as tensors, which run no code when they are read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy import ndarray
+
+from dtml.errors import DtmlError
+from dtml.ranking.panel import ranked
+
+Rows = Float[ndarray, "rows features"]
+Scores = Float[ndarray, " rows"]
+
+Kind = Literal["ridge", "boosting"]
+RANK_VARIANCE = 1 / 12  # of ranks that are uniform in [-0.5, 0.5]
+
+
+class Ranker(Protocol):
+    """A fitted model that scores stock-days: within a day, a higher score is a higher rank."""
+
+    def score(self, features: Rows) -> Scores:
+        """Return the score of each row of ranked features; NaN is a missing feature."""
+
+
+@dataclass(frozen=True)
+class RidgeConfig:
+    """`penalty` is the weight of the squared norm, in units of the features' variance times the number of rows."""
+
+    penalty: float = 0.1
+
+
+@dataclass(frozen=True)
+class BoostingConfig:
+    """The shape of a boosting of regression trees; the seed draws the columns that a split may choose from."""
+
+    trees: int = 300
+    leaves: int = 8
+    rate: float = 0.03
+    rows_a_leaf: int = 1000
+    columns_a_split: float = 0.2
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """A ridge regression without an intercept: ranks are centred on every day. A missing rank is the middle, 0."""
+
+    weights: Float[ndarray, " features"]
+
+    def score(self, features: Rows) -> Scores:
+        """Return the score of each row, roughly the rank of its outcome."""
+        return np.asarray(np.nan_to_num(features).astype(float) @ self.weights)
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """Regression trees whose leaves add up; each row of the arrays is a tree, padded with leaves of 0.
+
+    A row of features goes left at a node where its `column` is at most the `threshold`, and where that is missing and
+    `missing_left`. A leaf is its own child.
+    """
+
+    column: Int[ndarray, "trees nodes"]
+    threshold: Float[ndarray, "trees nodes"]
+    missing_left: Bool[ndarray, "trees nodes"]
+    left: Int[ndarray, "trees nodes"]
+    right: Int[ndarray, "trees nodes"]
+    value: Float[ndarray, "trees nodes"]
+    depth: int
+
+    def score(self, features: Rows) -> Scores:
+        """Return the score of each row, roughly the rank of its outcome."""
+        total, rows = np.zeros(len(features)), np.arange(len(features))
+        for tree in range(len(self.value)):
+            node = np.zeros(len(features), dtype=np.int64)
+            for _ in range(self.depth):
+                seen = features[rows, self.column[tree, node]]
+                missing = np.isnan(seen)
+                goes_left = np.where(missing, self.missing_left[tree, node], seen <= self.threshold[tree, node])
+                node = np.where(goes_left, self.left[tree, node], self.right[tree, node])
+            total += self.value[tree, node]
+        return total
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a ridge needs of some days: products of the features with each other and with the ranks of the outcomes.
+
+    They add up, so that a walk through history adds each day once.
+    """
+
+    features: Float[ndarray, "features features"]
+    outcomes: Float[ndarray, " features"]
+    rows: int
+
+    @classmethod
+    def none(cls, features: int) -> "Sums":
+        """Return the sums over no rows."""
+        return cls(np.zeros((features, features)), np.zeros(features), 0)
+
+    @classmethod
+    def of(cls, features: Rows, outcome: Scores) -> "Sums":
+        """Return the sums over rows whose outcome, a rank in [-0.5, 0.5], is known."""
+        known = np.isfinite(outcome)
+        x = np.nan_to_num(features[known]).astype(float)
+        return cls(x.T @ x, x.T @ outcome[known], int(known.sum()))
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(self.features + other.features, self.outcomes + other.outcomes, self.rows + other.rows)
+
+
+def fit_ridge(sums: Sums, config: RidgeConfig) -> Ridge:
+    """Return the ridge of these sums. Raises DtmlError where they hold no row."""
+    if not sums.rows:
+        raise DtmlError("no stock-day of the training span has an outcome")
+    held = sums.features + config.penalty * sums.rows * RANK_VARIANCE * np.eye(len(sums.features))
+    return Ridge(np.linalg.solve(held, sums.outcomes))
+
+
+def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boosting:
+    """Return scikit-learn's histogram gradient boosting of the rows whose outcome, a rank, is known."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    known = np.isfinite(outcome)
+    if not known.any():
+        raise DtmlError("no stock-day of the training span has an outcome")
+    seen = features[known]
+    seen[:, np.isnan(seen).all(axis=0)] = 0  # scikit-learn wants a value in every column
+    fitted = HistGradientBoostingRegressor(
+        max_iter=config.trees,
+        max_leaf_nodes=config.leaves,
+        learning_rate=config.rate,
+        min_samples_leaf=max(1, min(config.rows_a_leaf, int(known.sum()) // (2 * config.leaves))),
+        max_features=config.columns_a_split,
+        early_stopping=False,  # its own would split the rows at random, days and all
+        random_state=config.seed,
+    ).fit(seen, outcome[known])
+    return _as_arrays([trees[0].nodes for trees in fitted._predictors])
+
+
+def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
+    """Return scikit-learn's trees as arrays; the mean outcome that they start from orders nothing and is left out."""
+    shape = (len(trees), max(map(len, trees)))
+    column, left, right = (np.zeros(shape, dtype=np.int64) for _ in range(3))
+    threshold, value, missing_left = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=bool)
+    for tree, nodes in enumerate(trees):
+        here, leaf = slice(0, len(nodes)), nodes["is_leaf"].astype(bool)
+        itself = np.arange(len(nodes))
+        column[tree, here] = np.where(leaf, 0, nodes["feature_idx"])
+        threshold[tree, here] = nodes["num_threshold"]
+        missing_left[tree, here] = nodes["missing_go_to_left"]
+        left[tree, here] = np.where(leaf, itself, nodes["left"])
+        right[tree, here] = np.where(leaf, itself, nodes["right"])
+        value[tree, here] = np.where(leaf, nodes["value"], 0.0)
+    deepest = max(int(nodes["depth"].max()) for nodes in trees)
+    return Boosting(column, threshold, missing_left, left, right, value, deepest)
+
+
+def blend(scores: Mapping[str, Float[ndarray, "days stocks"]]) -> Float[ndarray, "days stocks"]:
+    """Return the mean of the ranks that several models give the stocks of each day; NaN where one has none."""
+    return np.asarray(np.mean([ranked(each) for each in scores.values()], axis=0))

@@ -1,0 +1,49 @@
+"""The legs of a return that can be predicted at a close, and what became of each stock relative to the others."""
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from dtml.ranking.panel import Grid, Panel, ranked
+
+Leg = Literal["next_close", "overnight", "intraday", "open_to_open", "second_close", "five_days"]
+LEGS: tuple[Leg, ...] = get_args(Leg)
+# From which price to which: the field, and the sessions after `as_of` on which it is.
+ENDS: dict[Leg, tuple[tuple[str, int], tuple[str, int]]] = {
+    "next_close": (("close", 0), ("close", 1)),
+    "overnight": (("close", 0), ("open", 1)),
+    "intraday": (("open", 1), ("close", 1)),
+    "open_to_open": (("open", 1), ("open", 2)),
+    "second_close": (("close", 1), ("close", 2)),  # the label of Qlib's published tables
+    "five_days": (("open", 1), ("open", 6)),
+}
+
+
+def sessions_to(leg: Leg) -> int:
+    """Return the number of sessions after `as_of` whose bars the outcome needs."""
+    return ENDS[leg][1][1]
+
+
+def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
+    """Return the return of each stock over a leg that begins at each session's close, or after it.
+
+    Ratios minus 1. Missing where either price is, and where a close moves by more than `max_return` from one session
+    to the next on the way: a corporate action is no return.
+    """
+    (start, first), (end, last) = ENDS[leg]
+    found = _later(getattr(panel, end), last) / _later(getattr(panel, start), first) - 1
+    moves = np.abs(_later(panel.close, 1) / panel.close - 1) > max_return
+    for step in range(last):
+        found[_later(moves.astype(float), step) == 1] = np.nan
+    return np.asarray(found)
+
+
+def relative(outcome: Grid) -> Grid:
+    """Return the rank of each outcome within its day, in [-0.5, 0.5]; above 0 is above the day's median."""
+    return ranked(outcome)
+
+
+def _later(values: Grid, count: int) -> Grid:
+    found = np.full_like(values, np.nan)
+    found[: len(values) - count] = values[count:]
+    return found

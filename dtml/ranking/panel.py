@@ -1,0 +1,74 @@
+"""Bars of a market on a grid of sessions, all prices adjusted by one factor, and ranks within a day."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+from dtml.markets.definition import Returns
+from dtml.prices.returns import adjusted_price, on_grid
+
+Grid = Float[ndarray, "sessions stocks"]
+
+QUORUM = 0.5  # a session in which fewer of the stocks have a bar is left out
+LISTED = 30  # sessions whose largest number of bars is what a quorum is of
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Bars of stocks by session; NaN where there is none.
+
+    `open, high, low, close` are in currency units, each times adjusted over unadjusted close of its bar, so that no
+    dividend or split opens a gap; `volume` counts shares, `value` is close times volume. A bar without volume repeats
+    an old price and is left out, where the source has volumes.
+    """
+
+    sessions: pd.DatetimeIndex
+    symbols: tuple[str, ...]
+    open: Grid
+    high: Grid
+    low: Grid
+    close: Grid
+    volume: Grid
+    value: Grid
+
+    @property
+    def observed(self) -> Float[ndarray, "sessions stocks"]:
+        """Return whether a stock has a bar."""
+        return np.asarray(np.isfinite(self.close))
+
+
+def panel_of(bars: pd.DataFrame, *, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns) -> Panel:
+    """Return the panel of these stocks on the sessions in which a quorum of them has a bar.
+
+    `bars` is the long frame `symbol, session, open, high, low, close, adj_close, volume`; `returns` says which close
+    returns are taken from. A missing open, high or low stays missing; one of 0 or less is missing.
+    """
+    bars = bars[bars["symbol"].isin(symbols)]
+    traded = bars["volume"].isna() | (bars["volume"] > 0)
+    bars = bars[traded | ~bars["volume"].gt(0).groupby(bars["symbol"]).transform("any")]
+    factor = adjusted_price(bars, returns) / bars["close"]
+    priced = {name: (bars[name] * factor).where(bars[name] > 0) for name in ("open", "high", "low", "close")}
+    held = bars.assign(**priced, value=bars["close"] * bars["volume"])
+    counts = held.groupby("session")["symbol"].count()
+    met = counts.index[counts >= QUORUM * counts.rolling(LISTED, min_periods=1).max()]
+    grid = sessions.intersection(pd.DatetimeIndex(met))
+    columns = ("open", "high", "low", "close", "volume", "value")
+    return Panel(grid, symbols, *(on_grid(held, name, grid, symbols) for name in columns))
+
+
+def ranked(values: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks"]:
+    """Return the ranks within each day, scaled to [-0.5, 0.5]; ties share their mean rank, NaN stays.
+
+    A stock that is alone on its day has rank 0.
+    """
+    places = pd.DataFrame(values).rank(axis=1).to_numpy()
+    others = np.isfinite(places).sum(axis=1, keepdims=True) - 1
+    return np.where(others > 0, (places - 1) / np.maximum(others, 1) - 0.5, np.where(np.isfinite(places), 0.0, np.nan))
+
+
+def in_time(panel: Panel) -> Int[ndarray, "bars stocks"]:
+    """Return the position in the grid of each stock's bars, in time; those of the sessions without one come last."""
+    return np.argsort(~panel.observed, axis=0, kind="stable")

@@ -1,0 +1,27 @@
+"""The one-line rules that order the stocks of a day, which every ranking model is printed beside."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+
+from dtml.ranking.features import FEATURES
+
+# Name: the feature whose rank is the score, and 1 or -1 for the end that comes first.
+RULES: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {
+        "day_losers": ("return_1", -1),
+        "five_day_losers": ("return_5", -1),
+        "low_volatility": ("volatility_20", -1),
+        "volume_shock": ("relative_volume_20", 1),
+        "intraday_reversal": ("session", -1),
+    }
+)
+
+
+def rule_scores(features: Float[ndarray, "sessions stocks features"], rule: str) -> Float[ndarray, "sessions stocks"]:
+    """Return the score that a rule gives each stock-day, from ranked features in the order of `FEATURES`."""
+    feature, sign = RULES[rule]
+    return sign * np.asarray(features[..., list(FEATURES).index(feature)], dtype=float)

@@ -1,0 +1,102 @@
+"""Walk forward through history: train on what was known, score the next sessions, train again."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
+
+from dtml.errors import DtmlError
+from dtml.ranking.features import ranked_features
+from dtml.ranking.models import BoostingConfig, Ranker, RidgeConfig, Sums, fit_boosting, fit_ridge
+from dtml.ranking.outcomes import Leg, outcomes, relative, sessions_to
+from dtml.ranking.panel import Grid, Panel
+
+MINIMUM_TRAIN_DAYS = 126  # below that there is nothing to learn from
+RETRAIN_EVERY = 63  # sessions that each model scores
+GAP = 1  # sessions between the last outcome trained on and the first session scored
+
+
+@dataclass(frozen=True)
+class History:
+    """What a walk reads: ranked features of each session, and the outcomes of a leg that begins at its close."""
+
+    panel: Panel
+    leg: Leg
+    features: Float[ndarray, "sessions stocks features"]
+    outcome: Grid
+
+    @classmethod
+    def of(cls, panel: Panel, leg: Leg, *, max_return: float = np.inf) -> "History":
+        """Return the history of a panel; a change beyond `max_return` is a corporate action."""
+        found = outcomes(panel, leg, max_return=max_return)
+        found[~panel.observed] = np.nan
+        return cls(panel, leg, ranked_features(panel, max_return=max_return), found)
+
+    @cached_property
+    def relative(self) -> Grid:
+        """Return the rank of each outcome within its day, in [-0.5, 0.5]."""
+        return relative(self.outcome)
+
+    def rows(self, days: slice) -> tuple[Float[ndarray, "rows features"], Float[ndarray, " rows"]]:
+        """Return the features and relative outcomes of the stock-days of some sessions that have an outcome."""
+        known = np.isfinite(self.relative[days])
+        return self.features[days][known], self.relative[days][known]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Sessions scored by one model, and those it was trained on, as positions in the panel."""
+
+    trained: slice
+    scored: slice
+
+
+def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fold]:
+    """Return the folds of a walk that scores the closes from `first` to `last`.
+
+    Each model is trained on every session whose outcome ended `GAP` sessions before the first close that it scores.
+    Raises DtmlError when the first has too few.
+    """
+    sessions = history.panel.sessions
+    start, stop = sessions.searchsorted(first, side="left"), sessions.searchsorted(last, side="right")
+    known = start - GAP - sessions_to(history.leg) + 1
+    if known < MINIMUM_TRAIN_DAYS or start >= stop:
+        raise DtmlError(
+            f"{max(known, 0)} sessions before {first.date()} have an outcome, and training needs {MINIMUM_TRAIN_DAYS}: "
+            f"begin later, or give prices from before {sessions[0].date()}"
+        )
+    return [
+        Fold(slice(0, begin - GAP - sessions_to(history.leg) + 1), slice(begin, min(begin + RETRAIN_EVERY, stop)))
+        for begin in range(int(start), int(stop), RETRAIN_EVERY)
+    ]
+
+
+def walk_ridge(history: History, walked: list[Fold], config: RidgeConfig) -> Grid:
+    """Return the scores of a ridge that is trained anew for each fold; NaN outside the folds and without a bar."""
+    sums, done = Sums.none(history.features.shape[-1]), 0
+
+    def fit(fold: Fold) -> Ranker:
+        nonlocal sums, done
+        sums, done = sums + Sums.of(*history.rows(slice(done, fold.trained.stop))), fold.trained.stop
+        return fit_ridge(sums, config)
+
+    return _walk(history, ((fold, fit(fold)) for fold in walked))
+
+
+def walk_boosting(history: History, walked: list[Fold], config: BoostingConfig) -> Grid:
+    """Return the scores of a boosting that is trained anew for each fold; NaN outside them and without a bar."""
+    return _walk(history, ((fold, fit_boosting(*history.rows(fold.trained), config)) for fold in walked))
+
+
+def _walk(history: History, fitted: Iterator[tuple[Fold, Ranker]]) -> Grid:
+    found = np.full_like(history.outcome, np.nan)
+    for fold, ranker in fitted:
+        there = history.panel.observed[fold.scored]
+        scored = np.full(there.shape, np.nan)
+        scored[there] = ranker.score(history.features[fold.scored][there])
+        found[fold.scored] = scored
+    return found

@@ -1,0 +1,104 @@
+"""The metrics of a ranking, against scikit-learn, SciPy and formulas, and the laws that make them honest."""
+
+import numpy as np
+import pytest
+from scipy.stats import rankdata, spearmanr
+from sklearn.metrics import accuracy_score, matthews_corrcoef, roc_auc_score
+
+from dtml.evaluation.ranking import (
+    against_median,
+    both_known,
+    decile_spreads,
+    newey_west_t,
+    paired_rank_ic,
+    rank_ics,
+    score_ranking,
+    within_day_aucs,
+)
+
+DAYS, STOCKS = 61, 37
+
+
+def made(seed: int = 0, skill: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
+    drawn = np.random.default_rng(seed)
+    scores, noise = drawn.standard_normal((2, DAYS, STOCKS))
+    outcome = 0.01 * (skill * scores + noise) + 0.02 * drawn.standard_normal((DAYS, 1))
+    scores[drawn.random(scores.shape) < 0.1] = np.nan
+    outcome[drawn.random(scores.shape) < 0.1] = np.nan
+    return both_known(np.round(scores, 1), outcome)  # with ties
+
+
+def test_daily_figures_are_those_of_scipy_and_scikit_learn() -> None:
+    scores, outcome = made()
+    ics, aucs, counts = rank_ics(scores, outcome), within_day_aucs(scores, outcome), against_median(scores, outcome)
+    for day in range(DAYS):
+        known = np.isfinite(scores[day])
+        s, y = scores[day, known], outcome[day, known]
+        middle = (len(s) + 1) / 2
+        above, called = rankdata(y) > middle, rankdata(s) > middle
+        assert ics[day] == pytest.approx(spearmanr(s, y).statistic)
+        assert aucs[day] == pytest.approx(roc_auc_score(above, s))
+        assert (counts[day, 0] + counts[day, 3]) / counts[day].sum() == pytest.approx(accuracy_score(above, called))
+    totals = counts.sum(axis=0)
+    found = score_ranking(scores, outcome)
+    assert found.mcc.value == pytest.approx(
+        matthews_corrcoef(np.repeat([1, 0, 1, 0], totals), np.repeat([1, 1, 0, 0], totals))
+    )
+    assert (found.days, found.stock_days) == (DAYS, int(np.isfinite(scores).sum()))
+    assert found.rank_ic.value == pytest.approx(ics.mean())
+    assert found.icir == pytest.approx(ics.mean() / ics.std())
+
+
+def test_a_decile_spread_is_the_mean_of_the_best_tenth_less_that_of_the_worst() -> None:
+    outcome = np.arange(20.0)[None] / 100
+    assert decile_spreads(outcome, outcome)[0] == pytest.approx((0.185) - 0.005)
+
+
+def test_a_t_statistic_without_lags_is_the_usual_one_and_dependence_lowers_it() -> None:
+    drawn = np.random.default_rng(2).standard_normal(500) + 0.1
+    assert newey_west_t(drawn, lags=0) == pytest.approx(drawn.mean() / drawn.std() * np.sqrt(500))
+    repeated = np.repeat(drawn[:100], 5)
+    assert newey_west_t(repeated, lags=10) < 0.7 * newey_west_t(repeated, lags=0)
+
+
+def test_what_all_stocks_do_together_changes_no_figure() -> None:
+    scores, outcome = made()
+    market = np.random.default_rng(3).standard_normal((DAYS, 1))
+    assert score_ranking(scores + 5 * market, outcome + market).rank_ic == score_ranking(scores, outcome).rank_ic
+    assert score_ranking(scores + 5 * market, outcome + market).acc == score_ranking(scores, outcome).acc
+
+
+def test_a_ranking_turned_around_has_the_opposite_skill() -> None:
+    scores, outcome = made()
+    found, turned = score_ranking(scores, outcome), score_ranking(-scores, outcome)
+    assert turned.rank_ic.value == pytest.approx(-found.rank_ic.value)
+    assert turned.auc.value == pytest.approx(1 - found.auc.value)
+    assert turned.decile_spread.value == pytest.approx(-found.decile_spread.value, rel=0.2)
+
+
+def test_the_interval_of_a_paired_difference_is_narrower_than_those_of_its_parts() -> None:
+    scores, outcome = made(skill=0.5)
+    other = scores + 0.05 * np.random.default_rng(4).standard_normal(scores.shape)
+    paired, alone = paired_rank_ic(scores, other, outcome), score_ranking(scores, outcome).rank_ic
+    assert paired.high - paired.low < 0.5 * (alone.high - alone.low)
+    assert paired.low <= paired.value <= paired.high
+
+
+def test_below_twenty_days_there_is_no_interval_and_a_day_of_four_stocks_does_not_count() -> None:
+    scores, outcome = made()
+    few = score_ranking(scores[:19], outcome[:19])
+    assert np.isnan([few.rank_ic.low, few.acc.high]).all()
+    scores[0, 4:] = np.nan
+    assert score_ranking(scores, outcome).days == DAYS - 1
+
+
+def test_intervals_of_rankings_without_skill_hold_zero_about_as_often_as_they_say() -> None:
+    held = [score_ranking(*made(seed, skill=0.0)).rank_ic for seed in range(60)]
+    assert sum(each.low <= 0 <= each.high for each in held) >= 52  # of a binomial of .95, .0003 lie below
+
+
+def test_no_day_at_all_has_no_figure() -> None:
+    empty = np.full((3, 9), np.nan)
+    found = score_ranking(empty, empty)
+    assert found.days == 0
+    assert np.isnan([found.rank_ic.value, found.t, found.acc.value]).all()
