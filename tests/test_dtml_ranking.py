@@ -102,6 +102,15 @@ def test_no_feature_reads_a_later_bar_and_a_rescaled_past_changes_no_price_featu
     assert np.array_equal(ranked_features(made_panel(rescaled))[: DAY + 1], before, equal_nan=True)
 
 
+def test_a_history_shorter_than_a_feature_leaves_it_missing() -> None:
+    bars = made_bars()
+    found = ranked_features(made_panel(bars[bars["session"] < SESSIONS[30]]))
+    names = list(FEATURES)
+    assert np.isnan(found[..., names.index("momentum_250")]).all()
+    assert np.isfinite(found[-1, 3:, names.index("return_20")]).all()
+    assert np.isnan(outcomes(made_panel(bars[bars["session"] < SESSIONS[3]]), "five_days")).all()
+
+
 def test_ranks_lie_between_minus_and_plus_one_half_share_ties_and_keep_what_is_missing() -> None:
     found = ranked(np.array([[3.0, 1.0, 1.0, np.nan, 9.0], [np.nan, 5.0, np.nan, np.nan, np.nan]]))
     np.testing.assert_allclose(found[0], [1 / 6, -1 / 3, -1 / 3, np.nan, 0.5])

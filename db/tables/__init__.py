@@ -11,6 +11,7 @@ from db.tables.columns import metadata
 from db.tables.markets import instrument, membership, price, price_fetch, rejected_bar, symbol_warning
 from db.tables.nights import alert, night
 from db.tables.predictions import outcome, prediction, rule_direction, run, score
+from db.tables.rankings import ranking, ranking_difference, ranking_score
 from db.tables.translations import translation_model, translation_progress, translation_score, translation_text
 
 __all__ = [
@@ -36,6 +37,9 @@ __all__ = [
     "prediction",
     "price",
     "price_fetch",
+    "ranking",
+    "ranking_difference",
+    "ranking_score",
     "rejected_bar",
     "rule_direction",
     "run",

@@ -77,7 +77,7 @@ class Feature:
 def before(values: Column, count: int) -> Column:
     """Return the values of so many bars earlier."""
     found = np.full_like(values, np.nan)
-    found[count:] = values[: len(values) - count]
+    found[count:] = values[: max(len(values) - count, 0)]
     return found
 
 
@@ -216,19 +216,23 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
 HISTORY = max(feature.bars for feature in FEATURES.values())
 
 
-def ranked_features(panel: Panel, *, max_return: float = np.inf) -> Float[ndarray, "sessions stocks features"]:
+def ranked_features(
+    panel: Panel, among: Bool[ndarray, "sessions stocks"] | None = None, *, max_return: float = np.inf
+) -> Float[ndarray, "sessions stocks features"]:
     """Return every feature's rank within the day, in [-0.5, 0.5], NaN where it is missing, in the order of `FEATURES`.
 
-    No feature reads prices from both sides of a change beyond `max_return`: it is a change of the unit of account.
+    A stock is ranked on the days on which it is `among` the constituents, by default always. No feature reads prices
+    from both sides of a change beyond `max_return`: it is a change of the unit of account.
     """
     bars = Bars.of(panel)
     era = np.cumsum(np.abs(np.nan_to_num(bars.returns)) > max_return, axis=0)
+    there = panel.observed if among is None else panel.observed & among
     found = np.empty((*panel.close.shape, len(FEATURES)), dtype=np.float32)
     for column, feature in enumerate(FEATURES.values()):
         grid = np.full_like(panel.close, np.nan)
         values = np.where(_reads_enough(bars.position, era, feature.bars), feature.of(bars), np.nan)
         np.put_along_axis(grid, bars.position, values, axis=0)
-        found[..., column] = ranked(np.where(panel.observed, grid, np.nan))
+        found[..., column] = ranked(np.where(there, grid, np.nan))
     return found
 
 
@@ -238,8 +242,8 @@ def _reads_enough(
     """Return whether the last `count` bars lie close enough together and share one unit of account."""
     back = count - 1
     enough: Bool[ndarray, "bars stocks"] = np.zeros_like(position, dtype=bool)
-    recent = position[back:] - position[: len(position) - back] <= back + MAX_GAP
-    enough[back:] = recent & (era[back:] == era[: len(era) - back])
+    earlier = slice(0, max(len(position) - back, 0))
+    enough[back:] = (position[back:] - position[earlier] <= back + MAX_GAP) & (era[back:] == era[earlier])
     return enough
 
 

@@ -45,5 +45,5 @@ def relative(outcome: Grid) -> Grid:
 
 def _later(values: Grid, count: int) -> Grid:
     found = np.full_like(values, np.nan)
-    found[: len(values) - count] = values[count:]
+    found[: max(len(values) - count, 0)] = values[count:]
     return found

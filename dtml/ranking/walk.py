@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from dtml.errors import DtmlError
@@ -22,19 +22,30 @@ GAP = 1  # sessions between the last outcome trained on and the first session sc
 
 @dataclass(frozen=True)
 class History:
-    """What a walk reads: ranked features of each session, and the outcomes of a leg that begins at its close."""
+    """What a walk reads: ranked features of each session, and the outcomes of a leg that begins at its close.
+
+    `there` are the stock-days that are ordered: constituents with a bar.
+    """
 
     panel: Panel
     leg: Leg
+    there: Bool[ndarray, "sessions stocks"]
     features: Float[ndarray, "sessions stocks features"]
     outcome: Grid
 
     @classmethod
-    def of(cls, panel: Panel, leg: Leg, *, max_return: float = np.inf) -> "History":
-        """Return the history of a panel; a change beyond `max_return` is a corporate action."""
-        found = outcomes(panel, leg, max_return=max_return)
-        found[~panel.observed] = np.nan
-        return cls(panel, leg, ranked_features(panel, max_return=max_return), found)
+    def of(
+        cls,
+        panel: Panel,
+        leg: Leg,
+        among: Bool[ndarray, "sessions stocks"] | None = None,
+        *,
+        max_return: float = np.inf,
+    ) -> "History":
+        """Return the history of a panel's constituents; a change beyond `max_return` is a corporate action."""
+        there = panel.observed if among is None else panel.observed & among
+        found = np.where(there, outcomes(panel, leg, max_return=max_return), np.nan)
+        return cls(panel, leg, there, ranked_features(panel, there, max_return=max_return), found)
 
     @cached_property
     def relative(self) -> Grid:
@@ -95,7 +106,7 @@ def walk_boosting(history: History, walked: list[Fold], config: BoostingConfig) 
 def _walk(history: History, fitted: Iterator[tuple[Fold, Ranker]]) -> Grid:
     found = np.full_like(history.outcome, np.nan)
     for fold, ranker in fitted:
-        there = history.panel.observed[fold.scored]
+        there = history.there[fold.scored]
         scored = np.full(there.shape, np.nan)
         scored[there] = ranker.score(history.features[fold.scored][there])
         found[fold.scored] = scored

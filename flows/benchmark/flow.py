@@ -1,8 +1,9 @@
-"""The Prefect flow of the published experiment."""
+"""The Prefect flows of the published experiment and of the walk that orders the stocks of each day."""
 
 from prefect import flow
 
 from dtml.published import SETS, shortened
+from flows.benchmark.ranking import Plan, Ranking, Walk, run_ranking
 from flows.benchmark.results import Benchmark, run_benchmark
 from flows.benchmark.train import PublishedExperiment, members_of
 from flows.nightly.context import RunRequest, open_stored_context
@@ -21,3 +22,10 @@ def benchmark(request: RunRequest, seeds: tuple[int, ...], epochs: int | None, w
     windows = [recipe.window for _, recipe, _ in columns]
     with signals_of(request.attended), training_progress(list(columns.values()), windows) as on_epoch:
         return run_benchmark(experiment, as_task, on_epoch)
+
+
+@flow(name="ranking", flow_run_name="{request.market} {plan.first} .. {plan.last}", persist_result=False)
+def ranking(request: RunRequest, plan: Plan) -> Ranking:
+    """Walk models and rules through what is stored of a market; see `flows.benchmark.ranking.run_ranking`."""
+    with signals_of(request.attended):
+        return run_ranking(Walk(open_stored_context(request), plan), as_task)

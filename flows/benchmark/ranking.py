@@ -1,0 +1,191 @@
+"""Walk every ranking model and rule through the stored history of a market, and score the order of each day once."""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+from importlib.metadata import version
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Int
+from numpy import ndarray
+from sqlalchemy import Engine
+
+from db.engine import reading, transaction
+from db.rows import rankings
+from dtml.evaluation.ranking import Estimate, paired_rank_ic, rank_ics, score_ranking
+from dtml.prices.sessions import sessions_between
+from dtml.ranking.features import FEATURES
+from dtml.ranking.models import BoostingConfig, RidgeConfig, blend
+from dtml.ranking.outcomes import LEGS, Leg, outcomes, sessions_to
+from dtml.ranking.panel import Grid, panel_of
+from dtml.ranking.rules import RULES, rule_scores
+from dtml.ranking.walk import Fold, History, folds, walk_boosting, walk_ridge
+from flows.nightly.context import MarketContext, stored_bars
+
+AFTERWARDS = timedelta(days=21)  # which hold the sessions that the longest leg needs after the last close
+BEGINNING = date(1970, 1, 1)
+
+Stage = Callable[[str, Callable[[], Any]], Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is ordered: the closes from `first` to `last`, by a leg of the return."""
+
+    first: date
+    last: date
+    leg: Leg = "next_close"
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Hold a ranking as stored: its row, its scores, and the paired differences."""
+
+    row: Mapping[str, Any]
+    scores: pd.DataFrame
+    differences: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A ranking to be run: its market, its plan, and the settings of its models."""
+
+    context: MarketContext
+    plan: Plan
+    ridge: RidgeConfig = field(default_factory=RidgeConfig)
+    boosting: BoostingConfig = field(default_factory=BoostingConfig)
+
+    @cached_property
+    def bars(self) -> tuple[pd.DataFrame, datetime]:
+        """Return the bars up to the last one that an outcome needs, and their watermark."""
+        return stored_bars(self.context, BEGINNING, self.plan.last + AFTERWARDS)
+
+    @cached_property
+    def history(self) -> History:
+        """Return what the models read: ranked features and outcomes of the constituents of each day."""
+        market, (bars, _) = self.context.market, self.bars
+        span = bars["session"].min().date(), bars["session"].max().date()
+        panel = panel_of(
+            bars, sessions=sessions_between(market.calendar, *span), symbols=market.symbols, returns=market.returns
+        )
+        among = self.context.membership(market.symbols, panel.sessions)
+        return History.of(panel, self.plan.leg, among, max_return=self._max_return)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Return every setting, for the row."""
+        models = {"ridge": asdict(self.ridge), "boosting": asdict(self.boosting), "blend": ["ridge", "boosting"]}
+        return models | {"features": list(FEATURES), "max_return": self.context.market.checks.max_return}
+
+    @property
+    def id(self) -> str:
+        """Return the name of the ranking: its market, its first day, and a digest of all that decides its figures."""
+        told = [asdict(self.plan), self.config, version("dtml-nightshift")]
+        digest = hashlib.sha256(json.dumps(told, default=str).encode())
+        digest.update(pd.util.hash_pandas_object(self.bars[0], index=False).to_numpy().tobytes())
+        return f"{self.context.name}-{self.plan.first}-{digest.hexdigest()[:8]}"
+
+    def outcome(self, leg: Leg) -> Grid:
+        """Return the return of each stock-day that is ordered, over a leg."""
+        found = outcomes(self.history.panel, leg, max_return=self._max_return)
+        return np.where(self.history.there, found, np.nan)
+
+    @property
+    def _max_return(self) -> float:
+        largest = self.context.market.checks.max_return
+        return np.inf if largest is None else largest
+
+
+def run_ranking(walk: Walk, stage: Stage = lambda _name, work: work()) -> Ranking:
+    """Walk every model and rule through the plan's days and store their scores; a stored ranking is returned as it is.
+
+    Raises DtmlError when too few days lie before the first.
+    """
+    if (stored := stored_ranking(walk.context.engine, walk.id)) is not None:
+        return stored
+    begun = time.perf_counter()
+    walked = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
+    scores = {
+        "ridge": stage("ridge", lambda: walk_ridge(walk.history, walked, walk.ridge)),
+        "boosting": stage("boosting", lambda: walk_boosting(walk.history, walked, walk.boosting)),
+    }
+    scores["blend"] = blend(scores)
+    stage("score", lambda: _store(walk, walked, scores, begun))
+    stored = stored_ranking(walk.context.engine, walk.id)
+    assert stored is not None
+    return stored
+
+
+def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
+    """Return a ranking from the store, or None."""
+    with reading(engine) as conn:
+        row = rankings.ranking(conn, ranking_id)
+        if row is None:
+            return None
+        return Ranking(row, rankings.ranking_scores(conn, ranking_id), rankings.ranking_differences(conn, ranking_id))
+
+
+def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], begun: float) -> None:
+    days = slice(walked[0].scored.start, walked[-1].scored.stop)
+    rules = {name: rule_scores(walk.history.features, name) for name in RULES}
+    scored = {name: np.where(walk.history.there, each, np.nan)[days] for name, each in {**models, **rules}.items()}
+    found = {leg: walk.outcome(leg)[days] for leg in LEGS}
+    years = walk.history.panel.sessions[days].year.to_numpy()
+    row = {
+        "id": walk.id,
+        "market": walk.context.name,
+        **asdict(walk.plan),
+        "config": walk.config,
+        "stocks": int(np.isfinite(scored["ridge"]).any(axis=0).sum()),
+        "folds": len(walked),
+        "best_rule": _best_rule(walk, rules, slice(0, walked[0].trained.stop)),
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": walk.bars[1],
+        "seconds": time.perf_counter() - begun,
+        "read_at": datetime.now(UTC),
+    }
+    scores = pd.DataFrame(list(_scores(walk.plan.leg, scored, found, years)))
+    with transaction(walk.context.engine) as conn:
+        rankings.save_ranking(conn, row, scores, pd.DataFrame(list(_differences(walk.plan.leg, scored, found))))
+
+
+def _best_rule(walk: Walk, rules: Mapping[str, Grid], days: slice) -> str:
+    """Return the rule that ordered these days best, which lie before all that are scored; of equals, the first."""
+    mean = {name: np.nanmean(rank_ics(each[days], walk.history.outcome[days])) for name, each in rules.items()}
+    return max(mean, key=lambda name: mean[name])
+
+
+def _scores(
+    leg: Leg, scored: Mapping[str, Grid], found: Mapping[Leg, Grid], years: Int[ndarray, " days"]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each predictor and leg over all days, and for each year of the leg it was trained for."""
+    for (name, each), (scored_leg, outcome) in product(scored.items(), found.items()):
+        spans = {0: np.ones(len(years), dtype=bool)}
+        if scored_leg == leg:
+            spans |= {int(year): years == year for year in np.unique(years)}
+        for year, which in spans.items():
+            made = score_ranking(each[which], outcome[which], overlap=sessions_to(scored_leg))
+            row = {"predictor": name, "leg": scored_leg, "year": year, "is_rule": name in RULES}
+            row |= {"days": made.days, "n": made.stock_days, "icir": made.icir, "t": made.t}
+            for figure in ("rank_ic", "auc", "acc", "mcc", "decile_spread"):
+                row |= _cells(figure, getattr(made, figure))
+            yield row
+
+
+def _differences(leg: Leg, scored: Mapping[str, Grid], found: Mapping[Leg, Grid]) -> Iterator[dict[str, Any]]:
+    """Yield the paired difference of every two predictors on the leg that the models were trained for."""
+    for one, other in product(scored, scored):
+        if one != other:
+            gain = paired_rank_ic(scored[one], scored[other], found[leg])
+            yield {"predictor": one, "other": other, "leg": leg} | _cells("gain", gain)
+
+
+def _cells(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

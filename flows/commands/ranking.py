@@ -1,0 +1,145 @@
+"""The command that walks ranking models and one-line rules through a market's history."""
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+
+from dtml.errors import UsageError
+from dtml.pages.figures import figure, markdown, records, signed_percent, with_interval
+from dtml.ranking.outcomes import Leg
+from flows.benchmark.ranking import Plan, Ranking, Walk, stored_ranking
+from flows.commands.options import (
+    DAY,
+    AsJson,
+    IndexOption,
+    MarketFile,
+    OptionalMarket,
+    PricesOption,
+    SourceOption,
+    UniverseOption,
+    request_of,
+)
+from flows.console import announce, print_frame, print_json
+from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
+from flows.nightly.fetch import fetch_bars
+from flows.service.prefect_server import require_server
+from flows.settings import err, out
+
+commands = typer.Typer()
+
+COLUMNS = ("predictor", "rank IC [95 %]", "t", "over the best rule", "AUC", "ACC", "decile spread a day")
+
+
+@commands.command()
+def ranking(
+    first: Annotated[datetime, typer.Option("--from", formats=DAY, help="First close after which stocks are ordered.")],
+    last: Annotated[datetime, typer.Option("--to", formats=DAY, help="Last such close.")],
+    market: OptionalMarket = None,
+    market_file: MarketFile = None,
+    source: SourceOption = None,
+    prices: PricesOption = None,
+    index: IndexOption = None,
+    universe: UniverseOption = None,
+    leg: Annotated[Leg, typer.Option(help="The return that models learn to order.")] = "next_close",
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table for a README.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Order the stocks of each day by several models and one-line rules, walked forward, and score the order.
+
+    Each model trains again every 63 sessions on all that was known. The days are scored once and stored.
+
+    Example: dtml ranking simulated --from 2025-11-03 --to 2026-10-30
+    """
+    if first > last:
+        raise UsageError(f"--from {first:%Y-%m-%d} lies after --to {last:%Y-%m-%d}")
+    request = request_of(market, market_file, source, prices, index, universe)
+    found = _ranking(request, Plan(first.date(), last.date(), leg))
+    if as_json:
+        return print_json({"ranking": found.row, "scores": found.scores, "differences": found.differences})
+    if as_markdown:
+        lines = [markdown(COLUMNS), markdown("---" for _ in COLUMNS), *map(markdown, _cells(found))]
+        return print("\n".join(lines))  # noqa: T201 - Markdown is for a file
+    print_ranking(found)
+    return None
+
+
+def _ranking(request: RunRequest, plan: Plan) -> Ranking:
+    """A ranking as a flow; one that is stored already needs none."""
+    if request.source or request.prices:
+        context = open_context(request)
+        announce(context)
+        with err.status(f"fetching {context.name}"):
+            fetch_bars(context, choose_as_of(context, None))
+    walk = Walk(open_stored_context(request), plan)
+    if (stored := stored_ranking(walk.context.engine, walk.id)) is not None:
+        err.print(f"stored on {stored.row['read_at']:%Y-%m-%d}: nothing was trained")
+        return stored
+    require_server()
+    from flows.benchmark.flow import ranking as ranking_flow
+
+    found: Ranking = ranking_flow(replace(request, attended=True), plan)
+    return found
+
+
+def print_ranking(found: Ranking) -> None:
+    """Print how well each predictor ordered the stocks over the leg that the models were trained for, the best first.
+
+    Then the mean rank IC of the best over every leg, and whether it is ahead of the best rule.
+    """
+    row = found.row
+    out.print(
+        f"[bold]{row['id']}: {row['leg']}, closes from {row['first']} to {row['last']}[/bold]\n"
+        f"{row['stocks']} stocks, {row['folds']} trainings of each model in {row['seconds']:.0f} s; "
+        f"the best rule of the days before is {row['best_rule']}"
+    )
+    print_frame(pd.DataFrame(_cells(found), columns=list(COLUMNS)), "how well the stocks of a day were ordered")
+    best = _whole(found)[0]
+    legs = found.scores[(found.scores["predictor"] == best["predictor"]) & (found.scores["year"] == 0)]
+    cells = [(each["leg"], with_interval(each, "rank_ic"), figure(each["t"], 1)) for each in records(legs)]
+    print_frame(pd.DataFrame(cells, columns=["leg", "rank IC [95 %]", "t"]), f"{best['predictor']}, leg by leg")
+    out.print(verdict(found), markup=False, soft_wrap=True)
+
+
+def verdict(found: Ranking) -> str:
+    """Say in one sentence whether the best model orders stocks better than the best rule of the days before."""
+    models = [each for each in _whole(found) if not each["is_rule"]]
+    best, rule = models[0]["predictor"], found.row["best_rule"]
+    gain = _gain(found, best, rule)
+    said = f"over {models[0]['days']} days (rank IC {with_interval(gain, 'gain', signed=True)})"
+    if pd.isna(gain["gain_low"]):
+        return f"{best} cannot be compared with {rule} {said}: there is no interval."
+    if gain["gain_low"] > 0:
+        return f"{best} orders stocks better than {rule} {said}."
+    word = "worse than" if gain["gain_high"] < 0 else "no better than could be chance beside"
+    return f"{best} orders stocks {word} {rule} {said}."
+
+
+def _cells(found: Ranking) -> list[tuple[str, ...]]:
+    return [_cells_of(found, each) for each in _whole(found)]
+
+
+def _cells_of(found: Ranking, each: dict[str, Any]) -> tuple[str, ...]:
+    name, rule = each["predictor"], found.row["best_rule"]
+    return (
+        f"{name} (best rule)" if name == rule else name,
+        with_interval(each, "rank_ic"),
+        figure(each["t"], 1),
+        "" if name == rule else with_interval(_gain(found, name, rule), "gain", signed=True),
+        with_interval(each, "auc"),
+        with_interval(each, "acc"),
+        signed_percent(each["decile_spread"]),
+    )
+
+
+def _whole(found: Ranking) -> list[dict[str, Any]]:
+    """Return the scores over all days on the leg that the models were trained for, the best first."""
+    mine = found.scores[(found.scores["leg"] == found.row["leg"]) & (found.scores["year"] == 0)]
+    return records(mine.sort_values("rank_ic", ascending=False))
+
+
+def _gain(found: Ranking, one: str, other: str) -> dict[str, Any]:
+    both = (found.differences["predictor"] == one) & (found.differences["other"] == other)
+    return records(found.differences[both])[0]
