@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import sqlalchemy as sa
 
 from db import tables
 
@@ -72,3 +73,38 @@ def seeds_of_models() -> pd.DataFrame:
         }
     )
     return frame.assign(acc=[np.nan, 0.5, 0.625, 0.53], mcc=[np.nan, 0.0, 0.25, 0.0])
+
+
+def ranking() -> dict[str, Any]:
+    """A walk of one model and one rule."""
+    return {
+        "id": "toy-2022-01-03-1a2b3c4d",
+        "market": "toy",
+        "leg": "next_close",
+        "first": date(2022, 1, 3),
+        "last": date(2022, 12, 30),
+        "config": {"ridge": {"penalty": 0.1}},
+        "stocks": 31,
+        "folds": 4,
+        "best_rule": "day_losers",
+        "code_version": "0.1.0",
+        "data_watermark": NOW,
+        "seconds": 2.5,
+        "read_at": NOW,
+    }
+
+
+def ranking_scores() -> pd.DataFrame:
+    figures = dict.fromkeys(_numbers(tables.ranking_score), 0.1 + 0.2)
+    rows = {"predictor": ["day_losers", "ridge"], "leg": "next_close", "year": 0, "is_rule": [True, False]}
+    return pd.DataFrame(rows).assign(days=251, n=7001, **figures)
+
+
+def ranking_differences() -> pd.DataFrame:
+    figures = dict.fromkeys(_numbers(tables.ranking_difference), 0.1 + 0.2)
+    rows = {"predictor": ["day_losers", "ridge"], "other": ["ridge", "day_losers"], "leg": "next_close"}
+    return pd.DataFrame(rows).assign(**figures)
+
+
+def _numbers(table: sa.Table) -> list[str]:
+    return [each.name for each in table.c if isinstance(each.type, sa.Float)]

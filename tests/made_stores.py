@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from made_backtest_rows import COUNTS, attention, backtest, fold, portfolios, returns
 from made_backtest_rows import NAME as BACKTEST
 from made_backtest_rows import scores as backtest_scores
-from made_benchmark_rows import benchmark, seeds_of_models
+from made_benchmark_rows import benchmark, ranking, ranking_differences, ranking_scores, seeds_of_models
 from made_benchmark_rows import scores as benchmark_scores
 from made_predictions import AS_OF, STOCKS, TARGET, predictions, run, scores
 from made_translation_rows import model, progress, score
@@ -93,6 +93,7 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
     runs.save_run(conn, run("trees", kind="benchmark", checkpoint_path=None, checkpoint_hash=None))
     stored_predictions.save_predictions(conn, "toy", predictions(), known_at=MOMENT, made_at=MOMENT)
     benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), seeds_of_models())
+    benchmarks.save_ranking(conn, ranking(), ranking_scores(), ranking_differences())
     backtests.save_backtest(conn, backtest())
     backtests.save_fold(conn, BACKTEST, fold())
     figures = {"scores": backtest_scores(), "returns": returns(), "portfolios": portfolios(), "counts": COUNTS}

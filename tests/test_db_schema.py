@@ -31,7 +31,7 @@ FACTS |= {
     "abstention_count",
     "explanation",
 }
-FACTS |= {"translation_model", "translation_progress"}
+FACTS |= {"ranking_score", "ranking_difference", "translation_model", "translation_progress"}
 
 
 def test_the_migrations_make_the_tables_of_the_schema(engine: Engine) -> None:

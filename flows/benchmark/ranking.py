@@ -18,7 +18,7 @@ from numpy import ndarray
 from sqlalchemy import Engine
 
 from db.engine import reading, transaction
-from db.rows import rankings
+from db.rows import benchmarks
 from dtml.evaluation.ranking import Estimate, paired_rank_ic, rank_ics, score_ranking
 from dtml.prices.sessions import sessions_between
 from dtml.ranking.features import FEATURES
@@ -126,10 +126,12 @@ def run_ranking(walk: Walk, stage: Stage = lambda _name, work: work()) -> Rankin
 def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
     """Return a ranking from the store, or None."""
     with reading(engine) as conn:
-        row = rankings.ranking(conn, ranking_id)
+        row = benchmarks.ranking(conn, ranking_id)
         if row is None:
             return None
-        return Ranking(row, rankings.ranking_scores(conn, ranking_id), rankings.ranking_differences(conn, ranking_id))
+        return Ranking(
+            row, benchmarks.ranking_scores(conn, ranking_id), benchmarks.ranking_differences(conn, ranking_id)
+        )
 
 
 def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], begun: float) -> None:
@@ -153,7 +155,7 @@ def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], begun: fl
     }
     scores = pd.DataFrame(list(_scores(walk.plan.leg, scored, found, years)))
     with transaction(walk.context.engine) as conn:
-        rankings.save_ranking(conn, row, scores, pd.DataFrame(list(_differences(walk.plan.leg, scored, found))))
+        benchmarks.save_ranking(conn, row, scores, pd.DataFrame(list(_differences(walk.plan.leg, scored, found))))
 
 
 def _best_rule(walk: Walk, rules: Mapping[str, Grid], days: slice) -> str:
