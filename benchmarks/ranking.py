@@ -1,0 +1,111 @@
+"""Order the stocks of each day on real markets, walked forward, and print how well each model and rule did.
+
+`python -m benchmarks.ranking [SET ...] [--leg next_close]`: every set of the shared data, or those named. Settings were
+chosen on half a year of each set that ends where its days here begin, and the days here are read once.
+"""
+
+import argparse
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.shared_data import SHARED
+from dtml.evaluation.ranking import Estimate, paired_rank_ic, score_ranking
+from dtml.markets import load_market
+from dtml.markets.definition import Returns
+from dtml.pages.figures import between, figure, markdown, signed_percent
+from dtml.ranking.models import BoostingConfig, RidgeConfig, blend
+from dtml.ranking.outcomes import LEGS, Leg, sessions_to
+from dtml.ranking.panel import Grid, panel_of
+from dtml.ranking.rules import RULES, rule_scores
+from dtml.ranking.walk import History, folds, walk_boosting, walk_ridge
+
+COLUMNS = ("", "rank IC [95 %]", "t", "less the ridge's", "AUC", "ACC", "decile spread a day")
+
+
+@dataclass(frozen=True)
+class MarketSet:
+    """A file of prices, the market whose checks it has, and the closes after which its stocks are ordered."""
+
+    market: str
+    first: str
+    last: str
+    returns: Returns = "close"
+
+
+SETS = {
+    "kospi200_2020": MarketSet("kospi200", "2022-01-03", "2026-05-29"),
+    "kospi200_2015": MarketSet("kospi200", "2017-01-02", "2020-12-18"),
+    "sp500": MarketSet("sp500", "2018-01-02", "2022-12-30"),
+    "kdd17": MarketSet("kdd17", "2009-01-02", "2016-12-30", "adj_close"),
+}
+
+
+def history_of(name: str, leg: Leg) -> History:
+    """Return what the models read of a set; every stock of a file counts on every day on which it has a bar."""
+    chosen = SETS[name]
+    bars = pd.read_parquet(SHARED / "prices" / f"{name}.parquet").rename(columns={"date": "session"})
+    bars["symbol"] = bars["symbol"].astype(str)
+    panel = panel_of(
+        bars,
+        sessions=pd.DatetimeIndex(sorted(bars["session"].unique())),
+        symbols=tuple(sorted(bars["symbol"].unique())),
+        returns=chosen.returns,
+    )
+    largest = load_market(chosen.market).checks.max_return
+    return History.of(panel, leg, max_return=np.inf if largest is None else largest)
+
+
+def print_set(name: str, leg: Leg) -> None:
+    """Walk every model and rule through a set, and print a table of them."""
+    began = time.process_time()
+    history = history_of(name, leg)
+    walked = folds(history, pd.Timestamp(SETS[name].first), pd.Timestamp(SETS[name].last))
+    scores = {"ridge": walk_ridge(history, walked, RidgeConfig())}
+    scores["boosting"] = walk_boosting(history, walked, BoostingConfig())
+    scores["blend"] = blend(scores)
+    scores |= {rule: np.where(history.there, rule_scores(history.features, rule), np.nan) for rule in RULES}
+    seconds = time.process_time() - began
+    days = slice(walked[0].scored.start, walked[-1].scored.stop)
+    scored = {each: score[days] for each, score in scores.items()}
+    print(f"\n{name}, {leg}, closes {SETS[name].first} to {SETS[name].last}, {len(walked)} trainings, ", end="")
+    print(f"{seconds:.0f} s of processor time\n\n{markdown(COLUMNS)}\n{markdown('---' for _ in COLUMNS)}")
+    for predictor, score in scored.items():
+        print(markdown(_cells(predictor, score, scored["ridge"], history.outcome[days], leg)))
+
+
+def _cells(predictor: str, score: Grid, ridge: Grid, outcome: Grid, leg: Leg) -> tuple[str, ...]:
+    found = score_ranking(score, outcome, overlap=sessions_to(leg))
+    gain = None if predictor == "ridge" else paired_rank_ic(score, ridge, outcome)
+    return (
+        predictor,
+        _said(found.rank_ic),
+        figure(found.t, 1),
+        "" if gain is None else _said(gain, signed=True),
+        _said(found.auc),
+        _said(found.acc),
+        signed_percent(found.decile_spread.value),
+    )
+
+
+def _said(estimate: Estimate, *, signed: bool = False) -> str:
+    return f"{figure(estimate.value, signed=signed)} {between(estimate.low, estimate.high, signed=signed)}".strip()
+
+
+def main() -> None:
+    """Print the table of each set that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sets", nargs="*", choices=[*SETS, []], help="by default all of them")
+    parser.add_argument("--leg", choices=LEGS, default="next_close")
+    asked = parser.parse_args()
+    for name in asked.sets or SETS:
+        if (SHARED / "prices" / f"{name}.parquet").exists():
+            print_set(name, asked.leg)
+        else:
+            print(f"{name}: its prices are not in {SHARED}")
+
+
+if __name__ == "__main__":
+    main()
