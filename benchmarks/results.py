@@ -67,6 +67,7 @@ ALONE = ("--rounds", "3", "--threads", "1")
 TRANSLATION = (module("translation_training_speed", *ALONE), module("translation_search_speed"))
 MULTI30K = "runs/data/translation/multi30k-en-de"
 BLEU = (module("translation_quality", "--folder", "runs"), module("translation_engines", *ALONE, "--model", MULTI30K))
+RANKINGS = (module("ranking"), module("ranking", "--leg", "open_to_open"))
 NIGHTS = (dtml("nightly", "simulated", "--nights", "6"),)
 EXPLAINED = (dtml("nightly", "simulated"), dtml("explain", "simulated"), FIRST, dtml("explain", "kdd17"))
 
@@ -113,7 +114,7 @@ RESULTS = (
     Result("kdd17-backtest", "a walk through KDD17", 20, (dtml("backtest", "kdd17", *prices("kdd17"), *SPAN), BANDS)),
     Result("kospi200-backtest", "a walk through 192 stocks", 8, (dtml("backtest", "kospi200", *KOSPI, *TWO),)),
     Result("sp500-backtest", "a walk through 483 stocks", 60, (dtml("backtest", "sp500", *SP500, *TWO),)),
-    Result("ranking", "the order of a day's stocks", 25, (module("ranking"), module("ranking", "--leg", "open_to_open"))),
+    Result("ranking", "the order of a day's stocks", 25, RANKINGS),
     Result("history", "ten years in one store", 25, (module("view_latency"),), shared=False),
     Result("translation-speed", "training and search against others", 15, TRANSLATION, shared=False),
     Result("translation-kills", "trainings and jobs that are killed", 20, (module("translation_kills"),), shared=False),
