@@ -5,7 +5,6 @@ A fitted ranker holds arrays alone, so that it is kept as tensors, which run no 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -17,15 +16,7 @@ from dtml.ranking.panel import ranked
 Rows = Float[ndarray, "rows features"]
 Scores = Float[ndarray, " rows"]
 
-Kind = Literal["ridge", "boosting"]
 RANK_VARIANCE = 1 / 12  # of ranks that are uniform in [-0.5, 0.5]
-
-
-class Ranker(Protocol):
-    """A fitted model that scores stock-days: within a day, a higher score is a higher rank."""
-
-    def score(self, features: Rows) -> Scores:
-        """Return the score of each row of ranked features; NaN is a missing feature."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +77,9 @@ class Boosting:
                 node = np.where(goes_left, self.left[tree, node], self.right[tree, node])
             total += self.value[tree, node]
         return total
+
+
+Ranker = Ridge | Boosting  # fitted: within a day, a higher score is a higher rank
 
 
 @dataclass(frozen=True)

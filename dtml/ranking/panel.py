@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.markets.definition import Returns
@@ -35,7 +35,7 @@ class Panel:
     value: Grid
 
     @property
-    def observed(self) -> Float[ndarray, "sessions stocks"]:
+    def observed(self) -> Bool[ndarray, "sessions stocks"]:
         """Return whether a stock has a bar."""
         return np.asarray(np.isfinite(self.close))
 
