@@ -256,3 +256,24 @@ def test_predicting_from_the_store_gives_the_night_that_fetching_gives(context: 
     stored = replace(context, source=StoredSource(context.engine, context.market))
     row = run_night(stored, following, only_stored=True).row
     assert (row["status"], row["source"], row["predictions"], row["fetched"]) == ("complete", "store", 9, 0)
+
+
+def test_a_bar_that_was_rejected_stays_out_when_a_later_fetch_begins_with_it(context: MarketContext) -> None:
+    jumped = BARS.copy()
+    after = (jumped["symbol"] == "F01A") & (jumped["session"] >= pd.Timestamp(AS_OF))
+    jumped.loc[after, ["open", "high", "low", "close", "adj_close"]] *= 10.0
+    mine = replace(context, source=FrameSource(jumped))
+    days = [AS_OF]
+    while len(days) < OVERLAP + 3:  # one of these fetches asks from AS_OF on
+        days.append(next_session("XNYS", days[-1]))
+    for day in days:
+        fetch_bars(mine, day)
+    with reading(context.engine) as conn:
+        held = conn.execute(text("select session, close from price_latest where symbol = 'F01A'")).all()
+        told = conn.execute(text("select distinct symbol, session, reason from rejected")).all()
+    sessions = {str(session)[:10] for session, _ in held}
+    assert str(AS_OF) not in sessions
+    assert {str(day) for day in days[1:]} <= sessions
+    assert [(symbol, str(session)[:10], reason) for symbol, session, reason in told] == [
+        ("F01A", str(AS_OF), "unexplained_return")
+    ]

@@ -72,7 +72,7 @@ def fetch_bars(
         with reading(context.engine) as conn:
             fetches.require_clocks_agree(conn, context.name)
     brought, restated = _with_restated_histories(context, wanted, context.source.fetch(wanted.first, wanted.last))
-    checked = _check(context, brought.bars, wanted.last)
+    checked = _rejected_as_before(context, _check(context, brought.bars, wanted.last))
     _require_sessions(context, brought.bars, checked.rejected)
     _require_index_in_step(context, checked.accepted)
     answered = set(brought.outcomes.loc[brought.outcomes["status"].isin(["ok", "no_data"]), "symbol"])
@@ -206,6 +206,24 @@ def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
         returns=context.market.returns,
         market_size=len(context.market.symbols),
     )
+
+
+def _rejected_as_before(context: MarketContext, checked: Checked) -> Checked:
+    """Reject the first bar of each symbol again if an earlier fetch compared it with the one before and rejected it.
+
+    Here nothing lies before it: it would pass.
+    """
+    opening = checked.accepted.sort_values("session").groupby("symbol").head(1)
+    if opening.empty:
+        return checked
+    with reading(context.engine) as conn:
+        span = opening["session"].min().date(), opening["session"].max().date()
+        known = prices.rejected_bars(conn, context.name, *span)
+    known = known[known["reason"].isin(["unexplained_return", "stale_day"])].drop_duplicates(["symbol", "session"])
+    known = known.assign(session=pd.to_datetime(known["session"]))
+    again = opening.reset_index().merge(known[["symbol", "session", "reason", "value"]], on=["symbol", "session"])
+    rejected = pd.concat([checked.rejected, again[checked.rejected.columns]], ignore_index=True)
+    return Checked(checked.accepted.drop(index=again["index"].tolist()), rejected)
 
 
 def _require_sessions(context: MarketContext, bars: pd.DataFrame, rejected: pd.DataFrame) -> None:
