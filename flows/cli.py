@@ -35,7 +35,7 @@ COMMANDS = {
     "Test the model": (
         ("replay", "replay", "Make a past night, or one prediction, again and compare it to the last bit."),
         ("backtest", "studies", "Walk forward through history as the nights would have."),
-        ("ranking", "ranking", "Order the stocks of each day by models and one-line rules, and score the order."),
+        ("ranking", "ranking", "Order the stocks of each day by models and one-line rules, walked forward."),
         ("benchmark", "studies", "Run the published experiment with every model of its table."),
         ("audit", "studies", "Look for look-ahead in the stored prices, the training and the model of a market."),
         ("explain", "explain", "Test whether the latest model's attention explains anything."),

@@ -47,7 +47,7 @@ def ranking(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table for a README.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Order the stocks of each day by several models and one-line rules, walked forward, and score the order.
+    """Order the stocks of each day by models and one-line rules, walked forward.
 
     Each model trains again every 63 sessions on all that was known. The days are scored once and stored.
 
