@@ -32,7 +32,7 @@ def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str 
     index = closes.pop(index_symbol)
     equal = ((closes.div(index, axis=0) - 1).abs() <= SAME).sum() == closes.notna().sum()
     twins = [name for name in closes.columns[equal] if closes[name].count() > ENOUGH]
-    if twins:
+    if twins and index.nunique() > 1:  # prices that never move are equal by chance
         return f"the index {index_symbol} has the closes of the stock {twins[0]}: it is that stock, not the index"
     changes = changes.pct_change(fill_method=None)
     own = changes.pop(index_symbol)
