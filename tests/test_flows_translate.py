@@ -70,6 +70,7 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(bare:
 
 
 @pytest.mark.usefixtures("served")
+@pytest.mark.soak
 def test_a_training_that_is_killed_goes_on_to_the_weights_of_an_undisturbed_one(bare: Path) -> None:
     recipe = {"updates": 60, "check_every": 20, "dropout": 0.1}
     (bare / "other").mkdir()
@@ -102,6 +103,7 @@ def member(process: Any, rank: int) -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by Linux's /proc")
 @pytest.mark.usefixtures("served")
+@pytest.mark.soak
 def test_a_training_that_loses_one_of_its_processes_ends_with_a_line_and_goes_on_to_the_same_weights(
     bare: Path,
 ) -> None:
