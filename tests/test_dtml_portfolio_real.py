@@ -39,6 +39,7 @@ def test_a_tenfold_price_between_two_refused_bars_is_not_earned() -> None:
     assert met.loc["2020-12-01", "unbooked"] == pytest.approx(0.6, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("name", SETS)
 def test_the_holder_of_one_stock_alone_earns_no_move_beyond_the_bound(name: str, fill: Fill) -> None:

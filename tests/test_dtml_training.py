@@ -261,6 +261,7 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
             choose_device("cuda")
 
 
+@pytest.mark.slow
 def test_the_data_axis_finds_the_leaders_and_one_stock_at_a_time_does_not() -> None:
     """A smaller run of `benchmarks.data_axis`, on the simulated market whose best accuracy is known."""
     small = BASE | {"train_sessions": 1750, "epochs": 14}

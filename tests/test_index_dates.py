@@ -32,6 +32,7 @@ def redated(bars: pd.DataFrame, sessions: int, symbol: str = INDEX) -> pd.DataFr
     return pd.concat([bars[bars["symbol"] != symbol], moved], ignore_index=True)
 
 
+@pytest.mark.slow
 @needs_real_sets
 @pytest.mark.parametrize("name", SETS)
 def test_no_real_set_is_out_of_step_and_each_is_when_its_index_is_shifted(name: str) -> None:

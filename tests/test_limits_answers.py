@@ -114,6 +114,7 @@ def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["as_csv", "as_json"])
 def test_rows_without_end_are_ended_by_time_and_none_is_printed(
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -43,6 +43,7 @@ def test_a_training_leaves_a_model_and_called_again_the_same(tmp_path: Path) -> 
     assert translate(read, TEXTS, GREEDY) == translate(first.model, TEXTS, GREEDY)
 
 
+@pytest.mark.slow
 def test_another_training_of_the_name_is_refused_and_loses_nothing(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path)
     first = fit(recipe, tmp_path)
