@@ -12,7 +12,7 @@ from sklearn.linear_model import Ridge as TheirRidge
 from dtml.errors import DtmlError
 from dtml.ranking.features import FEATURES, HISTORY, Bars, ranked_features
 from dtml.ranking.models import BoostingConfig, RidgeConfig, Sums, blend, fit_boosting, fit_ridge
-from dtml.ranking.outcomes import LEGS, outcomes, relative, sessions_to
+from dtml.ranking.outcomes import LEGS, outcomes, sessions_to
 from dtml.ranking.panel import panel_of, ranked
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import GAP, RETRAIN_EVERY, History, folds, walk_boosting, walk_ridge
@@ -258,4 +258,4 @@ def test_every_rule_orders_by_its_feature() -> None:
 def test_a_relative_outcome_does_not_know_what_all_stocks_did_together() -> None:
     found = outcomes(made_panel(), "next_close")
     together = np.random.default_rng(1).standard_normal((len(found), 1))
-    assert np.array_equal(relative(found), relative(found + together), equal_nan=True)
+    assert np.array_equal(ranked(found), ranked(found + together), equal_nan=True)

@@ -57,8 +57,8 @@ def finish_backtest(
     """Store the figures of a backtest that was begun, and that it is finished; return how many rows were new.
 
     `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return, backtest_portfolio but
-    backtest_id; what has no value is NaN or None. `counts` holds what `COUNTS` names. Figures
-    of a finished backtest stand: raises StoreError, naming it, when one is stored with another value.
+    backtest_id; what has no value is NaN or None. `counts` holds what `COUNTS` names.
+    Figures of a finished backtest stand: raises StoreError, naming it, when one is stored with another value.
     """
     _close(conn, backtest_id, counts, {"finished_at": finished_at, "seconds": seconds})
     figures = (

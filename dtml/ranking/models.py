@@ -28,7 +28,10 @@ class RidgeConfig:
 
 @dataclass(frozen=True)
 class BoostingConfig:
-    """The shape of a boosting of regression trees; the seed draws the columns that a split may choose from."""
+    """The shape of a boosting of regression trees; the seed draws the columns that a split may choose from.
+
+    A leaf has at least `rows_a_leaf` rows, fewer where the history is too short for twice as many leaves of that size.
+    """
 
     trees: int = 300
     leaves: int = 8

@@ -1,10 +1,10 @@
-"""The legs of a return that can be predicted at a close, and what became of each stock relative to the others."""
+"""The legs of a return that can be predicted at a close, and what became of each stock."""
 
 from typing import Literal, get_args
 
 import numpy as np
 
-from dtml.ranking.panel import Grid, Panel, ranked
+from dtml.ranking.panel import Grid, Panel
 
 Leg = Literal["next_close", "overnight", "intraday", "open_to_open", "second_close", "five_days"]
 LEGS: tuple[Leg, ...] = get_args(Leg)
@@ -36,11 +36,6 @@ def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
     for step in range(last):
         found[_later(moves.astype(float), step) == 1] = np.nan
     return np.asarray(found)
-
-
-def relative(outcome: Grid) -> Grid:
-    """Return the rank of each outcome within its day, in [-0.5, 0.5]; above 0 is above the day's median."""
-    return ranked(outcome)
 
 
 def _later(values: Grid, count: int) -> Grid:

@@ -12,8 +12,8 @@ from numpy import ndarray
 from dtml.errors import DtmlError
 from dtml.ranking.features import ranked_features
 from dtml.ranking.models import BoostingConfig, Ranker, RidgeConfig, Sums, fit_boosting, fit_ridge
-from dtml.ranking.outcomes import Leg, outcomes, relative, sessions_to
-from dtml.ranking.panel import Grid, Panel
+from dtml.ranking.outcomes import Leg, outcomes, sessions_to
+from dtml.ranking.panel import Grid, Panel, ranked
 
 MINIMUM_TRAIN_DAYS = 126  # below that there is nothing to learn from
 RETRAIN_EVERY = 63  # sessions that each model scores
@@ -49,8 +49,8 @@ class History:
 
     @cached_property
     def relative(self) -> Grid:
-        """Return the rank of each outcome within its day, in [-0.5, 0.5]."""
-        return relative(self.outcome)
+        """Return the rank of each outcome within its day, in [-0.5, 0.5]; above 0 is above the day's median."""
+        return ranked(self.outcome)
 
     def rows(self, days: slice) -> tuple[Float[ndarray, "rows features"], Float[ndarray, " rows"]]:
         """Return the features and relative outcomes of the stock-days of some sessions that have an outcome."""

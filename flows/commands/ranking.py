@@ -8,6 +8,7 @@ import pandas as pd
 import typer
 
 from dtml.errors import UsageError
+from dtml.evaluation.metrics import told_apart
 from dtml.pages.figures import figure, markdown, records, signed_percent, with_interval
 from dtml.ranking.outcomes import Leg
 from flows.benchmark.ranking import Plan, Ranking, Walk, stored_ranking
@@ -22,14 +23,15 @@ from flows.commands.options import (
     UniverseOption,
     request_of,
 )
-from flows.console import announce, print_frame, print_json
-from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
-from flows.nightly.fetch import fetch_bars
+from flows.commands.studies import fetch_named
+from flows.console import print_frame, print_json
+from flows.nightly.context import RunRequest, open_stored_context
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
 
 commands = typer.Typer()
 
+HEADLINE = "blend"  # settled beforehand: the best of the models on the days that are scored is partly luck
 COLUMNS = ("predictor", "rank IC [95 %]", "t", "over the best rule", "AUC", "ACC", "decile spread a day")
 
 
@@ -68,11 +70,7 @@ def ranking(
 
 def _ranking(request: RunRequest, plan: Plan) -> Ranking:
     """A ranking as a flow; one that is stored already needs none."""
-    if request.source or request.prices:
-        context = open_context(request)
-        announce(context)
-        with err.status(f"fetching {context.name}"):
-            fetch_bars(context, choose_as_of(context, None))
+    fetch_named(request, plan.first)
     walk = Walk(open_stored_context(request), plan)
     if (stored := stored_ranking(walk.context.engine, walk.id)) is not None:
         err.print(f"stored on {stored.row['read_at']:%Y-%m-%d}: nothing was trained")
@@ -87,7 +85,7 @@ def _ranking(request: RunRequest, plan: Plan) -> Ranking:
 def print_ranking(found: Ranking) -> None:
     """Print how well each predictor ordered the stocks over the leg that the models were trained for, the best first.
 
-    Then the mean rank IC of the best over every leg, and whether it is ahead of the best rule.
+    Then the mean rank IC of the blend over every leg, and whether it is ahead of the best rule.
     """
     row = found.row
     out.print(
@@ -96,25 +94,20 @@ def print_ranking(found: Ranking) -> None:
         f"the best rule of the days before is {row['best_rule']}"
     )
     print_frame(pd.DataFrame(_cells(found), columns=list(COLUMNS)), "how well the stocks of a day were ordered")
-    best = _whole(found)[0]
-    legs = found.scores[(found.scores["predictor"] == best["predictor"]) & (found.scores["year"] == 0)]
+    legs = found.scores[(found.scores["predictor"] == HEADLINE) & (found.scores["year"] == 0)]
     cells = [(each["leg"], with_interval(each, "rank_ic"), figure(each["t"], 1)) for each in records(legs)]
-    print_frame(pd.DataFrame(cells, columns=["leg", "rank IC [95 %]", "t"]), f"{best['predictor']}, leg by leg")
+    print_frame(pd.DataFrame(cells, columns=["leg", "rank IC [95 %]", "t"]), f"{HEADLINE}, leg by leg")
     out.print(verdict(found), markup=False, soft_wrap=True)
 
 
 def verdict(found: Ranking) -> str:
-    """Say in one sentence whether the best model orders stocks better than the best rule of the days before."""
-    models = [each for each in _whole(found) if not each["is_rule"]]
-    best, rule = models[0]["predictor"], found.row["best_rule"]
-    gain = _gain(found, best, rule)
-    said = f"over {models[0]['days']} days (rank IC {with_interval(gain, 'gain', signed=True)})"
-    if pd.isna(gain["gain_low"]):
-        return f"{best} cannot be compared with {rule} {said}: there is no interval."
-    if gain["gain_low"] > 0:
-        return f"{best} orders stocks better than {rule} {said}."
-    word = "worse than" if gain["gain_high"] < 0 else "no better than could be chance beside"
-    return f"{best} orders stocks {word} {rule} {said}."
+    """Say in one sentence whether the blend orders stocks better than the best rule of the days before."""
+    (blend,) = (each for each in _whole(found) if each["predictor"] == HEADLINE)
+    rule = found.row["best_rule"]
+    gain = _gain(found, HEADLINE, rule)
+    compared = told_apart(gain["gain_low"], gain["gain_high"]) or "has no interval beside"
+    said = f"rank IC {with_interval(gain, 'gain', signed=True)}"
+    return f"Ordering the stocks of {blend['days']} days, the {HEADLINE} {compared} {rule}: {said}."
 
 
 def _cells(found: Ranking) -> list[tuple[str, ...]]:

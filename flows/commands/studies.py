@@ -275,7 +275,7 @@ def backtest_market(
     _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
     if (request.overrides or {}).get("warm_start") and where != Where():
         raise UsageError("--warm-start trains each fold from the one before: without --workers and --cluster")
-    _fetch_named(request, plan.first)
+    fetch_named(request, plan.first)
     _require_stored(request, "say where its prices come from: --source yahoo, --source simulated or --prices FILE")
     found = open_backtest(request, plan)
     if stored_backtest(found.context.engine, found.id) is None:
@@ -295,7 +295,7 @@ def backtest_market(
     return None
 
 
-def _fetch_named(request: RunRequest, first: date) -> None:
+def fetch_named(request: RunRequest, first: date) -> None:
     """Bring the store up to date from the prices that the user names, if any, with what a training at `first` reads."""
     if request.source or request.prices:
         context = open_context(request)
