@@ -14,21 +14,26 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
 from made_backtests import run_request  # noqa: F401 - a fixture that every test can ask for
 from made_commands import command  # noqa: F401 - as above
 from made_nights import archive, context, folders  # noqa: F401 - fixtures that every test can ask for
+from postgresql_databases import KEEPER, WITH_TABLES, SpareDatabases, drop_database, make_database, url_of
 from prefect_server import IS_WORKER, prefect_server, remove_tables
-from quick_tests import is_quick, pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls the hook
+from quick_tests import asks_for_training, is_quick, pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls the hook
 from sqlalchemy import Engine, create_engine, make_url, text
 
 from db.engine import open_engine, require_current, upgrade
 
-KEEPER = "keeper_of_tests"  # the role of PostgreSQL whose stores are
+ENGINES = ["sqlite", "postgresql"]
 
-settings.register_profile("house", deadline=None)  # no test asserts a time
+# No test asserts a time. The same examples each time, so that a change's tests fail by that change; `make soak` draws
+# others.
+settings.register_profile("house", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("random", deadline=None, max_examples=1000)
 settings.load_profile("house")
 
 # A file is one worker's (`--dist loadfile`): those that take minutes begin first, so that none ends after all others.
@@ -65,6 +70,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if is_quick(item):
             item.add_marker("quick")
+        elif is_left_to_the_other_engine(item):
+            item.add_marker("soak")
+
+
+def is_left_to_the_other_engine(item: pytest.Item) -> bool:
+    """Whether a long test waits for `make soak` on this engine: `make test` runs each on one of the two.
+
+    Which one, its name decides, so that about half of a file's are on either. What only reads and writes rows is not
+    long: it runs on both.
+    """
+    given = getattr(item, "callspec", None)
+    engine = None if given is None else given.params.get("store_url")
+    if engine is None or not (item.get_closest_marker("slow") or asks_for_training(item)):
+        return False
+    return ENGINES[crc32(item.nodeid.replace(engine, "").encode()) % 2] != engine
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +112,7 @@ def prefect_api() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgresql_admin(postgresql_server: str) -> Iterator[Engine]:
-    """The server's owner, with a database `current` that holds the tables of this code's version and no row.
+    """The server's owner, with a database WITH_TABLES of this code's version that holds no row.
 
     It and every store copied from it belong to KEEPER: what is no superuser's is tested as no superuser.
     """
@@ -100,17 +120,18 @@ def postgresql_admin(postgresql_server: str) -> Iterator[Engine]:
     admin = create_engine(url.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
     with admin.connect() as conn:
         conn.execute(text(f"create role {KEEPER} login"))
-    make_database(admin, "current", "template1")
-    opened = open_engine(url.set(database="current", username=KEEPER).render_as_string(hide_password=False))
+    make_database(admin, WITH_TABLES, "template1")
+    opened = open_engine(url_of(admin, WITH_TABLES))
     upgrade(opened)
     opened.dispose()
     yield admin
     admin.dispose()
 
 
-def make_database(admin: Engine, name: str, template: str) -> None:
-    with admin.connect() as conn:
-        conn.execute(text(f"create database {name} owner {KEEPER} template {template} strategy file_copy"))
+@pytest.fixture(scope="session")
+def spare_databases(postgresql_admin: Engine) -> SpareDatabases:
+    """The databases with tables and no row that earlier tests have left."""
+    return SpareDatabases(postgresql_admin)
 
 
 @pytest.fixture(scope="session")
@@ -123,7 +144,7 @@ def current_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=ENGINES)
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a place with no tables; for a test that asks for `engine` with them, copied: a tenth of the time."""
     with_tables = "engine" in request.fixturenames
@@ -132,11 +153,15 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             shutil.copy(request.getfixturevalue("current_file"), tmp_path / "store.sqlite")
         yield f"sqlite:///{tmp_path / 'store.sqlite'}"
         return
-    admin, name = request.getfixturevalue("postgresql_admin"), f"t{uuid.uuid4().hex}"
-    make_database(admin, name, "current" if with_tables else "template1")
-    yield admin.url.set(drivername="postgresql", database=name, username=KEEPER).render_as_string(hide_password=False)
-    with admin.connect() as conn:
-        conn.execute(text(f"drop database {name} with (force)"))
+    admin = request.getfixturevalue("postgresql_admin")
+    if with_tables:
+        with request.getfixturevalue("spare_databases").one() as name:
+            yield url_of(admin, name)
+        return
+    name = f"t{uuid.uuid4().hex}"
+    make_database(admin, name, "template1")
+    yield url_of(admin, name)
+    drop_database(admin, name)
 
 
 @pytest.fixture

@@ -25,7 +25,12 @@ def is_quick(item: pytest.Item) -> bool:
     asked = set(getattr(item, "fixturenames", ()))
     given = getattr(item, "callspec", None)
     on_postgresql = "store_url" in asked and given is not None and given.params.get("store_url") != "sqlite"
-    return not (item.get_closest_marker("slow") or asked & (SERVERS | TRAINING) or on_postgresql)
+    return not (item.get_closest_marker("slow") or asked & SERVERS or asks_for_training(item) or on_postgresql)
+
+
+def asks_for_training(item: pytest.Item) -> bool:
+    """Whether a test asks for a market to run nights or backtests of."""
+    return bool(TRAINING & set(getattr(item, "fixturenames", ())))
 
 
 def _refuse(event: str, _: tuple[Any, ...] = ()) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from conftest import KEEPER
 from made_stores import contents, fill
+from postgresql_databases import KEEPER
 from sqlalchemy import Engine, make_url
 
 from db.admin.copying import table_counts

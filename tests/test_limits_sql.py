@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import KEEPER
+from postgresql_databases import KEEPER
 from sqlalchemy import Engine, make_url, text
 
 from db.admin.copying import table_counts

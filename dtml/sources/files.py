@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -42,6 +43,7 @@ NAMES = {name: name for name in BAR_COLUMNS} | {  # in a file: any case, blanks 
 BLANK = ("", "na", "n/a", "#n/a", "nan", "null", "none")  # a missing number written as text, lower case
 RECENT = 20  # last dates of the prices, whose median number of stocks is the usual one
 LONGEST = 80  # characters of a value that a complaint shows
+MOST_NAMES = 300  # characters of column names that one shows
 FIRST_YEAR, LAST_YEAR = 1678, 2261  # what 64 bits of nanoseconds can hold
 
 
@@ -96,7 +98,7 @@ class TableFile:
             name = NAMES.get(found.strip().lower().replace(" ", "_"))
             if name in columns:
                 other = columns[name]
-                raise UsageError(f"{self.path}: columns {other!r} and {found!r} are both {name}; keep one")
+                raise UsageError(f"{self.path}: columns {other[:LONGEST]!r} and {found[:LONGEST]!r} are both {name}; keep one")
             if name is not None:
                 columns[name] = found
         return columns
@@ -104,7 +106,7 @@ class TableFile:
     def _require(self, *names: str) -> None:
         missing = [name for name in names if name not in self._columns]
         if missing:
-            found = ", ".join(" ".join(name.split()) for name in self._header)  # in one line, whatever it holds
+            found = shorten(", ".join(self._header), MOST_NAMES, placeholder=" ...")  # one line, whatever the file holds
             lacking = ", ".join("date" if name == "session" else name for name in missing)
             raise UsageError(f"{self.path}: missing column {lacking}; found {found}")
 
