@@ -97,6 +97,7 @@ def test_every_planted_leak_is_caught_and_honest_pipelines_raise_no_alarm() -> N
     assert list(proof.index[~proof["planted"]]) == ["honest, per_stock", "honest, shared"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("normalisation", "seed"), [("shared", 1), ("per_stock", 2)])
 def test_an_honest_pipeline_raises_no_alarm_at_other_seeds_and_dates(normalisation: str, seed: int) -> None:
     findings = audit(Pipeline(experiment(normalisation=normalisation)), DATED, seed=seed, dates=2)

@@ -262,6 +262,7 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_the_data_axis_finds_the_leaders_and_one_stock_at_a_time_does_not() -> None:
     """A smaller run of `benchmarks.data_axis`, on the simulated market whose best accuracy is known."""
     small = BASE | {"train_sessions": 1750, "epochs": 14}

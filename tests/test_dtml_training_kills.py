@@ -61,7 +61,7 @@ def was_killed_at(number: int, monkeypatch: pytest.MonkeyPatch, run: Callable[[]
     [
         pytest.param(LAST, 1, marks=pytest.mark.soak),
         pytest.param(LAST, 2, marks=pytest.mark.soak),
-        (LAST, 3),
+        pytest.param(LAST, 3, marks=pytest.mark.soak),
         (STALE, 3),
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from fault_runs import Bench, Work
 from fault_trials import Blow, Trials, shrunk
 from fault_works import WORKS
@@ -26,6 +27,11 @@ SHARES = {  # of the faults at every point one in so many; `python -m benchmarks
     "queue": 16,
 }
 SHARES_OF_POSTGRESQL = {"night": 48, "restore": 14}
+LONG = ("translation training again", "translated file", "restore", "service")
+
+
+def _each(shares: dict[str, int]) -> list[ParameterSet]:
+    return [pytest.param(name, marks=[pytest.mark.soak] if name in LONG else []) for name in shares]
 
 
 def _tried(bench: Bench, name: str, share: int) -> None:
@@ -35,12 +41,12 @@ def _tried(bench: Bench, name: str, share: int) -> None:
     assert tally.broken == []
 
 
-@pytest.mark.parametrize("name", SHARES)
+@pytest.mark.parametrize("name", _each(SHARES))
 def test_after_a_fault_the_same_command_leaves_what_nobody_disturbed(name: str, tmp_path: Path) -> None:
     _tried(Bench(tmp_path), name, SHARES[name])
 
 
-@pytest.mark.parametrize("name", SHARES_OF_POSTGRESQL)
+@pytest.mark.parametrize("name", _each(SHARES_OF_POSTGRESQL))
 def test_so_it_does_where_a_connection_is_lost(name: str, tmp_path: Path, postgresql_server: str) -> None:
     _tried(Bench(tmp_path, postgresql_server), name, SHARES_OF_POSTGRESQL[name])
 

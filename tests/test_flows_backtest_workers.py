@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from made_backtests import MARKET
+from made_commands import Command
 
 from db.connection.user_sql import select
 from db.engine import open_engine
@@ -30,15 +31,22 @@ ROWS = {
 }
 
 
+def environment_of(home: Path) -> dict[str, str]:
+    return {
+        "DTML_DATA": str(home / "data"),
+        "DTML_REPORTS": str(home / "reports"),
+        "DTML_DATABASE_URL": f"sqlite:///{home / 'store.sqlite'}",
+    }
+
+
 def run(
     home: Path, *arguments: str, while_running: Interference | None = None, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | more | {"DTML_DATA": str(home / "data"), "DTML_REPORTS": str(home / "reports")}
     command = [str(DTML), "backtest", "--market-file", "past.toml", *SPAN, *arguments]
     with subprocess.Popen(
         command,
         cwd=home,
-        env=environment | {"DTML_DATABASE_URL": f"sqlite:///{home / 'store.sqlite'}"},
+        env=os.environ | more | environment_of(home),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -88,7 +96,7 @@ def rows(home: Path) -> dict[str, pd.DataFrame]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
-    """A home in which the backtest ran in one process, and was asked for twice."""
+    """A home in which the backtest ran in one process."""
     home = tmp_path_factory.mktemp("serial")
     (home / "past.toml").write_text(MARKET.format(normalisation="shared"))
     first = run(home, "--source", "simulated", "--json", PREFECT_API_URL=prefect_api)
@@ -96,21 +104,26 @@ def whole(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
     found = json.loads(first.stdout)
     assert [fold["number"] for fold in found["folds"]] == [1, 2, 3]
     assert {row["portfolio"] for row in found["portfolios"]} >= {"long, next open", "index", "equal weight"}
-    again = run(home, PREFECT_API_URL=prefect_api)
-    assert again.returncode == 0, again.stderr
-    assert "was done before: nothing is trained" in again.stderr
-    assert "Survivorship: the list is dated" in again.stdout
     return home
+
+
+def test_a_backtest_that_was_done_is_printed_and_nothing_is_trained(
+    whole: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment_of(whole).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(whole)
+    code, said, erred = command("backtest", "--market-file", "past.toml", *SPAN)
+    assert code == 0, erred
+    assert "was done before: nothing is trained" in erred
+    assert "Survivorship: the list is dated" in said
 
 
 @pytest.mark.parametrize("where", ["two processes", pytest.param("a Dask cluster", marks=pytest.mark.soak)])
 def test_folds_give_the_same_rows_wherever_they_run(whole: Path, tmp_path: Path, prefect_api: str, where: str) -> None:
     (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
     if where == "two processes":
-        killed = run(tmp_path, "--source", "simulated", "--workers", "2", while_running=kill_a_worker)
-        assert killed.returncode == 1
-        assert "was ended from outside, as systems do for want of memory: run the same command again" in killed.stderr
-        ended = run(tmp_path, "--workers", "2", PREFECT_API_URL=prefect_api)
+        ended = run(tmp_path, "--source", "simulated", "--workers", "2", PREFECT_API_URL=prefect_api)
     else:
         with dask_cluster(tmp_path) as address:
             ended = run(tmp_path, "--source", "simulated", "--cluster", address, PREFECT_API_URL=prefect_api)
@@ -118,3 +131,16 @@ def test_folds_give_the_same_rows_wherever_they_run(whole: Path, tmp_path: Path,
     expected = rows(whole)
     for name, frame in rows(tmp_path).items():
         pd.testing.assert_frame_equal(frame, expected[name], check_exact=True, obj=name)
+
+
+@pytest.mark.soak
+def test_a_backtest_whose_worker_was_killed_says_why_it_ended_and_goes_on(
+    whole: Path, tmp_path: Path, prefect_api: str
+) -> None:
+    (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
+    killed = run(tmp_path, "--source", "simulated", "--workers", "2", while_running=kill_a_worker)
+    assert killed.returncode == 1
+    assert "was ended from outside, as systems do for want of memory: run the same command again" in killed.stderr
+    ended = run(tmp_path, "--workers", "2", PREFECT_API_URL=prefect_api)
+    assert ended.returncode == 0, ended.stderr
+    pd.testing.assert_frame_equal(rows(tmp_path)["prediction"], rows(whole)["prediction"], check_exact=True)

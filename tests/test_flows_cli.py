@@ -252,7 +252,7 @@ def test_several_nights_say_what_each_of_them_rejected(dtml: Command, home: Path
     assert [(night["as_of"], night["rejected"]) for night in document["nights"]] == [("2024-07-01", 1), (AS_OF, 0)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
     dtml: Command, home: Path, number: int, prefect_api: str
 ) -> None:

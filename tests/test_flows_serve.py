@@ -57,6 +57,7 @@ def test_a_service_that_is_killed_takes_its_runs_and_its_server_along(tmp_path: 
 
 
 @needs_proc
+@pytest.mark.soak
 def test_a_server_that_dies_ends_the_service_with_a_reason(tmp_path: Path) -> None:
     with serving(tmp_path / "one") as service:
         service.wait_for("Ctrl-C ends it")
