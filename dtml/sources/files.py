@@ -97,8 +97,8 @@ class TableFile:
         for found in self._header:
             name = NAMES.get(found.strip().lower().replace(" ", "_"))
             if name in columns:
-                other = columns[name]
-                raise UsageError(f"{self.path}: columns {other[:LONGEST]!r} and {found[:LONGEST]!r} are both {name}; keep one")
+                both = f"{columns[name][:LONGEST]!r} and {found[:LONGEST]!r}"
+                raise UsageError(f"{self.path}: columns {both} are both {name}; keep one")
             if name is not None:
                 columns[name] = found
         return columns
@@ -106,7 +106,7 @@ class TableFile:
     def _require(self, *names: str) -> None:
         missing = [name for name in names if name not in self._columns]
         if missing:
-            found = shorten(", ".join(self._header), MOST_NAMES, placeholder=" ...")  # one line, whatever the file holds
+            found = shorten(", ".join(self._header), MOST_NAMES, placeholder=" ...")  # in one line, whatever it holds
             lacking = ", ".join("date" if name == "session" else name for name in missing)
             raise UsageError(f"{self.path}: missing column {lacking}; found {found}")
 
