@@ -106,7 +106,7 @@ def parquet() -> bytes:
 @pytest.mark.parametrize(("content", "name"), [(csv, "p.csv"), (parquet, "p.parquet"), (csv, "p.csv.gz")])
 @fuzzed
 @given(by=changes())
-@example([(0.0, b'"'), (0.5, b'"')])  # half the file is the name of a column
+@example(by=[(0.0, b'"'), (0.5, b'"')])  # half the file is the name of a column
 def test_prices(content: Callable[[], bytes], name: str, by: list[Change], tmp_path: Path) -> None:
     whole = gzip.compress(content(), mtime=0) if name.endswith(".gz") else content()
     (tmp_path / name).write_bytes(changed(whole, by))
