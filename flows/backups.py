@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 from db.admin.copying import Progress, copy_store, require_empty, snapshot, table_counts, write_snapshot
 from db.engine import open_engine, prepare, reading, upgrade
 from db.migrations import REVISION
+from db.rows import rankings
 from db.rows import runs as stored_runs
 from dtml.errors import DtmlError, UsageError
 from flows.settings import data_folder
@@ -38,10 +39,11 @@ class Manifest:
 
 
 def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield each run with weights: its name, the checkpoint's path below the data folder, SHA-256, and any fault."""
+    """Yield each training with weights: its name, the checkpoint's path below the data folder, SHA-256, any fault."""
     with reading(engine) as conn:
         runs = stored_runs.runs(conn).dropna(subset="checkpoint_path")
-    for run in runs.itertuples():
+        rankers = rankings.rankers(conn)
+    for run in (*runs.itertuples(), *rankers.itertuples()):
         path, sha = str(run.checkpoint_path), str(run.checkpoint_hash)
         yield str(run.id), path, sha, _what_is_wrong(data_folder() / path, sha)
 

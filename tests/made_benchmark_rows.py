@@ -94,6 +94,18 @@ def ranking() -> dict[str, Any]:
     }
 
 
+def ranker(**kept: str) -> dict[str, Any]:
+    """The rankers of a training, with where their checkpoint lies."""
+    same = {name: value for name, value in ranking().items() if name in ("market", "leg", "code_version")}
+    own = {"id": "toy-2023-12-29-1a2b3c4d", "chosen": "ridge", "config": {"leg": "next_close"}}
+    return same | own | kept | {"data_watermark": NOW, "train_last": date(2023, 12, 29), "created_at": NOW}
+
+
+def rank_scores() -> pd.DataFrame:
+    """Scores of a night's order, by the chosen ranker and by a rule."""
+    return ranking_scores().drop(columns="year").assign(target=pd.Timestamp("2024-01-03"), span="night")
+
+
 def ranking_scores() -> pd.DataFrame:
     figures = dict.fromkeys(_numbers(tables.ranking_score), 0.1 + 0.2)
     rows = {"predictor": ["day_losers", "ridge"], "leg": "next_close", "year": 0, "is_rule": [True, False]}

@@ -10,7 +10,15 @@ import sqlalchemy as sa
 from made_backtest_rows import COUNTS, attention, backtest, fold, portfolios, returns
 from made_backtest_rows import NAME as BACKTEST
 from made_backtest_rows import scores as backtest_scores
-from made_benchmark_rows import benchmark, ranking, ranking_differences, ranking_scores, seeds_of_models
+from made_benchmark_rows import (
+    benchmark,
+    rank_scores,
+    ranker,
+    ranking,
+    ranking_differences,
+    ranking_scores,
+    seeds_of_models,
+)
 from made_benchmark_rows import scores as benchmark_scores
 from made_predictions import AS_OF, STOCKS, TARGET, predictions, run, scores
 from made_translation_rows import model, progress, score
@@ -20,8 +28,8 @@ from db import tables
 from db.admin.copying import table_counts
 from db.connection.bulk import insert_frame
 from db.engine import location, open_engine, reading, transaction
+from db.rows import attention as stored_attention
 from db.rows import (
-    alerts,
     backtests,
     benchmarks,
     calibration,
@@ -30,11 +38,11 @@ from db.rows import (
     nights,
     outcomes,
     prices,
+    rankings,
     runs,
     translation_queue,
     translations,
 )
-from db.rows import attention as stored_attention
 from db.rows import predictions as stored_predictions
 from db.rows import scores as stored_scores
 
@@ -64,7 +72,7 @@ def fill(engine: Engine) -> None:
         fetches.save_fetch(conn, fetched | counts | {"restated": ["A"], "failures": []})
         _fill_evidence(conn)
         _fill_translations(conn)
-        alerts.raise_alert(conn, "toy", AS_OF.date(), "late", message=TEXTS[3], raised_at=MOMENT)
+        nights.raise_alert(conn, "toy", AS_OF.date(), "late", message=TEXTS[3], raised_at=MOMENT)
 
 
 def _fill_market(conn: Connection) -> None:
@@ -93,7 +101,12 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
     runs.save_run(conn, run("trees", kind="benchmark", checkpoint_path=None, checkpoint_hash=None))
     stored_predictions.save_predictions(conn, "toy", predictions(), known_at=MOMENT, made_at=MOMENT)
     benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), seeds_of_models())
-    benchmarks.save_ranking(conn, ranking(), ranking_scores(), ranking_differences())
+    rankings.save_ranking(conn, ranking(), ranking_scores(), ranking_differences())
+    rankings.save_ranker(conn, ranker(**kept))
+    order = pd.DataFrame({"symbol": STOCKS, "score": NUMBERS[:3], "place": [1, 2, 3], "probability": [0.6, 0.5, 0.4]})
+    order = order.assign(ranker_id=ranker()["id"], predictor="ridge", as_of=AS_OF, target=TARGET)
+    rankings.save_order(conn, "toy", order, known_at=MOMENT, made_at=MOMENT)
+    rankings.save_rank_scores(conn, "toy", rank_scores(), scored_at=MOMENT)
     backtests.save_backtest(conn, backtest())
     backtests.save_fold(conn, BACKTEST, fold())
     figures = {"scores": backtest_scores(), "returns": returns(), "portfolios": portfolios(), "counts": COUNTS}

@@ -31,7 +31,14 @@ FACTS |= {
     "abstention_count",
     "explanation",
 }
-FACTS |= {"ranking_score", "ranking_difference", "translation_model", "translation_progress"}
+FACTS |= {
+    "rank_score",
+    "ranking_score",
+    "ranking_difference",
+    "stock_rank",
+    "translation_model",
+    "translation_progress",
+}
 
 
 def test_the_migrations_make_the_tables_of_the_schema(engine: Engine) -> None:

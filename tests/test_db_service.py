@@ -20,7 +20,7 @@ from db.connection.frames import frame
 from db.connection.locks import market_lock
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreBusyError, StoreError
-from db.rows import alerts, fetches, markets, prices
+from db.rows import fetches, markets, nights, prices
 
 DAY = date(2024, 1, 5)
 SOON = datetime(2124, 1, 5, tzinfo=UTC)  # a machine whose clock is a century fast
@@ -167,13 +167,13 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(engine: En
 def test_an_alert_is_raised_once_and_waits_until_it_is_sent(engine: Engine) -> None:
     moment = datetime(2024, 1, 6, tzinfo=UTC)
     with transaction(engine) as conn:
-        assert alerts.raise_alert(conn, "toy", DAY, "refused", message="no index", raised_at=moment)
-        assert not alerts.raise_alert(conn, "toy", DAY, "refused", message="again", raised_at=SOON)
-        assert alerts.raise_alert(conn, "toy", DAY, "late", message="not yet", raised_at=SOON)
-        alerts.mark_sent(conn, "toy", DAY, "refused", sent_at=SOON)
-        assert alerts.alerts(conn)["message"].tolist() == ["no index", "not yet"]
-        assert alerts.alerts(conn, "toy", unsent=True)["kind"].tolist() == ["late"]
-        assert alerts.alerts(conn, "other").empty
+        assert nights.raise_alert(conn, "toy", DAY, "refused", message="no index", raised_at=moment)
+        assert not nights.raise_alert(conn, "toy", DAY, "refused", message="again", raised_at=SOON)
+        assert nights.raise_alert(conn, "toy", DAY, "late", message="not yet", raised_at=SOON)
+        nights.mark_sent(conn, "toy", DAY, "refused", sent_at=SOON)
+        assert nights.alerts(conn)["message"].tolist() == ["no index", "not yet"]
+        assert nights.alerts(conn, "toy", unsent=True)["kind"].tolist() == ["late"]
+        assert nights.alerts(conn, "other").empty
 
 
 def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -> None:
@@ -182,16 +182,16 @@ def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -
     with transaction(engine) as conn:
         for place, key in enumerate(named):
             raised_at = moment - timedelta(hours=place // 3)
-            assert alerts.raise_alert(conn, *key, message=f"{place}", raised_at=raised_at) is True
-        alerts.mark_sent(conn, "toy", DAY, "late", sent_at=SOON)
-        found = alerts.alerts(conn)
+            assert nights.raise_alert(conn, *key, message=f"{place}", raised_at=raised_at) is True
+        nights.mark_sent(conn, "toy", DAY, "late", sent_at=SOON)
+        found = nights.alerts(conn)
         assert found["message"].tolist() == ["3", "2", "0", "1"]
         assert found["sent_at"].isna().tolist() == [True, True, False, True]
         assert found["sent_at"].iloc[2] == pd.Timestamp(SOON)
         assert found["raised_at"].tolist() == [pd.Timestamp(moment - timedelta(hours=1)), *[pd.Timestamp(moment)] * 3]
         assert list(found) == [each.name for each in tables.alert.c]
-        assert alerts.alerts(conn, unsent=True)["message"].tolist() == ["3", "2", "1"]
-        assert alerts.alerts(conn, "far")["message"].tolist() == ["2"]
+        assert nights.alerts(conn, unsent=True)["message"].tolist() == ["3", "2", "1"]
+        assert nights.alerts(conn, "far")["message"].tolist() == ["2"]
 
 
 def test_the_last_fetch_of_the_market_counts_and_the_clock_where_that_is_later(engine: Engine) -> None:

@@ -14,7 +14,7 @@ from made_webhook import TOKEN, Webhook, webhook
 from sqlalchemy import Engine
 
 from db.engine import reading, transaction
-from db.rows import alerts, nights, scores
+from db.rows import nights, scores
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext
@@ -44,7 +44,7 @@ def no_webhook(monkeypatch: pytest.MonkeyPatch) -> None:
 def kept(engine: Engine) -> list[tuple[str, str, bool]]:
     """Each alert's night and kind, and whether it was sent."""
     with reading(engine) as conn:
-        rows = alerts.alerts(conn)
+        rows = nights.alerts(conn)
     return [(str(each.as_of.date()), each.kind, pd.notna(each.sent_at)) for each in rows.itertuples()]
 
 
@@ -133,7 +133,7 @@ def test_no_complaint_shows_the_url_of_a_webhook(
 def test_what_nobody_took_in_a_week_is_no_news(engine: Engine, hook: Webhook) -> None:
     with transaction(engine) as conn:
         old = datetime.now(UTC) - timedelta(days=8)
-        alerts.raise_alert(conn, "simulated", AS_OF, "refused", message="old", raised_at=old)
+        nights.raise_alert(conn, "simulated", AS_OF, "refused", message="old", raised_at=old)
     send_waiting(engine, datetime.now(UTC))
     assert hook.tried == 0
 

@@ -13,7 +13,7 @@ from made_nights import AS_OF, BARS, SMALL
 from made_webhook import webhook
 
 from db.engine import open_engine, reading
-from db.rows.alerts import alerts
+from db.rows.nights import alerts
 from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext, RunRequest
 from flows.nightly.night import NightRefusedError, run_night

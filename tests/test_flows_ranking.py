@@ -12,7 +12,6 @@ from made_commands import Command
 from sqlalchemy import Engine
 
 from db.engine import reading
-from db.rows import benchmarks
 from dtml.errors import DtmlError
 from dtml.ranking.outcomes import LEGS
 from dtml.ranking.rules import RULES
@@ -48,7 +47,7 @@ def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_o
     assert again.row["read_at"] == found.row["read_at"]
     pd.testing.assert_frame_equal(again.scores, found.scores)
     with reading(engine) as conn:
-        assert benchmarks.ranking(conn, "none") is None
+        assert rankings.ranking(conn, "none") is None
 
 
 def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk: Walk) -> None:

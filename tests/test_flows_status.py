@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from db.admin.copying import table_counts
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
-from db.rows import alerts, fetches, scores
+from db.rows import fetches, nights, scores
 from db.rows import nights as stored_nights
 from dtml.errors import UsageError
 from dtml.markets import load_market
@@ -212,7 +212,7 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
     assert code == 1
     assert complaint.startswith("simulated: night of 2024-07-01 refused")
     with reading(context.engine) as conn:
-        assert set(alerts.alerts(conn)["kind"]) == {"refused", "late"}
+        assert set(nights.alerts(conn)["kind"]) == {"refused", "late"}
     assert json.loads(dtml("--json")[1])[0]["alerts_not_sent"] == 2
 
 

@@ -15,7 +15,7 @@ from db.admin.copying import table_counts
 from db.connection.user_sql import select
 from db.engine import open_engine, reading, transaction
 from db.errors import StoreUsageError
-from db.rows import alerts, markets
+from db.rows import markets, nights
 
 FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n"
 
@@ -186,7 +186,7 @@ def test_a_role_of_its_own_asks_as_itself(engine: Engine, postgresql_admin: Engi
 def test_moments_are_asked_and_answered_in_utc_wherever_the_server_stands(engine: Engine, store_url: str) -> None:
     alert = {"market": "toy", "as_of": date(2024, 1, 4), "kind": "late", "message": "it is late"}
     with transaction(engine) as conn:
-        assert alerts.raise_alert(conn, **alert, raised_at=datetime(2024, 1, 5, 23, 30, tzinfo=UTC))
+        assert nights.raise_alert(conn, **alert, raised_at=datetime(2024, 1, 5, 23, 30, tzinfo=UTC))
     url = make_url(store_url)
     if engine.dialect.name == "postgresql":
         url = url.update_query_dict({"options": "-c timezone=Asia/Seoul"})

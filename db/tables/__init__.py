@@ -11,7 +11,7 @@ from db.tables.columns import metadata
 from db.tables.markets import instrument, membership, price, price_fetch, rejected_bar, symbol_warning
 from db.tables.nights import alert, night
 from db.tables.predictions import outcome, prediction, rule_direction, run, score
-from db.tables.rankings import ranking, ranking_difference, ranking_score
+from db.tables.rankings import rank_score, ranker, ranking, ranking_difference, ranking_score, stock_rank
 from db.tables.translations import translation_model, translation_progress, translation_score, translation_text
 
 __all__ = [
@@ -37,6 +37,8 @@ __all__ = [
     "prediction",
     "price",
     "price_fetch",
+    "rank_score",
+    "ranker",
     "ranking",
     "ranking_difference",
     "ranking_score",
@@ -44,6 +46,7 @@ __all__ = [
     "rule_direction",
     "run",
     "score",
+    "stock_rank",
     "symbol_warning",
     "translation_model",
     "translation_progress",

@@ -5,6 +5,7 @@ together changes no figure. The sample is days: each figure is one number a day,
 of days (`dtml.evaluation.bootstrap`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +73,35 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore
         mcc=_estimate(counts[:, None], mcc),
         decile_spread=_average(spreads),
     )
+
+
+def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> RankScore:
+    """Score an order over days from the figures of each: `n, rank_ic, auc, acc, mcc, decile_spread` by day.
+
+    The MCC is the mean of the days' here, as their counts are not kept; all else is as in `score_ranking`.
+    """
+    n, ics = daily["n"], daily["rank_ic"]
+    known = ics[np.isfinite(ics)]
+    return RankScore(
+        days=len(known),
+        stock_days=int(n.sum()),
+        rank_ic=_average(ics),
+        icir=float(known.mean() / known.std()) if len(known) > 1 else np.nan,
+        t=newey_west_t(known, lags=max(overlap, _usual_lags(len(known)))),
+        auc=_average(daily["auc"]),
+        acc=_estimate(np.stack([daily["acc"] * n, n], axis=-1)[n > 0][:, None].astype(float), ratio),
+        mcc=_average(daily["mcc"]),
+        decile_spread=_average(daily["decile_spread"]),
+    )
+
+
+def figures_of(score: RankScore) -> dict[str, float | int]:
+    """Return the figures of a score under the names that the store gives them."""
+    found: dict[str, float | int] = {"days": score.days, "n": score.stock_days, "icir": score.icir, "t": score.t}
+    for name in ("rank_ic", "auc", "acc", "mcc", "decile_spread"):
+        estimate = getattr(score, name)
+        found |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    return found
 
 
 def paired_rank_ic(scores: Days, others: Days, outcome: Days) -> Estimate:

@@ -20,8 +20,11 @@ Returns = Literal["adj_close", "close"]
 ZClose = Literal["raw", "adjusted"]
 LabelProtocol = Literal["paper", "all"]  # which stock-days count: those that the paper labels, or all
 Retrain = Literal["never", "missing"] | int
+RankerName = Literal["ridge", "boosting", "blend", "dtml"]
+Leg = Literal["next_close", "overnight", "intraday", "open_to_open", "second_close", "five_days"]  # of a return
 
 LABEL_PROTOCOLS: tuple[LabelProtocol, ...] = get_args(LabelProtocol)
+LEGS: tuple[Leg, ...] = get_args(Leg)
 
 # The codes of exchange_calendars 4.13; listed here because importing that library takes a second.
 CALENDARS = frozenset(
@@ -121,8 +124,9 @@ class Market:
 
     calendar is a code of exchange_calendars; without constituents, they are those found in the prices that the user
     names; returns says which price they and averages are taken from; z_close "raw" is the paper's feature, "adjusted"
-    takes the adjusted close where a split lies between two bars; retrain says when to train: never, when there is no
-    model, or every N sessions; level is the share of outcomes, above 0 and below 1, that the night's directions
+    takes the adjusted close where a split lies between two bars; leg is the return by which its nights order the stocks
+    of a day (`dtml.ranking.outcomes`), ranker whose order they show; retrain says when to train: never, when there is
+    no model, or every N sessions; level is the share of outcomes, above 0 and below 1, that the night's directions
     are to cover (an abstention band); model overrides settings of the model and of the training.
     """
 
@@ -140,6 +144,8 @@ class Market:
     checks: Checks = Checks()
     returns: Returns = "adj_close"
     z_close: ZClose = "adjusted"
+    leg: Leg = "next_close"
+    ranker: RankerName = "blend"
     retrain: Retrain = 63
     level: float = 0.8
     model: Mapping[str, object] = field(default_factory=dict)

@@ -15,12 +15,15 @@ from dtml.errors import UsageError
 from dtml.markets.definition import (
     CALENDARS,
     LABEL_PROTOCOLS,
+    LEGS,
     LEVELS,
     MODEL_KEYS,
     Checks,
     Constituent,
     Index,
+    Leg,
     Market,
+    RankerName,
     Retrain,
     Returns,
     SourceName,
@@ -70,6 +73,8 @@ def read_market(path: Path) -> Market:
         checks=_checks(table.subtable("checks")),
         returns=cast(Returns, table.choice("returns", get_args(Returns), Market.returns)),
         z_close=cast(ZClose, table.choice("z_close", get_args(ZClose), Market.z_close)),
+        ranker=cast(RankerName, table.choice("ranker", get_args(RankerName), Market.ranker)),
+        leg=cast(Leg, table.choice("leg", LEGS, Market.leg)),
         retrain=_retrain(table),
         level=_level(table),
         model=_model(table.subtable("model")),
@@ -77,8 +82,8 @@ def read_market(path: Path) -> Market:
 
 
 _MARKET_KEYS = (
-    *("title", "calendar", "timezone", "currency", "source", "returns", "z_close", "retrain", "level", "facts"),
-    *("index", "checks", "model", "constituents"),
+    *("title", "calendar", "timezone", "currency", "source", "returns", "z_close", "leg", "ranker", "retrain"),
+    *("level", "facts", "index", "checks", "model", "constituents"),
 )
 
 

@@ -1,13 +1,12 @@
 """The legs of a return that can be predicted at a close, and what became of each stock."""
 
-from typing import Literal, get_args
-
 import numpy as np
 
+from dtml.markets.definition import LEGS, Leg
 from dtml.ranking.panel import Grid, Panel
 
-Leg = Literal["next_close", "overnight", "intraday", "open_to_open", "second_close", "five_days"]
-LEGS: tuple[Leg, ...] = get_args(Leg)
+__all__ = ["LEGS", "Leg", "outcomes", "sessions_to"]
+
 # From which price to which: the field, and the sessions after `as_of` on which it is.
 ENDS: dict[Leg, tuple[tuple[str, int], tuple[str, int]]] = {
     "next_close": (("close", 0), ("close", 1)),

@@ -18,16 +18,16 @@ from numpy import ndarray
 from sqlalchemy import Engine
 
 from db.engine import reading, transaction
-from db.rows import benchmarks
-from dtml.evaluation.ranking import Estimate, paired_rank_ic, rank_ics, score_ranking
-from dtml.prices.sessions import sessions_between
+from db.rows import rankings
+from dtml.evaluation.ranking import Estimate, figures_of, paired_rank_ic, rank_ics, score_ranking
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import BoostingConfig, RidgeConfig, blend
 from dtml.ranking.outcomes import LEGS, Leg, outcomes, sessions_to
-from dtml.ranking.panel import Grid, panel_of
+from dtml.ranking.panel import Grid
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import Fold, History, folds, walk_boosting, walk_ridge
 from flows.nightly.context import MarketContext, stored_bars
+from flows.nightly.order import history_of
 
 AFTERWARDS = timedelta(days=21)  # which hold the sessions that the longest leg needs after the last close
 BEGINNING = date(1970, 1, 1)
@@ -70,13 +70,7 @@ class Walk:
     @cached_property
     def history(self) -> History:
         """Return what the models read: ranked features and outcomes of the constituents of each day."""
-        market, (bars, _) = self.context.market, self.bars
-        span = bars["session"].min().date(), bars["session"].max().date()
-        panel = panel_of(
-            bars, sessions=sessions_between(market.calendar, *span), symbols=market.symbols, returns=market.returns
-        )
-        among = self.context.membership(market.symbols, panel.sessions)
-        return History.of(panel, self.plan.leg, among, max_return=self._max_return)
+        return history_of(self.context, self.bars[0], self.plan.leg)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -94,13 +88,8 @@ class Walk:
 
     def outcome(self, leg: Leg) -> Grid:
         """Return the return of each stock-day that is ordered, over a leg."""
-        found = outcomes(self.history.panel, leg, max_return=self._max_return)
+        found = outcomes(self.history.panel, leg, max_return=self.context.experiment.windows.largest_return)
         return np.where(self.history.there, found, np.nan)
-
-    @property
-    def _max_return(self) -> float:
-        largest = self.context.market.checks.max_return
-        return np.inf if largest is None else largest
 
 
 def run_ranking(walk: Walk, stage: Stage = lambda _name, work: work()) -> Ranking:
@@ -126,12 +115,10 @@ def run_ranking(walk: Walk, stage: Stage = lambda _name, work: work()) -> Rankin
 def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
     """Return a ranking from the store, or None."""
     with reading(engine) as conn:
-        row = benchmarks.ranking(conn, ranking_id)
+        row = rankings.ranking(conn, ranking_id)
         if row is None:
             return None
-        return Ranking(
-            row, benchmarks.ranking_scores(conn, ranking_id), benchmarks.ranking_differences(conn, ranking_id)
-        )
+        return Ranking(row, rankings.ranking_scores(conn, ranking_id), rankings.ranking_differences(conn, ranking_id))
 
 
 def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], begun: float) -> None:
@@ -155,7 +142,7 @@ def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], begun: fl
     }
     scores = pd.DataFrame(list(_scores(walk.plan.leg, scored, found, years)))
     with transaction(walk.context.engine) as conn:
-        benchmarks.save_ranking(conn, row, scores, pd.DataFrame(list(_differences(walk.plan.leg, scored, found))))
+        rankings.save_ranking(conn, row, scores, pd.DataFrame(list(_differences(walk.plan.leg, scored, found))))
 
 
 def _best_rule(walk: Walk, rules: Mapping[str, Grid], days: slice) -> str:
@@ -175,10 +162,7 @@ def _scores(
         for year, which in spans.items():
             made = score_ranking(each[which], outcome[which], overlap=sessions_to(scored_leg))
             row = {"predictor": name, "leg": scored_leg, "year": year, "is_rule": name in RULES}
-            row |= {"days": made.days, "n": made.stock_days, "icir": made.icir, "t": made.t}
-            for figure in ("rank_ic", "auc", "acc", "mcc", "decile_spread"):
-                row |= _cells(figure, getattr(made, figure))
-            yield row
+            yield row | figures_of(made)
 
 
 def _differences(leg: Leg, scored: Mapping[str, Grid], found: Mapping[Leg, Grid]) -> Iterator[dict[str, Any]]:

@@ -12,11 +12,12 @@ import typer
 
 from db.connection.locks import market_lock
 from db.engine import location, reading
-from db.rows import calibration, predictions, runs
+from db.rows import calibration, predictions, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import coverage, decide
 from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.pages.order import ends, order_words
 from dtml.prices.sessions import sessions_up_to
 from flows.commands.options import (
     AsJson,
@@ -267,13 +268,15 @@ def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bo
         scores = stored_scores.scores(conn, context.name, last=row["as_of"], span="running")
         bands = calibration.bands(conn, row["run_id"])
         counts = calibration.band_counts(conn, context.name, row["as_of"])
+        order = rankings.night_order(conn, context.name, row["target"])
+        ranks = rankings.last_rank_scores(conn, context.name, row["as_of"])
     latest = scores[scores["target"] == scores["target"].max()]
     said = made.assign(direction=_directions_at(made["calibrated"], bands, level))
     kept = coverage(counts[counts["level"] == level])
     if as_json:
-        print_json(_summary(nights, said, latest, kept))
-    else:
-        _print_nights(nights, said, latest, kept, location(context.engine))
+        return print_json(_summary(nights, said, latest, kept) | {"order": order, "rank_scores": ranks})
+    _print_nights(nights, said, order, ranks)
+    return _print_scores(nights[-1], latest, kept, location(context.engine))
 
 
 def _directions_at(calibrated: "pd.Series[float]", bands: pd.DataFrame, level: float) -> "pd.Series[str]":
@@ -341,20 +344,27 @@ def _print_rejected(rejected: pd.DataFrame) -> None:
         print_frame(rejected.tail(SHOWN), f"the last of the {len(rejected)}, all in the view `rejected`")
 
 
-def _print_nights(
-    nights: Sequence[Night], predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame, store: str
-) -> None:
-    """Print all that the last of these nights has to say, and what the others did."""
+def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.DataFrame, ranks: pd.DataFrame) -> None:
+    """Print what the last of these nights says of the next session, and what the others did."""
     *earlier, night = nights
     row = night.row
     for each in earlier:
         out.print(f"night of {each.row['as_of']}: {_what_was_done(each)}")
     out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
     _print_predictions(predictions)
+    if len(order):
+        out.print(order_words(order, ranks), soft_wrap=True)
+        names = [each["symbol"] for each in ends(order)]
+        half = len(names) // 2
+        out.print(f"  first {', '.join(names[:half])}\n  last  {', '.join(names[half:])}", soft_wrap=True)
     out.print(_what_was_done(night))
     for gap in row["gaps"][:SHOWN]:
         out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
     _print_rejected(_rejected(nights))
+
+
+def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, store: str) -> None:
+    """Print what the nights so far were worth, and where they are kept."""
     if scores.empty:
         out.print("No prediction of this market has an outcome yet: the next night scores this one.")
     else:
@@ -365,7 +375,7 @@ def _print_nights(
         if scores["nights"].max() < MINIMUM_DAYS:
             out.print(f"No interval is printed below {MINIMUM_DAYS} nights.")
     out.print(f"\nreport    {night.report}\ndatabase  {store}")
-    out.print(ASK_MORE.format(market=row["market"]), soft_wrap=True)
+    out.print(ASK_MORE.format(market=night.row["market"]), soft_wrap=True)
 
 
 def _what_was_done(night: Night) -> str:

@@ -14,13 +14,14 @@ import pandas as pd
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import attention, nights, prices
+from db.rows import attention, nights, prices, rankings
 from db.rows import predictions as stored_predictions
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import FetchResult, fetch_bars, nothing_fetched
+from flows.nightly.order import Trained, order_night, rankers_for
 from flows.nightly.predict import Forecast, forecast, shortage, too_few
 from flows.nightly.report import publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
@@ -97,14 +98,20 @@ def run_night(
             return Night(done, publish_night(context, as_of))
         fetch = nothing_fetched if only_stored else fetch or (lambda: fetch_bars(context, as_of))
         train_if_due = load_model if only_stored else partial(_train_if_due, known_at=known_at)
+
+        def models() -> tuple[Model, Trained | None]:
+            model = train_if_due(context, as_of)
+            return model, rankers_for(context, as_of, known_at, only_stored=only_stored)
+
         _start(context, as_of)
         with _recording_refusal(context, as_of) as fetched:
             fetch_result = fetched.fetch_result = stage("fetch", fetch)  # which checks and stores the bars
             _require_bars(context, as_of, fetch_result, known_at)
-            model = stage("model", lambda: train_if_due(context, as_of))
+            model, rankers = stage("model", models)
             made = stage("predict", lambda: forecast(context, model, as_of, known_at))
             _require_predictions(context, made, as_of)
-            stage("store", lambda: _store(context, as_of, fetch_result, model, made))
+            order = _order(context, rankers, as_of, made, known_at)
+            stage("store", lambda: _store(context, as_of, fetch_result, model, made, order))
         scored = stage("score", lambda: score_market(context, as_of))
         report = stage("report", lambda: publish_night(context, as_of))
         finished = finished_night(context, as_of)
@@ -185,7 +192,23 @@ def _require_predictions(context: MarketContext, made: Forecast, as_of: date) ->
         )
 
 
-def _store(context: MarketContext, as_of: date, fetch_result: FetchResult, model: Model, made: Forecast) -> None:
+def _order(
+    context: MarketContext, rankers: Trained | None, as_of: date, made: Forecast, known_at: datetime | None
+) -> pd.DataFrame:
+    """Return the order of the night's stocks; no rows without rankers."""
+    if rankers is None:
+        return pd.DataFrame()
+    return order_night(context, rankers, as_of, made.predictions.set_index("symbol")["probability"], known_at)
+
+
+def _store(
+    context: MarketContext,
+    as_of: date,
+    fetch_result: FetchResult,
+    model: Model,
+    made: Forecast,
+    order: pd.DataFrame,
+) -> None:
     """Write the predictions and the night's end in one transaction: a night is stored whole or not at all.
 
     A night that another process completed meanwhile stays as that one left it.
@@ -197,6 +220,7 @@ def _store(context: MarketContext, as_of: date, fetch_result: FetchResult, model
         stored_predictions.save_predictions(
             conn, context.name, made.predictions.assign(run_id=model.run_id), known_at=made.known_at, made_at=now
         )
+        rankings.save_order(conn, context.name, order, known_at=made.known_at, made_at=now)
         attention.save_attention(conn, context.name, made.looks.assign(run_id=model.run_id))
         stored_predictions.save_rule_directions(
             conn, context.name, rule_directions(conn, context, as_of, made.known_at)

@@ -10,7 +10,7 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.engine import reading
-from db.rows import attention, calibration, nights, predictions, prices, runs
+from db.rows import attention, calibration, nights, predictions, prices, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import rolling_scores
@@ -64,6 +64,8 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
             "explanation": attention.explanation(conn, run["id"]),
             "warnings": prices.price_warnings(conn, context.name),
             "rejected": _dated(prices.rejected_bars(conn, context.name, since, as_of)),
+            "order": rankings.night_order(conn, context.name, night["target"]),
+            "rank_scores": rankings.last_rank_scores(conn, context.name, as_of),
             "calibrations": calibrations(runs.runs(conn, context.name)),
         }
     page = night_report(

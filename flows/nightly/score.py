@@ -24,6 +24,7 @@ from dtml.prices.returns import adjusted_price
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP
+from flows.nightly.order import score_orders
 
 LATEST_OUTCOME = 250  # sessions for which a missing bar is waited for
 
@@ -58,6 +59,7 @@ def score_market(context: MarketContext, as_of: date) -> Scored:
         made = stored_outcomes.unsettled_directions(conn, context.name, as_of, since=restatable.date())
         outcomes, known_at = _changed_outcomes(conn, context, made, as_of)
         record_outcomes(conn, context, outcomes, known_at=known_at, recorded_at=now, last=as_of)
+        score_orders(conn, context, as_of, [day.date() for day in outcomes["session"].unique()])
     nights = sorted(day.date() for day in outcomes["session"].unique())
     unresolved = int(made["realised_return"].isna().sum()) - int(outcomes["is_new"].sum())
     return Scored(len(outcomes), nights, unresolved)

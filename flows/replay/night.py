@@ -10,9 +10,11 @@ import pandas as pd
 
 from db.engine import reading
 from db.rows import predictions as stored_predictions
-from db.rows import runs
+from db.rows import rankings, runs
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
+from flows.nightly.context import MarketContext
+from flows.nightly.order import load_trained, order_night
 from flows.replay.archive import FIGURES, Again, Archive, made_by, same, stocks_of
 
 
@@ -21,7 +23,8 @@ class Replay:
     """Hold a night beside what it gives when it is run again from bars as known at `known_at`.
 
     `predictions` has a row a stock: `symbol` and `FIGURES` as stored, `replayed_probability` and so on as predicted
-    again on `device`, missing where there is none. `failure` says why nothing could be predicted.
+    again on `device`, missing where there is none. `failure` says why nothing could be predicted, `reordered` what
+    differs in the order of the stocks.
     """
 
     night: Mapping[str, Any]
@@ -31,6 +34,7 @@ class Replay:
     predictions: pd.DataFrame
     inputs_hash: str | None = None
     failure: str | None = None
+    reordered: str | None = None
 
     @property
     def inputs_equal(self) -> bool | None:
@@ -84,7 +88,7 @@ class Replay:
             said.append(f"predictions: {len(rows)} of {len(self.predictions)}, most that of {symbol} by {by:.2g}")
         if len(rows) and self.inputs_equal:
             said.append(f"what may have changed: stored rows, code or machine ({made_by(self.run, self.device)})")
-        return said
+        return said + ([self.reordered] if self.reordered else [])
 
 
 def replay_of(archive: Archive, night: Mapping[str, Any], known_at: datetime | None = None) -> Replay:
@@ -96,16 +100,33 @@ def replay_of(archive: Archive, night: Mapping[str, Any], known_at: datetime | N
         run = runs.run(conn, night["run_id"])
         stored = stored_predictions.night_directions(conn, archive.market.name, night["as_of"])
     context = archive.context(run, stocks_of(night, stored["symbol"]))
-    moment, failure = known_at or night["known_at"], None
+    moment, failure, reordered = known_at or night["known_at"], None, None
     again = Again("", pd.DataFrame({"symbol": [], **{name: [] for name in FIGURES}}))
     try:
         again = archive.again(context, archive.model(run), night["as_of"], moment)
+        reordered = _reordered(context, night, moment, again)
     except DtmlError as error:
         failure = str(error)
     replayed = again.predictions.rename(columns={name: f"replayed_{name}" for name in FIGURES})
     both = stored[["symbol", *FIGURES]].merge(replayed.astype({"symbol": str}), on="symbol", how="outer")
     both = both.sort_values("symbol", ignore_index=True)
-    return Replay(night, run, moment, choose_device(archive.device).type, both, again.inputs_hash or None, failure)
+    device = choose_device(archive.device).type
+    return Replay(night, run, moment, device, both, again.inputs_hash or None, failure, reordered)
+
+
+def _reordered(context: MarketContext, night: Mapping[str, Any], moment: datetime, again: Again) -> str | None:
+    """Say what differs when a night's stocks are ordered again; None where nothing does, or none were."""
+    with reading(context.engine) as conn:
+        kept = rankings.orders(conn, context.name, first=night["target"], last=night["target"])
+        if kept.empty:
+            return None
+        trained = load_trained(context, rankings.ranker(conn, kept["ranker_id"].iloc[-1]) or {})
+    kept = kept[kept["ranker_id"] == trained.row["id"]]
+    said = again.predictions.set_index("symbol")["probability"]
+    made = order_night(context, trained, night["as_of"], said, moment)
+    both = kept.merge(made, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
+    differing = ~same(both[["score", "place"]], both[["score_again", "place_again"]]).all(axis=1)
+    return f"order: {int(differing.sum())} of {len(both)} places and scores" if differing.any() else None
 
 
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:

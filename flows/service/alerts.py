@@ -23,7 +23,6 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
-from db.rows import alerts as stored_alerts
 from db.rows import nights
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules
@@ -108,7 +107,7 @@ def send_waiting(engine: Engine, now: datetime) -> None:
             log.warning("an alert of %s was not delivered: %s; it is kept and tried again", market, error)
         else:
             with transaction(engine) as conn:
-                stored_alerts.mark_sent(conn, market, as_of, kind, sent_at=datetime.now(UTC))
+                nights.mark_sent(conn, market, as_of, kind, sent_at=datetime.now(UTC))
         if time.monotonic() > until:
             break
 
@@ -121,7 +120,7 @@ def _keep(engine: Engine, alerts: Sequence[Alert], now: datetime) -> list[Alert]
         return [
             each
             for each in alerts
-            if stored_alerts.raise_alert(conn, each.market, each.as_of, each.kind, message=each.message, raised_at=now)
+            if nights.raise_alert(conn, each.market, each.as_of, each.kind, message=each.message, raised_at=now)
         ]
 
 

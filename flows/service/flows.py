@@ -25,6 +25,7 @@ from flows.nightly.catch_up import CaughtUp, catch_up, missed_nights
 from flows.nightly.context import MarketContext, RunRequest, choose_as_of, open_context, open_store, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import Night, run_night
+from flows.nightly.order import rankers_for
 from flows.nightly.train import Model, train_with_progress
 from flows.service.alerts import after_night, watch_markets
 from flows.service.artifacts import leave_artifacts
@@ -72,6 +73,7 @@ def train(request: RunRequest, as_of: date) -> Model:
     context = open_stored_context(request)
     with signals_of(request.attended), market_lock(context.engine, context.name):
         model: Model = as_task("train", lambda: train_with_progress(context, as_of))
+        as_task("rankers", lambda: rankers_for(context, as_of, anew=True))
     return model
 
 
@@ -188,7 +190,9 @@ def _training(request: RunRequest) -> Outcome:
     context = open_stored_context(request)
     as_of = choose_as_of(context, None, _due())
     with market_lock(context.engine, context.name):
-        return Completed(message=as_task("train", lambda: train_with_progress(context, as_of)).run_id)
+        trained: Model = as_task("train", lambda: train_with_progress(context, as_of))
+        as_task("rankers", lambda: rankers_for(context, as_of, anew=True))
+        return Completed(message=trained.run_id)
 
 
 def _refetch(request: RunRequest) -> Outcome:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from db.connection.locks import market_lock
 from db.engine import reading
 from db.errors import StoreBusyError
-from db.rows import alerts, markets, nights, prices, runs
+from db.rows import markets, nights, prices, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
@@ -155,7 +155,7 @@ def market_status(
 
 def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -> pd.DataFrame:
     """Return alerts of the last days that nobody took yet, oldest first: the columns of alert."""
-    unsent = alerts.alerts(conn, market, unsent=True)
+    unsent = nights.alerts(conn, market, unsent=True)
     return unsent[unsent["raised_at"] >= pd.Timestamp(now) - timedelta(days=WAITING_DAYS)]
 
 

@@ -1,0 +1,150 @@
+"""The order of a day's stocks: walks through history, the rankers of the nights, what they said and were worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Any
+
+import pandas as pd
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from db import tables
+from db.connection.bulk import insert_frame, insert_missing, records, upsert
+from db.connection.differences import alongside, differ, is_stored, named, require_distinct, save_figures
+from db.connection.frames import frame, row, rows_of
+from db.errors import StoreError
+from db.rows.markets import identified
+
+SCORE_TOLERANCE = 1e-9
+
+
+def save_ranking(
+    conn: Connection, ranking: Mapping[str, object], scores: pd.DataFrame, differences: pd.DataFrame
+) -> int:
+    """Store a ranking, every column by name, with its scores and differences: their columns but ranking_id.
+
+    What has no value is NaN or None. The first row of a name stands: raises StoreError, naming it, when a figure is
+    stored with another value.
+    """
+    name, why = str(ranking["id"]), "the days of a ranking are scored once"
+    new = insert_missing(conn, tables.ranking, [dict(ranking)])
+    new += save_figures(conn, tables.ranking_score, "ranking_id", name, scores, why=why)
+    return new + save_figures(conn, tables.ranking_difference, "ranking_id", name, differences, why=why)
+
+
+def ranking(conn: Connection, ranking_id: str) -> dict[str, Any] | None:
+    """Return one ranking, every column of ranking; None when there is none of that name."""
+    return row(conn, sa.select(tables.ranking).where(tables.ranking.c.id == ranking_id))
+
+
+def ranking_scores(conn: Connection, ranking_id: str) -> pd.DataFrame:
+    """Return a ranking's figures: the columns of ranking_score but ranking_id."""
+    return rows_of(conn, tables.ranking_score, "ranking_id", ranking_id)
+
+
+def ranking_differences(conn: Connection, ranking_id: str) -> pd.DataFrame:
+    """Return a ranking's paired differences: the columns of ranking_difference but ranking_id."""
+    return rows_of(conn, tables.ranking_difference, "ranking_id", ranking_id)
+
+
+def save_ranker(conn: Connection, ranker: Mapping[str, object]) -> int:
+    """Store the rankers of a training, every column of ranker by name. The first row of a name stands."""
+    return insert_missing(conn, tables.ranker, [dict(ranker)])
+
+
+def ranker(conn: Connection, ranker_id: str) -> dict[str, Any] | None:
+    """Return the rankers of a training, every column of ranker; None when there are none of that name."""
+    return row(conn, sa.select(tables.ranker).where(tables.ranker.c.id == ranker_id))
+
+
+def rankers(conn: Connection) -> pd.DataFrame:
+    """Return the name, the checkpoint_path and the checkpoint_hash of the rankers of every training."""
+    of = tables.ranker.c
+    return frame(conn, sa.select(of.id, of.checkpoint_path, of.checkpoint_hash).order_by(of.id))
+
+
+def latest_ranker(
+    conn: Connection, market: str, *, on_or_before: date, known_by: datetime | None = None
+) -> dict[str, Any] | None:
+    """Return the rankers trained on the latest sessions up to a day, on prices known at `known_by`; None without."""
+    table = tables.ranker
+    mine = [table.c.market == market, table.c.train_last <= on_or_before]
+    if known_by is not None:
+        mine.append(table.c.data_watermark <= known_by)
+    newest = (table.c.train_last.desc(), table.c.created_at.desc(), table.c.id.desc())
+    return row(conn, sa.select(table).where(*mine).order_by(*newest).limit(1))
+
+
+def save_order(conn: Connection, market: str, order: pd.DataFrame, *, known_at: datetime, made_at: datetime) -> int:
+    """Store the order of a session: ranker_id, predictor, as_of, target, symbol, score, place, probability (or NaN).
+
+    What was said once stands: raises StoreError, naming it, when a stored score differs.
+    """
+    if order.empty:
+        return 0
+    table, key = tables.stock_rank, ["ranker_id", "predictor", "target", "instrument_id"]
+    require_distinct(order, ["ranker_id", "predictor", "target", "symbol"])
+    rows = identified(conn, market, order).sort_values(key, ignore_index=True)
+    days = rows[["ranker_id", "target"]].drop_duplicates().itertuples(index=False)
+    stored = [
+        frame(conn, sa.select(table).where(table.c.ranker_id == name, table.c.target == day)) for name, day in days
+    ]
+    before = alongside(rows, pd.concat(stored, ignore_index=True), key)
+    differing = rows[differ(rows, before, ["score"], SCORE_TOLERANCE)]
+    if len(differing):
+        raise StoreError(f"{named(differing, ['predictor', 'target', 'symbol'])} is stored with another score")
+    made = rows.loc[~is_stored(before), [*key, "as_of", "score", "place", "probability"]]
+    return insert_frame(conn, table, made.assign(known_at=known_at, made_at=made_at))
+
+
+def night_order(conn: Connection, market: str, target: date) -> pd.DataFrame:
+    """Return the newest order of a session by the market's chosen predictor, best first; maybe no rows.
+
+    Columns: place, symbol, name, sector, probability, predictor, leg.
+    """
+    said, of, stock = tables.stock_rank, tables.ranker, tables.instrument
+    columns = (said.c.place, stock.c.symbol, stock.c.name, stock.c.sector, said.c.probability, said.c.predictor)
+    mine = sa.select(*columns, of.c.leg, said.c.made_at).join_from(said, of).join(stock)
+    mine = mine.where(of.c.market == market, said.c.target == target, said.c.predictor == of.c.chosen)
+    found = frame(conn, mine.order_by(said.c.place))
+    newest: pd.DataFrame = found[found["made_at"] == found["made_at"].max()]
+    return newest.drop(columns="made_at").reset_index(drop=True)
+
+
+def orders(conn: Connection, market: str, *, first: date, last: date) -> pd.DataFrame:
+    """Return the order of the sessions first..last: the columns of stock_rank, with symbol for its instrument."""
+    said, of, stock = tables.stock_rank, tables.ranker, tables.instrument
+    columns = [each for each in said.c if each.name != "instrument_id"]
+    statement = sa.select(*columns, stock.c.symbol).join_from(said, of).join(stock)
+    statement = statement.where(of.c.market == market, said.c.target >= first, said.c.target <= last)
+    return frame(conn, statement.order_by(said.c.target, said.c.made_at, said.c.predictor, said.c.place))
+
+
+def save_rank_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime) -> int:
+    """Store or update scores of orders: the columns of rank_score but market and scored_at."""
+    columns = [each.name for each in tables.rank_score.c if each.name not in ("market", "scored_at")]
+    rows = records(tables.rank_score, scores.reindex(columns=columns).assign(market=market, scored_at=scored_at))
+    return upsert(conn, tables.rank_score, rows, stamps=("scored_at",))
+
+
+def rank_scores(
+    conn: Connection, market: str, *, span: str, leg: str | None = None, last: date | None = None
+) -> pd.DataFrame:
+    """Return scores of a market's orders up to target `last`, of one return or of all: the columns of rank_score."""
+    table = tables.rank_score
+    mine = [table.c.market == market, table.c.span == span]
+    if leg is not None:
+        mine.append(table.c.leg == leg)
+    if last is not None:
+        mine.append(table.c.target <= last)
+    return frame(conn, sa.select(table).where(*mine).order_by(table.c.target, table.c.leg, table.c.predictor))
+
+
+def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
+    """Return the running scores of a market's orders at the last session scored up to a day; maybe no rows."""
+    table = tables.rank_score
+    mine = (table.c.market == market, table.c.span == "running", table.c.target <= last)
+    newest = sa.select(sa.func.max(table.c.target)).where(*mine).scalar_subquery()
+    return frame(conn, sa.select(table).where(*mine, table.c.target == newest).order_by(table.c.predictor))

@@ -1,0 +1,39 @@
+"""The order of a day's stocks in words and cells, for pages and the console."""
+
+from typing import Any
+
+import pandas as pd
+
+from dtml.pages.figures import records, with_interval
+
+SHOWN = 10  # stocks of each end
+
+
+def order_words(order: pd.DataFrame, scores: pd.DataFrame) -> str:
+    """Say by whom a night's stocks are ordered, and how well its orders did so far, beside the best one-line rule.
+
+    `order` has `predictor, leg`, at least a row; `scores` the last running scores, the columns of `rank_score`.
+    """
+    name, leg = order["predictor"].iloc[0], order["leg"].iloc[0]
+    said = f"{len(order)} stocks, ordered by {name} for the return {leg}, best first"
+    own = scores[scores["predictor"] == name]
+    if own.empty or not own["days"].iloc[0]:
+        return f"{said}. No order of this market has an outcome yet."
+    mine, rules = records(own)[0], scores[scores["is_rule"].astype(bool)].sort_values("rank_ic", ascending=False)
+    rule = records(rules)[0]
+    return (
+        f"{said}. Rank IC of {mine['days']} nights: {with_interval(mine, 'rank_ic')}; "
+        f"the best rule, {rule['predictor']}, {with_interval(rule, 'rank_ic')}; no skill is 0."
+    )
+
+
+def order_part(order: pd.DataFrame, scores: pd.DataFrame) -> dict[str, Any]:
+    """Return what a page shows of a night's order; nothing where the stocks were not ordered."""
+    return {"order": ends(order), "order_words": order_words(order, scores) if len(order) else None}
+
+
+def ends(order: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of the best and the worst stocks of a night, or all of a short list."""
+    if len(order) <= 2 * SHOWN:
+        return records(order)
+    return records(pd.concat([order.head(SHOWN), order.tail(SHOWN)]))

@@ -1,0 +1,152 @@
+"""The rankers of a market's nights: fitted together, kept in one checkpoint, and asked for the order of one day."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from numpy import ndarray
+
+from dtml.checkpoints import WriteWhole, read_tensors, sha256, write_tensors
+from dtml.errors import DtmlError
+from dtml.ranking.features import FEATURES
+from dtml.ranking.models import (
+    Boosting,
+    BoostingConfig,
+    Ranker,
+    Ridge,
+    RidgeConfig,
+    Sums,
+    blend,
+    fit_boosting,
+    fit_ridge,
+)
+from dtml.ranking.outcomes import Leg, sessions_to
+from dtml.ranking.panel import ranked
+from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS, History
+
+VALIDATION_DAYS = 126  # the last days before a training, from which probabilities are measured
+BLEND = "blend"
+KINDS: Mapping[str, type[Ranker]] = MappingProxyType({"ridge": Ridge, "boosting": Boosting})
+Scores = dict[str, Float[ndarray, "days stocks"]]
+
+
+@dataclass(frozen=True)
+class RankersConfig:
+    """Every setting of a market's rankers; the leg is the return whose order they learn."""
+
+    leg: Leg = "next_close"
+    ridge: RidgeConfig = field(default_factory=RidgeConfig)
+    boosting: BoostingConfig = field(default_factory=BoostingConfig)
+
+
+@dataclass(frozen=True)
+class Rankers:
+    """Fitted rankers by name, and for each, and for their blend, the slope of its probabilities.
+
+    A stock whose score has the rank r of its day, in [-0.5, 0.5], ends above the day's median with probability
+    1 / (1 + exp(-slope * r)).
+    """
+
+    models: Mapping[str, Ranker]
+    slopes: Mapping[str, float]
+
+    def scores(self, features: Float[ndarray, "days stocks features"], there: Bool[ndarray, "days stocks"]) -> Scores:
+        """Return the score of each stock that is there, by ranker and by their blend; NaN for the others."""
+        found: Scores = {}
+        for name, model in self.models.items():
+            found[name] = np.full(there.shape, np.nan)
+            found[name][there] = model.score(features[there])
+        return found | {BLEND: blend(found)}
+
+
+def fit_rankers(history: History, config: RankersConfig) -> Rankers:
+    """Fit every ranker on all days of a history whose outcomes are known.
+
+    Slopes are measured on its last `VALIDATION_DAYS`, by rankers fitted on the days before them. Raises DtmlError for
+    a history too short for that.
+    """
+    known = np.flatnonzero(np.isfinite(history.relative).any(axis=1))
+    stop = int(known[-1]) + 1 if len(known) else 0
+    cut = stop - VALIDATION_DAYS
+    end = cut - GAP - sessions_to(history.leg) + 1
+    if end < MINIMUM_TRAIN_DAYS:
+        raise DtmlError(
+            f"{max(stop, 0)} sessions have an outcome, and rankers need {MINIMUM_TRAIN_DAYS} before the last "
+            f"{VALIDATION_DAYS}: fetch a longer history"
+        )
+    days = slice(cut, stop)
+    tried = Rankers(_fitted(history, slice(0, end), config), {})
+    scores = tried.scores(history.features[days], history.there[days])
+    slopes = {name: slope_of(ranked(each), history.relative[days]) for name, each in scores.items()}
+    return Rankers(_fitted(history, slice(0, stop), config), slopes)
+
+
+def _fitted(history: History, days: slice, config: RankersConfig) -> dict[str, Ranker]:
+    features, outcome = history.rows(days)
+    return {
+        "ridge": fit_ridge(Sums.of(features, outcome), config.ridge),
+        "boosting": fit_boosting(features, outcome, config.boosting),
+    }
+
+
+def slope_of(ranks: Float[ndarray, "days stocks"], relative: Float[ndarray, "days stocks"]) -> float:
+    """Return the slope of a logistic regression, without an intercept, of "above the median" on the score's rank."""
+    known = np.isfinite(ranks) & np.isfinite(relative)
+    rank, above, slope = ranks[known], relative[known] > 0, 0.0
+    for _ in range(20):  # Newton's method: the likelihood has one maximum
+        said = 1 / (1 + np.exp(-slope * rank))
+        curve = float((rank**2 * said * (1 - said)).sum())
+        slope += float((rank * (above - said)).sum()) / curve if curve > 0 else 0.0
+    return slope
+
+
+def order_of(
+    scores: Mapping[str, Float[ndarray, " stocks"]], slopes: Mapping[str, float], symbols: tuple[str, ...]
+) -> pd.DataFrame:
+    """Return the order of one day: `predictor, symbol, score, place, probability`, a row a predictor and stock.
+
+    Place 1 is the best; of equal scores the symbol that comes first in the alphabet. `probability` is of a return above
+    the day's median, NaN for a predictor without a slope.
+    """
+    parts = []
+    for name, score in scores.items():
+        part = pd.DataFrame({"predictor": name, "symbol": symbols, "score": score}).dropna(subset="score")
+        part = part.sort_values(["score", "symbol"], ascending=[False, True], ignore_index=True)
+        rank = ranked(part["score"].to_numpy()[None])[0]
+        said = 1 / (1 + np.exp(-slopes[name] * rank)) if name in slopes else np.nan
+        parts.append(part.assign(place=np.arange(1, len(part) + 1), probability=said))
+    return pd.concat(parts, ignore_index=True)
+
+
+def save_rankers(rankers: Rankers, market: str, file: Path, write: WriteWhole) -> str:
+    """Write the checkpoint and return its SHA-256."""
+    tensors, scalars = {}, {}
+    for name, model in rankers.models.items():
+        for part, value in asdict(model).items():
+            if isinstance(value, ndarray):
+                tensors[f"{name}.{part}"] = torch.from_numpy(value)
+            else:
+                scalars[f"{name}.{part}"] = value
+    card = {"market": market, "features": list(FEATURES), "slopes": dict(rankers.slopes), "scalars": scalars}
+    write_tensors(file, tensors, card, write)
+    return sha256(file)
+
+
+def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
+    """Read the checkpoint whose SHA-256 is `sha`; raise DtmlError where it is missing or changed."""
+    if not file.exists() or sha256(file) != sha:
+        raise DtmlError(f"checkpoint {file} is missing or changed: restore it from a backup, or `dtml train {market}`")
+    tensors, card = read_tensors(file)
+    if card.get("market") != market or card.get("features") != list(FEATURES):
+        raise DtmlError(f"checkpoint {file} is of another market or of other features: `dtml train {market}`")
+    held: dict[str, Any] = {name: value.numpy() for name, value in tensors.items()} | card["scalars"]
+    models = {
+        name: kind(**{part.name: held[f"{name}.{part.name}"] for part in fields(kind)}) for name, kind in KINDS.items()
+    }
+    return Rankers(models, card["slopes"])

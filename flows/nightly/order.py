@@ -1,0 +1,224 @@
+"""Order the stocks of each night, best first: train the rankers when they are due, ask them, score what they said."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Connection
+
+from db.engine import reading, transaction
+from db.rows import prices
+from db.rows import rankings as stored
+from dtml.baselines.naive_rules import MODEL
+from dtml.errors import DtmlError
+from dtml.evaluation.ranking import figures_of, score_daily, score_ranking
+from dtml.markets.definition import LEGS, Leg
+from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
+from dtml.ranking.features import FEATURES, HISTORY, MAX_GAP
+from dtml.ranking.outcomes import outcomes, sessions_to
+from dtml.ranking.panel import panel_of
+from dtml.ranking.rankers import Rankers, RankersConfig, fit_rankers, load_rankers, order_of, save_rankers
+from dtml.ranking.rules import RULES, rule_scores
+from dtml.ranking.walk import History
+from flows.nightly.context import MarketContext, stored_bars
+from flows.nightly.fetch import history_start
+from flows.settings import data_folder
+from translation.atomic_files import write_whole
+
+log = logging.getLogger(__name__)
+
+DAILY = ("n", "rank_ic", "auc", "acc", "mcc", "decile_spread")
+OPEN = 1 + max(map(sessions_to, LEGS))  # sessions after which every return of a night is known
+
+
+def history_of(context: MarketContext, bars: pd.DataFrame, leg: Leg, symbols: tuple[str, ...] | None = None) -> History:
+    """Return what rankers read of bars: ranked features and outcomes of each day's constituents, or of these alone."""
+    market, days = context.market, bars["session"]
+    sessions = sessions_between(market.calendar, days.min().date(), days.max().date())
+    panel = panel_of(bars, sessions=sessions, symbols=symbols or market.symbols, returns=market.returns)
+    among = None if symbols else context.membership(market.symbols, panel.sessions)
+    return History.of(panel, leg, among, max_return=context.experiment.windows.largest_return)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Hold rankers and their row in the store."""
+
+    row: Mapping[str, Any]
+    rankers: Rankers
+
+
+def rankers_for(
+    context: MarketContext,
+    as_of: date,
+    known_at: datetime | None = None,
+    *,
+    only_stored: bool = False,
+    anew: bool = False,
+) -> Trained | None:
+    """Return the rankers of a night, trained `anew` or when the policy says so; None, logged, with too little history.
+
+    Only those trained on sessions up to `as_of`, on prices as known at a moment (None: now), serve a night.
+    """
+    with reading(context.engine) as conn:
+        latest = stored.latest_ranker(conn, context.name, on_or_before=as_of, known_by=known_at)
+    try:
+        if latest is not None and not anew and (only_stored or not _is_due(context, latest, as_of)):
+            return load_trained(context, latest)
+        if only_stored or (context.market.retrain == "never" and not anew):
+            return None
+        return train_rankers(context, as_of, known_at)
+    except DtmlError as error:
+        log.warning("the stocks of %s are not ordered as of %s: %s", context.name, as_of, error)
+        return None
+
+
+def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> bool:
+    policy = context.market.retrain
+    age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
+    if policy == "never":
+        return False
+    asked = latest["config"] == _config(context) and latest["chosen"] == context.market.ranker
+    return not asked or (isinstance(policy, int) and age >= policy)
+
+
+def train_rankers(context: MarketContext, as_of: date, known_at: datetime | None = None) -> Trained:
+    """Train on what is stored up to `as_of`, as known at a moment (None: now), and record it.
+
+    Raises DtmlError for a history too short.
+    """
+    bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
+    rankers = fit_rankers(history_of(context, bars, context.market.leg), RankersConfig(context.market.leg))
+    config = _config(context)
+    digest = hashlib.sha256(json.dumps([config, context.market.ranker, version("dtml-nightshift")]).encode())
+    digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
+    name = f"{context.name}-{as_of}-{digest.hexdigest()[:8]}"
+    path = Path("models") / f"{name}-order.safetensors"
+    row = {
+        "id": name,
+        "market": context.name,
+        "leg": context.market.leg,
+        "chosen": context.market.ranker,
+        "config": config,
+        "code_version": version("dtml-nightshift"),
+        "data_watermark": watermark,
+        "checkpoint_path": str(path),
+        "checkpoint_hash": save_rankers(rankers, context.name, data_folder() / path, write_whole),
+        "train_last": as_of,
+        "created_at": datetime.now(UTC),
+    }
+    with transaction(context.engine) as conn:
+        stored.save_ranker(conn, row)
+    return Trained(row, rankers)
+
+
+def _config(context: MarketContext) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(json.dumps(asdict(RankersConfig(context.market.leg))))
+    return config | {"features": list(FEATURES), "max_return": context.market.checks.max_return}
+
+
+def load_trained(context: MarketContext, row: Mapping[str, Any]) -> Trained:
+    """Load the rankers of a row of `ranker`, their checkpoint checked against it."""
+    file = data_folder() / row["checkpoint_path"]
+    return Trained(row, load_rankers(file, market=context.name, sha=row["checkpoint_hash"]))
+
+
+def order_night(
+    context: MarketContext,
+    trained: Trained,
+    as_of: date,
+    probabilities: "pd.Series[float]",
+    known_at: datetime | None = None,
+) -> pd.DataFrame:
+    """Return the order of the stocks in the session after `as_of`, from bars as known at a moment (None: now).
+
+    `probabilities` are those that the night's model gives, by symbol: an order too. Rows are those of `order_of` with
+    `ranker_id, as_of, target`; none when the bars do not end at `as_of`.
+    """
+    bars = _recent(context, as_of, as_of, known_at)
+    history = history_of(context, bars, trained.row["leg"], tuple(sorted(context.constituents(as_of))))
+    if not len(history.panel.sessions) or history.panel.sessions[-1].date() != as_of:
+        return pd.DataFrame()
+    last = slice(-1, None)
+    scores = {
+        name: each[0] for name, each in trained.rankers.scores(history.features[last], history.there[last]).items()
+    }
+    scores[MODEL] = probabilities.reindex(list(history.panel.symbols)).to_numpy()
+    order = order_of(scores, trained.rankers.slopes, history.panel.symbols)
+    target = next_session(context.market.calendar, as_of)
+    return order.assign(ranker_id=trained.row["id"], as_of=pd.Timestamp(as_of), target=pd.Timestamp(target))
+
+
+def _recent(context: MarketContext, first: date, last: date, known_at: datetime | None) -> pd.DataFrame:
+    """Return the bars that the features of first..last read."""
+    start = sessions_up_to(context.market.calendar, first, HISTORY + 2 * MAX_GAP)[0].date()
+    return stored_bars(context, start, last, known_at)[0]
+
+
+def score_orders(conn: Connection, context: MarketContext, as_of: date, changed: Iterable[date]) -> None:
+    """Score the orders of the last sessions up to `as_of`, and of those whose returns `changed`, beside the rules.
+
+    Each return is scored once its last bar is there; running scores of the market's own return follow.
+    """
+    calendar, leg = context.market.calendar, context.market.leg
+    since = min([sessions_up_to(calendar, as_of, OPEN)[0].date(), *changed])
+    said = stored.orders(conn, context.name, first=since, last=as_of)
+    if said.empty:
+        return
+    start = sessions_up_to(calendar, said["as_of"].min().date(), HISTORY + 2 * MAX_GAP)[0].date()
+    bars = prices.prices(conn, context.name, start, as_of)
+    nights = pd.DataFrame(list(_night_scores(context, history_of(context, bars, leg), said)))
+    if nights.empty:
+        return
+    before = stored.rank_scores(conn, context.name, span="night", leg=leg)
+    now = datetime.now(UTC)
+    stored.save_rank_scores(conn, context.name, nights, scored_at=now)
+    after = stored.rank_scores(conn, context.name, span="night", leg=leg)
+    both = after.merge(before, on=["target", "predictor"], how="left", suffixes=("", "_before"))
+    new = both[~np.isclose(both["rank_ic"], both["rank_ic_before"], equal_nan=True) | both["n_before"].isna()]
+    if len(new):
+        running = pd.DataFrame(list(_running_scores(after, new["target"].min(), sessions_to(leg))))
+        stored.save_rank_scores(conn, context.name, running.assign(leg=leg), scored_at=now)
+
+
+def _running_scores(nights: pd.DataFrame, first: pd.Timestamp, overlap: int) -> Iterator[dict[str, Any]]:
+    """Yield a row a predictor and session from `first` on, over all sessions up to it."""
+    for name, own in nights.groupby("predictor"):
+        daily = {figure: own[figure].to_numpy(dtype=float) for figure in DAILY}
+        for position in np.flatnonzero(own["target"] >= first):
+            made = score_daily({figure: each[: position + 1] for figure, each in daily.items()}, overlap=overlap)
+            key = {"target": own["target"].iloc[position], "span": "running", "predictor": name}
+            yield key | {"is_rule": name in RULES} | figures_of(made)
+
+
+def _night_scores(context: MarketContext, history: History, said: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield a row a session, return and predictor, for the returns that are known."""
+    panel, symbols = history.panel, list(history.panel.symbols)
+    largest = context.experiment.windows.largest_return
+    found = {leg: outcomes(panel, leg, max_return=largest) for leg in LEGS}
+    rules = {name: rule_scores(history.features, name) for name in RULES}
+    for target, night in said.groupby("target"):
+        day = panel.sessions.get_indexer(pd.DatetimeIndex(night["as_of"].iloc[:1]))[0]
+        if day < 0 or day + 1 >= len(panel.sessions) or panel.sessions[day + 1] != target:
+            continue
+        newest = night.sort_values("made_at").drop_duplicates(["predictor", "symbol"], keep="last")
+        scores = {
+            name: own.set_index("symbol")["score"].reindex(symbols).to_numpy()
+            for name, own in newest.groupby("predictor")
+        }
+        ordered = np.any([np.isfinite(each) for each in scores.values()], axis=0)
+        scores |= {name: np.where(ordered, each[day], np.nan) for name, each in rules.items()}
+        for leg, outcome in found.items():
+            if day + sessions_to(leg) < len(panel.sessions):
+                for name, score in scores.items():
+                    made = score_ranking(score[None], outcome[day][None])
+                    key = {"target": target, "span": "night", "leg": leg, "predictor": name}
+                    yield key | {"is_rule": name in RULES} | figures_of(made)
