@@ -16,11 +16,11 @@ from dtml.evaluation.ranking import Estimate, paired_rank_ic, score_ranking
 from dtml.markets import load_market
 from dtml.markets.definition import Returns
 from dtml.pages.figures import between, figure, markdown, signed_percent
-from dtml.ranking.models import BoostingConfig, RidgeConfig, blend
 from dtml.ranking.outcomes import LEGS, Leg, sessions_to
 from dtml.ranking.panel import Grid, panel_of
+from dtml.ranking.rankers import RankersConfig, walk
 from dtml.ranking.rules import RULES, rule_scores
-from dtml.ranking.walk import History, folds, walk_boosting, walk_ridge
+from dtml.ranking.walk import History, folds
 
 COLUMNS = ("", "rank IC [95 %]", "t", "less the ridge's", "AUC", "ACC", "decile spread a day")
 
@@ -63,9 +63,7 @@ def print_set(name: str, leg: Leg) -> None:
     began = time.process_time()
     history = history_of(name, leg)
     walked = folds(history, pd.Timestamp(SETS[name].first), pd.Timestamp(SETS[name].last))
-    scores = {"ridge": walk_ridge(history, walked, RidgeConfig())}
-    scores["boosting"] = walk_boosting(history, walked, BoostingConfig())
-    scores["blend"] = blend(scores)
+    scores = walk(history, walked, RankersConfig(leg))
     scores |= {rule: np.where(history.there, rule_scores(history.features, rule), np.nan) for rule in RULES}
     seconds = time.process_time() - began
     days = slice(walked[0].scored.start, walked[-1].scored.stop)

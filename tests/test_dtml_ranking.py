@@ -7,15 +7,17 @@ import pandas as pd
 import pytest
 from made_panels import SESSIONS, made_bars, made_panel
 from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import LogisticRegression
 from sklearn.linear_model import Ridge as TheirRidge
 
 from dtml.errors import DtmlError
 from dtml.ranking.features import FEATURES, HISTORY, Bars, ranked_features
-from dtml.ranking.models import BoostingConfig, RidgeConfig, Sums, blend, fit_boosting, fit_ridge
+from dtml.ranking.models import BoostingConfig, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import LEGS, outcomes, sessions_to
 from dtml.ranking.panel import panel_of, ranked
+from dtml.ranking.rankers import RankersConfig, slope_of, walk
 from dtml.ranking.rules import RULES, rule_scores
-from dtml.ranking.walk import GAP, RETRAIN_EVERY, History, folds, walk_boosting, walk_ridge
+from dtml.ranking.walk import GAP, RETRAIN_EVERY, History, folds
 
 DAY = 300  # with a whole history behind it
 STOCK = "S04"  # with a bar on every session
@@ -168,8 +170,7 @@ def test_a_change_of_unit_is_no_outcome_and_no_feature_reads_across_it() -> None
 def test_a_ridge_is_scikit_learns() -> None:
     drawn = np.random.default_rng(5)
     x, y = drawn.uniform(-0.5, 0.5, (311, 13)), drawn.uniform(-0.5, 0.5, 311)
-    sums = Sums.of(x[:100], y[:100]) + Sums.of(x[100:], y[100:])
-    ours = fit_ridge(sums, RidgeConfig(penalty=0.3)).score(x)
+    ours = fit_ridge(x, y, RidgeConfig(penalty=0.3)).score(x)
     theirs = TheirRidge(alpha=0.3 * 311 / 12, fit_intercept=False).fit(x, y).predict(x)
     np.testing.assert_allclose(ours, theirs, rtol=1e-9)
 
@@ -187,10 +188,20 @@ def test_a_boosting_in_arrays_is_scikit_learns_to_the_last_bits_also_where_featu
     np.testing.assert_allclose(fit_boosting(x, y, config).score(x) + y.mean(), theirs.predict(x), atol=1e-12)
 
 
+def test_the_slope_of_the_probabilities_is_that_of_a_logistic_regression() -> None:
+    drawn = np.random.default_rng(8)
+    rank = drawn.uniform(-0.5, 0.5, (37, 29))
+    relative = np.where(drawn.random((37, 29)) < 1 / (1 + np.exp(-2 * rank)), 0.3, -0.3)
+    relative[drawn.random((37, 29)) < 0.1] = np.nan
+    known = np.isfinite(relative)
+    theirs = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10).fit(rank[known][:, None], relative[known] > 0)
+    assert slope_of(rank, relative) == pytest.approx(theirs.coef_[0, 0], rel=1e-5)
+
+
 def test_a_model_without_a_known_outcome_is_an_error() -> None:
     x, y = np.zeros((3, 2)), np.full(3, np.nan)
     with pytest.raises(DtmlError, match="no stock-day of the training span has an outcome"):
-        fit_ridge(Sums.of(x, y), RidgeConfig())
+        fit_ridge(x, y, RidgeConfig())
     with pytest.raises(DtmlError, match="no stock-day of the training span has an outcome"):
         fit_boosting(x, y, BoostingConfig())
 
@@ -216,11 +227,8 @@ def test_a_walk_finds_what_is_there_and_its_folds_know_no_outcome_of_what_they_s
     assert [fold.scored for fold in walked] == [slice(280, 280 + RETRAIN_EVERY), slice(280 + RETRAIN_EVERY, 401)]
     for fold in walked:
         assert fold.trained.stop - 1 + sessions_to(history.leg) + GAP == fold.scored.start
-    scores = {
-        "ridge": walk_ridge(history, walked, RidgeConfig()),
-        "boosting": walk_boosting(history, walked, BoostingConfig(trees=20, rows_a_leaf=50)),
-    }
-    scores["blend"] = blend(scores)
+    scores = walk(history, walked, RankersConfig(boosting=BoostingConfig(trees=20, rows_a_leaf=50)))
+    np.testing.assert_array_equal(scores["blend"], blend({name: scores[name] for name in ("ridge", "boosting")}))
     days = slice(280, 400)
     for name, found in scores.items():
         assert np.isnan(found[:280]).all()
@@ -236,10 +244,10 @@ def test_later_bars_change_no_score_of_a_walk() -> None:
         outcome=np.concatenate([history.outcome[: cut - 1], -3 * history.outcome[cut - 1 :]]),
     )
     walked = folds(history, SESSIONS[280], SESSIONS[400])
-    trees = BoostingConfig(trees=5, rows_a_leaf=50)
-    walks = [(walk_ridge(each, walked, RidgeConfig()), walk_boosting(each, walked, trees)) for each in (history, torn)]
-    for one, other in zip(*walks, strict=True):
-        assert np.array_equal(one[:cut], other[:cut], equal_nan=True)
+    config = RankersConfig(boosting=BoostingConfig(trees=5, rows_a_leaf=50))
+    one, other = (walk(each, walked, config) for each in (history, torn))
+    for name, scores in one.items():
+        assert np.array_equal(scores[:cut], other[name][:cut], equal_nan=True)
 
 
 def test_a_walk_that_begins_too_early_says_what_to_do() -> None:

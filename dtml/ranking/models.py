@@ -85,39 +85,14 @@ class Boosting:
 Ranker = Ridge | Boosting  # fitted: within a day, a higher score is a higher rank
 
 
-@dataclass(frozen=True)
-class Sums:
-    """What a ridge needs of some days: products of the features with each other and with the ranks of the outcomes.
-
-    They add up, so that a walk through history adds each day once.
-    """
-
-    features: Float[ndarray, "features features"]
-    outcomes: Float[ndarray, " features"]
-    rows: int
-
-    @classmethod
-    def none(cls, features: int) -> "Sums":
-        """Return the sums over no rows."""
-        return cls(np.zeros((features, features)), np.zeros(features), 0)
-
-    @classmethod
-    def of(cls, features: Rows, outcome: Scores) -> "Sums":
-        """Return the sums over rows whose outcome, a rank in [-0.5, 0.5], is known."""
-        known = np.isfinite(outcome)
-        x = np.nan_to_num(features[known]).astype(float)
-        return cls(x.T @ x, x.T @ outcome[known], int(known.sum()))
-
-    def __add__(self, other: "Sums") -> "Sums":
-        return Sums(self.features + other.features, self.outcomes + other.outcomes, self.rows + other.rows)
-
-
-def fit_ridge(sums: Sums, config: RidgeConfig) -> Ridge:
-    """Return the ridge of these sums. Raises DtmlError where they hold no row."""
-    if not sums.rows:
+def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
+    """Return the ridge of the rows whose outcome, a rank in [-0.5, 0.5], is known; DtmlError where there is none."""
+    known = np.isfinite(outcome)
+    if not known.any():
         raise DtmlError("no stock-day of the training span has an outcome")
-    held = sums.features + config.penalty * sums.rows * RANK_VARIANCE * np.eye(len(sums.features))
-    return Ridge(np.linalg.solve(held, sums.outcomes))
+    x = np.nan_to_num(features[known]).astype(float)
+    held = x.T @ x + config.penalty * len(x) * RANK_VARIANCE * np.eye(x.shape[1])
+    return Ridge(np.linalg.solve(held, x.T @ outcome[known]))
 
 
 def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boosting:

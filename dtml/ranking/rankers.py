@@ -1,6 +1,6 @@
 """The rankers of a market's nights: fitted together, kept in one checkpoint, and asked for the order of one day."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -21,14 +21,13 @@ from dtml.ranking.models import (
     Ranker,
     Ridge,
     RidgeConfig,
-    Sums,
     blend,
     fit_boosting,
     fit_ridge,
 )
 from dtml.ranking.outcomes import Leg, sessions_to
 from dtml.ranking.panel import ranked
-from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS, History
+from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS, Fold, History
 
 VALIDATION_DAYS = 126  # the last days before a training, from which probabilities are measured
 BLEND = "blend"
@@ -90,9 +89,19 @@ def fit_rankers(history: History, config: RankersConfig) -> Rankers:
 def _fitted(history: History, days: slice, config: RankersConfig) -> dict[str, Ranker]:
     features, outcome = history.rows(days)
     return {
-        "ridge": fit_ridge(Sums.of(features, outcome), config.ridge),
+        "ridge": fit_ridge(features, outcome, config.ridge),
         "boosting": fit_boosting(features, outcome, config.boosting),
     }
+
+
+def walk(history: History, walked: Sequence[Fold], config: RankersConfig) -> Scores:
+    """Return the scores of rankers trained anew for each fold, and of their blend; NaN outside the folds."""
+    found = {name: np.full_like(history.outcome, np.nan) for name in (*KINDS, BLEND)}
+    for fold in walked:
+        fitted = Rankers(_fitted(history, fold.trained, config), {})
+        for name, scores in fitted.scores(history.features[fold.scored], history.there[fold.scored]).items():
+            found[name][fold.scored] = scores
+    return found
 
 
 def slope_of(ranks: Float[ndarray, "days stocks"], relative: Float[ndarray, "days stocks"]) -> float:

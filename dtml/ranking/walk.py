@@ -1,6 +1,5 @@
-"""Walk forward through history: train on what was known, score the next sessions, train again."""
+"""What a walk forward through history reads, and its folds: train on what was known, score the next, train again."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +10,6 @@ from numpy import ndarray
 
 from dtml.errors import DtmlError
 from dtml.ranking.features import ranked_features
-from dtml.ranking.models import BoostingConfig, Ranker, RidgeConfig, Sums, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import Leg, outcomes, sessions_to
 from dtml.ranking.panel import Grid, Panel, ranked
 
@@ -84,30 +82,3 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fol
         Fold(slice(0, begin - GAP - sessions_to(history.leg) + 1), slice(begin, min(begin + RETRAIN_EVERY, stop)))
         for begin in range(int(start), int(stop), RETRAIN_EVERY)
     ]
-
-
-def walk_ridge(history: History, walked: list[Fold], config: RidgeConfig) -> Grid:
-    """Return the scores of a ridge that is trained anew for each fold; NaN outside the folds and without a bar."""
-    sums, done = Sums.none(history.features.shape[-1]), 0
-
-    def fit(fold: Fold) -> Ranker:
-        nonlocal sums, done
-        sums, done = sums + Sums.of(*history.rows(slice(done, fold.trained.stop))), fold.trained.stop
-        return fit_ridge(sums, config)
-
-    return _walk(history, ((fold, fit(fold)) for fold in walked))
-
-
-def walk_boosting(history: History, walked: list[Fold], config: BoostingConfig) -> Grid:
-    """Return the scores of a boosting that is trained anew for each fold; NaN outside them and without a bar."""
-    return _walk(history, ((fold, fit_boosting(*history.rows(fold.trained), config)) for fold in walked))
-
-
-def _walk(history: History, fitted: Iterator[tuple[Fold, Ranker]]) -> Grid:
-    found = np.full_like(history.outcome, np.nan)
-    for fold, ranker in fitted:
-        there = history.there[fold.scored]
-        scored = np.full(there.shape, np.nan)
-        scored[there] = ranker.score(history.features[fold.scored][there])
-        found[fold.scored] = scored
-    return found

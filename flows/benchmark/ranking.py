@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from importlib.metadata import version
@@ -21,11 +21,12 @@ from db.engine import reading, transaction
 from db.rows import rankings
 from dtml.evaluation.ranking import Estimate, figures_of, paired_rank_ic, rank_ics, score_ranking
 from dtml.ranking.features import FEATURES
-from dtml.ranking.models import BoostingConfig, RidgeConfig, blend
 from dtml.ranking.outcomes import LEGS, Leg, outcomes, sessions_to
 from dtml.ranking.panel import Grid
+from dtml.ranking.rankers import RankersConfig
+from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.rules import RULES, rule_scores
-from dtml.ranking.walk import Fold, History, folds, walk_boosting, walk_ridge
+from dtml.ranking.walk import Fold, History, folds
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.order import history_of
 
@@ -55,12 +56,15 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Walk:
-    """A ranking to be run: its market, its plan, and the settings of its models."""
+    """A ranking to be run: its market and its plan."""
 
     context: MarketContext
     plan: Plan
-    ridge: RidgeConfig = field(default_factory=RidgeConfig)
-    boosting: BoostingConfig = field(default_factory=BoostingConfig)
+
+    @property
+    def rankers(self) -> RankersConfig:
+        """Return the settings of its models."""
+        return RankersConfig(self.plan.leg)
 
     @cached_property
     def bars(self) -> tuple[pd.DataFrame, datetime]:
@@ -75,8 +79,7 @@ class Walk:
     @property
     def config(self) -> dict[str, Any]:
         """Return every setting, for the row."""
-        models = {"ridge": asdict(self.ridge), "boosting": asdict(self.boosting), "blend": ["ridge", "boosting"]}
-        return models | {"features": list(FEATURES), "max_return": self.context.market.checks.max_return}
+        return asdict(self.rankers) | {"features": list(FEATURES), "max_return": self.context.market.checks.max_return}
 
     @property
     def id(self) -> str:
@@ -101,11 +104,7 @@ def run_ranking(walk: Walk, stage: Stage = lambda _name, work: work()) -> Rankin
         return stored
     begun = time.perf_counter()
     walked = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
-    scores = {
-        "ridge": stage("ridge", lambda: walk_ridge(walk.history, walked, walk.ridge)),
-        "boosting": stage("boosting", lambda: walk_boosting(walk.history, walked, walk.boosting)),
-    }
-    scores["blend"] = blend(scores)
+    scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers))
     stage("score", lambda: _store(walk, walked, scores, begun))
     stored = stored_ranking(walk.context.engine, walk.id)
     assert stored is not None
