@@ -165,6 +165,27 @@ def test_a_change_of_unit_is_no_outcome_and_no_feature_reads_across_it() -> None
     assert np.isfinite(after[names.index("session")])
 
 
+def test_a_change_of_unit_over_sessions_without_a_bar_is_no_outcome_either() -> None:
+    bars = made_bars()
+    bars.loc[(bars["symbol"] == STOCK) & (bars["session"] >= SESSIONS[DAY]), ["open", "high", "low", "close"]] *= 10
+    refused = (bars["symbol"] == STOCK) & (bars["session"] == SESSIONS[DAY])
+    panel = made_panel(bars.assign(adj_close=bars["close"])[~refused])
+    column = panel.symbols.index(STOCK)
+    assert not np.isfinite(outcomes(panel, "five_days", max_return=0.5)[DAY - 6 : DAY + 1, column]).any()
+    assert np.isfinite(outcomes(panel, "five_days", max_return=0.5)[DAY + 1, column])
+
+
+def test_a_change_of_unit_of_one_stock_moves_no_market_return() -> None:
+    bars = made_bars()
+    times = np.where((bars["symbol"] == "S05") & (bars["session"] >= SESSIONS[DAY]), 10, 1)
+    torn = bars.assign(**{name: bars[name] * times for name in ("open", "high", "low", "close", "adj_close")})
+    bars = bars[(bars["symbol"] != "S05") | (bars["session"] != SESSIONS[DAY])]
+    torn = torn[(torn["symbol"] != "S05") | (torn["session"] != SESSIONS[DAY])]
+    column = made_panel(bars).symbols.index(STOCK)
+    whole, found = (Bars.of(made_panel(each), max_return=0.5).market[DAY + 1, column] for each in (bars, torn))
+    assert abs(found - whole) < 0.02  # and not 900 % of a seventh
+
+
 def test_a_ridge_is_scikit_learns() -> None:
     drawn = np.random.default_rng(5)
     x, y = drawn.uniform(-0.5, 0.5, (311, 13)), drawn.uniform(-0.5, 0.5, 311)
