@@ -122,6 +122,9 @@ def test_a_bar_without_volume_is_none_unless_the_source_has_no_volumes() -> None
     assert np.isnan(made_panel(bars).close[100:103, third]).all()
     none = made_panel(bars.assign(volume=0.0))
     assert np.isfinite(none.close[100:103, third]).all()
+    early = (bars["symbol"] == "S02") & (bars["session"] < SESSIONS[200])
+    later = bars.assign(volume=bars["volume"].mask(early, 0.0))
+    assert np.isfinite(made_panel(later).close[100:103, third]).all()  # nobody knew of volumes to come
 
 
 def test_all_four_prices_are_adjusted_by_one_factor() -> None:
