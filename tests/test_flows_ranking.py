@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -74,6 +75,13 @@ def test_a_difference_is_that_of_the_two_scores_and_turns_its_sign(walk: Walk) -
 def test_another_leg_or_other_days_are_another_ranking(walk: Walk) -> None:
     context = walk.context
     ids = {Walk(context, plan).id for plan in (walk.plan, Plan(FIRST, LAST, "open_to_open"), Plan(FIRST, FIRST))}
+    assert len(ids) == 3
+
+
+def test_another_list_of_stocks_or_another_price_of_returns_is_another_ranking(walk: Walk) -> None:
+    market = walk.context.market
+    others = market.with_symbols(market.symbols[:-1]), replace(market, returns="close", z_close="raw")
+    ids = {Walk(replace(walk.context, market=each), walk.plan).id for each in (market, *others)}
     assert len(ids) == 3
 
 
