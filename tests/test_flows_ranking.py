@@ -85,6 +85,14 @@ def test_another_list_of_stocks_or_another_price_of_returns_is_another_ranking(w
     assert len(ids) == 3
 
 
+def test_days_without_an_outcome_are_refused(walk: Walk) -> None:
+    with pytest.raises(DtmlError, match=r"the prices end on 20\d\d-\d\d-\d\d: choose --to up to then"):
+        run_ranking(Walk(walk.context, Plan(FIRST, date(2030, 1, 2))))
+    end = walk.history.panel.sessions[-1].date()
+    with pytest.raises(DtmlError, match=f"from {end} to {end} .*next_close"):
+        run_ranking(Walk(walk.context, Plan(end, end)))
+
+
 def test_too_short_a_history_says_what_to_do(walk: Walk) -> None:
     with pytest.raises(DtmlError, match="begin later, or give prices from before"):
         run_ranking(Walk(walk.context, Plan(date(2023, 10, 2), date(2024, 2, 1))))
