@@ -271,6 +271,13 @@ def test_a_walk_that_begins_too_early_says_what_to_do() -> None:
         folds(leading(), SESSIONS[100], SESSIONS[200])
 
 
+def test_days_whose_outcomes_are_equal_have_no_order_to_find() -> None:
+    history = leading()
+    flat = replace(history, outcome=np.zeros_like(history.outcome))
+    with pytest.raises(DtmlError, match="known outcomes that differ"):
+        folds(flat, SESSIONS[280], SESSIONS[400])
+
+
 def test_every_rule_orders_by_its_feature() -> None:
     features = ranked_features(made_panel())
     for rule, (name, sign) in RULES.items():

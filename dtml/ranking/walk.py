@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from dtml.errors import DtmlError
-from dtml.evaluation.ranking import MINIMUM_STOCKS
+from dtml.evaluation.ranking import MINIMUM_STOCKS, both_known, rank_ics
 from dtml.ranking.features import ranked_features
 from dtml.ranking.models import BoostingConfig, Ranker, RidgeConfig, Sums, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import Leg, outcomes, sessions_to
@@ -78,9 +78,10 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fol
         raise DtmlError(f"the prices end on {sessions[-1].date()}: choose --to up to then, or fetch later ones")
     start, stop = sessions.searchsorted(first, side="left"), sessions.searchsorted(last, side="right")
     known = start - GAP - sessions_to(history.leg) + 1
-    if (np.isfinite(history.outcome[start:stop]).sum(axis=1) < MINIMUM_STOCKS).all():
+    outcome = history.outcome[start:stop]
+    if np.isnan(rank_ics(*both_known(outcome, outcome))).all():
         raise DtmlError(
-            f"on no session from {first.date()} to {last.date()} have {MINIMUM_STOCKS} stocks a known outcome "
+            f"on no session from {first.date()} to {last.date()} have {MINIMUM_STOCKS} stocks known outcomes that differ "
             f"({history.leg}): choose other days, or fetch more stocks or later prices"
         )
     if known < MINIMUM_TRAIN_DAYS:
