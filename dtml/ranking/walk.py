@@ -81,8 +81,8 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fol
     outcome = history.outcome[start:stop]
     if np.isnan(rank_ics(*both_known(outcome, outcome))).all():
         raise DtmlError(
-            f"on no session from {first.date()} to {last.date()} have {MINIMUM_STOCKS} stocks known outcomes that differ "
-            f"({history.leg}): choose other days, or fetch more stocks or later prices"
+            f"on no session from {first.date()} to {last.date()} have {MINIMUM_STOCKS} stocks known outcomes that "
+            f"differ ({history.leg}): choose other days, or fetch more stocks or later prices"
         )
     if known < MINIMUM_TRAIN_DAYS:
         raise DtmlError(

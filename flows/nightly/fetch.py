@@ -237,8 +237,8 @@ def _require_sessions(context: MarketContext, bars: pd.DataFrame, rejected: pd.D
     first = off.loc[off["symbol"] == symbol, "session"].min()
     raise DtmlError(
         f"{found['off']:,.0f} of {found['bars']:,.0f} bars of {symbol} lie on no session of {market.calendar}, the "
-        f"first on {first:%A %Y-%m-%d} (symbols like this: {len(wrong)}): give the dates of the exchange; a date with a "
-        f"time zone is taken as an instant and becomes the date in {market.timezone}"
+        f"first on {first:%A %Y-%m-%d} (symbols like this: {len(wrong)}): give the dates of the exchange; a date with "
+        f"a time zone is taken as an instant and becomes the date in {market.timezone}"
     )
 
 
