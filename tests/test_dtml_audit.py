@@ -35,6 +35,7 @@ from dtml.lookahead.leaks import (
     LabelledRowsOnly,
     LaterCheckpoint,
     LiquidUniverse,
+    LongerLabels,
     MemberChosenOnTest,
     ShuffledSplit,
     SurvivorsOnly,
@@ -91,7 +92,7 @@ def alarms(findings: list[Finding]) -> list[Finding]:
 
 def test_every_planted_leak_is_caught_and_honest_pipelines_raise_no_alarm() -> None:
     proof = prove(DATED, experiment(), dates=1).set_index("pipeline")
-    assert len(LEAKS) == 16
+    assert len(LEAKS) == 17
     assert proof["planted"].sum() == len(LEAKS)
     assert proof["caught"].equals(proof["planted"].rename("caught")), proof
     assert list(proof.index[~proof["planted"]]) == ["honest, per_stock", "honest, shared"]
@@ -171,6 +172,11 @@ def test_training_days_too_close_to_those_they_must_not_touch_are_named(wrong: t
     honest = spans_apart(Pipeline(experiment(gap_sessions=3)), DATED, AT)
     assert honest.passed
     assert "3 and 3 sessions apart" in honest.detail
+
+
+def test_labels_that_reach_beyond_their_day_are_found_by_another_future() -> None:
+    found = spans_apart(LongerLabels(experiment()), DATED, AT)
+    assert (found.passed, "outcomes before 2022-12-14 depend on prices after it" in found.detail) == (False, True)
 
 
 def test_stock_days_that_are_left_out_are_counted() -> None:

@@ -124,6 +124,9 @@ def test_a_bar_without_volume_is_none_unless_the_source_has_no_volumes() -> None
     assert np.isnan(made_panel(bars).close[100:103, third]).all()
     none = made_panel(bars.assign(volume=0.0))
     assert np.isfinite(none.close[100:103, third]).all()
+    early = (bars["symbol"] == "S02") & (bars["session"] < SESSIONS[200])
+    later = bars.assign(volume=bars["volume"].mask(early, 0.0))
+    assert np.isfinite(made_panel(later).close[100:103, third]).all()  # nobody knew of volumes to come
 
 
 def test_all_four_prices_are_adjusted_by_one_factor() -> None:
@@ -165,6 +168,27 @@ def test_a_change_of_unit_is_no_outcome_and_no_feature_reads_across_it() -> None
     after = ranked_features(panel, max_return=0.5)[DAY, column]
     assert np.isnan(after[names.index("return_1")])
     assert np.isfinite(after[names.index("session")])
+
+
+def test_a_change_of_unit_over_sessions_without_a_bar_is_no_outcome_either() -> None:
+    bars = made_bars()
+    bars.loc[(bars["symbol"] == STOCK) & (bars["session"] >= SESSIONS[DAY]), ["open", "high", "low", "close"]] *= 10
+    refused = (bars["symbol"] == STOCK) & (bars["session"] == SESSIONS[DAY])
+    panel = made_panel(bars.assign(adj_close=bars["close"])[~refused])
+    column = panel.symbols.index(STOCK)
+    assert not np.isfinite(outcomes(panel, "five_days", max_return=0.5)[DAY - 6 : DAY + 1, column]).any()
+    assert np.isfinite(outcomes(panel, "five_days", max_return=0.5)[DAY + 1, column])
+
+
+def test_a_change_of_unit_of_one_stock_moves_no_market_return() -> None:
+    bars = made_bars()
+    times = np.where((bars["symbol"] == "S05") & (bars["session"] >= SESSIONS[DAY]), 10, 1)
+    torn = bars.assign(**{name: bars[name] * times for name in ("open", "high", "low", "close", "adj_close")})
+    bars = bars[(bars["symbol"] != "S05") | (bars["session"] != SESSIONS[DAY])]
+    torn = torn[(torn["symbol"] != "S05") | (torn["session"] != SESSIONS[DAY])]
+    column = made_panel(bars).symbols.index(STOCK)
+    whole, found = (Bars.of(made_panel(each), max_return=0.5).market[DAY + 1, column] for each in (bars, torn))
+    assert abs(found - whole) < 0.02  # and not 900 % of a seventh
 
 
 def test_a_ridge_is_scikit_learns() -> None:
@@ -253,6 +277,13 @@ def test_later_bars_change_no_score_of_a_walk() -> None:
 def test_a_walk_that_begins_too_early_says_what_to_do() -> None:
     with pytest.raises(DtmlError, match=r"begin later, or give prices from before 2020-01-02"):
         folds(leading(), SESSIONS[100], SESSIONS[200])
+
+
+def test_days_whose_outcomes_are_equal_have_no_order_to_find() -> None:
+    history = leading()
+    flat = replace(history, outcome=np.zeros_like(history.outcome))
+    with pytest.raises(DtmlError, match="known outcomes that differ"):
+        folds(flat, SESSIONS[280], SESSIONS[400])
 
 
 def test_every_rule_orders_by_its_feature() -> None:

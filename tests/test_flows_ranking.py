@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -74,6 +75,21 @@ def test_another_leg_or_other_days_are_another_ranking(walk: Walk) -> None:
     context = walk.context
     ids = {Walk(context, plan).id for plan in (walk.plan, Plan(FIRST, LAST, "open_to_open"), Plan(FIRST, FIRST))}
     assert len(ids) == 3
+
+
+def test_another_list_of_stocks_or_another_price_of_returns_is_another_ranking(walk: Walk) -> None:
+    market = walk.context.market
+    others = market.with_symbols(market.symbols[:-1]), replace(market, returns="close", z_close="raw")
+    ids = {Walk(replace(walk.context, market=each), walk.plan).id for each in (market, *others)}
+    assert len(ids) == 3
+
+
+def test_days_without_an_outcome_are_refused(walk: Walk) -> None:
+    with pytest.raises(DtmlError, match=r"the prices end on 20\d\d-\d\d-\d\d: choose --to up to then"):
+        run_ranking(Walk(walk.context, Plan(FIRST, date(2030, 1, 2))))
+    end = walk.history.panel.sessions[-1].date()
+    with pytest.raises(DtmlError, match=f"from {end} to {end} .*next_close"):
+        run_ranking(Walk(walk.context, Plan(end, end)))
 
 
 def test_too_short_a_history_says_what_to_do(walk: Walk) -> None:

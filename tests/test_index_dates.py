@@ -100,9 +100,18 @@ def test_a_night_whose_index_is_one_of_its_stocks_is_refused(context: MarketCont
         run_night(replace(context, source=FrameSource(bars)), AS_OF)
 
 
+def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(context: MarketContext) -> None:
+    mine = BARS["symbol"] == "L02"
+    shifted = BARS.assign(session=BARS["session"].mask(mine, BARS["session"] - pd.Timedelta(days=1)))
+    with pytest.raises(DtmlError, match=r"of [\d,]+ bars of L02 lie on no session of XNYS, the first on Sunday 20"):
+        fetch_bars(replace(context, source=FrameSource(shifted)), AS_OF)
+    with reading(context.engine) as conn:
+        assert table_counts(conn)["price"] == 0
+
+
 def test_dates_of_another_time_zone_are_refused_and_some_holidays_are_not(context: MarketContext) -> None:
     day_before = BARS.assign(session=BARS["session"] - pd.Timedelta(days=1))
-    with pytest.raises(DtmlError, match=r"bars lie on no session of XNYS, the first of .* on Sunday 20") as caught:
+    with pytest.raises(DtmlError, match=r"bars of .* lie on no session of XNYS, the first on Sunday 20") as caught:
         fetch_bars(replace(context, source=FrameSource(day_before)), AS_OF)
     assert "becomes the date in America/New_York" in str(caught.value)
     holidays = BARS[BARS["session"].dt.month == 3].assign(session=lambda bars: bars["session"].dt.floor("D"))

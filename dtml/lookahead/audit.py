@@ -202,8 +202,17 @@ def index_in_step(history: History) -> Finding:
 
 
 def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
-    """Check a training as of `at`: days to fit, a gap, days that choose the epoch, a gap, and no later outcome."""
-    parts = pipeline.spans(pipeline.windows(history), at)
+    """Check a training as of `at`: days to fit, a gap, days that choose the epoch, a gap, and no later outcome.
+
+    An outcome may reach further than its day says: another future may change none of them.
+    """
+    parts, others = (
+        pipeline.spans(pipeline.windows(each), at) for each in (history, history.scrambled_after(at, seed=0))
+    )
+    known = all(
+        np.array_equal(one.movement.numpy(), other.movement.numpy(), equal_nan=True)
+        for one, other in zip(parts, others, strict=True)
+    )
     fitted, chosen = (part.target[part.movement.isfinite().any(dim=1).numpy()] for part in parts)
     gap = max(LEAST_GAP, pipeline.experiment.gap_sessions)
     ends = [fitted.max(), chosen.min(), chosen.max(), at]
@@ -213,7 +222,9 @@ def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findi
         f"fitted to {_day(ends[0])}, epoch chosen on {_day(ends[1])} to {_day(ends[2])}, "
         f"{between} and {after} sessions apart from what follows; {gap} or more needed"
     )
-    return Finding("spans_apart", at, bool(between >= gap and after >= gap), detail)
+    if not known:
+        detail += f"; outcomes before {_day(at)} depend on prices after it"
+    return Finding("spans_apart", at, bool(between >= gap and after >= gap and known), detail)
 
 
 def whole_days(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:

@@ -115,6 +115,15 @@ class ValidationOverTest(Pipeline):
         return train, later.days(slice(0, 2 * len(validation)))
 
 
+class LongerLabels(Pipeline):
+    """Labels are returns over five sessions, and the split is still that of returns over one."""
+
+    def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
+        """Add the returns of the next four sessions to each."""
+        daily = torch.nn.functional.pad(windows.movement.nan_to_num(), (0, 0, 0, 4))
+        return super().spans(replace(windows, movement=daily.unfold(0, 5, 1).sum(dim=-1)), as_of)
+
+
 class ShuffledSplit(Pipeline):
     """Days are split at random, later ones included: `train_test_split` with its default, shuffle=True."""
 
@@ -195,6 +204,7 @@ LEAKS: tuple[type[Pipeline], ...] = (
     TodaysConstituents,
     SurvivorsOnly,
     ValidationOverTest,
+    LongerLabels,
     ShuffledSplit,
     MemberChosenOnTest,
     LaterCheckpoint,

@@ -27,7 +27,8 @@ STOCKS_AT_ONCE = 64  # whose windows are in memory together
 class Bars:
     """The bars of each stock in time, those it lacks last; adjusted currency units, `volume` in shares.
 
-    `market` is the mean return, over the stocks, of the session of each bar; `position` its row in the grid.
+    `market` is the mean return, over the stocks, of the session of each bar, without the changes beyond a
+    `max_return`; `position` its row in the grid.
     """
 
     open: Column
@@ -40,13 +41,14 @@ class Bars:
     position: Int[ndarray, "bars stocks"]
 
     @classmethod
-    def of(cls, panel: Panel) -> "Bars":
+    def of(cls, panel: Panel, *, max_return: float = np.inf) -> "Bars":
         """Return the bars of a panel."""
         position = in_time(panel)
         names = ("open", "high", "low", "close", "volume", "value")
         taken = {name: np.take_along_axis(getattr(panel, name), position, axis=0) for name in names}
         grid = np.full_like(panel.close, np.nan)
-        np.put_along_axis(grid, position, change(taken["close"]), axis=0)
+        returns = change(taken["close"])
+        np.put_along_axis(grid, position, np.where(np.abs(returns) > max_return, np.nan, returns), axis=0)
         market = np.take_along_axis(np.broadcast_to(_mean_of_day(grid)[:, None], grid.shape), position, axis=0)
         return cls(**taken, market=market, position=position)
 
@@ -224,7 +226,7 @@ def ranked_features(
     A stock is ranked on the days on which it is `among` the constituents, by default always. No feature reads prices
     from both sides of a change beyond `max_return`: it is a change of the unit of account.
     """
-    bars = Bars.of(panel)
+    bars = Bars.of(panel, max_return=max_return)
     era = np.cumsum(np.abs(np.nan_to_num(bars.returns)) > max_return, axis=0)
     there = panel.observed if among is None else panel.observed & among
     found = np.empty((*panel.close.shape, len(FEATURES)), dtype=np.float32)

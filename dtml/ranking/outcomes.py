@@ -1,6 +1,7 @@
 """The legs of a return that can be predicted at a close, and what became of each stock."""
 
 import numpy as np
+import pandas as pd
 
 from dtml.markets.definition import LEGS, Leg
 from dtml.ranking.panel import Grid, Panel
@@ -26,12 +27,12 @@ def sessions_to(leg: Leg) -> int:
 def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
     """Return the return of each stock over a leg that begins at each session's close, or after it.
 
-    Ratios minus 1. Missing where either price is, and where a close moves by more than `max_return` from one session
-    to the next on the way: a corporate action is no return.
+    Ratios minus 1. Missing where either price is, and where a close moves by more than `max_return` from the close
+    before it, however many sessions earlier, on the way: a corporate action is no return.
     """
     (start, first), (end, last) = ENDS[leg]
     found = _later(getattr(panel, end), last) / _later(getattr(panel, start), first) - 1
-    moves = np.abs(_later(panel.close, 1) / panel.close - 1) > max_return
+    moves = np.abs(_later(panel.close, 1) / pd.DataFrame(panel.close).ffill().to_numpy() - 1) > max_return
     for step in range(last):
         found[_later(moves.astype(float), step) == 1] = np.nan
     return np.asarray(found)

@@ -22,7 +22,7 @@ class Panel:
 
     `open, high, low, close` are in currency units, each times adjusted over unadjusted close of its bar, so that no
     dividend or split opens a gap; `volume` counts shares, `value` is close times volume. A bar without volume repeats
-    an old price and is left out, where the source has volumes.
+    an old price and is left out, where the source has had volumes of that stock.
     """
 
     sessions: pd.DatetimeIndex
@@ -47,8 +47,8 @@ def panel_of(bars: pd.DataFrame, *, sessions: pd.DatetimeIndex, symbols: tuple[s
     returns are taken from. A missing open, high or low stays missing; one of 0 or less is missing.
     """
     bars = bars[bars["symbol"].isin(symbols)]
-    traded = bars["volume"].isna() | (bars["volume"] > 0)
-    bars = bars[traded | ~bars["volume"].gt(0).groupby(bars["symbol"]).transform("any")]
+    had_volume = bars.sort_values("session")["volume"].gt(0).groupby(bars["symbol"]).cummax()
+    bars = bars[bars["volume"].isna() | (bars["volume"] > 0) | ~had_volume]
     factor = adjusted_price(bars, returns) / bars["close"]
     priced = {name: (bars[name] * factor).where(bars[name] > 0) for name in ("open", "high", "low", "close")}
     held = bars.assign(**priced, value=bars["close"] * bars["volume"])

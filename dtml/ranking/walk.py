@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from dtml.errors import DtmlError
+from dtml.evaluation.ranking import MINIMUM_STOCKS, both_known, rank_ics
 from dtml.ranking.features import ranked_features
 from dtml.ranking.outcomes import Leg, outcomes, sessions_to
 from dtml.ranking.panel import Grid, Panel, ranked
@@ -68,12 +69,20 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fol
     """Return the folds of a walk that scores the closes from `first` to `last`.
 
     Each model is trained on every session whose outcome ended `GAP` sessions before the first close that it scores.
-    Raises DtmlError when the first has too few.
+    Raises DtmlError when the first has too few, when prices end before `last`, or when no day has an order.
     """
     sessions = history.panel.sessions
+    if last > sessions[-1]:
+        raise DtmlError(f"the prices end on {sessions[-1].date()}: choose --to up to then, or fetch later ones")
     start, stop = sessions.searchsorted(first, side="left"), sessions.searchsorted(last, side="right")
     known = start - GAP - sessions_to(history.leg) + 1
-    if known < MINIMUM_TRAIN_DAYS or start >= stop:
+    outcome = history.outcome[start:stop]
+    if np.isnan(rank_ics(*both_known(outcome, outcome))).all():
+        raise DtmlError(
+            f"on no session from {first.date()} to {last.date()} have {MINIMUM_STOCKS} stocks known outcomes that "
+            f"differ ({history.leg}): choose other days, or fetch more stocks or later prices"
+        )
+    if known < MINIMUM_TRAIN_DAYS:
         raise DtmlError(
             f"{max(known, 0)} sessions before {first.date()} have an outcome, and training needs {MINIMUM_TRAIN_DAYS}: "
             f"begin later, or give prices from before {sessions[0].date()}"

@@ -84,7 +84,7 @@ class Walk:
     @property
     def id(self) -> str:
         """Return the name of the ranking: its market, its first day, and a digest of all that decides its figures."""
-        told = [asdict(self.plan), self.config, version("dtml-nightshift")]
+        told = [asdict(self.plan), self.config, asdict(self.context.market), version("dtml-nightshift")]
         digest = hashlib.sha256(json.dumps(told, default=str).encode())
         digest.update(pd.util.hash_pandas_object(self.bars[0], index=False).to_numpy().tobytes())
         return f"{self.context.name}-{self.plan.first}-{digest.hexdigest()[:8]}"

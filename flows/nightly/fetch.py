@@ -20,7 +20,7 @@ from flows.nightly.context import MarketContext
 
 log = logging.getLogger(__name__)
 
-OFF_CALENDAR = 0.1  # share of bars on no session: sets that fill in holidays have up to .08, a wrong time zone .2
+OFF_CALENDAR = 0.1  # share of a symbol's bars on no session: filled-in holidays make up to .08, a wrong time zone .2
 OVERLAP = 10  # stored sessions asked for again, to find restatements and to check the returns of new bars
 
 
@@ -227,15 +227,18 @@ def _rejected_as_before(context: MarketContext, checked: Checked) -> Checked:
 
 
 def _require_sessions(context: MarketContext, bars: pd.DataFrame, rejected: pd.DataFrame) -> None:
-    """Raise DtmlError when too many bars lie on no session: such dates are shifted, or of another exchange."""
-    off = rejected[rejected["reason"] == "not_a_session"]
-    if bars["session"].nunique() < ENOUGH or len(off) <= OFF_CALENDAR * len(bars):
+    """Raise DtmlError when too many bars of a symbol lie on no session: its dates are shifted, or of elsewhere."""
+    off, market = rejected[rejected["reason"] == "not_a_session"], context.market
+    counts = pd.DataFrame({"bars": bars["symbol"].value_counts(), "off": off["symbol"].value_counts()})
+    wrong = counts[(counts["bars"] >= ENOUGH) & (counts["off"] > OFF_CALENDAR * counts["bars"])]
+    if wrong.empty:
         return
-    first, market = off.iloc[0], context.market
+    symbol, found = str(wrong.index[0]), wrong.iloc[0]
+    first = off.loc[off["symbol"] == symbol, "session"].min()
     raise DtmlError(
-        f"{len(off):,} of {len(bars):,} bars lie on no session of {market.calendar}, the first of {first['symbol']} on "
-        f"{first['session']:%A %Y-%m-%d}: give the dates of the exchange; a date with a time zone is taken as an "
-        f"instant and becomes the date in {market.timezone}"
+        f"{found['off']:,.0f} of {found['bars']:,.0f} bars of {symbol} lie on no session of {market.calendar}, the "
+        f"first on {first:%A %Y-%m-%d} (symbols like this: {len(wrong)}): give the dates of the exchange; a date with "
+        f"a time zone is taken as an instant and becomes the date in {market.timezone}"
     )
 
 
