@@ -93,7 +93,7 @@ def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any
     whole = {"title": "Toy market", "night": NIGHT, "directions": directions, "level": 0.8, "threshold": THRESHOLD}
     whole |= {"scores": running(), "rolling": rolled(), "bins": bins(), "coverage": kept(), "explanation": None}
     whole |= {"attention": looks(directions["symbol"].tolist()), "rejected": rejected, "rejected_sessions": 30}
-    whole |= {"warnings": pd.DataFrame(), "order": pd.DataFrame(), "rank_scores": pd.DataFrame()}
+    whole |= {"warnings": pd.DataFrame(), "order": {}}
     return whole | {"receipt": facts, "calibrations": {"first": LINE}} | known
 
 

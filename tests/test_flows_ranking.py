@@ -13,6 +13,7 @@ from made_commands import Command
 from sqlalchemy import Engine
 
 from db.engine import reading
+from db.rows import rankings
 from dtml.errors import DtmlError
 from dtml.ranking.outcomes import LEGS
 from dtml.ranking.rules import RULES

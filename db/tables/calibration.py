@@ -11,21 +11,16 @@ from sqlalchemy import (
     Table,
 )
 
-from db.tables.columns import REAL, level, metadata, run_id, target
+from db.tables.columns import REAL, level, metadata, required, run_id, target
 
 abstention_band = Table(
     "abstention_band",
     metadata,
     run_id(),
     level(),
-    Column(
-        "threshold",
-        REAL,
-        nullable=False,
-        comment="A rise is predicted above it, a fall below 1 less it; between them it abstains. 0.5 to 1.",
-    ),
-    Column("days", Integer, nullable=False, comment="Days of validation that it rests on."),
-    Column("n", Integer, nullable=False, comment="Stock-days of them."),
+    required("threshold", REAL, "A rise is predicted above it, a fall below 1 less it, else nothing. 0.5 to 1."),
+    required("days", Integer, "Days of validation that it rests on."),
+    required("n", Integer, "Stock-days of them."),
     CheckConstraint("level > 0 and level < 1 and threshold >= 0.5 and threshold <= 1", name="ranges"),
     comment="Abstention bands of each model, from its validation days (split-conformal prediction).",
     sqlite_with_rowid=False,
@@ -37,9 +32,9 @@ calibration_bin = Table(
     run_id(),
     target(),
     Column("bin", Integer, primary_key=True, autoincrement=False, comment="Whole percent of the probability, 0 to 99."),
-    Column("n", Integer, nullable=False, comment="Predictions in it whose outcome is known."),
-    Column("probability_sum", REAL, nullable=False, comment="Their probabilities of a rise, added up."),
-    Column("rises", Integer, nullable=False, comment="Those of them that rose."),
+    required("n", Integer, "Predictions in it whose outcome is known."),
+    required("probability_sum", REAL, "Their probabilities of a rise, added up."),
+    required("rises", Integer, "Those of them that rose."),
     CheckConstraint("bin >= 0 and bin <= 99 and n > 0 and rises >= 0 and rises <= n", name="counts"),
     comment="What came of each night's probabilities, counted by whole percent.",
     sqlite_with_rowid=False,
@@ -51,12 +46,10 @@ abstention_count = Table(
     run_id(),
     target(),
     level(),
-    Column("n", Integer, nullable=False, comment="Calibrated predictions whose outcome is known."),
-    Column(
-        "covered", Integer, nullable=False, comment="Those in the abstention band, and those with a correct direction."
-    ),
-    Column("decided", Integer, nullable=False, comment="Those with a predicted direction at that level."),
-    Column("decided_correct", Integer, nullable=False, comment="Those with a correct direction."),
+    required("n", Integer, "Calibrated predictions whose outcome is known."),
+    required("covered", Integer, "Those in the abstention band, and those with a correct direction."),
+    required("decided", Integer, "Those with a predicted direction at that level."),
+    required("decided_correct", Integer, "Those with a correct direction."),
     CheckConstraint(
         "n > 0 and decided <= n and decided_correct <= decided and covered = n - decided + decided_correct",
         name="counts",

@@ -47,6 +47,25 @@ class UtcTimestamp(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+def required(name: str, kind: Any, meaning: str) -> Column[Any]:
+    """Return a column that always has a value, with what it means."""
+    return Column(name, kind, nullable=False, comment=meaning)
+
+
+def optional(name: str, kind: Any, meaning: str) -> Column[Any]:
+    """Return a column that may lack its value; what it means says when."""
+    return Column(name, kind, comment=meaning)
+
+
+def with_interval(name: str, meaning: str, *, kind: str = "day-resampled") -> list[Column[Any]]:
+    """Return the columns of a figure and of the ends of its interval."""
+    return [
+        optional(name, REAL, f"{meaning}."),
+        optional(f"{name}_low", REAL, f"Lower end of its {kind} 95 % interval; missing with too few days."),
+        optional(f"{name}_high", REAL, "Upper end of that interval; missing with too few days."),
+    ]
+
+
 def instrument_id() -> Column[Any]:
     """Return the column that names an instrument, as part of a key."""
     return Column("instrument_id", ForeignKey("instrument.id"), primary_key=True, comment="The instrument.")

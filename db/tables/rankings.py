@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Index, Integer, String, Table
 
-from db.tables.columns import REAL, UtcTimestamp, instrument_id, metadata, target
+from db.tables.columns import REAL, UtcTimestamp, instrument_id, metadata, optional, required, target, with_interval
 
 
 def _ranking() -> Column[Any]:
@@ -22,25 +22,16 @@ def _leg() -> Column[Any]:
     )
 
 
-def _with_interval(name: str, meaning: str, otherwise: str = "missing without a day") -> list[Column[Any]]:
-    """Return a figure and the ends of its interval."""
-    return [
-        Column(name, REAL, comment=f"{meaning}; {otherwise}."),
-        Column(f"{name}_low", REAL, comment="Lower end of its 95 % interval by blocks of days; missing below 20 days."),
-        Column(f"{name}_high", REAL, comment="Upper end of that interval; missing below 20 days."),
-    ]
-
-
 def _figures() -> list[Column[Any]]:
     """Return what a ranking is measured by."""
     return [
-        *_with_interval("rank_ic", "Mean over days of Spearman's correlation of score and return; 0 is no skill"),
-        Column("icir", REAL, comment="Mean daily rank IC over its standard deviation; missing below 2 days."),
-        Column("t", REAL, comment="Mean daily rank IC over its Newey-West standard error; missing below 2 days."),
-        *_with_interval("auc", "Share of same-day pairs (above, below the median) in the right order; 0.5 is no skill"),
-        *_with_interval("acc", "Share of stocks called rightly above or below the day's median; 0.5 is no skill"),
-        *_with_interval("mcc", "Matthews correlation of those calls, -1 to 1; 0 is no skill"),
-        *_with_interval("decile_spread", "Mean return a day of the best tenth less that of the worst, 0.01 is 1 %"),
+        *with_interval("rank_ic", "Mean over days of Spearman's correlation of score and return; 0 is no skill"),
+        optional("icir", REAL, "Mean daily rank IC over its standard deviation; missing below 2 days."),
+        optional("t", REAL, "Mean daily rank IC over its Newey-West standard error; missing below 2 days."),
+        *with_interval("auc", "Share of same-day pairs (above, below the median) in the right order; 0.5 is no skill"),
+        *with_interval("acc", "Share of stocks called rightly above or below the day's median; 0.5 is no skill"),
+        *with_interval("mcc", "Matthews correlation of those calls, -1 to 1; 0 is no skill"),
+        *with_interval("decile_spread", "Mean return a day of the best tenth less that of the worst, 0.01 is 1 %"),
     ]
 
 
@@ -53,18 +44,18 @@ ranking = Table(
     "ranking",
     metadata,
     Column("id", String, primary_key=True, comment="Name of the walk, such as kospi200-2022-01-03-1a2b3c4d."),
-    Column("market", String, nullable=False, comment="Name of the market."),
-    Column("leg", String, nullable=False, comment="Return that the models were trained to order."),
-    Column("first", Date, nullable=False, comment="First close after which stocks were ordered."),
-    Column("last", Date, nullable=False, comment="Last such close."),
-    Column("config", JSON, nullable=False, comment="Every setting of every model, and the names of the features."),
-    Column("stocks", Integer, nullable=False, comment="Stocks ordered at least once."),
-    Column("folds", Integer, nullable=False, comment="Trainings of each model."),
-    Column("best_rule", String, nullable=False, comment="The rule with the best rank IC on the days before `first`."),
-    Column("code_version", String, nullable=False, comment="Version of the code that ran it."),
-    Column("data_watermark", UtcTimestamp, nullable=False, comment="Latest known_at of the prices used."),
-    Column("seconds", REAL, nullable=False, comment="Time of all trainings and scores, in seconds."),
-    Column("read_at", UtcTimestamp, nullable=False, comment="When the days were scored: once."),
+    required("market", String, "Name of the market."),
+    required("leg", String, "Return that the models were trained to order."),
+    required("first", Date, "First close after which stocks were ordered."),
+    required("last", Date, "Last such close."),
+    required("config", JSON, "Every setting of every model, and the names of the features."),
+    required("stocks", Integer, "Stocks ordered at least once."),
+    required("folds", Integer, "Trainings of each model."),
+    required("best_rule", String, "The rule with the best rank IC on the days before `first`."),
+    required("code_version", String, "Version of the code that ran it."),
+    required("data_watermark", UtcTimestamp, "Latest known_at of the prices used."),
+    required("seconds", REAL, "Time of all trainings and scores, in seconds."),
+    required("read_at", UtcTimestamp, "When the days were scored: once."),
     CheckConstraint("first <= last", name="span"),
     CheckConstraint("stocks >= 1 and folds >= 1 and seconds >= 0", name="counts"),
     comment="Rankings: walks through history in which models and rules ordered the stocks of each day.",
@@ -77,9 +68,9 @@ ranking_score = Table(
     Column("predictor", String, primary_key=True, comment="Name of the model or of the rule."),
     _leg(),
     Column("year", Integer, primary_key=True, autoincrement=False, comment="Year scored; 0 for all days."),
-    Column("is_rule", Boolean, nullable=False, comment="Whether it is a one-line rule, which trains nothing."),
-    Column("days", Integer, nullable=False, comment="Days scored."),
-    Column("n", Integer, nullable=False, comment="Stock-days scored."),
+    required("is_rule", Boolean, "Whether it is a one-line rule, which trains nothing."),
+    required("days", Integer, "Days scored."),
+    required("n", Integer, "Stock-days scored."),
     *_figures(),
     CheckConstraint("days >= 0 and n >= 0 and year >= 0", name="counts"),
     _in_range(),
@@ -94,7 +85,7 @@ ranking_difference = Table(
     Column("predictor", String, primary_key=True, comment="Name of a model or rule."),
     Column("other", String, primary_key=True, comment="Name of the one that it is compared with."),
     _leg(),
-    *_with_interval("gain", "Mean rank IC of the first less that of the other, on the stock-days that both scored"),
+    *with_interval("gain", "Mean rank IC of the first less that of the other, on the same stock-days"),
     comment="Paired differences between models and rules, on the same days.",
     sqlite_with_rowid=False,
 )
@@ -103,16 +94,16 @@ ranker = Table(
     "ranker",
     metadata,
     Column("id", String, primary_key=True, comment="Name of the training, such as kospi200-2026-05-29-1a2b3c4d."),
-    Column("market", String, nullable=False, comment="Name of the market."),
-    Column("leg", String, nullable=False, comment="Return whose order they learned, such as next_close."),
-    Column("chosen", String, nullable=False, comment="The predictor whose order the market's nights show."),
-    Column("config", JSON, nullable=False, comment="Every setting of every ranker, and the names of the features."),
-    Column("code_version", String, nullable=False, comment="Version of the code that trained."),
-    Column("data_watermark", UtcTimestamp, nullable=False, comment="Latest known_at of the prices trained on."),
-    Column("checkpoint_path", String, nullable=False, comment="File of what was learned."),
-    Column("checkpoint_hash", String, nullable=False, comment="SHA-256 of the checkpoint."),
-    Column("train_last", Date, nullable=False, comment="Session as of which they were trained."),
-    Column("created_at", UtcTimestamp, nullable=False, comment="When training ended."),
+    required("market", String, "Name of the market."),
+    required("leg", String, "Return whose order they learned, such as next_close."),
+    required("chosen", String, "The predictor whose order the market's nights show."),
+    required("config", JSON, "Every setting of every ranker, and the names of the features."),
+    required("code_version", String, "Version of the code that trained."),
+    required("data_watermark", UtcTimestamp, "Latest known_at of the prices trained on."),
+    required("checkpoint_path", String, "File of what was learned."),
+    required("checkpoint_hash", String, "SHA-256 of the checkpoint."),
+    required("train_last", Date, "Session as of which they were trained."),
+    required("created_at", UtcTimestamp, "When training ended."),
     Index(None, "market", "train_last"),
     comment="Rankers of the nights: models that order the stocks of a day, trained together.",
 )
@@ -124,12 +115,12 @@ stock_rank = Table(
     Column("predictor", String, primary_key=True, comment="'ridge', 'boosting', their 'blend', or 'dtml'."),
     target(),
     instrument_id(),
-    Column("as_of", Date, nullable=False, comment="Last session seen; always before target."),
-    Column("score", REAL, nullable=False, comment="What orders the stocks of the day; its size means nothing."),
-    Column("place", Integer, nullable=False, comment="Place in the order of the day, 1 is the best."),
-    Column("probability", REAL, comment="Probability of a return above the day's median, 0 to 1; missing for dtml."),
-    Column("known_at", UtcTimestamp, nullable=False, comment="Latest known_at of the prices they saw."),
-    Column("made_at", UtcTimestamp, nullable=False, comment="When it was computed."),
+    required("as_of", Date, "Last session seen; always before target."),
+    required("score", REAL, "What orders the stocks of the day; its size means nothing."),
+    required("place", Integer, "Place in the order of the day, 1 is the best."),
+    optional("probability", REAL, "Probability of a return above the day's median, 0 to 1; missing for dtml."),
+    required("known_at", UtcTimestamp, "Latest known_at of the prices they saw."),
+    required("made_at", UtcTimestamp, "When it was computed."),
     CheckConstraint("place >= 1 and probability >= 0 and probability <= 1", name="ranges"),
     CheckConstraint("as_of < target", name="dates"),
     Index(None, "target", "predictor"),
@@ -145,11 +136,11 @@ rank_score = Table(
     Column("span", String, primary_key=True, comment="'night' for that session, 'running' for all up to it."),
     _leg(),
     Column("predictor", String, primary_key=True, comment="Name of a ranker, or of a one-line rule."),
-    Column("is_rule", Boolean, nullable=False, comment="Whether it is a one-line rule, which trains nothing."),
-    Column("days", Integer, nullable=False, comment="Sessions scored."),
-    Column("n", Integer, nullable=False, comment="Stock-days scored."),
+    required("is_rule", Boolean, "Whether it is a one-line rule, which trains nothing."),
+    required("days", Integer, "Sessions scored."),
+    required("n", Integer, "Stock-days scored."),
     *_figures(),
-    Column("scored_at", UtcTimestamp, nullable=False, comment="When the row was last changed."),
+    required("scored_at", UtcTimestamp, "When the row was last changed."),
     CheckConstraint("span in ('night', 'running')", name="span"),
     CheckConstraint("days >= 0 and n >= 0", name="counts"),
     _in_range(),

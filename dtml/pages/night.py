@@ -23,7 +23,6 @@ from dtml.pages.backtest import BASELINES, directions_verdict, predictor_chart
 from dtml.pages.benchmark import PROTOCOL_WORDS
 from dtml.pages.charts import Axis, calibration_axes, environment, probability_axis, square_axes, stack
 from dtml.pages.figures import Row, count, day, figure, records, whole_percent
-from dtml.pages.order import order_part
 
 NAMES = ("symbol", "name", "sector")
 FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
@@ -50,8 +49,7 @@ def night_report(
     explanation: Row | None,
     rejected: pd.DataFrame,
     warnings: pd.DataFrame,
-    order: pd.DataFrame,
-    rank_scores: pd.DataFrame,
+    order: Mapping[str, Any],
     rejected_sessions: int,
     receipt: Mapping[str, object],
     calibrations: Mapping[str, Calibration] | None = None,
@@ -66,7 +64,7 @@ def night_report(
     `dtml.evaluation.calibration.coverage`; `attention` has `symbol, source, weight` (`dtml.pages.attention_map`);
     `explanation` is what a test of it found (`dtml.attention.significance`), None when there was none; `rejected` has
     `symbol, session, reason, value`, `warnings` what is doubtful of a symbol's prices, `symbol, reason, value`;
-    `order` and `rank_scores` are those of `dtml.pages.order`; `receipt` says what made the predictions, its `config`.
+    `order` is `dtml.pages.order.order_part`; `receipt` says what made the predictions, its `config`.
     `calibrations` are those of runs by their ids: that of the night's run puts the range of its seeds on the scale of
     the directions, and those of the runs in `bins` draw the curve after calibration. All frames but `directions` may be
     empty.
@@ -85,7 +83,7 @@ def night_report(
         **_attention(rows, seen, explanation),
         rejected=records(rejected),
         warnings=records(warnings),
-        **order_part(order, rank_scores),
+        **order,
         rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},
         config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),

@@ -7,19 +7,19 @@ import typer
 
 from dtml.attention.summary import words
 from dtml.errors import UsageError
-from flows.commands.options import AsJson, AsOf, MarketFile, OptionalMarket, day_of, request_of
+from flows.commands.options import AsJson, AsOf, day_of, of_a_market
 from flows.console import print_json
 from flows.explain import Trial, explain_run, latest_run, stored_explanation
-from flows.nightly.context import open_stored_context
+from flows.nightly.context import RunRequest, open_stored_context
 from flows.settings import err, out
 
 commands = typer.Typer()
 
 
 @commands.command()
+@of_a_market()
 def explain(
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
+    request: RunRequest,
     as_of: AsOf = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Networks trained on true labels; 4 by default.")] = None,
     shuffles: Annotated[
@@ -37,7 +37,7 @@ def explain(
     """
     wanted = {"seeds": seeds, "shuffles": shuffles, "epochs": epochs}
     asked = {name: value for name, value in wanted.items() if value is not None}
-    context, trial = open_stored_context(request_of(market, market_file)), Trial(**asked)
+    context, trial = open_stored_context(request), Trial(**asked)
     run = latest_run(context, day_of(as_of))
     row = stored_explanation(context, run)
     if row is not None and not again:

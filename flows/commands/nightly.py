@@ -19,21 +19,7 @@ from dtml.evaluation.calibration import coverage, decide
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.pages.order import ends, order_words
 from dtml.prices.sessions import sessions_up_to
-from flows.commands.options import (
-    AsJson,
-    AsOf,
-    DeviceOption,
-    Epochs,
-    IndexOption,
-    MarketFile,
-    OptionalMarket,
-    PricesOption,
-    Seeds,
-    SourceOption,
-    UniverseOption,
-    day_of,
-    request_of,
-)
+from flows.commands.options import AsJson, AsOf, day_of, of_a_market
 from flows.console import announce, print_frame, print_json, print_scores
 from flows.nightly.calibration import threshold_at
 from flows.nightly.catch_up import missed_nights
@@ -52,28 +38,20 @@ SHOWN = 12  # rows of the most and the least probable risers
 
 
 @commands.command()
+@of_a_market("source", "prices", "index", "universe", "seeds", "epochs", "device")
 def nightly(
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
-    source: SourceOption = None,
-    prices: PricesOption = None,
-    index: IndexOption = None,
-    universe: UniverseOption = None,
+    request: RunRequest,
     as_of: AsOf = None,
     nights: Annotated[int, typer.Option(min=1, help="Run this many nights in order, the last one at --as-of.")] = 1,
     missed: Annotated[
         bool, typer.Option("--catch-up", help="Run every night missed since the market's first, up to --as-of.")
     ] = False,
-    seeds: Seeds = None,
-    epochs: Epochs = None,
-    device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Run a night: fetch, check, store, train if due, predict, score, report.
 
     Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
     """
-    request = request_of(market, market_file, source, prices, index, universe, seeds, epochs, device)
     if not missed:
         return _run_nights(request, day_of(as_of), nights, as_json=as_json)
     if nights > 1:
@@ -124,13 +102,9 @@ def _night(context: MarketContext, request: RunRequest, day: date) -> Night:
 
 
 @commands.command()
+@of_a_market("source", "prices", "index", "universe")
 def fetch(
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
-    source: SourceOption = None,
-    prices: PricesOption = None,
-    index: IndexOption = None,
-    universe: UniverseOption = None,
+    request: RunRequest,
     as_of: AsOf = None,
     again: Annotated[
         bool, typer.Option("--again", help="Fetch the whole stored history again, to find old restatements.")
@@ -141,7 +115,7 @@ def fetch(
 
     Example: dtml fetch ndx100
     """
-    context = open_context(request_of(market, market_file, source, prices, index, universe))
+    context = open_context(request)
     last = choose_as_of(context, day_of(as_of))
     announce(context)
     with market_lock(context.engine, context.name), err.status(f"fetching {context.name} up to {last}"):
@@ -169,20 +143,16 @@ def _print_fetch_result(context: MarketContext, as_of: date, fetch_result: Fetch
 
 
 @commands.command()
+@of_a_market("seeds", "epochs", "device")
 def train(
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
+    request: RunRequest,
     as_of: AsOf = None,
-    seeds: Seeds = None,
-    epochs: Epochs = None,
-    device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Train the market's model on what is stored; interrupted, it resumes when run again.
 
     Example: dtml train simulated --seeds 3
     """
-    request = request_of(market, market_file, seeds=seeds, epochs=epochs, device=device)
     context = open_stored_context(request)
     last = choose_as_of(context, day_of(as_of))
     require_server()
@@ -206,11 +176,10 @@ def train(
 
 
 @commands.command()
+@of_a_market("device")
 def predict(
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
+    request: RunRequest,
     as_of: AsOf = None,
-    device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Predict the next session from what is stored, with the latest model.
@@ -219,15 +188,15 @@ def predict(
 
     Example: dtml predict simulated
     """
-    context = open_stored_context(request_of(market, market_file, device=device))
+    context = open_stored_context(request)
     night = run_night(context, choose_as_of(context, day_of(as_of)), only_stored=True)
     _show_nights(context, [night], as_json=as_json)
 
 
 @commands.command()
+@of_a_market()
 def score(
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
+    request: RunRequest,
     as_of: AsOf = None,
     as_json: AsJson = False,
 ) -> None:
@@ -235,7 +204,7 @@ def score(
 
     Example: dtml score simulated
     """
-    context = open_stored_context(request_of(market, market_file))
+    context = open_stored_context(request)
     last = choose_as_of(context, day_of(as_of))
     scored = score_market(context, last)
     with reading(context.engine) as conn:

@@ -1,7 +1,10 @@
 """The options that several commands share: one name and one meaning each."""
 
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
+from inspect import Parameter, Signature, signature
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import typer
@@ -9,6 +12,7 @@ import typer
 from dtml.markets.definition import SourceName, Universe
 
 DAY = ["%Y-%m-%d"]
+KEYWORD = Parameter.KEYWORD_ONLY
 
 
 def known_markets(incomplete: str) -> list[str]:
@@ -45,7 +49,49 @@ DeviceOption = Annotated[
 ]
 Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")]
+TrainSessions = Annotated[
+    int | None, typer.Option(min=64, help="Sessions to train on; by default the market's setting, or all.")
+]
+WarmStart = Annotated[
+    bool, typer.Option("--warm-start", help="Start each training from the weights of the fold before.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+NAMED: Mapping[str, tuple[Any, Any]] = MappingProxyType(  # the options of which a request is made
+    {
+        "market": (OptionalMarket, None),
+        "market_file": (MarketFile, None),
+        "source": (SourceOption, None),
+        "prices": (PricesOption, None),
+        "index": (IndexOption, None),
+        "universe": (UniverseOption, None),
+        "seeds": (Seeds, None),
+        "epochs": (Epochs, None),
+        "device": (DeviceOption, "auto"),
+        "train_sessions": (TrainSessions, None),
+        "warm_start": (WarmStart, False),
+    }
+)
+
+
+def of_a_market(*more: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that name a market, and `more` of `NAMED`: it takes them as its first, a request."""
+    names = ("market", "market_file", *more)
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        def asked(**given: Any) -> None:
+            command(request_of(**{name: given.pop(name) for name in names}), **given)
+
+        told = [Parameter(name, KEYWORD, default=NAMED[name][1], annotation=NAMED[name][0]) for name in names]
+        own = [each.replace(kind=KEYWORD) for each in signature(command, eval_str=True).parameters.values()][1:]
+        for name in ("__name__", "__doc__", "__module__"):
+            setattr(asked, name, getattr(command, name))
+        asked.__signature__ = Signature([*told, *own])  # type: ignore[attr-defined]  # which Typer reads
+        asked.__annotations__ = {each.name: each.annotation for each in (*told, *own)}
+        return asked
+
+    return with_options
 
 
 def day_of(moment: datetime | None) -> date | None:

@@ -12,17 +12,7 @@ from dtml.evaluation.metrics import told_apart
 from dtml.pages.figures import figure, markdown, records, signed_percent, with_interval
 from dtml.ranking.outcomes import Leg
 from flows.benchmark.ranking import Plan, Ranking, Walk, stored_ranking
-from flows.commands.options import (
-    DAY,
-    AsJson,
-    IndexOption,
-    MarketFile,
-    OptionalMarket,
-    PricesOption,
-    SourceOption,
-    UniverseOption,
-    request_of,
-)
+from flows.commands.options import DAY, AsJson, of_a_market
 from flows.commands.studies import fetch_named
 from flows.console import print_frame, print_json
 from flows.nightly.context import RunRequest, open_stored_context
@@ -36,15 +26,11 @@ COLUMNS = ("predictor", "rank IC [95 %]", "t", "over the best rule", "AUC", "ACC
 
 
 @commands.command()
+@of_a_market("source", "prices", "index", "universe")
 def ranking(
+    request: RunRequest,
     first: Annotated[datetime, typer.Option("--from", formats=DAY, help="First close after which stocks are ordered.")],
     last: Annotated[datetime, typer.Option("--to", formats=DAY, help="Last such close.")],
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
-    source: SourceOption = None,
-    prices: PricesOption = None,
-    index: IndexOption = None,
-    universe: UniverseOption = None,
     leg: Annotated[Leg, typer.Option(help="The return that models learn to order.")] = "next_close",
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table for a README.")] = False,
     as_json: AsJson = False,
@@ -57,7 +43,6 @@ def ranking(
     """
     if first > last:
         raise UsageError(f"--from {first:%Y-%m-%d} lies after --to {last:%Y-%m-%d}")
-    request = request_of(market, market_file, source, prices, index, universe)
     found = _ranking(request, Plan(first.date(), last.date(), leg))
     if as_json:
         return print_json({"ranking": found.row, "scores": found.scores, "differences": found.differences})

@@ -9,7 +9,7 @@ from db.engine import reading
 from db.rows import predictions, runs
 from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
-from flows.commands.options import AsOf, DeviceOption, MarketFile, OptionalMarket, day_of, request_of
+from flows.commands.options import AsOf, day_of, of_a_market
 from flows.nightly.context import RunRequest
 from flows.nightly.report import publish_night
 from flows.replay.archive import open_archive, stocks_of
@@ -19,14 +19,13 @@ commands = typer.Typer()
 
 
 @commands.command()
+@of_a_market("device")
 def report(
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
+    request: RunRequest,
     as_of: AsOf = None,
     level: Annotated[
         float | None, typer.Option(help="Level of the abstention band, such as 0.9; by default the market's own.")
     ] = None,
-    device: DeviceOption = "auto",
 ) -> None:
     """Write the HTML page of a past night again, and print its path.
 
@@ -35,7 +34,7 @@ def report(
 
     Example: dtml report simulated --level 0.9
     """
-    write_report(request_of(market, market_file, device=device), day_of(as_of), level)
+    write_report(request, day_of(as_of), level)
 
 
 def write_report(request: RunRequest, as_of: date | None, level: float | None) -> None:

@@ -31,15 +31,11 @@ from flows.commands.options import (
     AsJson,
     AsOf,
     DeviceOption,
-    Epochs,
     IndexOption,
-    MarketFile,
-    OptionalMarket,
     PricesOption,
-    Seeds,
     SourceOption,
-    UniverseOption,
     day_of,
+    of_a_market,
     request_of,
 )
 from flows.console import announce, print_frame, print_json, print_scores
@@ -209,24 +205,12 @@ def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: 
 
 
 @commands.command()
+@of_a_market("source", "prices", "index", "universe", "train_sessions", "warm_start", "seeds", "epochs", "device")
 def backtest(
+    request: RunRequest,
     first: Annotated[datetime, typer.Option("--from", formats=DAY, help="First session to predict.")],
     last: Annotated[datetime, typer.Option("--to", formats=DAY, help="Last session to predict.")],
-    market: OptionalMarket = None,
-    market_file: MarketFile = None,
-    source: SourceOption = None,
-    prices: PricesOption = None,
-    index: IndexOption = None,
-    universe: UniverseOption = None,
     retrain_every: Annotated[int, typer.Option(min=1, help="Sessions from one training to the next.")] = 63,
-    train_sessions: Annotated[
-        int | None, typer.Option(min=64, help="Sessions to train on; by default the market's setting, or all.")
-    ] = None,
-    warm_start: Annotated[
-        bool, typer.Option("--warm-start", help="Start each training from the weights of the fold before.")
-    ] = False,
-    seeds: Seeds = None,
-    epochs: Epochs = None,
     top: Annotated[int, typer.Option(min=1, help="Stocks that a portfolio holds long, and as many short.")] = 10,
     max_weight: Annotated[float, typer.Option(help="Largest share of one stock, up to 1.")] = 0.1,
     commission: Annotated[float, typer.Option(help="Commission, basis points of what is traded.")] = 1.0,
@@ -239,7 +223,6 @@ def backtest(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that train folds side by side.")] = 1,
     cluster: Annotated[str | None, typer.Option(help="A Dask scheduler to run folds on, tcp://HOST:PORT.")] = None,
-    device: DeviceOption = "auto",
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for a README.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -249,19 +232,6 @@ def backtest(
 
     Example: dtml backtest kdd17 --prices kdd17.parquet --index GSPC.parquet --from 2015-01-02 --to 2016-12-29
     """
-    request = request_of(
-        market,
-        market_file,
-        source,
-        prices,
-        index,
-        universe,
-        seeds,
-        epochs,
-        device,
-        train_sessions,
-        warm_start=warm_start,
-    )
     kept = tuple(day.date() for day in attention or ())
     costs = Costs(commission, spread, borrow)
     plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs, prices_known)
@@ -329,16 +299,15 @@ def print_backtest(result: Result) -> None:
 
 
 @commands.command()
-def audit(
-    market: OptionalMarket = None, market_file: MarketFile = None, as_of: AsOf = None, as_json: AsJson = False
-) -> None:
+@of_a_market()
+def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
     """Look for look-ahead in the stored prices, the training and the model of a market.
 
     The exit code is 1 when there is any, or when a check could not tell.
 
     Example: dtml audit kdd17
     """
-    audit_stored(request_of(market, market_file), day_of(as_of), as_json=as_json)
+    audit_stored(request, day_of(as_of), as_json=as_json)
 
 
 def audit_stored(request: RunRequest, asked: date | None, *, as_json: bool) -> None:

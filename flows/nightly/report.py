@@ -16,6 +16,7 @@ from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import rolling_scores
 from dtml.evaluation.calibration import coverage
 from dtml.pages.night import night_report
+from dtml.pages.order import order_part
 from dtml.prices.sessions import sessions_up_to
 from flows.nightly.calibration import calibrations, threshold_at
 from flows.nightly.context import MarketContext, stored_bars
@@ -64,8 +65,10 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
             "explanation": attention.explanation(conn, run["id"]),
             "warnings": prices.price_warnings(conn, context.name),
             "rejected": _dated(prices.rejected_bars(conn, context.name, since, as_of)),
-            "order": rankings.night_order(conn, context.name, night["target"]),
-            "rank_scores": rankings.last_rank_scores(conn, context.name, as_of),
+            "order": order_part(
+                rankings.night_order(conn, context.name, night["target"]),
+                rankings.last_rank_scores(conn, context.name, as_of),
+            ),
             "calibrations": calibrations(runs.runs(conn, context.name)),
         }
     page = night_report(
