@@ -213,12 +213,7 @@ def _write_scores(conn: Connection, market: str, targets: pd.DatetimeIndex) -> N
 
 
 def _write_log(
-    conn: Connection,
-    market: str,
-    run_id: str,
-    seen: pd.DatetimeIndex,
-    targets: pd.DatetimeIndex,
-    ids: "pd.Series[int]",
+    conn: Connection, market: str, run_id: str, seen: pd.DatetimeIndex, targets: pd.DatetimeIndex, ids: "pd.Series[int]"
 ) -> None:
     """The night's rows: every seventh night has gaps, rejected bars and an alert."""
     nights, fetches, alerts = [], [], []
@@ -287,8 +282,7 @@ def _write_benchmark(conn: Connection, days: pd.DatetimeIndex) -> None:
     named: dict[str, Any] = {"market": MARKETS[0], "title": "six models", "config": {}, "code_version": "0.1.0"}
     named |= {"data_watermark": known, "test_read_at": known, "stocks": 400, "best_rule": "always_up", "device": "cpu"}
     seeds = pd.DataFrame(
-        list(product(["dtml", "lstm", "alstm"], range(1, 7), range(10))),
-        columns=["predictor", "configuration", "seed"],
+        list(product(["dtml", "lstm", "alstm"], range(1, 7), range(10))), columns=["predictor", "configuration", "seed"]
     )
     seeds = seeds.assign(
         settings=pd.Series([{"window": 15}] * len(seeds)), kept=False, best_epoch=9, validation_loss=0.69

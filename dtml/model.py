@@ -66,12 +66,7 @@ class DTML(Network):
         rows = stocks if config.normalisation == "per_stock" else 1
         self.normalise = ContextNormalisation(rows, hidden, deviation=config.identity)
         self.mix = EncoderLayer(
-            hidden,
-            config.heads,
-            4 * hidden,
-            norm="none",
-            activation_dropout=config.dropout,
-            output_projection=False,
+            hidden, config.heads, 4 * hidden, norm="none", activation_dropout=config.dropout, output_projection=False
         )
         self.predict = nn.Linear(hidden, 1)
 

@@ -221,11 +221,7 @@ def grid(recipe: Recipe) -> list[Recipe]:
     assert isinstance(recipe.model, ModelConfig)
     axes = product((10, 15), (64, 128), (0.01, 0.1, 1.0), (1e-3, 1e-4))
     return [
-        Recipe(
-            window,
-            replace(recipe.model, hidden=hidden, beta=beta),
-            replace(recipe.training, learning_rate=rate),
-        )
+        Recipe(window, replace(recipe.model, hidden=hidden, beta=beta), replace(recipe.training, learning_rate=rate))
         for window, hidden, beta, rate in axes
     ]
 

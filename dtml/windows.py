@@ -118,12 +118,7 @@ class Windows:
 
 
 def build_windows(
-    bars: pd.DataFrame,
-    *,
-    sessions: pd.DatetimeIndex,
-    symbols: tuple[str, ...],
-    index_symbol: str,
-    config: WindowConfig,
+    bars: pd.DataFrame, *, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], index_symbol: str, config: WindowConfig
 ) -> Windows:
     """Return the window of every day that the bars allow, the session after the last bar included.
 

@@ -75,9 +75,7 @@ for heading, listed in COMMANDS.items():
 
 
 @app.callback()
-def common(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and every log line.")] = False,
-) -> None:
+def common(debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and every log line.")] = False) -> None:
     """Set up what all commands share."""
     os.environ["DTML_DEBUG"] = "1" if debug else ""
     os.environ["PYTHONSAFEPATH"] = "1"  # no process of ours imports what somebody left in the working folder

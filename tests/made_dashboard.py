@@ -92,8 +92,7 @@ def _fill_market(conn: Connection, market: str, stocks: tuple[str, ...], runs: t
         bands = pd.DataFrame({"level": [0.5, LEVEL], "threshold": [0.5, 0.52], "days": 40, "n": 400})
         calibration.save_bands(conn, run_id, bands)
     made = pd.concat(
-        [_predictions(rng, stocks, runs[each >= SECOND_FROM], each) for each in range(first, NIGHTS)],
-        ignore_index=True,
+        [_predictions(rng, stocks, runs[each >= SECOND_FROM], each) for each in range(first, NIGHTS)], ignore_index=True
     )
     stored_predictions.save_predictions(conn, market, made, known_at=moment(DAYS[0]), made_at=moment(DAYS[1]))
     _fill_outcomes(conn, market, made, prices)

@@ -126,11 +126,7 @@ def predictions(model: Model, night: int, day: pd.Timestamp, returns: pd.DataFra
     mean = seeds.mean(axis=0).round(3)
     frame = pd.DataFrame({"symbol": STOCKS, "probability": mean, "probability_std": seeds.std(axis=0).round(4)})
     said = {"calibrated": _logistic(SLOPE * np.log(mean / (1 - mean)) + INTERCEPT).round(4)}
-    said |= {
-        "lowest": seeds.min(axis=0),
-        "highest": seeds.max(axis=0),
-        "rising_share": (seeds > 0.5).mean(axis=0),
-    }
+    said |= {"lowest": seeds.min(axis=0), "highest": seeds.max(axis=0), "rising_share": (seeds > 0.5).mean(axis=0)}
     frame = frame.assign(**said, run_id=model.name, as_of=day, target=_targets(pd.DatetimeIndex([day]))[0])
     return frame[np.isfinite(last)]
 

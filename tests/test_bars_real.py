@@ -100,13 +100,7 @@ def test_ndx100_missing_days_are_days_without_a_bar() -> None:
     days = bars_of("ndx100").groupby("symbol")["session"].nunique()
     span = sessions_between("XNYS", *(pd.Timestamp(day).date() for day in ("2012-09-04", "2017-12-08")))
     missing = len(span) - days
-    assert missing[missing > 0].to_dict() == {
-        "BMRN": 2,
-        "AMAT": 1,
-        "CSX": 1,
-        "REGN": 1,
-        "VRTX": 1,
-    }
+    assert missing[missing > 0].to_dict() == {"BMRN": 2, "AMAT": 1, "CSX": 1, "REGN": 1, "VRTX": 1}
 
 
 def test_ndx100_mixed_up_share_classes_are_rejected_where_a_row_shows_it() -> None:

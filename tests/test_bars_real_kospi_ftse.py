@@ -140,10 +140,7 @@ def test_kospi_unadjusted_action_on_the_last_day_is_rejected() -> None:
 
 @pytest.mark.parametrize(
     ("name", "reasons"),
-    [
-        ("KS11_close_2022_2026", {"null_price": 900}),
-        ("KOSPI200_close", {"null_price": 8366, "not_a_session": 441}),
-    ],
+    [("KS11_close_2022_2026", {"null_price": 900}), ("KOSPI200_close", {"null_price": 8366, "not_a_session": 441})],
 )
 def test_an_index_of_closes_alone_is_rejected_for_its_features_need_all_prices(
     name: str, reasons: dict[str, int]

@@ -189,10 +189,7 @@ def test_a_right_that_lacks_and_a_database_that_is_not_there_have_words(engine: 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            "insert into alembic_version values ('0002')",
-            "has 2 schemas: alembic_version holds '0001', '0002'",
-        ),
+        ("insert into alembic_version values ('0002')", "has 2 schemas: alembic_version holds '0001', '0002'"),
         ("delete from alembic_version", "does not say which schema it has"),
     ],
 )

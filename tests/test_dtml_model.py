@@ -49,9 +49,7 @@ def test_days_do_not_see_each_other(day_inputs: tuple[Tensor, Tensor, Tensor]) -
     assert changed.tolist() == [False, False, True, False, False]
 
 
-def test_stocks_of_a_day_see_each_other_only_through_the_data_axis(
-    day_inputs: tuple[Tensor, Tensor, Tensor],
-) -> None:
+def test_stocks_of_a_day_see_each_other_only_through_the_data_axis(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
     stocks, index, observed = day_inputs
     model = make()
     before = run(model, stocks, index, observed)[0]

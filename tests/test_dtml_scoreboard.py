@@ -221,8 +221,7 @@ def test_a_curve_leaves_out_what_was_not_said_and_bears_a_single_probability() -
 
 
 @pytest.mark.parametrize(
-    ("chance", "rose"),
-    [([0.4, 0.4, 0.4], [1, 0, 1]), ([0.2, 0.5, 0.7], [1, 1, 1]), ([0.2, 0.5, 0.7], [0, 0, 1])],
+    ("chance", "rose"), [([0.4, 0.4, 0.4], [1, 0, 1]), ([0.2, 0.5, 0.7], [1, 1, 1]), ([0.2, 0.5, 0.7], [0, 0, 1])]
 )
 def test_a_line_that_cannot_be_fitted_is_missing(chance: list[float], rose: list[int]) -> None:
     assert np.isnan(calibration_line(np.array(chance), np.array(rose, dtype=bool))).all()

@@ -120,10 +120,7 @@ def test_a_head_sorts_the_other_way_round_when_it_is_asked_again() -> None:
     assert (
         Sort.read("-realised_return").after("realised_return"),
         Sort.read("realised_return").after("realised_return"),
-    ) == (
-        "realised_return",
-        "-realised_return",
-    )
+    ) == ("realised_return", "-realised_return")
     assert (Sort.read("realised_return").after("probability_std"), Sort.read("realised_return").after("symbol")) == (
         "-probability_std",
         "symbol",

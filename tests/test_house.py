@@ -8,15 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from house_measures import (
-    cycles,
-    folder_sizes,
-    function_lines,
-    imports,
-    modules,
-    strangers,
-    ways_to_the_equations,
-)
+from house_measures import cycles, folder_sizes, function_lines, imports, modules, strangers, ways_to_the_equations
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("flows", "dtml", "translation", "db", "tests", "benchmarks")

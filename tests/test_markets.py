@@ -80,8 +80,7 @@ def test_every_symbol_is_one_and_names_one_instrument(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "suffixes"),
-    [("kospi200", {".KS"}), ("ni225", {".T"}), ("ftse100", {".L"}), ("csi300", {".SS", ".SZ"})],
+    ("name", "suffixes"), [("kospi200", {".KS"}), ("ni225", {".T"}), ("ftse100", {".L"}), ("csi300", {".SS", ".SZ"})]
 )
 def test_the_source_symbols_of_a_market_abroad_carry_yahoos_suffix(name: str, suffixes: set[str]) -> None:
     assert {Path(member.source_symbol).suffix for member in load_market(name).constituents} == suffixes

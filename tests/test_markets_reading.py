@@ -39,12 +39,7 @@ def test_six_keys_and_an_index_make_a_market_over_whatever_the_prices_hold(tmp_p
     market = _read(tmp_path, LEAST)
     assert (market.name, market.title, market.index.source_symbol) == ("mine", "My market", "^KS11")
     assert (market.constituents, market.constituents_complete) == ((), False)
-    assert (market.source, market.returns, market.z_close, market.retrain) == (
-        "yahoo",
-        "adj_close",
-        "adjusted",
-        63,
-    )
+    assert (market.source, market.returns, market.z_close, market.retrain) == ("yahoo", "adj_close", "adjusted", 63)
     assert market.checks == Checks(max_return=0.35, max_missing=0.2, stale_share=0.3)
     assert market.model == {}
 
@@ -107,10 +102,7 @@ def test_an_index_is_missed(tmp_path: Path) -> None:
     [
         ("titel = 1", "titel: unknown key, perhaps title; known: title, calendar"),
         ('"a\\nb" = 1', r"'a\nb': unknown key"),
-        (
-            'retrain = "nightly"',
-            'retrain: expected "never", "missing" or a number of sessions, got \'nightly\'',
-        ),
+        ('retrain = "nightly"', 'retrain: expected "never", "missing" or a number of sessions, got \'nightly\''),
         ("retrain = 0", "retrain: expected"),
         ("retrain = true", "retrain: expected"),
         ('source = "bloomberg"', "source: unknown 'bloomberg'; known: files, simulated, yahoo"),
@@ -130,20 +122,12 @@ def test_a_wrong_key_or_value_at_the_top_is_named(tmp_path: Path, top: str, comp
         ('title = "My market"', "title = 1", "title: expected text, got 1"),
         ('title = "My market"', 'title = " "', "title: expected a printable text"),
         ('title = "My market"', 'title = "a\\nb"', "title: expected a printable text"),
-        (
-            'calendar = "XKRX"',
-            'calendar = "KRX"',
-            "calendar: unknown 'KRX', perhaps XKRX; known: 24/5, 24/7",
-        ),
+        ('calendar = "XKRX"', 'calendar = "KRX"', "calendar: unknown 'KRX', perhaps XKRX; known: 24/5, 24/7"),
         ('timezone = "Asia/Seoul"', 'timezone = "Asia/Soul"', "timezone: unknown time zone 'Asia/Soul'"),
         ('timezone = "Asia/Seoul"', 'timezone = "/etc/passwd"', "timezone: unknown time zone '/etc/passwd'"),
         ('timezone = "Asia/Seoul"', 'timezone = "../passwd"', "timezone: unknown time zone '../passwd'"),
         ('timezone = "Asia/Seoul"', 'timezone = "Asia"', "timezone: unknown time zone 'Asia'"),
-        (
-            'currency = "KRW"',
-            'currency = "won"',
-            "currency: expected an ISO 4217 code such as USD, got 'won'",
-        ),
+        ('currency = "KRW"', 'currency = "won"', "currency: expected an ISO 4217 code such as USD, got 'won'"),
         ('symbol = "^KS11"', 'symbol = "../KS11"', "index.symbol: '../KS11' cannot be a symbol"),
         ('name = "KOSPI"', 'nmae = "KOSPI"', "index.nmae: unknown key, perhaps name"),
     ],
@@ -166,10 +150,7 @@ def test_a_wrong_value_is_named_with_its_key(tmp_path: Path, line: str, wrong: s
         ("[model]\nwindows = 5", "model.windows: unknown key, perhaps window"),
         ("[model]\nwindow = 5.0", "model.window: expected a whole number, got 5.0"),
         ("[model]\nwindow = true", "model.window: expected a whole number, got True"),
-        (
-            '[model]\nnormalisation = "batch"',
-            "model.normalisation: unknown 'batch'; known: per_stock, shared",
-        ),
+        ('[model]\nnormalisation = "batch"', "model.normalisation: unknown 'batch'; known: per_stock, shared"),
     ],
 )
 def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint: str) -> None:

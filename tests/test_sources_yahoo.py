@@ -131,9 +131,7 @@ def test_what_yahoo_has_no_value_for_stays_missing(good: tuple[FakeYahoo, list[F
     assert bars.loc[9, "volume"] == 0  # yfinance knows no missing volume; a bar with prices keeps what it says
 
 
-def test_dividends_and_splits_are_of_their_session_and_missing_elsewhere(
-    good: tuple[FakeYahoo, list[Fetched]],
-) -> None:
+def test_dividends_and_splits_are_of_their_session_and_missing_elsewhere(good: tuple[FakeYahoo, list[Fetched]]) -> None:
     _, (fetched, _) = good
     bars = fetched.bars[fetched.bars["symbol"] == "aaa"].reset_index(drop=True)
     assert bars["dividend"].dropna().to_dict() == {3: 0.25}

@@ -30,11 +30,7 @@ class Translation:
 
 
 def translate(
-    model: Model,
-    texts: Sequence[str],
-    how: Search,
-    *,
-    report: Callable[[int], object] | None = None,
+    model: Model, texts: Sequence[str], how: Search, *, report: Callable[[int], object] | None = None
 ) -> list[Translation]:
     """Translate texts of any length, in order; one of more than `MAX_PIECES` pieces is translated part by part.
 

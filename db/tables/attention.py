@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    Boolean,
-    CheckConstraint,
-    Column,
-    Date,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Integer,
-    String,
-    Table,
-)
+from sqlalchemy import Boolean, CheckConstraint, Column, Date, ForeignKey, ForeignKeyConstraint, Integer, String, Table
 
 from db.tables.columns import REAL, UtcTimestamp, metadata, optional, required, run_id, with_interval
 

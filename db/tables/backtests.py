@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    Boolean,
-    CheckConstraint,
-    Column,
-    Date,
-    ForeignKey,
-    Index,
-    Integer,
-    String,
-    Table,
-)
+from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Index, Integer, String, Table
 
 from db.tables.columns import REAL, UtcTimestamp, metadata, optional, required, with_interval
 
@@ -49,9 +38,7 @@ backtest = Table(
     optional("without_price", Integer, "Those of them without a price; missing until finished."),
     optional("tried", Integer, "Portfolios tried on this market so far, these included; missing until finished."),
     optional(
-        "expected_best",
-        REAL,
-        "Annual Sharpe ratio of the best of so many tries without skill; missing until then.",
+        "expected_best", REAL, "Annual Sharpe ratio of the best of so many tries without skill; missing until then."
     ),
     CheckConstraint("first <= last", name="span"),
     CheckConstraint(

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    Boolean,
-    CheckConstraint,
-    Column,
-    Date,
-    ForeignKey,
-    Integer,
-    String,
-    Table,
-)
+from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Integer, String, Table
 
 from db.tables.columns import REAL, UtcTimestamp, metadata, optional, required, with_interval
 
@@ -87,19 +77,14 @@ benchmark_score = Table(
     optional("auc_low", REAL, "Lower end of its day-resampled 95 % interval; missing with auc."),
     optional("auc_high", REAL, "Upper end of that interval; missing with auc."),
     optional(
-        "same_direction",
-        REAL,
-        "Mean over days of the larger share with one direction, 0.5 to 1; missing when n is 0.",
+        "same_direction", REAL, "Mean over days of the larger share with one direction, 0.5 to 1; missing when n is 0."
     ),
     optional("published_acc", REAL, f"acc_mean {_PRINTED}, of 10 seeds; missing when not there."),
     optional("published_acc_sd", REAL, f"acc_sd {_PRINTED}, of 10 seeds; missing when not there."),
     optional("published_mcc", REAL, f"mcc_mean {_PRINTED}, of 10 seeds; missing when not there."),
     optional("published_mcc_sd", REAL, f"mcc_sd {_PRINTED}, of 10 seeds; missing when not there."),
     CheckConstraint("protocol in ('paper', 'all')", name="protocol"),
-    CheckConstraint(
-        "days >= 0 and rises >= 0 and rises <= n and seeds >= 0 and configurations >= 0",
-        name="counts",
-    ),
+    CheckConstraint("days >= 0 and rises >= 0 and rises <= n and seeds >= 0 and configurations >= 0", name="counts"),
     CheckConstraint(
         "acc >= 0 and acc <= 1 and mcc >= -1 and mcc <= 1 and brier >= 0 and brier <= 1 and auc >= 0 and auc <= 1",
         name="ranges",

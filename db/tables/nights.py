@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import (
-    JSON,
-    CheckConstraint,
-    Column,
-    Date,
-    ForeignKey,
-    Integer,
-    String,
-    Table,
-)
+from sqlalchemy import JSON, CheckConstraint, Column, Date, ForeignKey, Integer, String, Table
 
 from db.tables.columns import UtcTimestamp, metadata, optional, required
 
@@ -36,10 +27,7 @@ night = Table(
     optional("finished_at", UtcTimestamp, "When it ended; missing while running."),
     CheckConstraint("status in ('running', 'complete', 'complete_with_gaps', 'refused')", name="status"),
     CheckConstraint("as_of < target", name="dates"),
-    CheckConstraint(
-        "fetched >= 0 and stored >= 0 and rejected >= 0 and predictions >= 0",
-        name="counts",
-    ),
+    CheckConstraint("fetched >= 0 and stored >= 0 and rejected >= 0 and predictions >= 0", name="counts"),
     comment="One row per market and night: how it ended and what it did.",
     sqlite_with_rowid=False,
 )

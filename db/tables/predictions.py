@@ -84,9 +84,7 @@ rule_direction = Table(
     required("always_up", Boolean, "Whether 'every stock rises' predicts a rise: always."),
     optional("index_reversal", Boolean, "Whether a fall of the index predicts a rise; missing without history."),
     optional(
-        "index_below_mean20",
-        Boolean,
-        "Whether an index below its mean of 20 predicts a rise; missing without history.",
+        "index_below_mean20", Boolean, "Whether an index below its mean of 20 predicts a rise; missing without history."
     ),
     CheckConstraint("as_of < target", name="dates"),
     comment="The direction that each naive rule predicts for a session, for all stocks of a market at once.",

@@ -48,11 +48,7 @@ class Performance:
 
 
 def performance(
-    track: pd.DataFrame,
-    *,
-    trials: Sequence[float] | None,
-    index: pd.DataFrame | None = None,
-    resamples: int = 4000,
+    track: pd.DataFrame, *, trials: Sequence[float] | None, index: pd.DataFrame | None = None, resamples: int = 4000
 ) -> Performance:
     """Return the statistics of a track of `dtml.backtest.portfolio.follow`.
 

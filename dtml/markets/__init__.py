@@ -7,16 +7,7 @@ from dtml.errors import UsageError
 from dtml.markets.definition import Checks, Constituent, Index, Market, is_symbol
 from dtml.markets.reading import read_market
 
-__all__ = [
-    "Checks",
-    "Constituent",
-    "Index",
-    "Market",
-    "is_symbol",
-    "load_market",
-    "load_market_file",
-    "market_names",
-]
+__all__ = ["Checks", "Constituent", "Index", "Market", "is_symbol", "load_market", "load_market_file", "market_names"]
 
 _FOLDER = Path(__file__).parent
 

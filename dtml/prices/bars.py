@@ -17,18 +17,7 @@ from numpy import ndarray
 
 from dtml.markets.definition import Checks, Returns
 
-BAR_COLUMNS = (
-    "symbol",
-    "session",
-    "open",
-    "high",
-    "low",
-    "close",
-    "adj_close",
-    "volume",
-    "dividend",
-    "split",
-)
+BAR_COLUMNS = ("symbol", "session", "open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 PRICES = ("open", "high", "low", "close")
 MISPLACED = ("future_session", "open_session", "not_a_session", "duplicate_session")
 REASONS = (  # a bar with several faults is rejected for the first of these

@@ -22,7 +22,7 @@ _CLOSED = {
     "XKRX": (
         "2026-06-03",  # local elections, a public holiday: the exchange is shut
         "2026-07-17",  # Constitution Day, a public holiday again from 2026
-    ),
+    )
 }
 
 

@@ -15,16 +15,7 @@ from numpy import ndarray
 from dtml.checkpoints import WriteWhole, read_tensors, sha256, write_tensors
 from dtml.errors import DtmlError
 from dtml.ranking.features import FEATURES
-from dtml.ranking.models import (
-    Boosting,
-    BoostingConfig,
-    Ranker,
-    Ridge,
-    RidgeConfig,
-    blend,
-    fit_boosting,
-    fit_ridge,
-)
+from dtml.ranking.models import Boosting, BoostingConfig, Ranker, Ridge, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import Leg, sessions_to
 from dtml.ranking.panel import ranked
 from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS, Fold, History

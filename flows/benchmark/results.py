@@ -255,11 +255,7 @@ def _store_outcomes(conn: Connection, experiment: PublishedExperiment, test: Tes
 def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
     """Return one row for each stock-day that has the first of the values."""
     day, stock = np.nonzero(np.isfinite(next(iter(values.values()))))
-    keys = {
-        "as_of": windows.as_of[day],
-        "target": windows.target[day],
-        "symbol": pd.Index(windows.symbols)[stock],
-    }
+    keys = {"as_of": windows.as_of[day], "target": windows.target[day], "symbol": pd.Index(windows.symbols)[stock]}
     return pd.DataFrame(keys | {name: value[day, stock] for name, value in values.items()})
 
 

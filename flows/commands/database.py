@@ -17,15 +17,7 @@ from db.admin.copying import copy_store as copy_rows
 from db.admin.redating import redate as redate_moments
 from db.admin.roles import grant_reader as grant
 from db.connection.locks import market_lock
-from db.engine import (
-    URL_VARIABLE,
-    database_url,
-    location,
-    open_engine,
-    reading,
-    require_current,
-    transaction,
-)
+from db.engine import URL_VARIABLE, database_url, location, open_engine, reading, require_current, transaction
 from db.engine import upgrade as upgrade_schema
 from db.errors import StoreError, StoreUsageError
 from db.rows import markets

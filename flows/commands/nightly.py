@@ -144,11 +144,7 @@ def _print_fetch_result(context: MarketContext, as_of: date, fetch_result: Fetch
 
 @commands.command()
 @of_a_market("seeds", "epochs", "device")
-def train(
-    request: RunRequest,
-    as_of: AsOf = None,
-    as_json: AsJson = False,
-) -> None:
+def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
     """Train the market's model on what is stored; interrupted, it resumes when run again.
 
     Example: dtml train simulated --seeds 3
@@ -177,11 +173,7 @@ def train(
 
 @commands.command()
 @of_a_market("device")
-def predict(
-    request: RunRequest,
-    as_of: AsOf = None,
-    as_json: AsJson = False,
-) -> None:
+def predict(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
     """Predict the next session from what is stored, with the latest model.
 
     Nothing is fetched or trained.
@@ -195,11 +187,7 @@ def predict(
 
 @commands.command()
 @of_a_market()
-def score(
-    request: RunRequest,
-    as_of: AsOf = None,
-    as_json: AsJson = False,
-) -> None:
+def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> None:
     """Score every past prediction whose outcome is stored, beside the naive rules.
 
     Example: dtml score simulated

@@ -123,12 +123,7 @@ def request_of(
         raise UsageError(f"name one market: {market_file} is of the market {market_file.stem}, not {market}")
     if not market and not market_file:
         raise UsageError("name one market, such as `simulated`, or a file of your own with --market-file")
-    asked = {
-        "seeds": seeds,
-        "epochs": epochs,
-        "train_sessions": train_sessions,
-        "warm_start": warm_start or None,
-    }
+    asked = {"seeds": seeds, "epochs": epochs, "train_sessions": train_sessions, "warm_start": warm_start or None}
     overrides = {name: value for name, value in asked.items() if value is not None}
     name = market or str(market_file)
     found = market_file.absolute() if market_file else None  # a worker may be in another folder

@@ -34,8 +34,7 @@ def serve(
         int, typer.Option(min=30, max=720, help="Minutes from the exchange's usual close to the night.")
     ] = DELAY_MINUTES,
     cron: Annotated[
-        str | None,
-        typer.Option(help="A cron expression for the nights, in the exchange's time zone."),
+        str | None, typer.Option(help="A cron expression for the nights, in the exchange's time zone.")
     ] = None,
     seeds: Seeds = None,
     epochs: Epochs = None,

@@ -57,8 +57,7 @@ log = logging.getLogger(__name__)
 def train(
     config: Annotated[Path, typer.Argument(help="A TOML file that names the corpora and the settings.")],
     processes: Annotated[
-        int,
-        typer.Option(min=1, help="Processes that share each update, as many as GPUs or cores."),
+        int, typer.Option(min=1, help="Processes that share each update, as many as GPUs or cores.")
     ] = 1,
     device: DeviceOption = "auto",
     as_json: AsJson = False,

@@ -202,12 +202,7 @@ def _order(
 
 
 def _store(
-    context: MarketContext,
-    as_of: date,
-    fetch_result: FetchResult,
-    model: Model,
-    made: Forecast,
-    order: pd.DataFrame,
+    context: MarketContext, as_of: date, fetch_result: FetchResult, model: Model, made: Forecast, order: pd.DataFrame
 ) -> None:
     """Write the predictions and the night's end in one transaction: a night is stored whole or not at all.
 

@@ -180,12 +180,7 @@ def _emit(alert: Alert) -> None:
     emit_event(
         event=f"dtml.night.{alert.kind}",
         resource={"prefect.resource.id": f"dtml.market.{alert.market}", "prefect.resource.name": alert.market},
-        payload={
-            "market": alert.market,
-            "as_of": str(alert.as_of),
-            "kind": alert.kind,
-            "message": alert.message,
-        },
+        payload={"market": alert.market, "as_of": str(alert.as_of), "kind": alert.kind, "message": alert.message},
     )
 
 
