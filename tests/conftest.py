@@ -19,7 +19,7 @@ from zlib import crc32
 import pytest
 from hypothesis import settings
 from made_backtests import run_request  # noqa: F401 - a fixture that every test can ask for
-from made_commands import command  # noqa: F401 - as above
+from made_commands import command, served  # noqa: F401 - as above
 from made_nights import archive, context, folders  # noqa: F401 - fixtures that every test can ask for
 from postgresql_databases import KEEPER, WITH_TABLES, SpareDatabases, drop_database, make_database, url_of
 from prefect_server import IS_WORKER, prefect_server, remove_tables

@@ -1,7 +1,10 @@
 """The command `dtml` run in a test's own process."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +13,31 @@ from typer.main import get_command
 
 from flows.cli import MODULES, app, load
 from flows.failures import run_command
+from flows.settings import PREFECT_DEFAULTS
 
 Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands, also those in this process, use the tests' Prefect server; each would take ten seconds for its own."""
+    with as_served(prefect_api, monkeypatch):
+        yield
+
+
+@contextmanager
+def as_served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As the fixture `served`, for a fixture of a longer life."""
+    from prefect import settings  # late: a quick test waits for no Prefect
+
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    told = {  # as the variables tell a command; here they were read when Prefect was imported
+        settings.PREFECT_API_URL: prefect_api,
+        settings.PREFECT_API_REQUEST_TIMEOUT: float(PREFECT_DEFAULTS["PREFECT_API_REQUEST_TIMEOUT"]),
+        settings.PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: PREFECT_DEFAULTS["PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW"],
+    }
+    with settings.temporary_settings(told):
+        yield
 
 
 def whole_command() -> Any:
@@ -32,3 +58,16 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return code, said.out, said.err
 
     return run
+
+
+def run_in(folder: Path, environment: Mapping[str, str], prefect_api: str, *arguments: str) -> tuple[int, str, str]:
+    """Run the command in a folder with these variables, as `command` does, for a fixture of a longer life."""
+    said, complained = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, as_served(prefect_api, patch):
+        patch.chdir(folder)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "argv", ["dtml", *arguments])
+        with redirect_stdout(said), redirect_stderr(complained):
+            code = run_command(app)
+    return code, said.getvalue(), complained.getvalue()

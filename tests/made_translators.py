@@ -52,9 +52,3 @@ def home(bare: Path, tiny_models: Path) -> Path:
 def translate(bare: Path, command: Command) -> Command:
     """`dtml translate` in that folder."""
     return partial(command, "translate")
-
-
-@pytest.fixture
-def served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands use the tests' Prefect server; each would take ten seconds to start its own."""
-    monkeypatch.setenv("PREFECT_API_URL", prefect_api)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from made_backtests import MARKET
-from made_commands import Command
+from made_commands import Command, run_in
 
 from db.connection.user_sql import select
 from db.engine import open_engine
@@ -37,6 +37,11 @@ def environment_of(home: Path) -> dict[str, str]:
         "DTML_REPORTS": str(home / "reports"),
         "DTML_DATABASE_URL": f"sqlite:///{home / 'store.sqlite'}",
     }
+
+
+def run_here(home: Path, prefect_api: str, *arguments: str) -> tuple[int, str, str]:
+    """The command in this process."""
+    return run_in(home, environment_of(home), prefect_api, "backtest", "--market-file", "past.toml", *SPAN, *arguments)
 
 
 def run(
@@ -99,9 +104,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
     """A home in which the backtest ran in one process."""
     home = tmp_path_factory.mktemp("serial")
     (home / "past.toml").write_text(MARKET.format(normalisation="shared"))
-    first = run(home, "--source", "simulated", "--json", PREFECT_API_URL=prefect_api)
-    assert first.returncode == 0, first.stderr
-    found = json.loads(first.stdout)
+    code, said, complaint = run_here(home, prefect_api, "--source", "simulated", "--json")
+    assert code == 0, complaint
+    found = json.loads(said)
     assert [fold["number"] for fold in found["folds"]] == [1, 2, 3]
     assert {row["portfolio"] for row in found["portfolios"]} >= {"long, next open", "index", "equal weight"}
     return home
@@ -123,11 +128,11 @@ def test_a_backtest_that_was_done_is_printed_and_nothing_is_trained(
 def test_folds_give_the_same_rows_wherever_they_run(whole: Path, tmp_path: Path, prefect_api: str, where: str) -> None:
     (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
     if where == "two processes":
-        ended = run(tmp_path, "--source", "simulated", "--workers", "2", PREFECT_API_URL=prefect_api)
+        code, _, complaint = run_here(tmp_path, prefect_api, "--source", "simulated", "--workers", "2")
     else:
         with dask_cluster(tmp_path) as address:
-            ended = run(tmp_path, "--source", "simulated", "--cluster", address, PREFECT_API_URL=prefect_api)
-    assert ended.returncode == 0, ended.stderr
+            code, _, complaint = run_here(tmp_path, prefect_api, "--source", "simulated", "--cluster", address)
+    assert code == 0, complaint
     expected = rows(whole)
     for name, frame in rows(tmp_path).items():
         pd.testing.assert_frame_equal(frame, expected[name], check_exact=True, obj=name)

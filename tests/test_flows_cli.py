@@ -12,9 +12,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from made_commands import Command
+from made_commands import Command, as_served
 from made_nights import small_market
 from made_revisions import become_next
+from prefect_server import give_tables
 
 from db.admin.copying import table_counts
 from db.connection.locks import market_lock
@@ -47,12 +48,6 @@ def run_process(*arguments: str, environment: dict[str, str] | None = None) -> s
     return subprocess.run([DTML, *arguments], env=environment, capture_output=True, text=True, timeout=550, check=False)
 
 
-@pytest.fixture
-def served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands use the tests' Prefect server; without this they start and end their own, as a user's do."""
-    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
-
-
 def nights_of(dtml: Command) -> list[dict[str, Any]]:
     return json.loads(dtml("query", "select * from night order by as_of", "--json")[1])
 
@@ -73,9 +68,9 @@ def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtm
     assert {row["predictor"] for row in document["scores"]} >= {"dtml", "always_up"}
     assert Path(document["report"]).read_text().startswith("<!doctype html>")
     before = rows()
-    second = run_process(*command)
-    assert second.returncode == 0, second.stderr
-    assert "This night was complete before: no row was added." in second.stdout
+    code, said, complaint = dtml(*command)
+    assert code == 0, complaint
+    assert "This night was complete before: no row was added." in said
     assert rows() == before
 
     code, said, _ = dtml("history", "L01", "--json")
@@ -99,7 +94,7 @@ def test_each_step_is_a_command_and_together_they_are_a_night(dtml: Command) -> 
     assert (code, json.loads(said)["asked"]) == (0, 31)
     code, said, _ = dtml("fetch", *market, "--json")
     assert (code, json.loads(said)["asked"]) == (0, 0)
-    assert run_process("train", *market).returncode == 0
+    assert dtml("train", *market)[0] == 0
     code, said, _ = dtml("predict", *market, "--json")
     assert (code, len(json.loads(said)["predictions"])) == (0, 30)
     assert [night["status"] for night in nights_of(dtml)] == ["complete"]
@@ -162,6 +157,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(mistake: str, dtml: Command, home: Path) -> None:
     open_engine().dispose()
@@ -205,7 +201,7 @@ def test_a_store_of_an_older_schema_is_refused_with_what_to_do(
 def test_a_damaged_checkpoint_refuses_the_night_and_says_how_to_go_on(dtml: Command, home: Path) -> None:
     market = ("--market-file", "small.toml")
     assert dtml("fetch", *market, "--as-of", AS_OF)[0] == 0
-    assert run_process("train", *market, "--as-of", AS_OF).returncode == 0
+    assert dtml("train", *market, "--as-of", AS_OF)[0] == 0
     (checkpoint,) = (home / "data" / "models").glob("*.safetensors")
     checkpoint.write_bytes(checkpoint.read_bytes()[:-1] + b"\0")
     code, _, complaint = dtml("predict", *market, "--as-of", AS_OF)
@@ -242,21 +238,22 @@ def test_several_nights_say_what_each_of_them_rejected(dtml: Command, home: Path
     bars.loc[(bars["symbol"] == "L01") & (bars["session"] == pd.Timestamp(2024, 6, 3)), "close"] = -1.0
     bars.drop(columns=["split", "dividend"]).to_csv(home / "prices.csv", index=False)
     command = ("nightly", "--market-file", "small.toml", "--source", "files", "--prices", "prices.csv", "--nights", "2")
-    ended = run_process(*command)
-    assert ended.returncode == 0, ended.stderr
-    assert "night of 2024-07-01: " in ended.stdout
-    assert " 1 rejected; " in ended.stdout
-    assert "2024-06-03" in ended.stdout
-    assert "non_positive_price" in ended.stdout
-    document = json.loads(run_process(*command, "--json").stdout)
+    code, said, complaint = dtml(*command)
+    assert code == 0, complaint
+    assert "night of 2024-07-01: " in said
+    assert " 1 rejected; " in said
+    assert "2024-06-03" in said
+    assert "non_positive_price" in said
+    document = json.loads(dtml(*command, "--json")[1])
     assert [(night["as_of"], night["rejected"]) for night in document["nights"]] == [("2024-07-01", 1), (AS_OF, 0)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
-    dtml: Command, home: Path, number: int, prefect_api: str
+    dtml: Command, home: Path, number: int, prefect_api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "small.toml").write_text(small_market().replace("epochs = 2", "epochs = 400"))
+    give_tables(home / "data" / "prefect")
     command = [DTML, "nightly", "--market-file", "small.toml", "--as-of", AS_OF]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 550
@@ -269,9 +266,9 @@ def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
     assert "Traceback" not in complaint
     assert list(home.glob("data/training/*/stack-*.safetensors"))
     (home / "small.toml").write_text(small_market())
-    served = os.environ | {"PREFECT_API_URL": prefect_api}
-    ended = run_process("nightly", "--market-file", "small.toml", "--as-of", AS_OF, environment=served)
-    assert ended.returncode == 0, ended.stderr
+    with as_served(prefect_api, monkeypatch):
+        code, _, complaint = dtml("nightly", "--market-file", "small.toml", "--as-of", AS_OF)
+    assert code == 0, complaint
     assert [night["status"] for night in nights_of(dtml)] == ["complete"]
 
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -17,8 +17,10 @@ from made_service import BIN, answering, failed_service, needs_proc, processes_o
 
 from dtml.errors import DtmlError
 from flows.failures import run_command
+from flows.nightly.context import open_store
 from flows.service import prefect_server as server
 from flows.service.prefect_server import LOGIN, REMEDY, SERVER_LOGIN, Server, is_open, warning_of_open_server
+from flows.settings import prefect_folder
 
 pytestmark = pytest.mark.slow
 
@@ -117,13 +119,33 @@ def test_a_server_that_dies_at_its_start_is_an_error(tmp_path: Path) -> None:
     )
 
 
+@pytest.fixture
+def start(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[int, str]]:
+    """Ask for the server of a service inside a command, in this process: the exit code, and what is printed."""
+    app = typer.Typer()
+
+    @app.command()
+    def command() -> None:
+        with server.own_server(prefect_folder()):
+            pytest.fail("a server was started")
+
+    def started() -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["command"])
+        code = run_command(app)
+        return code, capsys.readouterr().err
+
+    return started
+
+
 @pytest.mark.parametrize("mode", [0o770, 0o707])
-def test_a_folder_of_prefects_that_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+def test_a_folder_of_prefects_that_others_may_write_to_is_refused(
+    mode: int, tmp_path: Path, start: Callable[[], tuple[int, str]]
+) -> None:
     (tmp_path / "data" / "prefect").mkdir(parents=True)
     (tmp_path / "data" / "prefect").chmod(mode)
-    ended = failed_service(tmp_path)
-    assert ended.returncode == 1
-    assert "others may write to it: move it away, or set DTML_DATA" in ended.stdout
+    code, said = start()
+    assert code == 1
+    assert "others may write to it: move it away, or set DTML_DATA" in said
 
 
 @pytest.mark.parametrize(
@@ -134,9 +156,13 @@ def test_a_folder_of_prefects_that_others_may_write_to_is_refused(tmp_path: Path
         (SERVER_LOGIN, "dtml:pässwörd", "take ASCII alone"),
     ],
 )
-def test_a_variable_that_is_no_use_is_a_mistake_of_the_caller(tmp_path: Path, name: str, value: str, said: str) -> None:
-    ended = failed_service(tmp_path, **{name: value})
-    assert (ended.returncode, said in ended.stdout) == (2, True), ended.stdout
+def test_a_variable_that_is_no_use_is_a_mistake_of_the_caller(
+    name: str, value: str, said: str, start: Callable[[], tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_SERVER_API_PORT", "0")
+    monkeypatch.setenv(name, value)
+    code, printed = start()
+    assert (code, said in printed) == (2, True), printed
 
 
 def test_a_server_without_a_login_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +175,8 @@ def test_a_server_without_a_login_is_warned_of(tmp_path: Path, monkeypatch: pyte
         assert f"127.0.0.1:{port}/api asks for no login" in said
         assert SERVER_LOGIN in said
         monkeypatch.setenv("DTML_DATA", str(tmp_path))
-        for command in (("db", "upgrade"), ("status",)):
-            ended = subprocess.run([BIN / "dtml", *command], capture_output=True, text=True, check=False)
+        open_store().dispose()
+        ended = subprocess.run([BIN / "dtml", "status"], capture_output=True, text=True, check=False)
         assert said in ended.stderr
     assert warning_of_open_server() is None  # it does not answer any more
     with answering(lambda _: (401, b"{}")) as port:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from made_commands import Command
 from made_service import BIN, PATIENCE_S, asked, cmdline, environ, needs_proc, nights, processes_of, serving, waited
 
 from dtml.markets import load_market
@@ -105,9 +106,11 @@ def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(tmp_
     assert len(found) == 8
 
 
-def test_without_a_market_and_a_night_there_is_nothing_to_serve(tmp_path: Path) -> None:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}
-    command = [BIN / "dtml", "serve"]
-    ended = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert ended.stderr == "error: the store has no night of any market yet: name one, as in `dtml serve simulated`\n"
+def test_without_a_market_and_a_night_there_is_nothing_to_serve(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in [each for each in os.environ if each.startswith(("DTML_", "PREFECT_"))]:
+        monkeypatch.delenv(name)
+    words = "error: the store has no night of any market yet: name one, as in `dtml serve simulated`\n"
+    assert command("serve") == (2, "", words)

@@ -202,6 +202,7 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
     assert not (folder / "imported").exists()
 
 
+@pytest.mark.soak
 @needs_proc
 def test_two_services_that_start_together_have_a_server_each_and_the_death_of_one_is_its_own(tmp_path: Path) -> None:
     any_port = {"PREFECT_SERVER_API_PORT": ""}
