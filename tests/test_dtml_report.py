@@ -20,6 +20,7 @@ from dtml.pages.attention_map import KEPT, SHADES, Attention, heat_map, sector_m
 from dtml.pages.charts import COLUMNS, NARROWEST, probability_axis, stack
 from dtml.pages.figures import figure
 from dtml.pages.night import direction_rows, directions_words, night_report
+from dtml.pages.order import order_part
 
 NAN = float("nan")
 EVIL = "<script>alert('x')</script>&\""
@@ -93,7 +94,7 @@ def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any
     whole = {"title": "Toy market", "night": NIGHT, "directions": directions, "level": 0.8, "threshold": THRESHOLD}
     whole |= {"scores": running(), "rolling": rolled(), "bins": bins(), "coverage": kept(), "explanation": None}
     whole |= {"attention": looks(directions["symbol"].tolist()), "rejected": rejected, "rejected_sessions": 30}
-    whole |= {"warnings": pd.DataFrame(), "order": {}}
+    whole |= {"warnings": pd.DataFrame(), "order": order_part(pd.DataFrame(), pd.DataFrame())}
     return whole | {"receipt": facts, "calibrations": {"first": LINE}} | known
 
 

@@ -9,6 +9,9 @@ from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey,
 from db.tables.columns import REAL, UtcTimestamp, instrument_id, metadata, optional, required, target, with_interval
 
 
+_NONE = "missing without a day"
+
+
 def _ranking() -> Column[Any]:
     return Column("ranking_id", ForeignKey("ranking.id"), primary_key=True, comment="The walk.")
 
@@ -25,13 +28,17 @@ def _leg() -> Column[Any]:
 def _figures() -> list[Column[Any]]:
     """Return what a ranking is measured by."""
     return [
-        *with_interval("rank_ic", "Mean over days of Spearman's correlation of score and return; 0 is no skill"),
+        *with_interval(
+            "rank_ic", f"Mean over days of Spearman's correlation of score and return; 0 is no skill; {_NONE}"
+        ),
         optional("icir", REAL, "Mean daily rank IC over its standard deviation; missing below 2 days."),
         optional("t", REAL, "Mean daily rank IC over its Newey-West standard error; missing below 2 days."),
-        *with_interval("auc", "Share of same-day pairs (above, below the median) in the right order; 0.5 is no skill"),
-        *with_interval("acc", "Share of stocks called rightly above or below the day's median; 0.5 is no skill"),
-        *with_interval("mcc", "Matthews correlation of those calls, -1 to 1; 0 is no skill"),
-        *with_interval("decile_spread", "Mean return a day of the best tenth less that of the worst, 0.01 is 1 %"),
+        *with_interval("auc", f"Share of same-day pairs (above, below the median) in order; 0.5 is no skill; {_NONE}"),
+        *with_interval(
+            "acc", f"Share of stocks called rightly above or below the day's median; 0.5 is no skill; {_NONE}"
+        ),
+        *with_interval("mcc", f"Matthews correlation of those calls, -1 to 1; 0 is no skill; {_NONE}"),
+        *with_interval("decile_spread", f"Mean return a day of the best tenth less the worst, 0.01 is 1 %; {_NONE}"),
     ]
 
 
@@ -85,7 +92,7 @@ ranking_difference = Table(
     Column("predictor", String, primary_key=True, comment="Name of a model or rule."),
     Column("other", String, primary_key=True, comment="Name of the one that it is compared with."),
     _leg(),
-    *with_interval("gain", "Mean rank IC of the first less that of the other, on the same stock-days"),
+    *with_interval("gain", f"Mean rank IC of the first less that of the other, on the same stock-days; {_NONE}"),
     comment="Paired differences between models and rules, on the same days.",
     sqlite_with_rowid=False,
 )
