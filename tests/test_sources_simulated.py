@@ -5,6 +5,7 @@ from datetime import date
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import spearmanr
 
 from dtml.markets import load_market
 from dtml.prices.bars import check
@@ -53,6 +54,18 @@ def test_the_best_accuracy_of_uncorrelated_followers_is_one_half() -> None:
 
 def test_what_can_be_reached_is_said() -> None:
     assert "0.705 on the 20 followers, 0.500 on the 10 leaders, 0.637 on all" in SOURCE.remark()
+    assert SOURCE.remark().endswith("nor a rank IC of 0.48")
+
+
+def test_the_best_rank_ic_is_that_of_the_expected_returns() -> None:
+    market = SimulatedMarket()
+    returns = market.returns(1500)
+    leaders = [market.symbols.index(market.leader_of(symbol)) for symbol in market.symbols]
+    follows = np.array([symbol in market.follower_symbols for symbol in market.symbols])
+    expected = np.where(follows, returns[:-1, leaders], 0.0)
+    found = [spearmanr(one, other)[0] for one, other in zip(expected, returns[1:], strict=True)]
+    assert market.best_rank_ic == pytest.approx(np.mean(found), abs=0.01)
+    assert SimulatedMarket(correlation=0.01).best_rank_ic < 0.02
 
 
 def test_it_carries_splits_dividends_halts_and_a_listing_and_every_bar_is_good(bars: pd.DataFrame) -> None:

@@ -8,7 +8,6 @@ from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey,
 
 from db.tables.columns import REAL, UtcTimestamp, instrument_id, metadata, optional, required, target, with_interval
 
-
 _NONE = "missing without a day"
 
 

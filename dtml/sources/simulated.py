@@ -17,12 +17,14 @@ import pandas as pd
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
+from dtml.evaluation.ranking import rank_ics
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.sessions import sessions_between
 from dtml.sources import Fetched
 
 Shocks = Float[ndarray, "sessions stocks"]
 
+BEST_OVER = 4000  # sessions, for a standard error of .002
 DAILY_VOLATILITY = 0.018
 MARKET_SHARE, SECTOR_SHARE = 0.4, 0.2  # of a follower's own variance
 HALT_RATE, SPLIT_RATE, DIVIDEND_RATE = 1 / 2000, 1 / 3000, 1 / 63
@@ -63,6 +65,17 @@ class SimulatedMarket:
         with probability 1/2 + arcsin(correlation) / pi (Sheppard, 1899).
         """
         return 0.5 + math.asin(self.correlation) / math.pi
+
+    @property
+    def best_rank_ic(self) -> float:
+        """Return the mean rank IC, over drawn sessions, of the expected returns: no score orders a day's stocks better.
+
+        A follower's expected return is its leader's last one times the correlation, a leader's is 0.
+        """
+        returns = self.returns(BEST_OVER)
+        copied = np.repeat(returns[:-1, : self.leaders], self.followers, axis=1)
+        expected = np.hstack([np.zeros((BEST_OVER - 1, self.leaders)), self.correlation * copied])
+        return float(rank_ics(expected, returns[1:]).mean())
 
     def leader_of(self, symbol: str) -> str:
         """Return the stock whose last return `symbol` copies; a leader is its own."""
@@ -125,13 +138,14 @@ class SimulatedSource:
         return None
 
     def remark(self) -> str:
-        """Return the best accuracy that a model can reach on this market, in words."""
+        """Return the best accuracy and the best rank IC that a model can reach on this market, in words."""
         market = self.market
         followers = len(market.follower_symbols)
         overall = (followers * market.best_accuracy + 0.5 * market.leaders) / len(market.symbols)
         return (
             f"no model can beat an ACC of {market.best_accuracy:.3f} on the {followers} followers, 0.500 on the "
-            f"{market.leaders} leaders, {overall:.3f} on all stock-days of this market"
+            f"{market.leaders} leaders, {overall:.3f} on all stock-days of this market, nor a rank IC of "
+            f"{market.best_rank_ic:.2f}"
         )
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
