@@ -1,12 +1,25 @@
 """The order of a day's stocks in words and cells, for pages and the console."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
 
+from dtml.markets.definition import Leg
 from dtml.pages.figures import records, with_interval
 
 SHOWN = 10  # stocks of each end
+LEG_WORDS: Mapping[Leg, str] = MappingProxyType(
+    {
+        "next_close": "from this close to the next",
+        "overnight": "from this close to the next open",
+        "intraday": "from the next open to its close",
+        "open_to_open": "from the next open to the one after",
+        "second_close": "from the next close to the one after",
+        "five_days": "from the next open to the open five sessions on",
+    }
+)
 
 
 def order_words(order: pd.DataFrame, scores: pd.DataFrame) -> str:
@@ -15,7 +28,7 @@ def order_words(order: pd.DataFrame, scores: pd.DataFrame) -> str:
     `order` has `predictor, leg`, at least a row; `scores` the last running scores, the columns of `rank_score`.
     """
     name, leg = order["predictor"].iloc[0], order["leg"].iloc[0]
-    said = f"{len(order)} stocks, ordered by {name} for the return {leg}, best first"
+    said = f"{len(order)} stocks, ordered by {name} for the return {LEG_WORDS[leg]}, best first"
     own = scores[scores["predictor"] == name]
     if own.empty or not own["days"].iloc[0]:
         return f"{said}. No order of this market has an outcome yet."
