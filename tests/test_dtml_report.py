@@ -359,3 +359,17 @@ def test_the_drivers_of_a_stock_are_its_strongest_sources_but_itself() -> None:
         assert own == figure(mine[name])
         ordered = mine.drop(name).sort_values(ascending=False).head(KEPT)
         assert sources == [f"{source} {figure(weight)}" for source, weight in ordered.items()]
+
+
+def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> None:
+    order = pd.DataFrame({"place": [1, 2], "symbol": ["S002", "S001"], "name": None, "probability": [0.6, 0.4]})
+    order = order.assign(predictor="blend", leg="open_to_open")
+    blank = {"is_rule": [False, True, True], "days": 40, "rank_ic": [0.08, 0.01, 0.03]}
+    scored = pd.DataFrame({"predictor": ["blend", "volume_shock", "day_losers"], **blank})
+    scored = scored.assign(rank_ic_low=scored["rank_ic"] - 0.02, rank_ic_high=scored["rank_ic"] + 0.02)
+    text = page(order=order_part(order, scored))
+    assert region(text, "The order of the stocks")[1:] == [["S002", "1", ".600"], ["S001", "2", ".400"]]
+    assert "2 stocks, ordered by blend for the return from the next open to the one after, best first." in text
+    assert "Rank IC of 40 nights: .0800 [.060, .100]; the best rule, day_losers, .0300 [.010, .050]" in text
+    assert 'href="#order"' not in page()
+    assert "No order of this market has an outcome yet" in page(order=order_part(order, scored.iloc[:0]))
