@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_commands import as_served
 from made_nights import AS_OF, BARS, SMALL
 from made_webhook import webhook
+from prefect_server import prefect_server
 
 from db.engine import open_engine, reading
 from db.rows.nights import alerts
@@ -32,10 +34,8 @@ name = "An index"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[None]:
-    """Prefect with a server of its own: a quarter of a minute, so it is shared."""
-    from prefect.testing.utilities import prefect_test_harness
-
-    with prefect_test_harness(server_startup_timeout=550):
+    """Prefect with a server of these tests alone, on which nobody else leaves artifacts and events."""
+    with prefect_server() as address, pytest.MonkeyPatch.context() as patch, as_served(address, patch):
         yield
 
 

@@ -168,7 +168,7 @@ def test_a_renamed_stock_keeps_its_past_under_the_markets_own_symbol(nights: Hom
 def test_at_a_rate_limit_a_night_is_refused_and_the_next_run_asks_for_the_rest_alone(
     tmp_path: Path, prefect_api: str
 ) -> None:
-    stocks = {f"R{number:03d}": f"R{number:03d}" for number in range(100)}
+    stocks = {f"R{number:03d}": f"R{number:03d}" for number in range(40)}
     bars = made_history(SESSIONS, UNDER_WAY, seed=4).told(SECOND)
     prices = {stock: bars[f"S{number % 12 + 1:02d}"] for number, stock in enumerate(stocks)}
     with FakeYahoo(prices | {INDEX: bars[INDEX]}, rate_limit_after=20) as yahoo:
