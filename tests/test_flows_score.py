@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from made_nights import AS_OF, BARS, FrameSource, without
 
+from db.admin.checks import check_store
 from db.engine import reading, transaction
 from db.rows import predictions, runs
 from db.rows import scores as stored_scores
@@ -97,6 +98,14 @@ def test_nights_run_out_of_order_end_with_the_same_running_scores(context: Marke
         run_night(context, day)
     score_market(context, DAYS[4])
     assert running(context) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
+
+
+def test_running_scores_after_a_night_that_is_run_later_count_it_too(context: MarketContext) -> None:
+    for day in (DAYS[2], DAYS[3], DAYS[4], DAYS[0], DAYS[1], DAYS[2]):  # the last is complete and only scored
+        run_night(context, day)
+    score_market(context, DAYS[4])
+    assert running(context) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
+    assert [finding.check for finding in check_store(context.engine) if finding.found] == []
 
 
 def test_a_bar_that_comes_late_completes_the_score_of_its_night(context: MarketContext) -> None:

@@ -82,6 +82,19 @@ LAWS: Final = MappingProxyType(
             having count(o.session) <> c.said
             order by c.run_id, c.target
         """,
+        "a running score counts every night up to it": """
+            select r.market, r.target, r.protocol, r.predictor, r.n as said, d.n as found
+            from score r
+            join (
+                select market, target, protocol, predictor,
+                    sum(n) over (partition by market, protocol, predictor order by target) as n
+                from score
+                where span = 'night'
+            ) as d on d.market = r.market and d.target = r.target and d.protocol = r.protocol
+                and d.predictor = r.predictor
+            where r.span = 'running' and d.n <> r.n
+            order by r.market, r.target, r.protocol, r.predictor
+        """,
         "the score of a night is that of its outcomes": """
             select s.market, s.target, s.protocol, s.n as said, s.rises, s.acc, count(o.session) as found,
                 sum(case when o.rise then 1 else 0 end) as risen,

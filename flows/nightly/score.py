@@ -58,7 +58,7 @@ def score_market(context: MarketContext, as_of: date) -> Scored:
     with transaction(context.engine) as conn:
         made = stored_outcomes.unsettled_directions(conn, context.name, as_of, since=restatable.date())
         outcomes, known_at = _changed_outcomes(conn, context, made, as_of)
-        record_outcomes(conn, context, outcomes, known_at=known_at, recorded_at=now, last=as_of)
+        record_outcomes(conn, context, outcomes, known_at=known_at, recorded_at=now)
         score_orders(conn, context, as_of, [day.date() for day in outcomes["session"].unique()])
     nights = sorted(day.date() for day in outcomes["session"].unique())
     unresolved = int(made["realised_return"].isna().sum()) - int(outcomes["is_new"].sum())
@@ -72,18 +72,18 @@ def record_outcomes(
     *,
     known_at: datetime,
     recorded_at: datetime,
-    last: date = date.max,
 ) -> None:
-    """Store outcomes (`outcome_rows`), and score again each night up to `last` whose score is not of its outcomes.
+    """Store outcomes (`outcome_rows`), and score again each night whose score is not of its outcomes.
 
-    Whoever stores outcomes does it this way: nights, backtests and benchmarks share them.
+    Whoever stores outcomes does it this way: nights, backtests and benchmarks share them. A night may be run after
+    later ones: their running scores then count it too.
     """
     stored_outcomes.save_outcomes(conn, context.name, outcomes, known_at=known_at, recorded_at=recorded_at)
-    counted = day_counts(conn, context, last)
+    counted = day_counts(conn, context, date.max)
     changed = _out_of_step(counted, stored_scores.scores(conn, context.name, span="night"))
     if changed:
         stored_scores.save_scores(conn, context.name, _scores(counted, changed), scored_at=recorded_at)
-    _count_directions(conn, context, last, {day.date() for day in changed})
+    _count_directions(conn, context, date.max, {day.date() for day in changed})
 
 
 def _out_of_step(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.Timestamp]:
