@@ -22,7 +22,8 @@ select md5(string_agg(said, ',' order by said)) from (
     union all select row(defaclrole, defaclacl)::text from pg_default_acl
     union all select row(setrole, setconfig)::text from pg_db_role_setting s join pg_database d on d.oid = s.setdatabase
     where d.datname = current_database()
-    union all select row(coalesce(datacl, acldefault('d', datdba)))::text from pg_database
+    union all select row(coalesce(datacl, acldefault('d', datdba)), datconnlimit, datallowconn)::text
+    from pg_database
     where datname = current_database()
     union all select version_num from alembic_version
 ) as objects
