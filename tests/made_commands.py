@@ -29,6 +29,8 @@ def served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def as_served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As the fixture `served`, for a fixture of a longer life."""
     from prefect import settings  # late: a quick test waits for no Prefect
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
 
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     told = {  # as the variables tell a command; here they were read when Prefect was imported
@@ -36,8 +38,12 @@ def as_served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         settings.PREFECT_API_REQUEST_TIMEOUT: float(PREFECT_DEFAULTS["PREFECT_API_REQUEST_TIMEOUT"]),
         settings.PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: PREFECT_DEFAULTS["PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW"],
     }
-    with settings.temporary_settings(told):
-        yield
+    try:
+        with settings.temporary_settings(told):
+            yield
+    finally:  # they would go on to send to this server, also what is of the next one
+        for worker in (APILogWorker, EventsWorker):
+            worker.drain_all()
 
 
 def whole_command() -> Any:

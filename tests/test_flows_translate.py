@@ -54,7 +54,7 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(bare:
     assert counts(bare) == [1, 2, 1]
     weights = (bare / "data" / "translation" / "tiny" / "weights.safetensors").read_bytes()
     seconds = stored(bare, "select tokens_per_second, at from translation_progress")
-    code, said, complaint = ended(started("train", "tiny.toml", "--json"))
+    code, said, complaint = translate("train", "tiny.toml", "--json")
     assert (code, complaint.count("\n")) == (0, 1), complaint
     document = json.loads(said)
     assert counts(bare) == [1, 2, 1]
