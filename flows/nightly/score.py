@@ -66,12 +66,7 @@ def score_market(context: MarketContext, as_of: date) -> Scored:
 
 
 def record_outcomes(
-    conn: Connection,
-    context: MarketContext,
-    outcomes: pd.DataFrame,
-    *,
-    known_at: datetime,
-    recorded_at: datetime,
+    conn: Connection, context: MarketContext, outcomes: pd.DataFrame, *, known_at: datetime, recorded_at: datetime
 ) -> None:
     """Store outcomes (`outcome_rows`), and score again each night whose score is not of its outcomes.
 
