@@ -16,7 +16,6 @@ import sqlalchemy as sa
 import torch
 from made_commands import Command
 from made_recipe import SOURCES, ended, is_one_line, started
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from sqlalchemy import Engine
 
 from db.engine import open_engine, reading, transaction
@@ -238,14 +237,13 @@ def test_the_queue_is_served_where_there_is_a_model_with_markets_or_alone(home: 
     assert "translations" not in {schedule.work for schedule, _ in without}
 
 
-@pytest.mark.usefixtures("home")
-def test_a_scheduled_run_says_what_it_did_or_that_there_was_nothing(prefect_api: str) -> None:
+@pytest.mark.usefixtures("home", "served")
+def test_a_scheduled_run_says_what_it_did_or_that_there_was_nothing() -> None:
     engine = open_store()
-    with temporary_settings({PREFECT_API_URL: prefect_api}):  # the variable was read when Prefect was imported
-        idle: Any = translate_queue(return_state=True)
-        queued(engine, SOURCES[:3])
-        queued(engine, ["one"], model="lost")
-        busy: Any = translate_queue(device="cpu", return_state=True)
+    idle: Any = translate_queue(return_state=True)
+    queued(engine, SOURCES[:3])
+    queued(engine, ["one"], model="lost")
+    busy: Any = translate_queue(device="cpu", return_state=True)
     assert (idle.name, idle.message) == ("Skipped", "nothing is queued")
     said = "3 texts translated, 0 failed; waiting for a model that can be opened: 1"
     assert (busy.name, busy.message) == ("Completed", said)
