@@ -63,7 +63,12 @@ def save_ensemble(ensemble: Ensemble, file: Path, write: WriteWhole) -> str:
 
 def checkpoint_hash(ensemble: Ensemble) -> str:
     """Return the SHA-256 that the checkpoint would have; nothing is written."""
-    return hashlib.sha256(_as_bytes(ensemble.weights, _card(ensemble))).hexdigest()
+    return hash_of(ensemble.weights, _card(ensemble))
+
+
+def hash_of(tensors: Weights, card: dict[str, Any]) -> str:
+    """Return the SHA-256 that the file of these tensors and this card would have; nothing is written."""
+    return hashlib.sha256(_as_bytes(tensors, card)).hexdigest()
 
 
 def _card(ensemble: Ensemble) -> dict[str, Any]:

@@ -14,10 +14,9 @@ from sqlalchemy import Engine, text
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.rows import rankings
-from db.views import view
 from dtml.errors import DtmlError
-from dtml.evaluation.ranking import MINIMUM_STOCKS
 from dtml.experiments import vary
+from dtml.markets.definition import LEGS
 from dtml.prices.sessions import next_session
 from dtml.ranking.rules import RULES
 from flows.nightly import order
@@ -26,6 +25,7 @@ from flows.nightly.night import run_night
 from flows.nightly.score import score_market
 from flows.replay.archive import Archive
 from flows.replay.night import replay_of
+from flows.settings import data_folder
 
 TARGET = next_session("XNYS", AS_OF)
 PREDICTORS = {"ridge", "boosting", "blend", "dtml"}
@@ -117,7 +117,24 @@ def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(lo
     nights = scored(long).query("leg == 'next_close'").groupby("predictor")["rank_ic"].mean()
     assert last["rank_ic"].to_dict() == pytest.approx(nights.to_dict())
     assert last["rank_ic_low"].isna().all()  # below 20 nights no interval
-    assert MINIMUM_STOCKS <= 9
+
+
+def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    run_night(long, TARGET)
+    run_night(long, date(2024, 8, 1))
+    own = scored(long).query("target == @pd.Timestamp(@TARGET) and predictor == 'ridge'")
+    assert set(own["leg"]) == set(LEGS)
+    assert (own["days"] == 1).all()
+
+
+def test_an_order_whose_outcomes_somebody_else_had_stored_is_scored(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    run_night(long, TARGET)
+    with transaction(long.engine) as conn:  # as a store in which outcomes were there before the order
+        conn.execute(text("delete from rank_score"))
+    score_market(long, TARGET)
+    assert set(scored(long)["target"]) == {pd.Timestamp(TARGET)}
 
 
 def test_a_corrected_price_corrects_the_score_of_an_order(long: MarketContext) -> None:
@@ -172,4 +189,33 @@ def test_a_checkpoint_that_was_changed_serves_no_night(long: MarketContext, engi
             np.testing.assert_array_equal(value, getattr(again.rankers.models[name], part))
     with pytest.raises(DtmlError, match="is missing or changed: restore it from a backup"):
         order.load_trained(long, {**trained.row, "checkpoint_hash": "0" * 64})
-    assert set(view("ranking_history").c.keys()) >= {"market", "place", "realised_return"}
+
+
+def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_beside(
+    long: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = order.rankers_for(fetched(long), AS_OF)
+    assert first is not None
+    file = data_folder() / first.row["checkpoint_path"]
+    kept = file.read_bytes()
+    file.unlink()
+    again = order.rankers_for(long, AS_OF)
+    assert again is not None
+    assert (again.row["id"], file.read_bytes()) == (first.row["id"], kept)
+    file.unlink()
+    fit = order.fit_rankers
+    other = lambda *given: replace(fit(*given), slopes={"ridge": 1.0, "boosting": 1.0, "blend": 1.0})  # noqa: E731
+    monkeypatch.setattr(order, "fit_rankers", other)  # as another processor computes other last bits
+    beside = order.rankers_for(long, AS_OF)
+    assert beside is not None
+    assert beside.row["id"] != first.row["id"]
+    assert order.rankers_for(long, AS_OF).row["id"] == beside.row["id"]  # type: ignore[union-attr]
+    assert order.rankers_for(long, AS_OF, only_stored=True).row["id"] == beside.row["id"]  # type: ignore[union-attr]
+
+
+def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
+    long: MarketContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="flows.nightly.order"):
+        assert order.rankers_for(fetched(long), AS_OF, only_stored=True) is None
+    assert "it has no rankers: run `dtml train simulated`" in caplog.text

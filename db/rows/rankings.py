@@ -113,6 +113,16 @@ def night_order(conn: Connection, market: str, target: date) -> pd.DataFrame:
     return newest.drop(columns="made_at").reset_index(drop=True)
 
 
+def first_unscored(conn: Connection, market: str, leg: str, *, first: date, last: date) -> date | None:
+    """Return the first session of first..last whose order has no score for a return; None where all have one."""
+    said, of, score = tables.stock_rank, tables.ranker, tables.rank_score
+    scored = sa.exists().where(
+        score.c.market == market, score.c.target == said.c.target, score.c.span == "night", score.c.leg == leg
+    )
+    mine = sa.select(sa.func.min(said.c.target)).join_from(said, of).where(of.c.market == market, ~scored)
+    return conn.execute(mine.where(said.c.target >= first, said.c.target <= last)).scalar()
+
+
 def orders(conn: Connection, market: str, *, first: date, last: date) -> pd.DataFrame:
     """Return the order of the sessions first..last: the columns of stock_rank, with symbol for its instrument."""
     said, of, stock = tables.stock_rank, tables.ranker, tables.instrument

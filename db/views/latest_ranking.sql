@@ -15,18 +15,26 @@
 -- known_at     timestamp  Latest known_at of the prices they saw, UTC.
 -- made_at      timestamp  When it was computed, UTC.
 with newest as (
-    select r.market, max(s.made_at) as made_at
-    from ranker r
-    join stock_rank s on s.ranker_id = r.id and s.predictor = r.chosen
-    where s.target = (
-        select max(x.target) from stock_rank x join ranker xr on xr.id = x.ranker_id where xr.market = r.market
-    )
-    group by r.market
+    select market, max(target) as target
+    from (
+        select r.market, (
+            select max(s.target) from stock_rank s where s.ranker_id = r.id and s.predictor = r.chosen
+        ) as target
+        from ranker r
+    ) as by_ranker
+    group by market
 )
 select
     r.market, s.place, i.symbol, i.name, i.sector, s.as_of, s.target, r.leg, s.predictor, s.score, s.probability,
     s.ranker_id, s.known_at, s.made_at
 from newest n
 join ranker r on r.market = n.market
-join stock_rank s on s.ranker_id = r.id and s.predictor = r.chosen and s.made_at = n.made_at
+join stock_rank s on s.ranker_id = r.id and s.predictor = r.chosen and s.target = n.target
 join instrument i on i.id = s.instrument_id
+where not exists (
+    select 1
+    from ranker lr
+    join stock_rank later on later.ranker_id = lr.id and later.predictor = lr.chosen and later.target = s.target
+        and later.instrument_id = s.instrument_id
+    where lr.market = r.market and later.made_at > s.made_at
+)

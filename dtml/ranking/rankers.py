@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from numpy import ndarray
 
-from dtml.checkpoints import WriteWhole, read_tensors, sha256, write_tensors
+from dtml.checkpoints import WriteWhole, hash_of, read_tensors, sha256, write_tensors
 from dtml.errors import DtmlError
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import Boosting, BoostingConfig, Ranker, Ridge, RidgeConfig, blend, fit_boosting, fit_ridge
@@ -124,8 +124,11 @@ def order_of(
     return pd.concat(parts, ignore_index=True)
 
 
-def save_rankers(rankers: Rankers, market: str, file: Path, write: WriteWhole) -> str:
-    """Write the checkpoint and return its SHA-256."""
+def save_rankers(rankers: Rankers, settings: Mapping[str, Any], stem: Path, write: WriteWhole) -> tuple[Path, str]:
+    """Write the checkpoint, and return its file and SHA-256; `settings`, `market` and `config` among them, are in it.
+
+    The file is named after `stem` and its content: rankers trained again with other last bits lie beside the first.
+    """
     tensors, scalars = {}, {}
     for name, model in rankers.models.items():
         for part, value in asdict(model).items():
@@ -133,9 +136,11 @@ def save_rankers(rankers: Rankers, market: str, file: Path, write: WriteWhole) -
                 tensors[f"{name}.{part}"] = torch.from_numpy(value)
             else:
                 scalars[f"{name}.{part}"] = value
-    card = {"market": market, "features": list(FEATURES), "slopes": dict(rankers.slopes), "scalars": scalars}
+    card = {**settings, "slopes": dict(rankers.slopes), "scalars": scalars}
+    sha = hash_of(tensors, card)
+    file = stem.with_name(f"{stem.name}-{sha[:8]}-order.safetensors")
     write_tensors(file, tensors, card, write)
-    return sha256(file)
+    return file, sha
 
 
 def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
@@ -143,7 +148,7 @@ def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
     if not file.exists() or sha256(file) != sha:
         raise DtmlError(f"checkpoint {file} is missing or changed: restore it from a backup, or `dtml train {market}`")
     tensors, card = read_tensors(file)
-    if card.get("market") != market or card.get("features") != list(FEATURES):
+    if card["market"] != market or card["config"]["features"] != list(FEATURES):
         raise DtmlError(f"checkpoint {file} is of another market or of other features: `dtml train {market}`")
     held: dict[str, Any] = {name: value.numpy() for name, value in tensors.items()} | card["scalars"]
     models = {

@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.rows import rankings
-from dtml.evaluation.ranking import Estimate, figures_of, paired_rank_ic, rank_ics, score_ranking
+from dtml.evaluation.ranking import Estimate, both_known, figures_of, paired_rank_ic, rank_ics, score_ranking
 from dtml.ranking.features import FEATURES
 from dtml.ranking.outcomes import LEGS, Leg, outcomes, sessions_to
 from dtml.ranking.panel import Grid
@@ -146,7 +146,9 @@ def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], begun: fl
 
 def _best_rule(walk: Walk, rules: Mapping[str, Grid], days: slice) -> str:
     """Return the rule that ordered these days best, which lie before all that are scored; of equals, the first."""
-    mean = {name: np.nanmean(rank_ics(each[days], walk.history.outcome[days])) for name, each in rules.items()}
+    mean = {
+        name: np.nanmean(rank_ics(*both_known(each[days], walk.history.outcome[days]))) for name, each in rules.items()
+    }
     return max(mean, key=lambda name: mean[name])
 
 

@@ -314,6 +314,8 @@ def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.
         names = [each["symbol"] for each in ends(order)]
         half = len(names) // 2
         out.print(f"  first {', '.join(names[:half])}\n  last  {', '.join(names[half:])}", soft_wrap=True)
+    else:
+        out.print("the stocks are not ordered: rankers need a year of sessions, or the night's log says why")
     out.print(_what_was_done(night))
     for gap in row["gaps"][:SHOWN]:
         out.print(f"  left out: {gap['symbol']}, {gap['reason']}")

@@ -1,13 +1,11 @@
 """Order the stocks of each night, best first: train the rankers when they are due, ask them, score what they said."""
 
-import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +34,8 @@ from translation.atomic_files import write_whole
 log = logging.getLogger(__name__)
 
 DAILY = ("n", "rank_ic", "auc", "acc", "mcc", "decile_spread")
-OPEN = 1 + max(map(sessions_to, LEGS))  # sessions after which every return of a night is known
+LONGEST: Leg = max(LEGS, key=sessions_to)  # the return that is known last
+AWAITED = 250  # sessions for which a return is waited for
 
 
 def history_of(context: MarketContext, bars: pd.DataFrame, leg: Leg, symbols: tuple[str, ...] | None = None) -> History:
@@ -64,18 +63,25 @@ def rankers_for(
     only_stored: bool = False,
     anew: bool = False,
 ) -> Trained | None:
-    """Return the rankers of a night, trained `anew` or when the policy says so; None, logged, with too little history.
+    """Return the rankers of a night, trained `anew` or when the policy says so; None, logged, where there are none.
 
-    Only those trained on sessions up to `as_of`, on prices as known at a moment (None: now), serve a night.
+    Only those trained on sessions up to `as_of`, on prices as known at a moment (None: now), serve a night. Those whose
+    checkpoint is lost are trained again.
     """
     with reading(context.engine) as conn:
         latest = stored.latest_ranker(conn, context.name, on_or_before=as_of, known_by=known_at)
+    trains = anew or not (only_stored or context.market.retrain == "never")
     try:
-        if latest is not None and not anew and (only_stored or not _is_due(context, latest, as_of)):
-            return load_trained(context, latest)
-        if only_stored or (context.market.retrain == "never" and not anew):
-            return None
-        return train_rankers(context, as_of, known_at)
+        if latest is not None and not anew and not (trains and _is_due(context, latest, as_of)):
+            try:
+                return load_trained(context, latest)
+            except DtmlError as error:
+                if not trains:
+                    raise
+                log.warning("training the rankers of %s again: %s", context.name, error)
+        if trains:
+            return train_rankers(context, as_of, known_at)
+        raise DtmlError(f"it has no rankers: run `dtml train {context.name}`")
     except DtmlError as error:
         log.warning("the stocks of %s are not ordered as of %s: %s", context.name, as_of, error)
         return None
@@ -84,8 +90,6 @@ def rankers_for(
 def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> bool:
     policy = context.market.retrain
     age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
-    if policy == "never":
-        return False
     asked = latest["config"] == _config(context) and latest["chosen"] == context.market.ranker
     return not asked or (isinstance(policy, int) and age >= policy)
 
@@ -97,21 +101,16 @@ def train_rankers(context: MarketContext, as_of: date, known_at: datetime | None
     """
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
     rankers = fit_rankers(history_of(context, bars, context.market.leg), RankersConfig(context.market.leg))
-    config = _config(context)
-    digest = hashlib.sha256(json.dumps([config, context.market.ranker, version("dtml-nightshift")]).encode())
-    digest.update(pd.util.hash_pandas_object(bars, index=False).to_numpy().tobytes())
-    name = f"{context.name}-{as_of}-{digest.hexdigest()[:8]}"
-    path = Path("models") / f"{name}-order.safetensors"
-    row = {
-        "id": name,
-        "market": context.name,
+    settings = {"market": context.name, "chosen": context.market.ranker, "config": _config(context)}
+    stem = data_folder() / "models" / f"{context.name}-{as_of}"
+    file, sha = save_rankers(rankers, settings, stem, write_whole)
+    row = settings | {
+        "id": file.name.removesuffix("-order.safetensors"),
         "leg": context.market.leg,
-        "chosen": context.market.ranker,
-        "config": config,
         "code_version": version("dtml-nightshift"),
         "data_watermark": watermark,
-        "checkpoint_path": str(path),
-        "checkpoint_hash": save_rankers(rankers, context.name, data_folder() / path, write_whole),
+        "checkpoint_path": str(file.relative_to(data_folder())),
+        "checkpoint_hash": sha,
         "train_last": as_of,
         "created_at": datetime.now(UTC),
     }
@@ -164,13 +163,15 @@ def _recent(context: MarketContext, first: date, last: date, known_at: datetime 
 
 
 def score_orders(conn: Connection, context: MarketContext, as_of: date, changed: Iterable[date]) -> None:
-    """Score the orders of the last sessions up to `as_of`, and of those whose returns `changed`, beside the rules.
+    """Score the orders up to `as_of` that lack a score, and those whose returns `changed`, beside one-line rules.
 
     Each return is scored once its last bar is there; running scores of the market's own return follow.
     """
     calendar, leg = context.market.calendar, context.market.leg
-    since = min([sessions_up_to(calendar, as_of, OPEN)[0].date(), *changed])
-    said = stored.orders(conn, context.name, first=since, last=as_of)
+    awaited = sessions_up_to(calendar, as_of, AWAITED)[0].date()
+    unscored = stored.first_unscored(conn, context.name, LONGEST, first=awaited, last=as_of)
+    days = [*changed] if unscored is None else [unscored, *changed]
+    said = stored.orders(conn, context.name, first=min(days), last=as_of) if days else pd.DataFrame()
     if said.empty:
         return
     start = sessions_up_to(calendar, said["as_of"].min().date(), HISTORY + 2 * MAX_GAP)[0].date()
