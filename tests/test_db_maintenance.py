@@ -153,7 +153,7 @@ def write_nights(url: str, market: str, run_id: str, days: Sequence[pd.Timestamp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("both", [("toy", "toy"), ("toy", "other")], ids=["one market", "two markets"])
+@pytest.mark.parametrize("both", [("toy", "toy"), pytest.param(("toy", "other"), marks=pytest.mark.soak)])
 def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_there_once(
     store_url: str, both: tuple[str, str]
 ) -> None:

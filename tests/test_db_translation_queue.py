@@ -207,6 +207,7 @@ def work(url: str, worker: str, start: Barrier, said: "Queue[tuple[str, list[int
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_eight_processes_translate_each_text_exactly_once(engine: Engine, store_url: str) -> None:
     ids = queued(engine, "a", TEXTS // 2) + queued(engine, "b", TEXTS // 2)
     spawn = multiprocessing.get_context("spawn")

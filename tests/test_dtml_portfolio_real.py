@@ -41,7 +41,9 @@ def test_a_tenfold_price_between_two_refused_bars_is_not_earned() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[] if each == "kospi200_2015" else [pytest.mark.soak]) for each in SETS]
+)
 def test_the_holder_of_one_stock_alone_earns_no_move_beyond_the_bound(name: str, fill: Fill) -> None:
     """From close to close; an open may lie apart from both closes, so that its bound is twice as far."""
     found = checked(name)

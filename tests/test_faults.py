@@ -27,7 +27,7 @@ SHARES = {  # of the faults at every point one in so many; `python -m benchmarks
     "queue": 16,
 }
 SHARES_OF_POSTGRESQL = {"night": 48, "restore": 14}
-LONG = ("translation training again", "translated file", "restore", "service")
+LONG = ("training", "backup", "translation training again", "translated file", "restore", "service")
 
 
 def _each(shares: dict[str, int]) -> list[ParameterSet]:

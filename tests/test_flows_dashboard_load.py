@@ -91,6 +91,7 @@ def until(holds: Any) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.soak
 def test_a_server_outlives_readers_that_hang_up(long_store: Engine, store_url: str) -> None:
     with started(store_url, "--port", "0") as process:
         port = port_of(process)
@@ -128,6 +129,7 @@ def test_downloads_are_bounded_and_who_is_refused_may_come_again(long_site: Site
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_reader_that_does_not_read_is_hung_up_on(long_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", 0.2)

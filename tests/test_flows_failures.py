@@ -111,7 +111,7 @@ def test_a_port_that_another_server_has_is_an_error_that_names_it(tmp_path: Path
 
 
 def test_a_server_that_dies_at_its_start_is_an_error(tmp_path: Path) -> None:
-    ended = failed_service(tmp_path, PREFECT_API_DATABASE_CONNECTION_URL="sqlite+aiosqlite:////nowhere/at/all.db")
+    ended = failed_service(tmp_path, PREFECT_API_DATABASE_CONNECTION_URL="nothing://at/all")
     assert ended.returncode == 1
     assert re.search(
         r"error: Prefect's server ended with \d+ at its start: see \S+server\.log; run the same command again",

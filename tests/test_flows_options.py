@@ -95,9 +95,7 @@ def test_an_option_of_one_name_is_of_one_type() -> None:
     [
         ("dtml nig", ["nightly"]),
         ("dtml nightly k", ["kdd17", "kospi100", "kospi200"]),
-        ("dtml history L01 --market k", ["kdd17", "kospi100", "kospi200"]),
         ("dtml questions --market nd", ["ndx100"]),
-        ("dtml translate q", ["queue"]),
     ],
 )
 def test_a_shell_completes_commands_and_markets(typed: str, offered: list[str]) -> None:

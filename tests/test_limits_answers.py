@@ -63,7 +63,7 @@ def asked_in_a_process(folder: Path, form: str, sql: str, memory: int = 2**31) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["as_csv", "as_json"])
+@pytest.mark.parametrize("form", ["as_csv", pytest.param("as_json", marks=pytest.mark.soak)])
 def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -> None:
     _, one = asked_in_a_process(tmp_path, form, "select 1 as i, 'x' as said")
     said, all_of_them = asked_in_a_process(tmp_path, form, LONG_TEXTS)

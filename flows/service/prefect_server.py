@@ -208,6 +208,7 @@ def _write_private(file: Path, text: str) -> None:
 def _wait(server: Server, words: Callable[[], str]) -> None:
     """Wait until the server answers who knows its login, and nobody else; raise DtmlError when it does not."""
     begun, said = time.monotonic(), False
+    answer_s = 1.0  # longer each time: the socket listens before there is a server, and a dead one never answers
     while time.monotonic() - begun < START_LIMIT_S:
         if server.process.poll() is not None:
             raise DtmlError(
@@ -217,9 +218,10 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
             said = True
             err.print(WAITING)
         with suppress(OSError, HTTPException):
-            if is_open(server.url):
+            answer_s = min(2 * answer_s, ANSWER_S)
+            if is_open(server.url, answer_s):
                 raise DtmlError(f"the server at {server.url} asks for no login, so it is not the one that was started")
-            _ask(server.url, server.login)
+            _ask(server.url, server.login, answer_s)
             return
         time.sleep(0.2)
     raise DtmlError(f"Prefect's server did not answer at {server.url} within {START_LIMIT_S} s ({words()}): {REMEDY}")
@@ -241,10 +243,10 @@ def warning_of_open_server() -> str | None:
     return None
 
 
-def is_open(url: str) -> bool:
+def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
     """Return whether the Prefect server of an API takes requests without a login; raise OSError without an answer."""
     try:
-        _ask(url.rstrip("/"), None)
+        _ask(url.rstrip("/"), None, answer_s)
     except HTTPError as error:
         if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return False
@@ -252,10 +254,10 @@ def is_open(url: str) -> bool:
     return True
 
 
-def _ask(url: str, login: str | None) -> None:
+def _ask(url: str, login: str | None, answer_s: float) -> None:
     """Ask an API for its version, which takes a login where there is one; raise OSError unless it answers."""
     headers = {} if login is None else {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
-    with urlopen(Request(f"{url}/admin/version", headers=headers), timeout=ANSWER_S):  # noqa: S310 - of an API
+    with urlopen(Request(f"{url}/admin/version", headers=headers), timeout=answer_s):  # noqa: S310 - of an API
         pass
 
 
