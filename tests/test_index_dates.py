@@ -13,11 +13,12 @@ from real_sets import SETS, checked, needs_real_sets
 
 from db.admin.copying import table_counts
 from db.engine import reading
+from db.rows import prices
 from dtml.errors import DtmlError
 from dtml.markets import load_market
-from dtml.prices.alignment import index_fault
+from dtml.prices.alignment import index_fault, shifted_stocks
 from dtml.sources.files import FileSource
-from dtml.sources.simulated import SimulatedSource
+from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
@@ -129,3 +130,39 @@ def test_instants_in_utc_have_the_dates_of_seoul_in_every_format(tmp_path: Path,
     write(table, tmp_path / f"prices{ending}")
     bars = FileSource(market, tmp_path / f"prices{ending}").fetch({"005930": date(2024, 3, 1)}, date(2024, 3, 31)).bars
     assert list(bars["session"]) == list(days.tz_localize(None))
+
+
+@pytest.mark.slow
+@needs_real_sets
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("sessions", [-1, 1])
+def test_no_real_stock_looks_shifted_and_nearly_each_does_when_it_is(name: str, sessions: int) -> None:
+    """Each seventh stock is moved at a time; of 1,137 stocks five follow no market closely enough to show it."""
+    bars, index, returns = checked(name).accepted, f"^{SETS[name].index}", SETS[name].returns
+    assert shifted_stocks(bars, index, returns).empty
+    moved = sorted(set(bars["symbol"]) - {index})[::7]
+    for symbol in moved:
+        bars = redated(bars, sessions, symbol)
+    found = shifted_stocks(bars, index, returns)
+    assert set(found["symbol"]) <= set(moved)
+    assert len(found) >= len(moved) - 2
+    assert found["value"].str.contains("early" if sessions < 0 else "late").all()
+
+
+def test_a_fetch_names_a_stock_with_dates_of_another_session_and_stores_the_warning(context: MarketContext) -> None:
+    """The stocks of the simulated market have no market in common, so that one is laid over them here."""
+    source = SimulatedSource(market=SimulatedMarket(start=date(2022, 1, 3)))
+    bars = source.bars(AS_OF)
+    assert shifted_stocks(bars, INDEX, "adj_close").empty
+    sessions = pd.DatetimeIndex(sorted(bars["session"].unique()))
+    common = pd.Series(np.exp(np.random.default_rng(7).normal(0, 0.02, len(sessions)).cumsum()), sessions)
+    for name in ("open", "high", "low", "close", "adj_close"):
+        bars[name] *= common.reindex(bars["session"]).to_numpy()
+    market = replace(context, market=load_market("simulated").with_symbols(sorted(source.market.symbols)))
+    found = fetch_bars(replace(market, source=FrameSource(redated(bars, -1, "F03A"))), AS_OF).doubtful
+    assert found["symbol"].tolist() == ["F03A"]
+    assert "it looks dated 1 session early" in found["value"].item()
+    with reading(context.engine) as conn:
+        assert prices.price_warnings(conn, "simulated")[["symbol", "reason"]].values.tolist() == [
+            ["F03A", "shifted_dates"]
+        ]

@@ -88,7 +88,7 @@ symbol_warning = Table(
     "symbol_warning",
     metadata,
     instrument_id(),
-    Column("reason", String, primary_key=True, comment="What is doubtful: over_corrected_dividends."),
+    Column("reason", String, primary_key=True, comment="What is doubtful: over_corrected_dividends or shifted_dates."),
     required("value", String, "What was found, in words."),
     required("known_at", UtcTimestamp, "When the prices that show it were fetched."),
     comment="Symbols whose prices are doubtful though every bar passed the checks, as of their last whole history.",

@@ -1,10 +1,9 @@
-"""Find an index whose dates are not those of its stocks: a session early it is look-ahead, and no bar is bad.
+"""Find an index or a stock whose dates are not those of the others: a session early is look-ahead, and no bar is bad.
 
 The index and the mean of its stocks move together on the same session (their correlation is .90 to .98 in seven public
-sets) and hardly a session apart (at most .15), so that a shift shows in any but the shortest history.
+sets) and hardly a session apart (at most .15), so that a shift shows in any but the shortest history. So does a single
+stock's: of the 1,137 of these sets none looks shifted, and 1,132 do once they are.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,6 +16,9 @@ from dtml.prices.returns import adjusted_price
 ENOUGH = 60  # sessions with a return of the index; with fewer nothing is said
 SHIFTS = (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)  # sessions
 SURE = 5  # standard errors; 3 at most in random parts of 60 to 250 sessions of those sets, of one stock and more
+LEAST_APART = 0.2  # correlation of a shifted stock with the others; a stock that leads some of them has .1
+LEAST_STOCKS = 10  # the mean of fewer is no market
+SHIFTED = "shifted_dates"
 SAME = 1e-6  # relative; prices as close as this are the same price
 
 
@@ -35,36 +37,70 @@ def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str 
     if twins and index.nunique() > 1:  # prices that never move are equal by chance
         return f"the index {index_symbol} has the closes of the stock {twins[0]}: it is that stock, not the index"
     changes = changes.pct_change(fill_method=None)
-    own = changes.pop(index_symbol)
-    found = shift_of(own.to_numpy(), changes.mean(axis=1).to_numpy())
-    if found is None:
+    own = changes.pop(index_symbol).to_frame().to_numpy()
+    found = _shifts(own, changes.mean(axis=1).to_frame().to_numpy())
+    ((shift, apart, together),) = found.itertuples(index=False)
+    if not shift:
         return None
-    shift, apart, together = found
     return (
-        f"the index {index_symbol} is dated {abs(shift)} session{'s'[: abs(shift) > 1]} "
-        f"{'early' if shift < 0 else 'late'}: the mean return of the stocks has a correlation of {apart:.2f} with the "
-        f"index so many sessions {'before' if shift < 0 else 'after'}, and of {together:.2f} on the same session"
+        f"the index {index_symbol} is {_dated(shift)}: the mean return of the stocks has a correlation of {apart:.2f} "
+        f"with the index so many sessions {'before' if shift < 0 else 'after'}, and of {together:.2f} on the same one"
     )
 
 
-def shift_of(
-    own: Float[ndarray, " sessions"], others: Float[ndarray, " sessions"], shifts: Sequence[int] = SHIFTS
-) -> tuple[int, float, float] | None:
-    """Return by how many sessions one series of returns is dated late (below 0: early), None when it is not.
+def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> pd.DataFrame:
+    """Return symbol, reason and value, in words, of each stock that moves with the mean of the others sessions apart.
 
-    With it come the correlations at that shift and at none. NaN is a return that is not known.
+    It is a warning, as stocks of exchanges that close at other hours may do so too. `bars` is a bars frame of accepted
+    bars; nothing is said of fewer than `LEAST_STOCKS` stocks, nor of one with fewer than `ENOUGH` returns.
+    """
+    stocks = bars[bars["symbol"] != index_symbol].assign(price=lambda rows: adjusted_price(rows, returns))
+    changes = stocks.pivot(index="session", columns="symbol", values="price").pct_change(fill_method=None)
+    if changes.shape[1] < LEAST_STOCKS:
+        return pd.DataFrame(columns=["symbol", "reason", "value"], dtype=str)
+    own, known = changes.fillna(0.0).to_numpy(), changes.notna().to_numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        others = (own.sum(axis=1, keepdims=True) - own) / (known.sum(axis=1, keepdims=True) - known)
+    found = _shifts(changes.to_numpy(), others).assign(symbol=changes.columns, reason=SHIFTED)
+    found = found[(found["shift"] != 0) & (found["apart"] >= LEAST_APART)]
+    said = [
+        f"it looks {_dated(shift)}: its returns have a correlation of {apart:.2f} with those of the other stocks so "
+        f"many sessions apart, and of {together:.2f} on the same session"
+        for shift, apart, together in found[["shift", "apart", "together"]].itertuples(index=False)
+    ]
+    return found.assign(value=pd.Series(said, index=found.index, dtype=str))[["symbol", "reason", "value"]]
+
+
+def _dated(shift: int) -> str:
+    return f"dated {abs(shift)} session{'s'[: abs(shift) > 1]} {'early' if shift < 0 else 'late'}"
+
+
+def _shifts(own: Float[ndarray, "sessions series"], others: Float[ndarray, "sessions series"]) -> pd.DataFrame:
+    """Return by how many sessions each series of returns is dated late (below 0: early), 0 when it is not.
+
+    With `shift` come `apart` and `together`, its correlations with the others at the best shift and at none. NaN is a
+    return that is not known.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        together, sessions = _correlation(own, others)
-        apart = {shift: _correlation(np.roll(own, -shift), others)[0] for shift in shifts}
-        best = max(apart, key=lambda shift: np.nan_to_num(apart[shift], nan=-1))
-        sure = (np.arctanh(apart[best]) - np.arctanh(together)) * np.sqrt((sessions - 3) / 2)
-    return (best, apart[best], together) if sessions >= ENOUGH and sure > SURE else None
+        together = _correlations(own, others)
+        at = np.array([_correlations(np.roll(own, -shift, axis=0), others) for shift in SHIFTS])
+        best = np.nan_to_num(at, nan=-1).argmax(axis=0)
+        apart = np.take_along_axis(at, best[None], axis=0)[0]
+        sessions = (np.isfinite(own) & np.isfinite(others)).sum(axis=0)
+        sure = (np.arctanh(apart) - np.arctanh(together)) * np.sqrt((sessions - 3) / 2)
+    return pd.DataFrame(
+        {"shift": np.where(sure > SURE, np.array(SHIFTS)[best], 0), "apart": apart, "together": together}
+    )
 
 
-def _correlation(one: Float[ndarray, " sessions"], other: Float[ndarray, " sessions"]) -> tuple[float, int]:
-    """Return the correlation of two series where both are known, and on how many sessions they are."""
+def _correlations(
+    one: Float[ndarray, "sessions series"], other: Float[ndarray, "sessions series"]
+) -> Float[ndarray, " series"]:
+    """Return the correlation of each two series where both are known; NaN where they are on too few sessions."""
     known = np.isfinite(one) & np.isfinite(other)
-    if known.sum() < ENOUGH:
-        return np.nan, 0
-    return float(np.corrcoef(one[known], other[known])[0, 1]), int(known.sum())
+    count = known.sum(axis=0)
+    first, second = (
+        np.where(known, each - np.where(known, each, 0.0).sum(axis=0) / count, 0.0) for each in (one, other)
+    )
+    product = (first * second).sum(axis=0) / np.sqrt((first**2).sum(axis=0) * (second**2).sum(axis=0))
+    return np.where(count >= ENOUGH, product, np.nan)

@@ -34,6 +34,7 @@ commands = typer.Typer()
 
 ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
 PROBABILITIES = dict.fromkeys(("probability", "probability_std", "calibrated"), ".3f")
+DOUBTFUL = 5  # stocks with doubtful prices; price_warning has all
 SHOWN = 12  # rows of the most and the least probable risers
 
 
@@ -132,7 +133,7 @@ def fetch(
 def _print_fetch_result(context: MarketContext, as_of: date, fetch_result: FetchResult) -> None:
     out.print(
         f"{context.name} up to {as_of}: {fetch_result.asked} symbols asked for, {fetch_result.fetched} bars fetched, "
-        f"{fetch_result.stored} new or restated, {len(fetch_result.rejected)} rejected{_without_adjusted(fetch_result)}"
+        f"{fetch_result.stored} new or restated, {len(fetch_result.rejected)} rejected{_notes(fetch_result)}"
     )
     if fetch_result.restated:
         out.print(f"restated, fetched anew: {', '.join(fetch_result.restated)}")
@@ -347,10 +348,14 @@ def _what_was_done(night: Night) -> str:
     )
     if night.scored is not None and night.scored.unresolved:
         said += f"\n{night.scored.unresolved} predictions of closed sessions have no outcome: no good bar came"
-    return said + _without_adjusted(night.fetch_result)
+    return said + _notes(night.fetch_result)
 
 
-def _without_adjusted(fetch_result: FetchResult) -> str:
-    """Return a line on the stocks whose returns are those of the close, or nothing."""
-    count = len(fetch_result.unadjusted)
-    return f"\nnote: {count} symbols have no adjusted close; their returns come from the close" if count else ""
+def _notes(fetch_result: FetchResult) -> str:
+    """Return a line on the stocks whose returns are those of the close, and one on each whose prices are doubtful."""
+    count, doubtful = len(fetch_result.unadjusted), fetch_result.doubtful
+    said = f"\nnote: {count} symbols have no adjusted close; their returns come from the close" if count else ""
+    for row in doubtful.head(DOUBTFUL).itertuples():
+        said += f"\ndoubtful: {row.symbol}, {row.value}"
+    more = len(doubtful) - DOUBTFUL
+    return said + (f"\nand {more} more: see price_warning" if more > 0 else "")

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from db.engine import reading, transaction
 from db.rows import fetches, markets, prices
 from dtml.errors import DtmlError
-from dtml.prices.alignment import ENOUGH, index_fault
+from dtml.prices.alignment import ENOUGH, index_fault, shifted_stocks
 from dtml.prices.bars import BAR_COLUMNS, Checked, check
 from dtml.prices.dividends import judged, over_corrected
 from dtml.prices.restatements import restated_symbols
@@ -29,7 +29,7 @@ class FetchResult:
     """Hold what a fetch brought: counts of bars, and how the source answered for each symbol.
 
     `unadjusted` are the stocks without any adjusted close in a market whose returns are of that price; the close stands
-    in.
+    in. `doubtful` are stocks whose prices show a fault that no single bar does: symbol, reason, value in words.
     """
 
     asked: int
@@ -39,6 +39,7 @@ class FetchResult:
     outcomes: pd.DataFrame
     restated: list[str]
     unadjusted: list[str]
+    doubtful: pd.DataFrame
 
     @property
     def failures(self) -> pd.DataFrame:
@@ -49,7 +50,8 @@ class FetchResult:
 def nothing_fetched() -> FetchResult:
     """Return the result of a night that did not ask its source."""
     rejected = pd.DataFrame(columns=["symbol", "session", "reason", "value"])
-    return FetchResult(0, 0, 0, rejected, pd.DataFrame(columns=list(OUTCOME_COLUMNS)), [], [])
+    outcomes, doubtful = pd.DataFrame(columns=list(OUTCOME_COLUMNS)), rejected.drop(columns="session")
+    return FetchResult(0, 0, 0, rejected, outcomes, [], [], doubtful)
 
 
 def fetch_bars(
@@ -82,14 +84,20 @@ def fetch_bars(
             conn, context.name, checked.accepted, source=context.source.name, known_at=known_at
         )
         prices.record_rejected(conn, context.name, checked.rejected, source=context.source.name, known_at=known_at)
-        if context.market.returns == "adj_close":
-            seen, doubtful = judged(checked.accepted), over_corrected(checked.accepted)
-            prices.record_warnings(conn, context.name, seen, doubtful, known_at=known_at)
+        doubtful = _doubtful(context, checked.accepted)
+        prices.record_warnings(conn, context.name, judged(checked.accepted), doubtful, known_at=known_at)
         earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
         markets.note_asked(conn, context.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
         unadjusted = _unadjusted(context, checked.accepted)
         fetch_result = FetchResult(
-            len(wanted.first), len(brought.bars), stored, checked.rejected, brought.outcomes, restated, unadjusted
+            len(wanted.first),
+            len(brought.bars),
+            stored,
+            checked.rejected,
+            brought.outcomes,
+            restated,
+            unadjusted,
+            doubtful,
         )
         fetches.save_fetch(conn, {"known_at": known_at, "as_of": as_of} | _fetch_row(context, fetch_result))
     log.info(
@@ -109,6 +117,13 @@ def _fetch_row(context: MarketContext, fetch_result: FetchResult) -> dict[str, o
         "restated": fetch_result.restated,
         "failures": fetch_result.failures[["symbol", "status", "detail"]].to_dict("records"),
     }
+
+
+def _doubtful(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
+    """Return the stocks whose dates or adjusted closes look wrong in the bars of a fetch: symbol, reason, value."""
+    market = context.market
+    shifted = shifted_stocks(bars, market.index.symbol, market.returns)
+    return pd.concat([shifted, over_corrected(bars)]) if market.returns == "adj_close" else shifted
 
 
 def _unadjusted(context: MarketContext, bars: pd.DataFrame) -> list[str]:
