@@ -364,6 +364,18 @@ def test_a_leap_and_its_way_back_leave_what_was_there_before() -> None:
         assert track["settled"].sum() == (1 if wrong == 1 else 2)
 
 
+def test_an_open_far_from_the_closes_around_it_is_no_price_to_trade_at() -> None:
+    """Bought at 100 on session 1 and sold at 101 on session 4, the first open after the wrong one."""
+    bars = pd.DataFrame({"symbol": "A", "session": CALENDAR[:7], "close": 100.0, "adj_close": NAN, "split": NAN})
+    bars["open"] = [100.0, 100, 100, 145, 101, 101, 101]
+    quotes = Quotes.of(bars, CALENDAR[:7], ("A",), "close", max_return=0.3)
+    weights = np.array([[0.5], [0.5], [0.0], [0.0], [0.0], [0.0]])
+    track = follow(weights, CALENDAR[:6], quotes, Strategy("long", max_weight=0.5, costs=FREE)).set_index("session")
+    assert track["gross"].sum() == pytest.approx(0.005)
+    assert track.loc[CALENDAR[3], ["turnover", "settled", "unbooked"]].tolist() == [0, 0, 0]
+    assert track.loc[CALENDAR[4], "turnover"] == pytest.approx(0.505 / 1.005)
+
+
 def test_without_a_prediction_a_settled_position_stays_in_cash() -> None:
     weights = np.array([[0.1, 0.5], [0.1, 0.5], [0.1, 0.5], *[[NAN, NAN]] * 3])
     track = follow(weights, CALENDAR[:6], leaping(refused=REFUSED), Strategy("long", costs=FREE)).set_index("session")

@@ -45,7 +45,7 @@ def test_a_tenfold_price_between_two_refused_bars_is_not_earned() -> None:
     "name", [pytest.param(each, marks=[] if each == "kospi200_2015" else [pytest.mark.soak]) for each in SETS]
 )
 def test_the_holder_of_one_stock_alone_earns_no_move_beyond_the_bound(name: str, fill: Fill) -> None:
-    """From close to close; an open may lie apart from both closes, so that its bound is twice as far."""
+    """From close to close; an open may lie as far from the close before as the next open on the other side."""
     found = checked(name)
     met = found.rejected[found.rejected["reason"] == "unexplained_return"]["symbol"].unique()[:12]
     symbols = tuple(str(each) for each in met if not str(each).startswith("^"))

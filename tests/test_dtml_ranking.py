@@ -170,6 +170,18 @@ def test_a_change_of_unit_is_no_outcome_and_no_feature_reads_across_it() -> None
     assert np.isfinite(after[names.index("session")])
 
 
+def test_an_open_far_from_the_close_before_it_begins_and_ends_no_return() -> None:
+    bars = made_bars()
+    bars.loc[(bars["symbol"] == STOCK) & (bars["session"] == SESSIONS[DAY]), "open"] *= 2
+    panel = made_panel(bars)
+    column = panel.symbols.index(STOCK)
+    for leg, gone in {"overnight": [DAY - 1], "intraday": [DAY - 1], "open_to_open": [DAY - 2, DAY - 1]}.items():
+        found = outcomes(panel, leg, max_return=0.5)[:, column]  # type: ignore[arg-type]
+        missing = np.flatnonzero(np.isnan(found[: DAY + 2]))
+        assert missing.tolist() == gone
+    assert np.isfinite(outcomes(panel, "next_close", max_return=0.5)[: DAY + 2, column]).all()
+
+
 def test_a_change_of_unit_over_sessions_without_a_bar_is_no_outcome_either() -> None:
     bars = made_bars()
     bars.loc[(bars["symbol"] == STOCK) & (bars["session"] >= SESSIONS[DAY]), ["open", "high", "low", "close"]] *= 10

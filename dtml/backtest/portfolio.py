@@ -118,7 +118,8 @@ class Quotes:
         `returns` names the price that returns are taken from (`dtml.prices.returns.adjusted_price`); opens are
         adjusted by the factor of their session's close. A recorded split is followed where it explains a move of
         more than `max_return`. Nothing explains other such moves, whose bars get no price, nor those of the bars that
-        the checks refused for their return (`refused`: `symbol, session`).
+        the checks refused for their return (`refused`: `symbol, session`). An open so far from the close before it is
+        no price either, though its close may be one.
         """
         price = adjusted_price(bars, returns)
         adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)
@@ -130,7 +131,9 @@ class Quotes:
             gone = np.isfinite(on_grid(refused.assign(there=1.0), "there", sessions, symbols)) & np.isnan(closed)
         leap = (np.abs(closed / _last_before(closed) - 1) > max_return) & ~_first_after(gone, closed)
         opened[leap] = closed[leap] = np.nan
-        return cls(sessions, opened, closed, tuple(symbols), _first_after(gone | leap, closed))
+        moved = _first_after(gone | leap, closed)
+        opened[(np.abs(opened / _last_before(closed) - 1) > max_return) & ~moved] = np.nan
+        return cls(sessions, opened, closed, tuple(symbols), moved)
 
     def fills(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:
         """Return the price at which positions are opened in each session."""

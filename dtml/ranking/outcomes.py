@@ -28,11 +28,16 @@ def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
     """Return the return of each stock over a leg that begins at each session's close, or after it.
 
     Ratios minus 1. Missing where either price is, and where a close moves by more than `max_return` from the close
-    before it, however many sessions earlier, on the way: a corporate action is no return.
+    before it, however many sessions earlier, on the way: a corporate action is no return. Nor is an open that lies so
+    far from the close before it a price.
     """
     (start, first), (end, last) = ENDS[leg]
-    found = _later(getattr(panel, end), last) / _later(getattr(panel, start), first) - 1
-    moves = np.abs(_later(panel.close, 1) / pd.DataFrame(panel.close).ffill().to_numpy() - 1) > max_return
+    before = pd.DataFrame(panel.close).ffill().to_numpy()
+    opened = panel.open.copy()
+    opened[1:][np.abs(panel.open[1:] / before[:-1] - 1) > max_return] = np.nan
+    price = {"open": opened, "close": panel.close}
+    found = _later(price[end], last) / _later(price[start], first) - 1
+    moves = np.abs(_later(panel.close, 1) / before - 1) > max_return
     for step in range(last):
         found[_later(moves.astype(float), step) == 1] = np.nan
     return np.asarray(found)
