@@ -1,5 +1,6 @@
 """Turn every failure of a command into one line and an exit code."""
 
+import errno
 import os
 import signal
 import sys
@@ -14,6 +15,9 @@ from flows.signals import GO_ON
 from translation.errors import TranslationError
 
 FAILED = 1
+ELSEWHERE = "; choose a folder that can be written to (DTML_DATA and DTML_REPORTS name the product's own)"
+REMEDIES = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR), ELSEWHERE)
+REMEDIES |= dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "; make room and run the same command again: it resumes")
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -29,7 +33,8 @@ def run_command(app: typer.Typer) -> int:
     except (DtmlError, StoreError, TranslationError) as error:
         return _say(str(error), error.exit_code)
     except OSError as error:
-        return _say(f"{error.filename or 'the system'}: {error.strerror or error}", FAILED)
+        remedy = REMEDIES.get(error.errno or 0, "")
+        return _say(f"{error.filename or 'the system'}: {error.strerror or error}{remedy}", FAILED)
     except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user unasked
         unexpected = f"unexpected {type(error).__name__}: {error}; run again with --debug to see where"
         return _say(_trouble_with_prefect(error) or unexpected, FAILED)

@@ -200,3 +200,30 @@ def test_a_login_is_shown_to_no_proxy(given: str, then: str, monkeypatch: pytest
     with server._listen(0) as listening:
         server._start(listening, Path(), io.BytesIO(), with_schedules=False)
     assert [os.environ[name] for name in ("NO_PROXY", "no_proxy")] == [then, then]
+
+
+@pytest.mark.parametrize(
+    ("failing", "remedy"),
+    [
+        ((Path.mkdir, "a file/reports"), "choose a folder that can be written to (DTML_DATA and DTML_REPORTS"),
+        ((Path.write_text, "/dev/full"), "make room and run the same command again"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_and_a_full_disk_say_what_to_do(
+    failing: tuple[Callable[..., object], str],
+    remedy: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "a file").touch()
+    write, place = failing
+    app = typer.Typer()
+
+    @app.command()
+    def command() -> None:
+        write(tmp_path / place, *(["some text"] if write is Path.write_text else []))
+
+    monkeypatch.setattr(sys, "argv", ["command"])
+    assert run_command(app) == 1
+    assert remedy in capsys.readouterr().err
