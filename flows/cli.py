@@ -40,7 +40,10 @@ COMMANDS = {
         ("audit", "studies", "Look for look-ahead in the stored prices, the training and the model of a market."),
         ("explain", "explain", "Test whether the latest model's attention explains anything."),
     ),
-    "Maintain the store": (("db", "database", "Check, back up, copy and upgrade the database."),),
+    "Maintain the store": (
+        ("db", "database", "Check, back up, copy and upgrade the database."),
+        ("doctor", "status", "Examine this machine: can it run nights, and if not, what has to be done?"),
+    ),
     "Translate": (("translate", "translate", "Train and run translation models on the Transformer of DTML."),),
 }
 MODULES = {name: module for listed in COMMANDS.values() for name, module, _ in listed}

@@ -1,4 +1,4 @@
-"""The command that shows the state of each market."""
+"""The commands that show the state of each market and of the machine."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -52,6 +52,29 @@ def status(
     for line in (*notes, *problems, *filter(None, [warning_of_open_server()])):
         err.print(line, markup=False, soft_wrap=True)
     if problems:
+        raise typer.Exit(1)
+
+
+@commands.command()
+def doctor(
+    device: Annotated[str | None, typer.Option(help="Device to test, such as cpu or cuda:0; by default each.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Examine this machine: packages, folders, database, clock, Prefect, Yahoo, and a short training on each device.
+
+    Exit code 1 if a night could not run. Example: dtml doctor
+    """
+    from flows.doctor import examined  # it imports the networks, for which `dtml status` need not wait
+
+    found = []
+    for each in examined(device=device):
+        found.append(each)
+        if not as_json:
+            verdict = "well" if each.is_well else "NOT WELL" if each.needed else "missing"
+            out.print(f"{verdict:<9} {each.part:<15} {each.said}", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        print_json([asdict(each) for each in found])
+    if any(each.needed and not each.is_well for each in found):
         raise typer.Exit(1)
 
 

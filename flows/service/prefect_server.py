@@ -221,7 +221,7 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
             answer_s = min(2 * answer_s, ANSWER_S)
             if is_open(server.url, answer_s):
                 raise DtmlError(f"the server at {server.url} asks for no login, so it is not the one that was started")
-            _ask(server.url, server.login, answer_s)
+            ask(server.url, server.login, answer_s)
             return
         time.sleep(0.2)
     raise DtmlError(f"Prefect's server did not answer at {server.url} within {START_LIMIT_S} s ({words()}): {REMEDY}")
@@ -246,7 +246,7 @@ def warning_of_open_server() -> str | None:
 def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
     """Return whether the Prefect server of an API takes requests without a login; raise OSError without an answer."""
     try:
-        _ask(url.rstrip("/"), None, answer_s)
+        ask(url.rstrip("/"), None, answer_s)
     except HTTPError as error:
         if error.code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return False
@@ -254,8 +254,8 @@ def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
     return True
 
 
-def _ask(url: str, login: str | None, answer_s: float) -> None:
-    """Ask an API for its version, which takes a login where there is one; raise OSError unless it answers."""
+def ask(url: str, login: str | None, answer_s: float) -> None:
+    """Ask a Prefect API for its version, which takes a login where there is one; raise OSError unless it answers."""
     headers = {} if login is None else {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
     with urlopen(Request(f"{url}/admin/version", headers=headers), timeout=answer_s):  # noqa: S310 - of an API
         pass
