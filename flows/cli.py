@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -77,8 +78,19 @@ for heading, listed in COMMANDS.items():
         app.command(command, cls=LateCommand, help=line, rich_help_panel=heading)(_listed)
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"dtml {version('dtml-nightshift')}")
+        raise typer.Exit
+
+
 @app.callback()
-def common(debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and every log line.")] = False) -> None:
+def common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and every log line.")] = False,
+    _: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
     """Set up what all commands share."""
     os.environ["DTML_DEBUG"] = "1" if debug else ""
     os.environ["PYTHONSAFEPATH"] = "1"  # no process of ours imports what somebody left in the working folder

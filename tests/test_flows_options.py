@@ -1,5 +1,6 @@
 """Laws of the command line as a whole: examples that parse, one name for one thing, completion."""
 
+import json
 import os
 import re
 import shlex
@@ -8,12 +9,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from made_commands import whole_command
+from made_commands import Command, whole_command
 from typer.testing import CliRunner
 
 from dtml.errors import UsageError
@@ -30,6 +32,18 @@ def commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tu
             yield from commands(command, (*path, name))
         else:
             yield (*path, name), command
+
+
+def test_the_version_is_that_of_the_package(command: Command) -> None:
+    assert command("--version") == (0, f"dtml {version('dtml-nightshift')}\n", "")
+
+
+def test_markets_say_how_many_stocks_each_has(command: Command) -> None:
+    code, said, _ = command("markets", "--json")
+    listed = {market["market"]: market["constituents"] for market in json.loads(said)}
+    assert code == 0
+    assert (listed["simulated"], listed["kospi100"]) == ("30, simulated", "from a file")
+    assert listed["kdd17"] == "50 of 2016-12-30"
 
 
 def test_every_command_is_under_a_heading_of_the_help_which_begins_as_its_own() -> None:

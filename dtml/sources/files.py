@@ -41,6 +41,10 @@ NAMES = {name: name for name in BAR_COLUMNS} | {  # in a file: any case, blanks 
     "stock_splits": "split",
 }
 BLANK = ("", "na", "n/a", "#n/a", "nan", "null", "none")  # a missing number written as text, lower case
+WIDE = (
+    "; if these are closes, a column for each stock, write a row for each date and stock instead, with the columns "
+    "date, symbol and close, as pandas' melt does"
+)
 RECENT = 20  # last dates of the prices, whose median number of stocks is the usual one
 LONGEST = 80  # characters of a value that a complaint shows
 MOST_NAMES = 300  # characters of column names that one shows
@@ -108,7 +112,8 @@ class TableFile:
         if missing:
             found = shorten(", ".join(self._header), MOST_NAMES, placeholder=" ...")  # in one line, whatever it holds
             lacking = ", ".join("date" if name == "session" else name for name in missing)
-            raise UsageError(f"{self.path}: missing column {lacking}; found {found}")
+            wide = {"close", "symbol"} <= set(missing) and "session" in self._columns and len(self._header) > 2
+            raise UsageError(f"{self.path}: missing column {lacking}; found {found}{WIDE if wide else ''}")
 
     @cached_property
     def _header(self) -> list[str]:
@@ -133,6 +138,8 @@ class TableFile:
             content = self.path.read_bytes()
             if self.path.name.lower().endswith(".gz"):
                 content = gzip.decompress(content)
+            if content[:200].lstrip(b"\xef\xbb\xbf \r\n\t").lower().startswith((b"<!doctype html", b"<html")):
+                raise UsageError(f"{self.path}: it is a web page and no table: download the file that the page offers")
             header = next(csv.reader([content.split(b"\n", 1)[0].decode("utf-8-sig")]), [])
             one_by_one = pyarrow.csv.ReadOptions(use_threads=False)  # only then do its errors name the row
             text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()))

@@ -28,6 +28,7 @@ from db.rows import scores as stored_scores
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
 from dtml.pages.figures import figure, records
+from dtml.sources.simulated import SimulatedMarket
 from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
 from flows.console import plain, print_frame, print_json
 from flows.settings import err, out
@@ -141,6 +142,8 @@ def list_markets(as_json: AsJson = False) -> None:
     for name in market_names():
         market = load_market(name)
         listed = f"{len(market.symbols)} of {market.constituents_as_of}" if market.constituents else "from a file"
+        if market.source == "simulated":
+            listed = f"{len(SimulatedMarket().symbols)}, simulated"
         rows.append(
             {
                 "market": name,
