@@ -20,6 +20,7 @@ from sqlalchemy import text
 from db.engine import location, open_engine, prepare, reading, transaction
 from db.errors import StoreError
 from dtml.errors import DtmlError
+from dtml.inference import choose_device
 from dtml.markets import load_market
 from dtml.sources.yahoo import YahooSource
 from dtml.training.self_test import TOLERANCE, self_test
@@ -48,11 +49,11 @@ class Finding:
     needed: bool = True
 
 
-def examined(*, device: str | None = None) -> Iterator[Finding]:
+def examined(device: str = "auto") -> Iterator[Finding]:
     """Yield what each part of this machine is like, one after the other; a check that fails is a finding too.
 
-    `device` limits the self-test to one device, by name. Starts a temporary Prefect server where none is set, asks
-    Yahoo for a week, and makes the store's tables where there are none.
+    The self-test runs on the `device`: cpu, cuda, or auto for each there is. Starts a temporary Prefect server where
+    none is set, asks Yahoo for a week, and makes the store's tables where there are none.
     """
     checks: list[tuple[str, Callable[[], str], bool]] = [
         ("python", _python, True),
@@ -65,7 +66,7 @@ def examined(*, device: str | None = None) -> Iterator[Finding]:
         ("prefect", _prefect, True),
         ("yahoo", _yahoo, False),
     ]
-    checks += [(name, partial(_device, name), True) for name in ([device] if device else devices())]
+    checks += [(name, partial(_device, name), True) for name in devices(device)]
     for part, check, needed in checks:
         try:
             yield Finding(part, check(), needed=needed)
@@ -75,9 +76,10 @@ def examined(*, device: str | None = None) -> Iterator[Finding]:
             yield Finding(part, f"{type(error).__name__}: {error}", is_well=False, needed=needed)
 
 
-def devices() -> list[str]:
-    """Return the devices that can train here."""
-    return ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+def devices(asked: str) -> list[str]:
+    """Return the names of the devices asked for: cpu, cuda, or auto for each that there is."""
+    found = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    return {"cpu": ["cpu"], "cuda": found or ["cuda"]}.get(asked, ["cpu", *found])
 
 
 def _python() -> str:
@@ -171,7 +173,7 @@ def _yahoo() -> str:
 
 def _device(name: str) -> str:
     """Return what a device is and how the self-test of a few seconds ended on it."""
-    device, begun = torch.device(name), time.monotonic()
+    device, begun = torch.device(name) if ":" in name else choose_device(name), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         said = self_test(device, StateFolder(Path(folder), write_whole))
     if (apart := _translations_apart(device)) > TOLERANCE:

@@ -9,7 +9,7 @@ import typer
 
 from db.engine import open_engine, open_reader
 from dtml.pages.figures import between, figure
-from flows.commands.options import AsJson, MarketFiles
+from flows.commands.options import AsJson, DeviceOption, MarketFiles
 from flows.console import print_frame, print_json
 from flows.service.alerts import watch_markets
 from flows.service.prefect_server import warning_of_open_server
@@ -56,18 +56,18 @@ def status(
 
 
 @commands.command()
-def doctor(
-    device: Annotated[str | None, typer.Option(help="Device to test, such as cpu or cuda:0; by default each.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Examine this machine: packages, folders, database, clock, Prefect, Yahoo, and a short training on each device.
+def doctor(device: DeviceOption = "auto", as_json: AsJson = False) -> None:
+    """Examine this machine: can it run nights, and if not, what has to be done?
 
-    Exit code 1 if a night could not run. Example: dtml doctor
+    It looks at packages, folders, database, clock, Prefect and Yahoo, and trains for seconds on the device, by default
+    on each. Exit code 1 if a night could not run.
+
+    Example: dtml doctor
     """
     from flows.doctor import examined  # it imports the networks, for which `dtml status` need not wait
 
     found = []
-    for each in examined(device=device):
+    for each in examined(device):
         found.append(each)
         if not as_json:
             verdict = "well" if each.is_well else "NOT WELL" if each.needed else "missing"
