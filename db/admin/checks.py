@@ -1,7 +1,5 @@
 """Whether a store is sound: the database's own checks, and what must hold between its rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import MappingProxyType

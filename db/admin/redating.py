@@ -1,7 +1,5 @@
 """What a fetch under a clock that was far ahead leaves: its moments are set back to now, in their order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 

@@ -1,7 +1,5 @@
 """What a database's failure means and what its user can do about it: by the engine's own codes, else by its words."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import MappingProxyType

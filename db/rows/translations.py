@@ -1,7 +1,5 @@
 """Translation models: themselves, how their training goes, their scores. Their texts are in translation_queue.py."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Attention: which stocks a prediction looked at, and whether that explains anything."""
 
-from __future__ import annotations
-
 from sqlalchemy import Boolean, CheckConstraint, Column, Date, ForeignKey, ForeignKeyConstraint, Integer, String, Table
 
 from db.tables.columns import REAL, UtcTimestamp, metadata, optional, required, run_id, with_interval

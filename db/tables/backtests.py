@@ -1,7 +1,5 @@
 """Backtests: what was run, its folds, what they scored and would have earned."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Index, Integer, String, Table

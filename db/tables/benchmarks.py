@@ -1,7 +1,5 @@
 """The published experiment: what was fixed beforehand, its figures, and the distribution behind them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Integer, String, Table

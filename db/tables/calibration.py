@@ -2,8 +2,6 @@
 
 Counts are kept night by night, so that ten years of them are read at once."""
 
-from __future__ import annotations
-
 from sqlalchemy import CheckConstraint, Column, Integer, Table
 
 from db.tables.columns import REAL, level, metadata, required, run_id, target

@@ -1,7 +1,5 @@
 """What tables and views are made of: the metadata they join, moments, numbers, columns that many views have."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Markets: their instruments, constituents, bars, rejected bars, and what each fetch brought."""
 
-from __future__ import annotations
-
 from sqlalchemy import (
     JSON,
     CheckConstraint,

@@ -1,7 +1,5 @@
 """Nights: how each ended, and what somebody should know of it."""
 
-from __future__ import annotations
-
 from sqlalchemy import JSON, CheckConstraint, Column, Date, ForeignKey, Integer, String, Table
 
 from db.tables.columns import UtcTimestamp, metadata, optional, required

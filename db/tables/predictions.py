@@ -1,7 +1,5 @@
 """Models, what they and the naive rules predicted, what happened, and the scores."""
 
-from __future__ import annotations
-
 from sqlalchemy import (
     JSON,
     Boolean,

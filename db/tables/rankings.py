@@ -1,7 +1,5 @@
 """The order of a day's stocks: walks through history, and what the rankers of each night said and were worth."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Index, Integer, String, Table

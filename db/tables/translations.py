@@ -3,8 +3,6 @@
 A user queues a text with a plain INSERT of its model and words.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 
