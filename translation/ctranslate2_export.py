@@ -6,7 +6,6 @@ Position tables are exported too: those that CTranslate2 computes put all sines 
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -55,7 +54,10 @@ def export_ctranslate2(
     without LayerNorm, for vocabularies of another size and for a folder in use.
     """
     target = pieces if target_pieces is None else target_pieces
-    specs = _specs()
+    try:
+        specs = import_module("ctranslate2.specs")
+    except ImportError as error:
+        raise UsageError("CTranslate2 is not installed: pip install -e '.[ctranslate2]'") from error
     _check(config, pieces, target, folder)
     spec = specs.TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers), config.heads, pre_norm=config.norm == "pre"
@@ -135,13 +137,6 @@ def agreement(model: Model, folder: Path, rows: Sequence[Sequence[int]]) -> int:
     limits = [len(row) + GREEDY.extra for row in rows]
     cut = (other[:limit] for other, limit in zip(theirs, limits, strict=True))
     return sum(list(one[0].tokens) == other for one, other in zip(ours, cut, strict=True))
-
-
-def _specs() -> ModuleType:
-    try:
-        return import_module("ctranslate2.specs")
-    except ImportError as error:
-        raise UsageError("CTranslate2 is not installed: pip install -e '.[ctranslate2]'") from error
 
 
 def _check(config: TransformerConfig, source: Sequence[str], target: Sequence[str], folder: Path) -> None:

@@ -272,9 +272,7 @@ def _moved(x: Tensor, order: Tensor) -> Tensor:
 
 
 def _lstm(config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: bool = False) -> nn.LSTM:
-    dropout = (
-        config.dropout if layers > 1 else 0.0
-    )  # torch drops out between layers only, and warns if there is just one
+    dropout = config.dropout if layers > 1 else 0.0  # torch drops out between layers only, and warns of one alone
     return nn.LSTM(config.d_model, hidden, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
 
 

@@ -83,17 +83,17 @@ def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | Non
     require_server()
     from flows.translating.flow import train_translator
 
-    trained, scores = train_translator(recipe, device, attended=True)
-    card = trained.model.card
+    model, scores = train_translator(recipe, device, attended=True)
+    card = model.card
     if as_json:
         print_json({"model": card.name, "receipt": receipt(card), "recipe": recipe_of(card), "scores": _named(scores)})
     else:
-        steps, bleu = trained.progress.step, card.made["validation_bleu"]
+        steps, bleu = card.made["progress"]["step"], card.made["validation_bleu"]
         out.print(f"{card.name}: {card.size} {card.kind}, {card.languages}, {steps} steps, validation BLEU {bleu:.1f}")
         out.print(recipe_of(card), markup=False, soft_wrap=True)
         print_scores(scores)
         out.print(f'use it    dtml translate text "..." --model {card.name}', markup=False)
-    return trained.model
+    return model
 
 
 def _named(scores: Any) -> dict[str, Any]:
@@ -149,13 +149,13 @@ def text(
 
 def _input_lines() -> list[str]:
     """Return the lines of standard input; raises UsageError for one that is not UTF-8."""
-    lines = [line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer]
-    for number, line in enumerate(lines, start=1):
+    lines = []
+    for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
-            line.decode()
+            lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode())
         except UnicodeDecodeError as error:
             raise UsageError(f"standard input is not UTF-8 at line {number}: convert it to UTF-8") from error
-    return [line.decode() for line in lines]
+    return lines
 
 
 def search_of(beams: int, alpha: float, **more: Any) -> Search:

@@ -148,7 +148,8 @@ def _translated(
     failures = {number: said for number, said in found.items() if isinstance(said, str)}
     with transaction(engine) as conn:
         done = translation_queue.finish_texts(conn, worker, rows)
-    return {"done": done, "failed": _failed(engine, worker, failures)}
+        failed = sum(translation_queue.fail_texts(conn, worker, [number], why) for number, why in failures.items())
+    return {"done": done, "failed": failed}
 
 
 def _translations(
@@ -164,11 +165,6 @@ def _translations(
             said = str(error)
             return [said if isinstance(error, TranslationError) else f"{type(error).__name__}: {said}"]
     return [said for text in texts for said in _translations(translated, [text])]
-
-
-def _failed(engine: Engine, worker: str, reasons: Mapping[int, str]) -> int:
-    with transaction(engine) as conn:
-        return sum(translation_queue.fail_texts(conn, worker, [number], reasons[number]) for number in reasons)
 
 
 def _row(number: int, said: Translation) -> dict[str, Any]:

@@ -88,7 +88,9 @@ class IncrementalTransformer:
     def __init__(self, network: Transformer) -> None:
         self.network = _with_fast_products(network)
         self.layers = cast(Sequence[DecoderLayer], self.network.decoder)
-        self.output_weight = _packed(self.network.output_weight.detach())
+        self.output_weight = self.network.output_weight.detach()
+        if _is_for_onednn(self.output_weight):  # whose own layout is faster for few rows
+            self.output_weight = torch.ops.mkldnn._reorder_linear_weight(self.output_weight)
 
     @torch.no_grad()
     def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
@@ -140,12 +142,6 @@ def fast_linear(
         return mapped.relu() if then == "relu" else mapped
     quickly: Tensor = torch.ops.mkldnn._linear_pointwise(input, weight, bias, then, [], "")
     return quickly
-
-
-def _packed(weight: Tensor) -> Tensor:
-    """Return a weight in oneDNN's own layout, which is faster for few rows."""
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight) if _is_for_onednn(weight) else weight
-    return packed
 
 
 def _is_for_onednn(x: Tensor) -> bool:

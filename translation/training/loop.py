@@ -139,7 +139,8 @@ def train_network(
         if config.minutes is not None and (progress.step == PACED or (done.check and progress.step < PACED)):
             seconds = progress.seconds + time.monotonic() - since.begun
             _refuse_short(config, config.minutes, context.process_group.broadcast(seconds) / progress.step)
-        if done.check or progress.step == config.updates or _is_check(progress.step, config):
+        is_due = config.check_every is not None and progress.step % config.check_every == 0
+        if done.check or progress.step == config.updates or is_due:
             seconds, begun = context.process_group.broadcast(time.monotonic() - since.begun), time.monotonic()
             progress.seconds += seconds
             figures = (since.loss / since.tokens, since.tokens / seconds, rate)
@@ -199,10 +200,6 @@ def _is_over(progress: Progress, config: TrainingConfig) -> bool:
 
 def _is_over_time(seconds: float, config: TrainingConfig) -> bool:
     return config.minutes is not None and seconds > 60 * config.minutes
-
-
-def _is_check(step: int, config: TrainingConfig) -> bool:
-    return config.check_every is not None and step % config.check_every == 0
 
 
 def _refuse_short(config: TrainingConfig, minutes: float, seconds: float) -> None:
