@@ -37,10 +37,7 @@ class Again:
 
 @dataclass
 class Archive:
-    """Read the past of a market: its nights, its bars as known at any moment, its models, each loaded once.
-
-    Nothing is written to the store.
-    """
+    """Read, and never write, a market's past: its nights, its bars as known at any moment, its models, loaded once."""
 
     engine: Engine
     market: Market

@@ -55,15 +55,12 @@ class Server:
     def stop(self) -> None:
         """End it, at once where it does not end by itself."""
         with self.listening:
-            self._stop()
-
-    def _stop(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self.process.terminate()
+            try:
+                self.process.wait(END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
 
 
 def require_server() -> None:
