@@ -114,9 +114,9 @@ ACL18 = PublishedSet(
     recipes=MappingProxyType(
         {
             "dtml": _dtml(window=10, hidden=64, beta=0.1, epochs=200),
-            "lstm": _feng(10, 10.0, RecurrentConfig.lstm(hidden=32)),
-            "alstm": _feng(5, 1.0, RecurrentConfig.alstm(hidden=4)),
-            "adv_alstm": _feng(5, 1.0, RecurrentConfig.adv_alstm(hidden=4, epsilon=0.05, adversarial=0.01)),
+            "lstm": _feng(10, 10.0, RecurrentConfig(hidden=32, attention=False)),
+            "alstm": _feng(5, 1.0, RecurrentConfig(hidden=4)),
+            "adv_alstm": _feng(5, 1.0, RecurrentConfig(hidden=4, epsilon=0.05, adversarial=0.01)),
             "stocknet": _stocknet(epochs=15),
         }
     ),
@@ -144,14 +144,10 @@ KDD17 = PublishedSet(
     recipes=MappingProxyType(
         {
             "dtml": _dtml(window=15, hidden=64, beta=0.01, epochs=100),
-            "lstm": _feng(5, 0.001, RecurrentConfig.lstm(hidden=4), batch_days=31, epochs=50),
-            "alstm": _feng(15, 0.001, RecurrentConfig.alstm(hidden=16), batch_days=31, epochs=50),
+            "lstm": _feng(5, 0.001, RecurrentConfig(hidden=4, attention=False), batch_days=31, epochs=50),
+            "alstm": _feng(15, 0.001, RecurrentConfig(hidden=16), batch_days=31, epochs=50),
             "adv_alstm": _feng(
-                15,
-                0.001,
-                RecurrentConfig.adv_alstm(hidden=16, epsilon=0.001, adversarial=0.05),
-                batch_days=31,
-                epochs=50,
+                15, 0.001, RecurrentConfig(hidden=16, epsilon=0.001, adversarial=0.05), batch_days=31, epochs=50
             ),
             "stocknet": _stocknet(epochs=5),
         }

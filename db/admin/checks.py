@@ -1,7 +1,8 @@
 """Whether a store is sound: the database's own checks, and what must hold between its rows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -25,6 +26,7 @@ JSON_WORDS: Final = MappingProxyType(
 )
 
 State = Literal["ok", "failed", "note"]
+Rows = list[dict[str, Any]]
 
 # PostgreSQL watches over both by itself.
 OF_THE_FILE: Final = MappingProxyType(
@@ -141,14 +143,14 @@ def check_store(engine: Engine) -> Iterator[Finding]:
     """Return the finding of each check, as soon as there is one; a store of another schema is held to no law."""
     if engine.dialect.name == "sqlite":
         for check, sql in OF_THE_FILE.items():
-            yield _asked(engine, check, sql)
-    current = _schema(engine)
+            yield _finding(check, partial(_asked, engine, sql))
+    current = _finding(f"the schema is this program's ({REVISION})", partial(_of_another_schema, engine))
     yield current
     if current.state == "ok":
         for law, sql in LAWS.items():
-            yield _asked(engine, law, sql.format_map(JSON_WORDS[engine.dialect.name]))
-        yield _dated_ahead(engine)
-        yield _interrupted(engine)
+            yield _finding(law, partial(_asked, engine, sql.format_map(JSON_WORDS[engine.dialect.name])))
+        yield _finding("no fetch is dated ahead of this clock", partial(_dated_ahead, engine))
+        yield _finding("no night was interrupted", partial(_interrupted, engine), "note")
 
 
 def finding_of(check: str, found: list[dict[str, Any]], state: State = "failed") -> Finding:
@@ -156,49 +158,39 @@ def finding_of(check: str, found: list[dict[str, Any]], state: State = "failed")
     return Finding(check, state if found else "ok", found[:SHOWN], len(found) > SHOWN)
 
 
-def _asked(engine: Engine, check: str, sql: str) -> Finding:
+def _finding(check: str, search: Callable[[], Rows], state: State = "failed") -> Finding:
+    """Return the finding of a check that searches the store, which fails where the store does."""
     try:
-        with reading(engine) as conn:
-            rows = conn.execute(text(sql)).mappings().fetchmany(SHOWN + 1)
+        return finding_of(check, search(), state)
     except StoreError as error:
         return finding_of(check, [{"error": str(error)}])
-    return finding_of(check, [dict(row) for row in rows])
 
 
-def _schema(engine: Engine) -> Finding:
-    check = f"the schema is this program's ({REVISION})"
-    try:
-        require_current(engine)
-    except StoreError as error:
-        return finding_of(check, [{"error": str(error)}])
-    return finding_of(check, [])
+def _asked(engine: Engine, sql: str) -> Rows:
+    with reading(engine) as conn:
+        return [dict(row) for row in conn.execute(text(sql)).mappings().fetchmany(SHOWN + 1)]
 
 
-def _dated_ahead(engine: Engine) -> Finding:
+def _of_another_schema(engine: Engine) -> Rows:
+    require_current(engine)
+    return []
+
+
+def _dated_ahead(engine: Engine) -> Rows:
     """Return fetches that no later one can follow before their day has come."""
-    check = "no fetch is dated ahead of this clock"
-    try:
-        with reading(engine) as conn:
-            found = fetches.dated_ahead(conn)
-    except StoreError as error:
-        return finding_of(check, [{"error": str(error)}])
-    rows = found.assign(**{"to do": "dtml db redate"}).to_dict("records")
-    return finding_of(check, [{str(name): value for name, value in row.items()} for row in rows])
+    with reading(engine) as conn:
+        rows = fetches.dated_ahead(conn).assign(**{"to do": "dtml db redate"}).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in rows]
 
 
-def _interrupted(engine: Engine) -> Finding:
+def _interrupted(engine: Engine) -> Rows:
     """Return nights that are left running although nobody is at their market."""
-    check = "no night was interrupted"
     table = tables.night
     begun = sa.select(table.c.market, table.c.as_of, table.c.started_at).where(table.c.status == "running")
-    try:
-        with reading(engine) as conn:
-            rows = [dict(row) for row in conn.execute(begun.order_by(table.c.market, table.c.as_of)).mappings()]
-        free = {market for market in {row["market"] for row in rows} if _is_free(engine, market)}
-    except StoreError as error:
-        return finding_of(check, [{"error": str(error)}])
-    advice = {"to do": "run it again"}
-    return finding_of(check, [row | advice for row in rows if row["market"] in free], "note")
+    with reading(engine) as conn:
+        rows = [dict(row) for row in conn.execute(begun.order_by(table.c.market, table.c.as_of)).mappings()]
+    free = {market for market in {row["market"] for row in rows} if _is_free(engine, market)}
+    return [row | {"to do": "run it again"} for row in rows if row["market"] in free]
 
 
 def _is_free(engine: Engine, market: str) -> bool:

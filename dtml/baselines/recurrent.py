@@ -17,7 +17,12 @@ from dtml.model import LSTM
 
 @dataclass(frozen=True)
 class RecurrentConfig(NetworkConfig):
-    """The shape of an LSTM over the window of one stock."""
+    """The shape of an LSTM over the window of one stock.
+
+    Without attention it is the LSTM that Feng et al. compare with (after Nelson, Pereira, de Oliveira, IJCNN 2017);
+    with it ALSTM (Qin et al., IJCAI 2017, in their form); with `epsilon` and `adversarial` too, each 0.01 by default in
+    the authors' public code, Adv-ALSTM.
+    """
 
     features: int = 11
     hidden: int = 16
@@ -30,21 +35,6 @@ class RecurrentConfig(NetworkConfig):
             raise UsageError(f"features and hidden are 1 or more, got {self.features}, {self.hidden}")
         if self.epsilon < 0 or self.adversarial < 0:
             raise UsageError(f"epsilon and adversarial are 0 or more, got {self.epsilon}, {self.adversarial}")
-
-    @classmethod
-    def lstm(cls, hidden: int = 16) -> "RecurrentConfig":
-        """Return the LSTM that Feng et al. compare with (after Nelson, Pereira, de Oliveira, IJCNN 2017)."""
-        return cls(hidden=hidden, attention=False)
-
-    @classmethod
-    def alstm(cls, hidden: int = 16) -> "RecurrentConfig":
-        """Return ALSTM: with attention over the window (Qin et al., IJCAI 2017, in the form of Feng et al.)."""
-        return cls(hidden=hidden)
-
-    @classmethod
-    def adv_alstm(cls, hidden: int = 16, epsilon: float = 0.01, adversarial: float = 0.01) -> "RecurrentConfig":
-        """Return Adv-ALSTM; both amounts are the defaults of the authors' public code."""
-        return cls(hidden=hidden, epsilon=epsilon, adversarial=adversarial)
 
     def build(self, stocks: int) -> "RecurrentNetwork":  # noqa: ARG002 - every config builds for a number of stocks
         """Return the network, which is the same for any number of stocks."""
