@@ -1,12 +1,11 @@
 """Attention: which stocks a prediction looked at, and whether that explains anything."""
 
-from sqlalchemy import Boolean, CheckConstraint, Column, Date, ForeignKey, ForeignKeyConstraint, Integer, String, Table
+from sqlalchemy import Boolean, CheckConstraint, Column, Date, ForeignKey, ForeignKeyConstraint, Integer, String
 
-from db.tables.columns import REAL, UtcTimestamp, metadata, optional, required, run_id, with_interval
+from db.tables.columns import REAL, UtcTimestamp, optional, required, run_id, table, with_interval
 
-attention_weight = Table(
+attention_weight = table(
     "attention_weight",
-    metadata,
     Column("run_id", String, primary_key=True, comment="The model that predicted."),
     Column("target", Date, primary_key=True, comment="Session predicted."),
     Column("instrument_id", Integer, primary_key=True, autoincrement=False, comment="The stock predicted: who looks."),
@@ -17,12 +16,10 @@ attention_weight = Table(
     ),
     CheckConstraint("weight >= 0 and weight <= 1", name="weight"),
     comment="Attention between stocks (data axis), kept for the sessions asked for.",
-    sqlite_with_rowid=False,
 )
 
-explanation = Table(
+explanation = table(
     "explanation",
-    metadata,
     run_id(),
     required("market", String, "Name of the market."),
     required("as_of", Date, "Last session read."),
@@ -43,5 +40,4 @@ explanation = Table(
     required("seconds", REAL, "Time it took, in seconds."),
     CheckConstraint("distance_p > 0 and distance_p <= 1 and agreement >= -1 and agreement <= 1", name="ranges"),
     comment="Whether a model's attention says more than that of models trained on nonsense.",
-    sqlite_with_rowid=False,
 )

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Integer, String, Table
+from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Integer, String
 
-from db.tables.columns import REAL, UtcTimestamp, metadata, optional, required, with_interval
+from db.tables.columns import REAL, UtcTimestamp, optional, required, table, with_interval
 
 _PRINTED = "in print (Yoo et al., KDD 2021, table 2)"
 
@@ -13,9 +13,8 @@ def _benchmark() -> Column[Any]:
     return Column("benchmark_id", ForeignKey("benchmark.id"), primary_key=True, comment="The benchmark.")
 
 
-benchmark = Table(
+benchmark = table(
     "benchmark",
-    metadata,
     Column("id", String, primary_key=True, comment="Name of the benchmark, such as acl18-1a2b3c4d."),
     required("market", String, "Name of the market."),
     required("title", String, "What was compared, in words."),
@@ -40,11 +39,11 @@ benchmark = Table(
     ),
     CheckConstraint("stocks >= 1 and seconds >= 0", name="counts"),
     comment="Benchmarks: every predictor on the same spans, the test span read once.",
+    with_rowid=True,
 )
 
-benchmark_score = Table(
+benchmark_score = table(
     "benchmark_score",
-    metadata,
     _benchmark(),
     Column("predictor", String, primary_key=True, comment="Name of the model or of the naive rule."),
     Column("protocol", String, primary_key=True, comment="'paper': labelled stock-days alone; 'all': every one."),
@@ -88,12 +87,10 @@ benchmark_score = Table(
         name="ranges",
     ),
     comment="Figures of a benchmark on its test span: one row per predictor and protocol.",
-    sqlite_with_rowid=False,
 )
 
-benchmark_seed = Table(
+benchmark_seed = table(
     "benchmark_seed",
-    metadata,
     _benchmark(),
     Column("predictor", String, primary_key=True, comment="Name of the model."),
     Column("configuration", Integer, primary_key=True, autoincrement=False, comment="Number of the configuration."),
@@ -108,5 +105,4 @@ benchmark_seed = Table(
     CheckConstraint("acc >= 0 and acc <= 1 and mcc >= -1 and mcc <= 1", name="ranges"),
     CheckConstraint("validation_acc >= 0 and validation_acc <= 1", name="validation"),
     comment="One row a seed and configuration: the whole distribution, never the best test figure.",
-    sqlite_with_rowid=False,
 )

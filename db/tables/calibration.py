@@ -2,13 +2,12 @@
 
 Counts are kept night by night, so that ten years of them are read at once."""
 
-from sqlalchemy import CheckConstraint, Column, Integer, Table
+from sqlalchemy import CheckConstraint, Column, Integer
 
-from db.tables.columns import REAL, level, metadata, required, run_id, target
+from db.tables.columns import REAL, level, required, run_id, table, target
 
-abstention_band = Table(
+abstention_band = table(
     "abstention_band",
-    metadata,
     run_id(),
     level(),
     required("threshold", REAL, "A rise is predicted above it, a fall below 1 less it, else nothing. 0.5 to 1."),
@@ -16,12 +15,10 @@ abstention_band = Table(
     required("n", Integer, "Stock-days of them."),
     CheckConstraint("level > 0 and level < 1 and threshold >= 0.5 and threshold <= 1", name="ranges"),
     comment="Abstention bands of each model, from its validation days (split-conformal prediction).",
-    sqlite_with_rowid=False,
 )
 
-calibration_bin = Table(
+calibration_bin = table(
     "calibration_bin",
-    metadata,
     run_id(),
     target(),
     Column("bin", Integer, primary_key=True, autoincrement=False, comment="Whole percent of the probability, 0 to 99."),
@@ -30,12 +27,10 @@ calibration_bin = Table(
     required("rises", Integer, "Those of them that rose."),
     CheckConstraint("bin >= 0 and bin <= 99 and n > 0 and rises >= 0 and rises <= n", name="counts"),
     comment="What came of each night's probabilities, counted by whole percent.",
-    sqlite_with_rowid=False,
 )
 
-abstention_count = Table(
+abstention_count = table(
     "abstention_count",
-    metadata,
     run_id(),
     target(),
     level(),
@@ -48,5 +43,4 @@ abstention_count = Table(
         name="counts",
     ),
     comment="What came of each night's directions at each level of its abstention band.",
-    sqlite_with_rowid=False,
 )

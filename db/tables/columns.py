@@ -3,7 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Column, Date, DateTime, Dialect, Float, ForeignKey, MetaData, TypeDecorator
+from sqlalchemy import Column, Date, DateTime, Dialect, Float, ForeignKey, MetaData, Table, TypeDecorator
+from sqlalchemy.schema import SchemaItem
 
 from db.errors import StoreError
 
@@ -43,6 +44,12 @@ class UtcTimestamp(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def table(name: str, *parts: SchemaItem, comment: str, with_rowid: bool = False) -> Table:
+    """Return a table of the store; without a rowid SQLite keeps the rows in the order of their key."""
+    options: dict[str, Any] = {} if with_rowid else {"sqlite_with_rowid": False}
+    return Table(name, metadata, *parts, comment=comment, **options)
 
 
 def required(name: str, kind: Any, meaning: str) -> Column[Any]:

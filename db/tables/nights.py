@@ -1,12 +1,11 @@
 """Nights: how each ended, and what somebody should know of it."""
 
-from sqlalchemy import JSON, CheckConstraint, Column, Date, ForeignKey, Integer, String, Table
+from sqlalchemy import JSON, CheckConstraint, Column, Date, ForeignKey, Integer, String
 
-from db.tables.columns import UtcTimestamp, metadata, optional, required
+from db.tables.columns import UtcTimestamp, optional, required, table
 
-night = Table(
+night = table(
     "night",
-    metadata,
     Column("market", String, primary_key=True, comment="Name of the market."),
     Column("as_of", Date, primary_key=True, comment="Last closed session: the last one seen."),
     required("target", Date, "The session after it: the one predicted."),
@@ -27,12 +26,10 @@ night = Table(
     CheckConstraint("as_of < target", name="dates"),
     CheckConstraint("fetched >= 0 and stored >= 0 and rejected >= 0 and predictions >= 0", name="counts"),
     comment="One row per market and night: how it ended and what it did.",
-    sqlite_with_rowid=False,
 )
 
-alert = Table(
+alert = table(
     "alert",
-    metadata,
     Column("market", String, primary_key=True, comment="Name of the market."),
     Column("as_of", Date, primary_key=True, comment="The night it is about."),
     Column("kind", String, primary_key=True, comment="'refused', 'late' or 'below_rule'."),
@@ -41,5 +38,4 @@ alert = Table(
     optional("sent_at", UtcTimestamp, "When a webhook took it; missing without one, or until it does."),
     CheckConstraint("kind in ('refused', 'late', 'below_rule')", name="kind"),
     comment="What somebody should know of a night, once for each night and kind.",
-    sqlite_with_rowid=False,
 )

@@ -12,14 +12,12 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     SmallInteger,
     String,
-    Table,
 )
 
-from db.tables.columns import REAL, UtcTimestamp, instrument_id, metadata, optional, required, target, with_interval
+from db.tables.columns import REAL, UtcTimestamp, instrument_id, optional, required, table, target, with_interval
 
-run = Table(
+run = table(
     "run",
-    metadata,
     Column("id", String, primary_key=True, comment="Name of the run."),
     required("market", String, "Name of the market."),
     required("kind", String, "Its purpose: 'nightly', 'backtest' or 'benchmark'."),
@@ -41,11 +39,11 @@ run = Table(
     CheckConstraint("train_first <= train_last", name="span"),
     Index(None, "market", "train_last"),
     comment="Trained models and all it takes to train them again.",
+    with_rowid=True,
 )
 
-prediction = Table(
+prediction = table(
     "prediction",
-    metadata,
     Column("run_id", ForeignKey("run.id"), primary_key=True, comment="The model that predicted."),
     Column("target", Date, primary_key=True, comment="Session predicted."),
     instrument_id(),
@@ -70,12 +68,10 @@ prediction = Table(
     Index(None, "target"),
     Index(None, "as_of"),
     comment="Predictions, never rewritten: one row per run, session predicted and stock.",
-    sqlite_with_rowid=False,
 )
 
-rule_direction = Table(
+rule_direction = table(
     "rule_direction",
-    metadata,
     Column("market", String, primary_key=True, comment="Name of the market."),
     target(),
     required("as_of", Date, "Last session the rules saw; always before target."),
@@ -86,12 +82,10 @@ rule_direction = Table(
     ),
     CheckConstraint("as_of < target", name="dates"),
     comment="The direction that each naive rule predicts for a session, for all stocks of a market at once.",
-    sqlite_with_rowid=False,
 )
 
-outcome = Table(
+outcome = table(
     "outcome",
-    metadata,
     instrument_id(),
     Column("session", Date, primary_key=True, comment="The session that was to be predicted."),
     required("realised_return", REAL, "Adjusted close, else close, over the one before, minus 1; 0.01 is 1 %."),
@@ -103,12 +97,10 @@ outcome = Table(
     CheckConstraint("realised_return > -1", name="realised_return"),
     CheckConstraint("label in (-1, 0, 1)", name="label"),
     comment="What happened to each predicted stock and session.",
-    sqlite_with_rowid=False,
 )
 
-score = Table(
+score = table(
     "score",
-    metadata,
     Column("market", String, primary_key=True, comment="Name of the market."),
     Column("target", Date, primary_key=True, comment="Session predicted; the last one of a running score."),
     Column("span", String, primary_key=True, comment="'night' for that session, 'running' for all up to it."),
@@ -126,5 +118,4 @@ score = Table(
     CheckConstraint("nights >= 0 and rises >= 0 and rises <= n", name="counts"),
     CheckConstraint("acc >= 0 and acc <= 1 and mcc >= -1 and mcc <= 1", name="ranges"),
     comment="Accuracy and Matthews correlation of the predictions and of the naive rules.",
-    sqlite_with_rowid=False,
 )
