@@ -2,7 +2,7 @@
 
 from sqlalchemy import Boolean, CheckConstraint, Column, Date, ForeignKey, ForeignKeyConstraint, Integer, String
 
-from db.tables.columns import REAL, UtcTimestamp, optional, required, run_id, table, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, optional, required, table, with_interval
 
 attention_weight = table(
     "attention_weight",
@@ -20,7 +20,7 @@ attention_weight = table(
 
 explanation = table(
     "explanation",
-    run_id(),
+    belongs_to("run", "The model that predicted."),
     required("market", String, "Name of the market."),
     required("as_of", Date, "Last session read."),
     required("made_at", UtcTimestamp, "When it was measured."),

@@ -1,16 +1,10 @@
 """Backtests: what was run, its folds, what they scored and would have earned."""
 
-from typing import Any
-
 from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Index, Integer, String
 
-from db.tables.columns import REAL, UtcTimestamp, optional, required, table, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, optional, required, table, with_interval
 
 _FEW = "missing with too few days"
-
-
-def _backtest() -> Column[Any]:
-    return Column("backtest_id", ForeignKey("backtest.id"), primary_key=True, comment="The backtest.")
 
 
 backtest = table(
@@ -51,7 +45,7 @@ backtest = table(
 
 backtest_fold = table(
     "backtest_fold",
-    _backtest(),
+    belongs_to("backtest", "The backtest."),
     Column("number", Integer, primary_key=True, autoincrement=False, comment="1 for the first fold."),
     required("run_id", ForeignKey("run.id"), "The model trained for it."),
     required("as_of", Date, "Session at whose close it was trained."),
@@ -68,7 +62,7 @@ backtest_fold = table(
 
 backtest_score = table(
     "backtest_score",
-    _backtest(),
+    belongs_to("backtest", "The backtest."),
     Column("slice", String, primary_key=True, comment="What was scored: 'all', 'fold', 'year' or 'symbol'."),
     Column("value", String, primary_key=True, comment="Number of the fold, year or symbol; empty for 'all'."),
     Column("protocol", String, primary_key=True, comment="'paper': labelled stock-days alone; 'all': every one."),
@@ -88,7 +82,7 @@ backtest_score = table(
 
 backtest_return = table(
     "backtest_return",
-    _backtest(),
+    belongs_to("backtest", "The backtest."),
     Column("portfolio", String, primary_key=True, comment="Name of the portfolio, such as 'long, next open'."),
     Column("session", Date, primary_key=True, comment="Session in which its positions were taken."),
     required("gross", REAL, "Return of the positions before costs; 0.01 is 1 % of equity."),
@@ -102,7 +96,7 @@ backtest_return = table(
 
 backtest_portfolio = table(
     "backtest_portfolio",
-    _backtest(),
+    belongs_to("backtest", "The backtest."),
     Column("portfolio", String, primary_key=True, comment="Name of the portfolio, such as 'long, next open'."),
     optional("strategy", JSON(none_as_null=True), "Its form, fill, limits, costs; missing for a yardstick."),
     required("days", Integer, "Sessions held."),

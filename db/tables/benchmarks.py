@@ -1,16 +1,10 @@
 """The published experiment: what was fixed beforehand, its figures, and the distribution behind them."""
 
-from typing import Any
-
 from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Integer, String
 
-from db.tables.columns import REAL, UtcTimestamp, optional, required, table, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, optional, required, table, with_interval
 
 _PRINTED = "in print (Yoo et al., KDD 2021, table 2)"
-
-
-def _benchmark() -> Column[Any]:
-    return Column("benchmark_id", ForeignKey("benchmark.id"), primary_key=True, comment="The benchmark.")
 
 
 benchmark = table(
@@ -44,7 +38,7 @@ benchmark = table(
 
 benchmark_score = table(
     "benchmark_score",
-    _benchmark(),
+    belongs_to("benchmark", "The benchmark."),
     Column("predictor", String, primary_key=True, comment="Name of the model or of the naive rule."),
     Column("protocol", String, primary_key=True, comment="'paper': labelled stock-days alone; 'all': every one."),
     optional("run_id", ForeignKey("run.id"), "The ensemble scored; missing for a naive rule."),
@@ -91,7 +85,7 @@ benchmark_score = table(
 
 benchmark_seed = table(
     "benchmark_seed",
-    _benchmark(),
+    belongs_to("benchmark", "The benchmark."),
     Column("predictor", String, primary_key=True, comment="Name of the model."),
     Column("configuration", Integer, primary_key=True, autoincrement=False, comment="Number of the configuration."),
     Column("seed", Integer, primary_key=True, autoincrement=False, comment="Seed of the training."),

@@ -4,11 +4,11 @@ Counts are kept night by night, so that ten years of them are read at once."""
 
 from sqlalchemy import CheckConstraint, Column, Integer
 
-from db.tables.columns import REAL, level, required, run_id, table, target
+from db.tables.columns import REAL, belongs_to, level, required, table, target
 
 abstention_band = table(
     "abstention_band",
-    run_id(),
+    belongs_to("run", "The model that predicted."),
     level(),
     required("threshold", REAL, "A rise is predicted above it, a fall below 1 less it, else nothing. 0.5 to 1."),
     required("days", Integer, "Days of validation that it rests on."),
@@ -19,7 +19,7 @@ abstention_band = table(
 
 calibration_bin = table(
     "calibration_bin",
-    run_id(),
+    belongs_to("run", "The model that predicted."),
     target(),
     Column("bin", Integer, primary_key=True, autoincrement=False, comment="Whole percent of the probability, 0 to 99."),
     required("n", Integer, "Predictions in it whose outcome is known."),
@@ -31,7 +31,7 @@ calibration_bin = table(
 
 abstention_count = table(
     "abstention_count",
-    run_id(),
+    belongs_to("run", "The model that predicted."),
     target(),
     level(),
     required("n", Integer, "Calibrated predictions whose outcome is known."),

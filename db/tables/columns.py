@@ -71,14 +71,9 @@ def with_interval(name: str, meaning: str, *, kind: str = "day-resampled") -> li
     ]
 
 
-def instrument_id() -> Column[Any]:
-    """Return the column that names an instrument, as part of a key."""
-    return Column("instrument_id", ForeignKey("instrument.id"), primary_key=True, comment="The instrument.")
-
-
-def run_id() -> Column[Any]:
-    """Return the column that names the model that predicted, as part of a key."""
-    return Column("run_id", ForeignKey("run.id"), primary_key=True, comment="The model that predicted.")
+def belongs_to(table: str, meaning: str) -> Column[Any]:
+    """Return the column that names a row of another table, as part of a key."""
+    return Column(f"{table}_id", ForeignKey(f"{table}.id"), primary_key=True, comment=meaning)
 
 
 def target() -> Column[Any]:

@@ -2,7 +2,7 @@
 
 from sqlalchemy import JSON, CheckConstraint, Column, Date, Integer, PrimaryKeyConstraint, String, UniqueConstraint
 
-from db.tables.columns import REAL, UtcTimestamp, instrument_id, optional, required, table
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, optional, required, table
 
 instrument = table(
     "instrument",
@@ -22,7 +22,7 @@ instrument = table(
 
 membership = table(
     "membership",
-    instrument_id(),
+    belongs_to("instrument", "The instrument."),
     Column("spell", Integer, primary_key=True, autoincrement=False, comment="1 for the first stay."),
     optional("valid_from", Date, "First session of the stay; missing when not known."),
     optional("valid_to", Date, "First day after the stay; missing while it lasts."),
@@ -36,7 +36,7 @@ BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend",
 
 price = table(
     "price",
-    instrument_id(),
+    belongs_to("instrument", "The instrument."),
     Column("session", Date, primary_key=True, comment="The session the bar belongs to."),
     Column("known_at", UtcTimestamp, primary_key=True, comment="When this version was fetched."),
     optional("open", REAL, "First price, in currency units, above 0; missing when not reported."),
@@ -57,7 +57,7 @@ price = table(
 
 rejected_bar = table(
     "rejected_bar",
-    instrument_id(),
+    belongs_to("instrument", "The instrument."),
     Column("session", Date, primary_key=True, comment="The session the bar claims."),
     Column("source", String, primary_key=True, comment="Who reported the bar."),
     Column("reason", String, primary_key=True, comment="The check it failed, such as high_below_low."),
@@ -68,7 +68,7 @@ rejected_bar = table(
 
 symbol_warning = table(
     "symbol_warning",
-    instrument_id(),
+    belongs_to("instrument", "The instrument."),
     Column("reason", String, primary_key=True, comment="What is doubtful: over_corrected_dividends."),
     required("value", String, "What was found, in words."),
     required("known_at", UtcTimestamp, "When the prices that show it were fetched."),

@@ -6,7 +6,6 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     Date,
-    ForeignKey,
     Index,
     Integer,
     PrimaryKeyConstraint,
@@ -14,7 +13,7 @@ from sqlalchemy import (
     String,
 )
 
-from db.tables.columns import REAL, UtcTimestamp, instrument_id, optional, required, table, target, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, optional, required, table, target, with_interval
 
 run = table(
     "run",
@@ -44,9 +43,9 @@ run = table(
 
 prediction = table(
     "prediction",
-    Column("run_id", ForeignKey("run.id"), primary_key=True, comment="The model that predicted."),
+    belongs_to("run", "The model that predicted."),
     Column("target", Date, primary_key=True, comment="Session predicted."),
-    instrument_id(),
+    belongs_to("instrument", "The instrument."),
     required("as_of", Date, "Last session the model saw; always before target."),
     required("probability", REAL, "Probability of a rise, 0 to 1; mean of the seeds."),
     optional("probability_std", REAL, "Standard deviation over the seeds; 0 with one, missing if not kept."),
@@ -86,7 +85,7 @@ rule_direction = table(
 
 outcome = table(
     "outcome",
-    instrument_id(),
+    belongs_to("instrument", "The instrument."),
     Column("session", Date, primary_key=True, comment="The session that was to be predicted."),
     required("realised_return", REAL, "Adjusted close, else close, over the one before, minus 1; 0.01 is 1 %."),
     required("rise", Boolean, "Whether the return is above 0."),

@@ -2,15 +2,11 @@
 
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Index, Integer, String
+from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, Index, Integer, String
 
-from db.tables.columns import REAL, UtcTimestamp, instrument_id, optional, required, table, target, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, optional, required, table, target, with_interval
 
 _NONE = "missing without a day"
-
-
-def _ranking() -> Column[Any]:
-    return Column("ranking_id", ForeignKey("ranking.id"), primary_key=True, comment="The walk.")
 
 
 def _leg() -> Column[Any]:
@@ -67,7 +63,7 @@ ranking = table(
 
 ranking_score = table(
     "ranking_score",
-    _ranking(),
+    belongs_to("ranking", "The walk."),
     Column("predictor", String, primary_key=True, comment="Name of the model or of the rule."),
     _leg(),
     Column("year", Integer, primary_key=True, autoincrement=False, comment="Year scored; 0 for all days."),
@@ -82,7 +78,7 @@ ranking_score = table(
 
 ranking_difference = table(
     "ranking_difference",
-    _ranking(),
+    belongs_to("ranking", "The walk."),
     Column("predictor", String, primary_key=True, comment="Name of a model or rule."),
     Column("other", String, primary_key=True, comment="Name of the one that it is compared with."),
     _leg(),
@@ -110,10 +106,10 @@ ranker = table(
 
 stock_rank = table(
     "stock_rank",
-    Column("ranker_id", ForeignKey("ranker.id"), primary_key=True, comment="The rankers that were asked."),
+    belongs_to("ranker", "The rankers that were asked."),
     Column("predictor", String, primary_key=True, comment="'ridge', 'boosting', their 'blend', or 'dtml'."),
     target(),
-    instrument_id(),
+    belongs_to("instrument", "The instrument."),
     required("as_of", Date, "Last session seen; always before target."),
     required("score", REAL, "What orders the stocks of the day; its size means nothing."),
     required("place", Integer, "Place in the order of the day, 1 is the best."),
