@@ -153,6 +153,11 @@ class Sentences:
         place = range(len(self))[index]
         return self.tokens[self.starts[place] : self.starts[place + 1]]
 
+    @property
+    def lengths(self) -> Int[ndarray, " sentences"]:
+        """Return the number of pieces of each sentence."""
+        return np.diff(self.starts)
+
 
 @dataclass(frozen=True, eq=False)
 class Examples:
@@ -167,16 +172,6 @@ class Examples:
 
     def __getitem__(self, index: int) -> tuple[Int32[ndarray, " source"], Int32[ndarray, " target"]]:
         return self.source[index], self.target[index]
-
-    @property
-    def source_lengths(self) -> Int[ndarray, " pairs"]:
-        """Return the number of pieces of each source."""
-        return np.diff(self.source.starts)
-
-    @property
-    def target_lengths(self) -> Int[ndarray, " pairs"]:
-        """Return the number of pieces of each target."""
-        return np.diff(self.target.starts)
 
     def summary(self) -> str:
         """Return a line that says how many pairs were kept and dropped."""

@@ -116,7 +116,7 @@ def _card(recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], made:
 def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
     """Raise UsageError if there are fewer learned positions than a sentence, in training or search, may need."""
     lengths = [
-        x.max() for each in (cached.training, cached.validation) for x in (each.source_lengths, each.target_lengths)
+        x.max() for each in (cached.training, cached.validation) for x in (each.source.lengths, each.target.lengths)
     ]
     needed = max(MAX_PIECES, *map(int, lengths)) + GREEDY.extra + 1
     if 0 < learned < needed:
