@@ -27,6 +27,8 @@ from dtml.model import DTML
 from dtml.windows import Windows
 
 PerDay = Float[ndarray, "days stocks stocks"]  # row u, column v: of stock u, about stock v
+Together = Bool[ndarray, "days stocks stocks"]
+Matrix = Float[ndarray, "stocks stocks"]
 Positions = Int[ndarray, " days"]
 
 STOCKS = 50  # at most: 1,000 sessions of so many, or more sessions of fewer; see `dtml.attention.summary.STOCK_DAYS`
@@ -64,7 +66,7 @@ class Findings:
 def find(
     attention: Float[ndarray, "networks days stocks stocks"],
     importance: PerDay,
-    together: Bool[ndarray, "days stocks stocks"],
+    together: Together,
     seeds: int,
     drivers: Mapping[int, int],
     *,
@@ -160,7 +162,7 @@ def _other_days(observed: Bool[ndarray, "days stocks"], generator: np.random.Gen
     return donors
 
 
-def over_days(each: PerDay, together: Bool[ndarray, "days stocks stocks"]) -> Float[ndarray, "stocks stocks"]:
+def over_days(each: PerDay, together: Together) -> Matrix:
     """Return the mean over the days on which both stocks are observed; 0 where they never are."""
     return np.asarray((each * together).sum(axis=0) / np.maximum(together.sum(axis=0), 1))
 
@@ -204,7 +206,7 @@ def _energy(
 
 
 def agreement(
-    attention: PerDay, importance: PerDay, together: Bool[ndarray, "days stocks stocks"], *, seed: int = 0
+    attention: PerDay, importance: PerDay, together: Together, *, seed: int = 0
 ) -> tuple[float, float, float]:
     """Return Spearman's correlation of attention with importance, over a stock's other stocks, and its interval.
 
@@ -234,7 +236,7 @@ def _correlation(sums: Float[ndarray, "*batch sums"]) -> Float[ndarray, "*batch"
     return np.asarray(np.divide(product, norm, out=np.zeros_like(product), where=norm > 0).mean(axis=-1))
 
 
-def share_found(matrix: Float[ndarray, "stocks stocks"], drivers: Mapping[int, int], top: int) -> float | None:
+def share_found(matrix: Matrix, drivers: Mapping[int, int], top: int) -> float | None:
     """Return the share of stocks whose driver is among the `top` largest other entries of their row; None without any.
 
     Equal entries share the places left, as a draw among them would: a constant row finds its driver by chance.
