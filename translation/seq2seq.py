@@ -229,12 +229,12 @@ class RecurrentState:
     cell: Tensor
 
     def reorder(self, origin: Tensor) -> None:
-        """Implement `translation.decoding.incremental.DecoderState`."""
+        """Implement what `translation.decoding.incremental.KeyValueCache` does."""
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
         self.hidden, self.cell = self.hidden[:, rows, origin], self.cell[:, rows, origin]
 
     def keep(self, sentences: Tensor) -> None:
-        """Implement `translation.decoding.incremental.DecoderState`."""
+        """Implement what `translation.decoding.incremental.KeyValueCache` does."""
         self.source = self.source.keep(sentences)
         self.hidden, self.cell = self.hidden[:, sentences], self.cell[:, sentences]
 

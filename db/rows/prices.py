@@ -34,7 +34,9 @@ def append_prices(conn: Connection, market: str, bars: pd.DataFrame, *, source: 
         return 0
     key = ["symbol", "session"]
     require_distinct(bars, key)
-    _require_prices(bars)
+    unsound = bars[bars["close"].isna() | (bars[["open", "high", "low", "close", "adj_close"]] <= 0).any(axis=1)]
+    if len(unsound):
+        raise StoreError(f"{named(unsound, key)}: a price is missing or not above 0")
     rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])
     before = alongside(rows, _versions_in_force(conn, market, bars, known_at), key)
     restated = differ(rows, before, BAR_VALUES, PRICE_TOLERANCE)
@@ -119,13 +121,6 @@ def newest_prices(market: str, symbol: str, first: date | None, last: date | Non
     found = view("price_latest")
     mine = matching(found, market=market, symbol=symbol) + within(found.c.session, first, last)
     return sa.select(found).where(*mine).order_by(found.c.session.desc())
-
-
-def _require_prices(bars: pd.DataFrame) -> None:
-    prices = ["open", "high", "low", "close", "adj_close"]
-    unsound = bars[bars["close"].isna() | (bars[prices] <= 0).any(axis=1)]
-    if len(unsound):
-        raise StoreError(f"{named(unsound, ['symbol', 'session'])}: a price is missing or not above 0")
 
 
 def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_at: datetime) -> pd.DataFrame:

@@ -125,7 +125,8 @@ class StockNet(Network):
         predicted = self._predict(x, decoded)
         assert decoded.posterior is not None
         divergence = kl_divergence(decoded.posterior, self.prior(torch.cat([x, decoded.hidden], dim=-1)))
-        cost = _surprise(torch.cat([predicted.auxiliary, predicted.target.unsqueeze(0)]), returns)
+        movements = torch.cat([predicted.auxiliary, predicted.target.unsqueeze(0)])
+        cost = nn.functional.binary_cross_entropy_with_logits(movements, returns, reduction="none")
         cost = cost + penalty * self.kl_weight(batch.step) * divergence
         each = cost[-1] + (self.alpha * predicted.attention * cost[:-1]).sum(dim=0)
         return (each * batch.counted).sum() / batch.counted.sum()
@@ -224,8 +225,3 @@ def kl_divergence(of: Normal, given: Normal) -> Float[Tensor, "*batch"]:
 def _inputs(rows: Rows, windows: Positions) -> Float[Tensor, "window days stocks features"]:
     """Return the window of each day, without the index."""
     return rows[windows.mT, :-1]
-
-
-def _surprise(logits: Float[Tensor, "*batch"], returns: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Return the negative log-likelihood of each movement, in nats."""
-    return nn.functional.binary_cross_entropy_with_logits(logits, returns, reduction="none")

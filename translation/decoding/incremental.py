@@ -20,23 +20,14 @@ ONEDNN = torch.backends.mkldnn.is_available() and all(
 FIRST_CAPACITY = 16  # positions; doubled when full: to allocate memory for all at once is slow
 
 
-class DecoderState(Protocol):
-    """A network's state of `[sentences, beams]` unfinished translations."""
-
-    def reorder(self, origin: Tensor) -> None:
-        """Continue each beam from the beam `origin` `[sentences, beams]` of its sentence."""
-
-    def keep(self, sentences: Tensor) -> None:
-        """Drop all sentences but these `[kept]`."""
-
-
 class IncrementalDecoder(Protocol):
     """The interface of a network that decodes position by position."""
 
     def start(self, source: Tensor, beams: int, limit: int) -> Any:
-        """Encode `[sentences, source positions]` tokens, padded with 0 on either side, and return a `DecoderState`.
+        """Encode `[sentences, source positions]` tokens, padded with 0 on either side, and return a state.
 
-        It has room for `limit` steps of `beams` beams a sentence, none of which has a token yet.
+        It has room for `limit` steps of `beams` beams a sentence, none of which has a token yet, and the methods of
+        `KeyValueCache`: `reorder` and `keep`.
         """
 
     def step(self, state: Any, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
@@ -61,12 +52,12 @@ class KeyValueCache:
     length: int = 0
 
     def reorder(self, origin: Tensor) -> None:
-        """Implement `DecoderState`."""
+        """Continue each beam from the beam `origin` `[sentences, beams]` of its sentence."""
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
         self.past[:, :, : self.length] = self.past[rows, origin, : self.length]
 
     def keep(self, sentences: Tensor) -> None:
-        """Implement `DecoderState`."""
+        """Drop all sentences but these `[kept]`."""
         # Faster than [:, sentences].
         self.memory = [layer.index_select(1, sentences) for layer in self.memory]
         self.own = [layer.index_select(1, sentences) for layer in self.own]
