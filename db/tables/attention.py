@@ -2,13 +2,13 @@
 
 from sqlalchemy import Boolean, CheckConstraint, Column, Date, ForeignKey, ForeignKeyConstraint, Integer, String
 
-from db.tables.columns import REAL, UtcTimestamp, belongs_to, optional, required, table, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, key, optional, required, table, with_interval
 
 attention_weight = table(
     "attention_weight",
-    Column("run_id", String, primary_key=True, comment="The model that predicted."),
-    Column("target", Date, primary_key=True, comment="Session predicted."),
-    Column("instrument_id", Integer, primary_key=True, autoincrement=False, comment="The stock predicted: who looks."),
+    key("run_id", String, "The model that predicted."),
+    key("target", Date, "Session predicted."),
+    key("instrument_id", Integer, "The stock predicted: who looks."),
     Column("source_id", ForeignKey("instrument.id"), primary_key=True, comment="The stock it looks at."),
     required("weight", REAL, "Share of its attention, 0 to 1; mean of the seeds."),
     ForeignKeyConstraint(

@@ -1,15 +1,15 @@
 """Backtests: what was run, its folds, what they scored and would have earned."""
 
-from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Index, Integer, String
+from sqlalchemy import JSON, Boolean, CheckConstraint, Date, ForeignKey, Index, Integer, String
 
-from db.tables.columns import REAL, UtcTimestamp, belongs_to, optional, required, table, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, key, optional, required, table, with_interval
 
 _FEW = "missing with too few days"
 
 
 backtest = table(
     "backtest",
-    Column("id", String, primary_key=True, comment="Name of the backtest, such as sp500-2018-01-02-1a2b3c4d."),
+    key("id", String, "Name of the backtest, such as sp500-2018-01-02-1a2b3c4d."),
     required("market", String, "Name of the market."),
     required("first", Date, "First session predicted."),
     required("last", Date, "Last session predicted."),
@@ -46,7 +46,7 @@ backtest = table(
 backtest_fold = table(
     "backtest_fold",
     belongs_to("backtest", "The backtest."),
-    Column("number", Integer, primary_key=True, autoincrement=False, comment="1 for the first fold."),
+    key("number", Integer, "1 for the first fold."),
     required("run_id", ForeignKey("run.id"), "The model trained for it."),
     required("as_of", Date, "Session at whose close it was trained."),
     required("first", Date, "First session predicted, the one after as_of."),
@@ -63,10 +63,10 @@ backtest_fold = table(
 backtest_score = table(
     "backtest_score",
     belongs_to("backtest", "The backtest."),
-    Column("slice", String, primary_key=True, comment="What was scored: 'all', 'fold', 'year' or 'symbol'."),
-    Column("value", String, primary_key=True, comment="Number of the fold, year or symbol; empty for 'all'."),
-    Column("protocol", String, primary_key=True, comment="'paper': labelled stock-days alone; 'all': every one."),
-    Column("predictor", String, primary_key=True, comment="'dtml', or the name of a naive rule."),
+    key("slice", String, "What was scored: 'all', 'fold', 'year' or 'symbol'."),
+    key("value", String, "Number of the fold, year or symbol; empty for 'all'."),
+    key("protocol", String, "'paper': labelled stock-days alone; 'all': every one."),
+    key("predictor", String, "'dtml', or the name of a naive rule."),
     required("n", Integer, "Stock-days scored."),
     required("days", Integer, "Sessions scored."),
     required("rises", Integer, "Stock-days that rose."),
@@ -83,8 +83,8 @@ backtest_score = table(
 backtest_return = table(
     "backtest_return",
     belongs_to("backtest", "The backtest."),
-    Column("portfolio", String, primary_key=True, comment="Name of the portfolio, such as 'long, next open'."),
-    Column("session", Date, primary_key=True, comment="Session in which its positions were taken."),
+    key("portfolio", String, "Name of the portfolio, such as 'long, next open'."),
+    key("session", Date, "Session in which its positions were taken."),
     required("gross", REAL, "Return of the positions before costs; 0.01 is 1 % of equity."),
     required("turnover", REAL, "Value bought and sold, as a share of equity; 0 or more."),
     required("cost", REAL, "Commission and spread, as a share of equity; 0 or more."),
@@ -97,7 +97,7 @@ backtest_return = table(
 backtest_portfolio = table(
     "backtest_portfolio",
     belongs_to("backtest", "The backtest."),
-    Column("portfolio", String, primary_key=True, comment="Name of the portfolio, such as 'long, next open'."),
+    key("portfolio", String, "Name of the portfolio, such as 'long, next open'."),
     optional("strategy", JSON(none_as_null=True), "Its form, fill, limits, costs; missing for a yardstick."),
     required("days", Integer, "Sessions held."),
     optional("annual_return", REAL, f"Compound net return a year, 0.01 is 1 %; {_FEW}."),

@@ -1,15 +1,15 @@
 """The published experiment: what was fixed beforehand, its figures, and the distribution behind them."""
 
-from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Integer, String
+from sqlalchemy import JSON, Boolean, CheckConstraint, Date, ForeignKey, Integer, String
 
-from db.tables.columns import REAL, UtcTimestamp, belongs_to, optional, required, table, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, key, optional, required, table, with_interval
 
 _PRINTED = "in print (Yoo et al., KDD 2021, table 2)"
 
 
 benchmark = table(
     "benchmark",
-    Column("id", String, primary_key=True, comment="Name of the benchmark, such as acl18-1a2b3c4d."),
+    key("id", String, "Name of the benchmark, such as acl18-1a2b3c4d."),
     required("market", String, "Name of the market."),
     required("title", String, "What was compared, in words."),
     required("config", JSON, "Every setting of every predictor."),
@@ -39,8 +39,8 @@ benchmark = table(
 benchmark_score = table(
     "benchmark_score",
     belongs_to("benchmark", "The benchmark."),
-    Column("predictor", String, primary_key=True, comment="Name of the model or of the naive rule."),
-    Column("protocol", String, primary_key=True, comment="'paper': labelled stock-days alone; 'all': every one."),
+    key("predictor", String, "Name of the model or of the naive rule."),
+    key("protocol", String, "'paper': labelled stock-days alone; 'all': every one."),
     optional("run_id", ForeignKey("run.id"), "The ensemble scored; missing for a naive rule."),
     required("is_rule", Boolean, "Whether it is a naive rule, which trains nothing."),
     required("days", Integer, "Sessions scored."),
@@ -86,9 +86,9 @@ benchmark_score = table(
 benchmark_seed = table(
     "benchmark_seed",
     belongs_to("benchmark", "The benchmark."),
-    Column("predictor", String, primary_key=True, comment="Name of the model."),
-    Column("configuration", Integer, primary_key=True, autoincrement=False, comment="Number of the configuration."),
-    Column("seed", Integer, primary_key=True, autoincrement=False, comment="Seed of the training."),
+    key("predictor", String, "Name of the model."),
+    key("configuration", Integer, "Number of the configuration."),
+    key("seed", Integer, "Seed of the training."),
     required("settings", JSON, "What this configuration sets."),
     required("kept", Boolean, "Whether this configuration was chosen on validation."),
     optional("best_epoch", Integer, "Epoch kept; missing for a model without epochs."),

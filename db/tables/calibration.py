@@ -2,9 +2,9 @@
 
 Counts are kept night by night, so that ten years of them are read at once."""
 
-from sqlalchemy import CheckConstraint, Column, Integer
+from sqlalchemy import CheckConstraint, Integer
 
-from db.tables.columns import REAL, belongs_to, level, required, table, target
+from db.tables.columns import REAL, belongs_to, key, level, required, table, target
 
 abstention_band = table(
     "abstention_band",
@@ -21,7 +21,7 @@ calibration_bin = table(
     "calibration_bin",
     belongs_to("run", "The model that predicted."),
     target(),
-    Column("bin", Integer, primary_key=True, autoincrement=False, comment="Whole percent of the probability, 0 to 99."),
+    key("bin", Integer, "Whole percent of the probability, 0 to 99."),
     required("n", Integer, "Predictions in it whose outcome is known."),
     required("probability_sum", REAL, "Their probabilities of a rise, added up."),
     required("rises", Integer, "Those of them that rose."),

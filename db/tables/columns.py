@@ -71,16 +71,21 @@ def with_interval(name: str, meaning: str, *, kind: str = "day-resampled") -> li
     ]
 
 
+def key(name: str, kind: Any, meaning: str) -> Column[Any]:
+    """Return a column that is part of a table's key, with what it means."""
+    return Column(name, kind, primary_key=True, autoincrement=False, comment=meaning)
+
+
 def belongs_to(table: str, meaning: str) -> Column[Any]:
     """Return the column that names a row of another table, as part of a key."""
-    return Column(f"{table}_id", ForeignKey(f"{table}.id"), primary_key=True, comment=meaning)
+    return key(f"{table}_id", ForeignKey(f"{table}.id"), meaning)
 
 
 def target() -> Column[Any]:
     """Return the column of the session predicted, as part of a key."""
-    return Column("target", Date, primary_key=True, comment="Session predicted.")
+    return key("target", Date, "Session predicted.")
 
 
 def level() -> Column[Any]:
     """Return the column of a nominal coverage, as part of a key."""
-    return Column("level", REAL, primary_key=True, comment="Nominal share of outcomes that are to be covered, 0 to 1.")
+    return key("level", REAL, "Nominal share of outcomes that are to be covered, 0 to 1.")

@@ -2,7 +2,7 @@
 
 from sqlalchemy import JSON, CheckConstraint, Column, Date, Integer, PrimaryKeyConstraint, String, UniqueConstraint
 
-from db.tables.columns import REAL, UtcTimestamp, belongs_to, optional, required, table
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, key, optional, required, table
 
 instrument = table(
     "instrument",
@@ -23,7 +23,7 @@ instrument = table(
 membership = table(
     "membership",
     belongs_to("instrument", "The instrument."),
-    Column("spell", Integer, primary_key=True, autoincrement=False, comment="1 for the first stay."),
+    key("spell", Integer, "1 for the first stay."),
     optional("valid_from", Date, "First session of the stay; missing when not known."),
     optional("valid_to", Date, "First day after the stay; missing while it lasts."),
     required("source", String, "Where the list of constituents comes from, in words."),
@@ -37,8 +37,8 @@ BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend",
 price = table(
     "price",
     belongs_to("instrument", "The instrument."),
-    Column("session", Date, primary_key=True, comment="The session the bar belongs to."),
-    Column("known_at", UtcTimestamp, primary_key=True, comment="When this version was fetched."),
+    key("session", Date, "The session the bar belongs to."),
+    key("known_at", UtcTimestamp, "When this version was fetched."),
     optional("open", REAL, "First price, in currency units, above 0; missing when not reported."),
     optional("high", REAL, "Highest price, in currency units, above 0; missing when not reported."),
     optional("low", REAL, "Lowest price, in currency units, above 0; missing when not reported."),
@@ -58,9 +58,9 @@ price = table(
 rejected_bar = table(
     "rejected_bar",
     belongs_to("instrument", "The instrument."),
-    Column("session", Date, primary_key=True, comment="The session the bar claims."),
-    Column("source", String, primary_key=True, comment="Who reported the bar."),
-    Column("reason", String, primary_key=True, comment="The check it failed, such as high_below_low."),
+    key("session", Date, "The session the bar claims."),
+    key("source", String, "Who reported the bar."),
+    key("reason", String, "The check it failed, such as high_below_low."),
     required("value", String, "What was found, in words, such as open=0.0."),
     required("first_known_at", UtcTimestamp, "When it was first fetched and rejected."),
     comment="Bars that failed a check, one row per reason; they are in no price and no window.",
@@ -69,7 +69,7 @@ rejected_bar = table(
 symbol_warning = table(
     "symbol_warning",
     belongs_to("instrument", "The instrument."),
-    Column("reason", String, primary_key=True, comment="What is doubtful: over_corrected_dividends."),
+    key("reason", String, "What is doubtful: over_corrected_dividends."),
     required("value", String, "What was found, in words."),
     required("known_at", UtcTimestamp, "When the prices that show it were fetched."),
     comment="Symbols whose prices are doubtful though every bar passed the checks, as of their last whole history.",
@@ -77,8 +77,8 @@ symbol_warning = table(
 
 price_fetch = table(
     "price_fetch",
-    Column("market", String, primary_key=True, comment="Name of the market."),
-    Column("known_at", UtcTimestamp, primary_key=True, comment="When its bars were known; after the fetch before."),
+    key("market", String, "Name of the market."),
+    key("known_at", UtcTimestamp, "When its bars were known; after the fetch before."),
     required("as_of", Date, "Session up to which the store was to be brought."),
     required("source", String, "Who was asked: yahoo, files, simulated."),
     required("asked", Integer, "Symbols asked for."),

@@ -1,13 +1,13 @@
 """Nights: how each ended, and what somebody should know of it."""
 
-from sqlalchemy import JSON, CheckConstraint, Column, Date, ForeignKey, Integer, String
+from sqlalchemy import JSON, CheckConstraint, Date, ForeignKey, Integer, String
 
-from db.tables.columns import UtcTimestamp, optional, required, table
+from db.tables.columns import UtcTimestamp, key, optional, required, table
 
 night = table(
     "night",
-    Column("market", String, primary_key=True, comment="Name of the market."),
-    Column("as_of", Date, primary_key=True, comment="Last closed session: the last one seen."),
+    key("market", String, "Name of the market."),
+    key("as_of", Date, "Last closed session: the last one seen."),
     required("target", Date, "The session after it: the one predicted."),
     required("status", String, "'running', 'complete', 'complete_with_gaps' or 'refused'."),
     optional("reason", String, "Why it was refused; missing otherwise."),
@@ -30,9 +30,9 @@ night = table(
 
 alert = table(
     "alert",
-    Column("market", String, primary_key=True, comment="Name of the market."),
-    Column("as_of", Date, primary_key=True, comment="The night it is about."),
-    Column("kind", String, primary_key=True, comment="'refused', 'late' or 'below_rule'."),
+    key("market", String, "Name of the market."),
+    key("as_of", Date, "The night it is about."),
+    key("kind", String, "'refused', 'late' or 'below_rule'."),
     required("message", String, "What happened, in words."),
     required("raised_at", UtcTimestamp, "When it was noticed."),
     optional("sent_at", UtcTimestamp, "When a webhook took it; missing without one, or until it does."),

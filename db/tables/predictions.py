@@ -1,23 +1,12 @@
 """Models, what they and the naive rules predicted, what happened, and the scores."""
 
-from sqlalchemy import (
-    JSON,
-    Boolean,
-    CheckConstraint,
-    Column,
-    Date,
-    Index,
-    Integer,
-    PrimaryKeyConstraint,
-    SmallInteger,
-    String,
-)
+from sqlalchemy import JSON, Boolean, CheckConstraint, Date, Index, Integer, PrimaryKeyConstraint, SmallInteger, String
 
-from db.tables.columns import REAL, UtcTimestamp, belongs_to, optional, required, table, target, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, key, optional, required, table, target, with_interval
 
 run = table(
     "run",
-    Column("id", String, primary_key=True, comment="Name of the run."),
+    key("id", String, "Name of the run."),
     required("market", String, "Name of the market."),
     required("kind", String, "Its purpose: 'nightly', 'backtest' or 'benchmark'."),
     required("model", String, "Kind of model: dtml, lstm, adv_alstm, gradient_boosting and so on."),
@@ -44,7 +33,7 @@ run = table(
 prediction = table(
     "prediction",
     belongs_to("run", "The model that predicted."),
-    Column("target", Date, primary_key=True, comment="Session predicted."),
+    key("target", Date, "Session predicted."),
     belongs_to("instrument", "The instrument."),
     required("as_of", Date, "Last session the model saw; always before target."),
     required("probability", REAL, "Probability of a rise, 0 to 1; mean of the seeds."),
@@ -71,7 +60,7 @@ prediction = table(
 
 rule_direction = table(
     "rule_direction",
-    Column("market", String, primary_key=True, comment="Name of the market."),
+    key("market", String, "Name of the market."),
     target(),
     required("as_of", Date, "Last session the rules saw; always before target."),
     required("always_up", Boolean, "Whether 'every stock rises' predicts a rise: always."),
@@ -86,7 +75,7 @@ rule_direction = table(
 outcome = table(
     "outcome",
     belongs_to("instrument", "The instrument."),
-    Column("session", Date, primary_key=True, comment="The session that was to be predicted."),
+    key("session", Date, "The session that was to be predicted."),
     required("realised_return", REAL, "Adjusted close, else close, over the one before, minus 1; 0.01 is 1 %."),
     required("rise", Boolean, "Whether the return is above 0."),
     required("label", SmallInteger, "The paper's label: 1 from +0.55 % up, -1 from -0.5 % down, 0 between."),
@@ -100,11 +89,11 @@ outcome = table(
 
 score = table(
     "score",
-    Column("market", String, primary_key=True, comment="Name of the market."),
-    Column("target", Date, primary_key=True, comment="Session predicted; the last one of a running score."),
-    Column("span", String, primary_key=True, comment="'night' for that session, 'running' for all up to it."),
-    Column("protocol", String, primary_key=True, comment="'paper': labelled stock-days alone; 'all': every one."),
-    Column("predictor", String, primary_key=True, comment="'dtml', or the name of a naive rule."),
+    key("market", String, "Name of the market."),
+    key("target", Date, "Session predicted; the last one of a running score."),
+    key("span", String, "'night' for that session, 'running' for all up to it."),
+    key("protocol", String, "'paper': labelled stock-days alone; 'all': every one."),
+    key("predictor", String, "'dtml', or the name of a naive rule."),
     required("n", Integer, "Stock-days scored."),
     required("nights", Integer, "Sessions scored."),
     required("rises", Integer, "Stock-days that rose."),

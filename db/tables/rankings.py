@@ -4,17 +4,14 @@ from typing import Any
 
 from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, Index, Integer, String
 
-from db.tables.columns import REAL, UtcTimestamp, belongs_to, optional, required, table, target, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, key, optional, required, table, target, with_interval
 
 _NONE = "missing without a day"
 
 
 def _leg() -> Column[Any]:
-    return Column(
-        "leg",
-        String,
-        primary_key=True,
-        comment="Return scored: next_close, overnight, intraday, open_to_open, second_close or five_days.",
+    return key(
+        "leg", String, "Return scored: next_close, overnight, intraday, open_to_open, second_close or five_days."
     )
 
 
@@ -42,7 +39,7 @@ def _in_range() -> CheckConstraint:
 
 ranking = table(
     "ranking",
-    Column("id", String, primary_key=True, comment="Name of the walk, such as kospi200-2022-01-03-1a2b3c4d."),
+    key("id", String, "Name of the walk, such as kospi200-2022-01-03-1a2b3c4d."),
     required("market", String, "Name of the market."),
     required("leg", String, "Return that the models were trained to order."),
     required("first", Date, "First close after which stocks were ordered."),
@@ -64,9 +61,9 @@ ranking = table(
 ranking_score = table(
     "ranking_score",
     belongs_to("ranking", "The walk."),
-    Column("predictor", String, primary_key=True, comment="Name of the model or of the rule."),
+    key("predictor", String, "Name of the model or of the rule."),
     _leg(),
-    Column("year", Integer, primary_key=True, autoincrement=False, comment="Year scored; 0 for all days."),
+    key("year", Integer, "Year scored; 0 for all days."),
     required("is_rule", Boolean, "Whether it is a one-line rule, which trains nothing."),
     required("days", Integer, "Days scored."),
     required("n", Integer, "Stock-days scored."),
@@ -79,8 +76,8 @@ ranking_score = table(
 ranking_difference = table(
     "ranking_difference",
     belongs_to("ranking", "The walk."),
-    Column("predictor", String, primary_key=True, comment="Name of a model or rule."),
-    Column("other", String, primary_key=True, comment="Name of the one that it is compared with."),
+    key("predictor", String, "Name of a model or rule."),
+    key("other", String, "Name of the one that it is compared with."),
     _leg(),
     *with_interval("gain", f"Mean rank IC of the first less that of the other, on the same stock-days; {_NONE}"),
     comment="Paired differences between models and rules, on the same days.",
@@ -88,7 +85,7 @@ ranking_difference = table(
 
 ranker = table(
     "ranker",
-    Column("id", String, primary_key=True, comment="Name of the training, such as kospi200-2026-05-29-1a2b3c4d."),
+    key("id", String, "Name of the training, such as kospi200-2026-05-29-1a2b3c4d."),
     required("market", String, "Name of the market."),
     required("leg", String, "Return whose order they learned, such as next_close."),
     required("chosen", String, "The predictor whose order the market's nights show."),
@@ -107,7 +104,7 @@ ranker = table(
 stock_rank = table(
     "stock_rank",
     belongs_to("ranker", "The rankers that were asked."),
-    Column("predictor", String, primary_key=True, comment="'ridge', 'boosting', their 'blend', or 'dtml'."),
+    key("predictor", String, "'ridge', 'boosting', their 'blend', or 'dtml'."),
     target(),
     belongs_to("instrument", "The instrument."),
     required("as_of", Date, "Last session seen; always before target."),
@@ -124,11 +121,11 @@ stock_rank = table(
 
 rank_score = table(
     "rank_score",
-    Column("market", String, primary_key=True, comment="Name of the market."),
+    key("market", String, "Name of the market."),
     target(),
-    Column("span", String, primary_key=True, comment="'night' for that session, 'running' for all up to it."),
+    key("span", String, "'night' for that session, 'running' for all up to it."),
     _leg(),
-    Column("predictor", String, primary_key=True, comment="Name of a ranker, or of a one-line rule."),
+    key("predictor", String, "Name of a ranker, or of a one-line rule."),
     required("is_rule", Boolean, "Whether it is a one-line rule, which trains nothing."),
     required("days", Integer, "Sessions scored."),
     required("n", Integer, "Stock-days scored."),

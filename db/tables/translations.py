@@ -10,7 +10,7 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, Column, Index, Integer
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from db.tables.columns import REAL, UtcTimestamp, metadata, optional, required, table
+from db.tables.columns import REAL, UtcTimestamp, key, metadata, optional, required, table
 
 LONGEST_TEXT = 20_000  # characters, about ten pages: others that are taken with it wait for its translation
 
@@ -39,7 +39,7 @@ def _model(**options: Any) -> Column[Any]:
 
 translation_model = table(
     "translation_model",
-    Column("name", String, primary_key=True, comment="Name of the model."),
+    key("name", String, "Name of the model."),
     required("kind", String, "Its architecture: transformer, rnn and the like."),
     required("size", String, "Preset of its size: tiny, small, base, big."),
     required("source_language", String, "Language it reads, such as en."),
@@ -67,7 +67,7 @@ translation_model = table(
 translation_progress = table(
     "translation_progress",
     _model(primary_key=True),
-    Column("step", Integer, primary_key=True, autoincrement=False, comment="Updates of the weights so far."),
+    key("step", Integer, "Updates of the weights so far."),
     required("epoch", REAL, "Passes over the pairs so far, in parts too."),
     required("tokens", BigInteger, "Target tokens seen so far."),
     required("train_loss", REAL, "Loss per target token since the row before, in nats."),
