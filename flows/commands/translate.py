@@ -125,8 +125,7 @@ def text(
 
     Example: dtml translate text "A dog runs through the snow." --model multi30k-en-de
     """
-    place = choose_device(device)
-    model = open_model(name, place)
+    model = open_model(name, choose_device(device))
     how = Search(beams=max(beams, best), alpha=alpha, best=best, with_attention=attention is not None)
     asked = [line for each in texts for line in (_input_lines() if each == "-" else [each])]
     found = translate(model, asked, how)
@@ -174,8 +173,7 @@ def file(
 
     Example: dtml translate file captions.en.txt --to captions.de.txt --model multi30k-en-de
     """
-    place = choose_device(device)
-    model = open_model(name, place)
+    model = open_model(name, choose_device(device))
     done = translate_lines(model, source, to, Search(beams, alpha), receipt(model.card))
     out.print(f"{counted(done, 'line')} translated into {to}", markup=False)
 
