@@ -25,7 +25,7 @@ from translation.training.checkpoints import (
     save_state,
 )
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.step import SeededBatch, StepResult, TrainingStep, batch_loss, use_fast_dropout
+from translation.training.step import SeededBatch, TrainingStep, batch_loss, use_fast_dropout
 
 SEEDS = 2**63  # torch takes seeds below it
 FEW = 3  # checks of the shorter mean
@@ -134,7 +134,8 @@ def train_network(
         done = training_step(next(batches_of), rate, check=since.asks_for_check(progress, config))
         if done is None:
             raise training_step.out_of_memory(training, config.batch_tokens)
-        since.add(done)
+        since.loss += done.loss
+        since.tokens += done.tokens
         progress.tokens += done.tokens
         if config.minutes is not None and (progress.step == PACED or (done.check and progress.step < PACED)):
             seconds = progress.seconds + time.monotonic() - since.begun
@@ -162,11 +163,6 @@ class _SinceCheck:
     said: float = field(default_factory=time.monotonic)
     loss: float = 0.0
     tokens: int = 0
-
-    def add(self, done: StepResult) -> None:
-        """Add an update."""
-        self.loss += done.loss
-        self.tokens += done.tokens
 
     def asks_for_check(self, progress: Progress, config: TrainingConfig) -> bool:
         """Return whether the clock asks for a check: time is over, or it counts minutes and the next is due."""
