@@ -38,11 +38,11 @@ class Prefixes:
     tokens: Tensor  # [sentences, beams, positions]
 
     def reorder(self, origin: Tensor) -> None:
-        """See `DecoderState`."""
+        """See `KeyValueCache`."""
         self.tokens = self.tokens[torch.arange(len(origin)).unsqueeze(-1), origin]
 
     def keep(self, sentences: Tensor) -> None:
-        """See `DecoderState`."""
+        """See `KeyValueCache`."""
         self.memory, self.memory_mask = self.memory[sentences], self.memory_mask[sentences]
         self.tokens = self.tokens[sentences]
 

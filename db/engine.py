@@ -4,8 +4,6 @@ Reads open `reading(engine)`, writes `transaction(engine)`: writers queue, on bo
 failure comes out as one line without the password.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from dtml.errors import UsageError
 from dtml.layers.lstm import recur
-from dtml.layers.network import Batch, Network, NetworkConfig, cross_entropy
+from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays, cross_entropy
 from translation.transformer import EncoderLayer
 
 Normalisation = Literal["per_stock", "shared"]
@@ -71,13 +71,8 @@ class DTML(Network):
         self.predict = nn.Linear(hidden, 1)
 
     def forward(
-        self,
-        rows: Float[Tensor, "sessions symbols features"],
-        windows: Int[Tensor, "days window"],
-        observed: Bool[Tensor, "days stocks"],
-        *,
-        need_attention: bool = False,
-    ) -> tuple[Float[Tensor, "days stocks"], Float[Tensor, "days heads stocks stocks"] | None]:
+        self, rows: Rows, windows: Positions, observed: StockDays, *, need_attention: bool = False
+    ) -> tuple[Scores, Float[Tensor, "days heads stocks stocks"] | None]:
         """Return the logits and, on request, the attention: row u holds how much stock u looks at every stock.
 
         `rows` are features in percent, the index the last symbol; `windows` says which of them each day sees, oldest
@@ -94,12 +89,7 @@ class DTML(Network):
             mixed, attention = multi_level + self.mix.feed_forward(multi_level), None  # eq. 8 without the others
         return self.predict(mixed.tanh()).squeeze(-1), attention  # the tanh of eq. 8, then eq. 9
 
-    def logits(
-        self,
-        rows: Float[Tensor, "sessions symbols features"],
-        windows: Int[Tensor, "days window"],
-        observed: Bool[Tensor, "days stocks"],
-    ) -> Float[Tensor, "days stocks"]:
+    def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
         """Return the logits without the attention."""
         logits: Tensor = self(rows, windows, observed)[0]
         return logits
@@ -123,7 +113,7 @@ class LSTM(nn.Module):
         self.from_state = nn.Linear(hidden, 4 * hidden, bias=False)
 
     def forward(
-        self, rows: Float[Tensor, "sessions symbols inputs"], windows: Int[Tensor, "days window"]
+        self, rows: Float[Tensor, "sessions symbols inputs"], windows: Positions
     ) -> Float[Tensor, "window days symbols hidden"]:
         """Return the hidden state after each session of each day's window."""
         return recur(rows, windows, self.from_input.weight, self.from_input.bias, self.from_state.weight)
@@ -149,7 +139,7 @@ class ContextNormalisation(nn.Module):
         self.offset = nn.Parameter(torch.zeros(stocks, hidden))
 
     def forward(
-        self, contexts: Float[Tensor, "days stocks hidden"], observed: Bool[Tensor, "days stocks"]
+        self, contexts: Float[Tensor, "days stocks hidden"], observed: StockDays
     ) -> Float[Tensor, "days stocks hidden"]:
         """Normalise with the mean and the standard deviation of the observed stocks alone."""
         counted = observed.unsqueeze(-1).to(contexts.dtype)

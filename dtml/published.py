@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import product
-from types import MappingProxyType
 
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
@@ -111,24 +110,20 @@ ACL18 = PublishedSet(
     train=(date(2014, 1, 2), date(2015, 7, 31)),
     validation=(date(2015, 8, 3), date(2015, 9, 30)),
     test=(date(2015, 10, 1), date(2015, 12, 31)),
-    recipes=MappingProxyType(
-        {
-            "dtml": _dtml(window=10, hidden=64, beta=0.1, epochs=200),
-            "lstm": _feng(10, 10.0, RecurrentConfig.lstm(hidden=32)),
-            "alstm": _feng(5, 1.0, RecurrentConfig.alstm(hidden=4)),
-            "adv_alstm": _feng(5, 1.0, RecurrentConfig.adv_alstm(hidden=4, epsilon=0.05, adversarial=0.01)),
-            "stocknet": _stocknet(epochs=15),
-        }
-    ),
-    published=MappingProxyType(
-        {
-            "dtml": Figure(0.5744, 0.0194, 0.1910, 0.0315),
-            "lstm": Figure(0.4987, 0.0127, 0.0337, 0.0398),
-            "alstm": Figure(0.4919, 0.0142, 0.0142, 0.0275),
-            "adv_alstm": Figure(0.5380, 0.0177, 0.0830, 0.0353),
-            "stocknet": Figure(0.5285, 0.0020, 0.0187, 0.0011),
-        }
-    ),
+    recipes={
+        "dtml": _dtml(window=10, hidden=64, beta=0.1, epochs=200),
+        "lstm": _feng(10, 10.0, RecurrentConfig(hidden=32, attention=False)),
+        "alstm": _feng(5, 1.0, RecurrentConfig(hidden=4)),
+        "adv_alstm": _feng(5, 1.0, RecurrentConfig(hidden=4, epsilon=0.05, adversarial=0.01)),
+        "stocknet": _stocknet(epochs=15),
+    },
+    published={
+        "dtml": Figure(0.5744, 0.0194, 0.1910, 0.0315),
+        "lstm": Figure(0.4987, 0.0127, 0.0337, 0.0398),
+        "alstm": Figure(0.4919, 0.0142, 0.0142, 0.0275),
+        "adv_alstm": Figure(0.5380, 0.0177, 0.0830, 0.0353),
+        "stocknet": Figure(0.5285, 0.0020, 0.0187, 0.0011),
+    },
     notes=(
         "labelled stock-days of validation and test, 2,555 and 3,720, are as many as in the features that Feng et al. "
         "publish of this set",
@@ -141,30 +136,22 @@ KDD17 = PublishedSet(
     train=(date(2007, 1, 3), date(2014, 12, 31)),
     validation=(date(2015, 1, 2), date(2015, 12, 31)),
     test=(date(2016, 1, 4), date(2016, 12, 30)),
-    recipes=MappingProxyType(
-        {
-            "dtml": _dtml(window=15, hidden=64, beta=0.01, epochs=100),
-            "lstm": _feng(5, 0.001, RecurrentConfig.lstm(hidden=4), batch_days=31, epochs=50),
-            "alstm": _feng(15, 0.001, RecurrentConfig.alstm(hidden=16), batch_days=31, epochs=50),
-            "adv_alstm": _feng(
-                15,
-                0.001,
-                RecurrentConfig.adv_alstm(hidden=16, epsilon=0.001, adversarial=0.05),
-                batch_days=31,
-                epochs=50,
-            ),
-            "stocknet": _stocknet(epochs=5),
-        }
-    ),
-    published=MappingProxyType(
-        {
-            "dtml": Figure(0.5353, 0.0075, 0.0733, 0.0195),
-            "lstm": Figure(0.5118, 0.0066, 0.0187, 0.0110),
-            "alstm": Figure(0.5166, 0.0041, 0.0316, 0.0119),
-            "adv_alstm": Figure(0.5169, 0.0058, 0.0333, 0.0137),
-            "stocknet": Figure(0.5193, 0.0001, 0.0335, 0.0050),
-        }
-    ),
+    recipes={
+        "dtml": _dtml(window=15, hidden=64, beta=0.01, epochs=100),
+        "lstm": _feng(5, 0.001, RecurrentConfig(hidden=4, attention=False), batch_days=31, epochs=50),
+        "alstm": _feng(15, 0.001, RecurrentConfig(hidden=16), batch_days=31, epochs=50),
+        "adv_alstm": _feng(
+            15, 0.001, RecurrentConfig(hidden=16, epsilon=0.001, adversarial=0.05), batch_days=31, epochs=50
+        ),
+        "stocknet": _stocknet(epochs=5),
+    },
+    published={
+        "dtml": Figure(0.5353, 0.0075, 0.0733, 0.0195),
+        "lstm": Figure(0.5118, 0.0066, 0.0187, 0.0110),
+        "alstm": Figure(0.5166, 0.0041, 0.0316, 0.0119),
+        "adv_alstm": Figure(0.5169, 0.0058, 0.0333, 0.0137),
+        "stocknet": Figure(0.5193, 0.0001, 0.0335, 0.0050),
+    },
     notes=(
         "labelled stock-days of validation and test, 8,070 and 7,398, are as many as in the features that Feng et al. "
         "publish of this set",
@@ -178,16 +165,14 @@ NDX100 = PublishedSet(
     validation=(date(2016, 1, 4), date(2016, 12, 30)),
     test=(date(2017, 1, 3), date(2017, 12, 29)),
     # No public settings for this set but DTML's: the others take those of KDD17.
-    recipes=MappingProxyType(dict(KDD17.recipes) | {"dtml": _dtml(window=15, hidden=128, beta=0.01, epochs=100)}),
-    published=MappingProxyType(
-        {
-            "dtml": Figure(0.5406, 0.0037, 0.0310, 0.0193),
-            "lstm": Figure(0.5263, 0.0003, 0.0037, 0.0049),
-            "alstm": Figure(0.5260, 0.0007, 0.0028, 0.0084),
-            "adv_alstm": Figure(0.5404, 0.0003, 0.0046, 0.0090),
-            "stocknet": Figure(0.5392, 0.0016, 0.0253, 0.0102),
-        }
-    ),
+    recipes=dict(KDD17.recipes) | {"dtml": _dtml(window=15, hidden=128, beta=0.01, epochs=100)},
+    published={
+        "dtml": Figure(0.5406, 0.0037, 0.0310, 0.0193),
+        "lstm": Figure(0.5263, 0.0003, 0.0037, 0.0049),
+        "alstm": Figure(0.5260, 0.0007, 0.0028, 0.0084),
+        "adv_alstm": Figure(0.5404, 0.0003, 0.0046, 0.0090),
+        "stocknet": Figure(0.5392, 0.0016, 0.0253, 0.0102),
+    },
     notes=(
         "94 of the paper's 95 stocks",
         "no adjusted close: returns are those of the close, which is adjusted for splits and not for dividends",
@@ -196,7 +181,7 @@ NDX100 = PublishedSet(
     data_until=date(2017, 12, 8),
 )
 
-SETS: Mapping[str, PublishedSet] = MappingProxyType({paper.market: paper for paper in (ACL18, KDD17, NDX100)})
+SETS: Mapping[str, PublishedSet] = {paper.market: paper for paper in (ACL18, KDD17, NDX100)}
 
 
 def name_of(model: NetworkConfig) -> str:

@@ -21,7 +21,6 @@ from db.engine import reading, transaction
 from db.rows import attention, runs
 from dtml.attention.significance import (
     SIGNIFICANT,
-    STOCK_DAYS,
     STOCKS,
     Findings,
     Positions,
@@ -30,6 +29,7 @@ from dtml.attention.significance import (
     importance_by_day,
     shuffled,
 )
+from dtml.attention.summary import STOCK_DAYS
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment
 from dtml.lookahead.pipeline import CPU, History, Pipeline

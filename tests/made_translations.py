@@ -79,7 +79,7 @@ def model_of(network: nn.Module, kind: str, values: dict[str, Any], *, target: T
     source, other = tokenizer(), tokenizer() if target is None else target
     found = clean(made_pairs(PAIRS, 1), source, other, Rules())
     card = Card("made", kind, "tiny", *LANGUAGES, values, (source.digest, other.digest), "", {"pairs": PAIRS})
-    return Model(card, network.eval(), source, other, LanguageIdentifier.fit(*piece_counts(found, source, other)))
+    return Model(card, network.eval(), source, other, LanguageIdentifier(*piece_counts(found, source, other)))
 
 
 def written(file: Path, count: int, seed: int) -> Corpus:

@@ -148,10 +148,9 @@ def test_impossible_shapes_are_refused(wrong: Callable[[], object]) -> None:
         wrong()
 
 
-def test_the_published_recurrent_baselines_are_three_shapes_of_one_network() -> None:
-    assert RecurrentConfig.lstm().build(STOCKS).attention is None
-    assert replace(RecurrentConfig.adv_alstm(), epsilon=0.0, adversarial=0.0) == RecurrentConfig.alstm()
-    assert RecurrentConfig.adv_alstm().epsilon > 0
+def test_the_published_lstm_is_the_network_without_attention() -> None:
+    assert RecurrentConfig(attention=False).build(STOCKS).attention is None
+    assert RecurrentConfig().build(STOCKS).attention is not None
 
 
 def test_a_recurrent_objective_is_the_hinge_the_perturbed_hinge_and_half_the_squared_last_layer() -> None:

@@ -139,7 +139,7 @@ def test_importance_is_what_a_stock_weighs_in_the_prediction_of_another() -> Non
 
 def test_a_stock_that_nobody_sees_moves_nobody() -> None:
     windows = made_windows()
-    assert not importance_by_day(network_of(RecurrentConfig.alstm(8)), windows, EVERY).any()
+    assert not importance_by_day(network_of(RecurrentConfig(hidden=8)), windows, EVERY).any()
     found = importance_by_day(network_of(SHAPE), windows, EVERY)
     there = windows.observed.numpy()
     assert not found.transpose(0, 2, 1)[~there].any()

@@ -48,7 +48,9 @@ def test_a_member_of_a_stack_equals_the_member_alone_whatever_differs_beside_it(
 
 
 @pytest.mark.parametrize(
-    "config", [replace(MODEL, dropout=0.0), RecurrentConfig.adv_alstm(hidden=5)], ids=["dtml", "adv_alstm"]
+    "config",
+    [replace(MODEL, dropout=0.0), RecurrentConfig(hidden=5, epsilon=0.01, adversarial=0.01)],
+    ids=["dtml", "adv_alstm"],
 )
 def test_a_program_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConfig) -> None:
     """Backward and Adam as torch has them, day batches cut from whole windows; no random numbers, 24 steps."""

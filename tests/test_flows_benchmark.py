@@ -29,6 +29,7 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 
 QUICK = TrainingConfig(epochs=3, batch_days=31, first_kept_epoch=1, learning_rate=0.003)
+ADVERSARIAL = RecurrentConfig(hidden=5, epsilon=0.01, adversarial=0.01)
 PAPER = PublishedSet(
     market="simulated",
     stocks=len(SIMULATED.market.symbols),
@@ -37,7 +38,9 @@ PAPER = PublishedSet(
     test=(date(2024, 2, 1), date(2024, 6, 28)),
     recipes={
         "dtml": Recipe(3, ModelConfig(hidden=8, heads=2), QUICK),
-        "adv_alstm": Recipe(2, RecurrentConfig.adv_alstm(hidden=5), replace(QUICK, penalty=0.001)),
+        "adv_alstm": Recipe(
+            2, RecurrentConfig(hidden=5, epsilon=0.01, adversarial=0.01), replace(QUICK, penalty=0.001)
+        ),
         "stocknet": Recipe(3, StockNetConfig(hidden=7, latent=5, movement=3), QUICK),
     },
     published={"dtml": Figure(0.5744, 0.0194, 0.1910, 0.0315)},

@@ -13,7 +13,7 @@ from made_service import BIN, PATIENCE_S, asked, cmdline, environ, needs_proc, n
 from dtml.markets import load_market
 from dtml.prices.sessions import last_closed_session
 from flows.service.prefect_server import LOGIN
-from flows.service.schedules import DELAY, Schedule, schedules_of, translation_schedule, watch_schedule
+from flows.service.schedules import DELAY, TRANSLATING, WATCHING, Schedule, schedules_of
 
 pytestmark = pytest.mark.slow
 
@@ -98,10 +98,10 @@ def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(tmp_
             assert deployment["global_concurrency_limit"]["limit"] == 1
             others = "ENQUEUE" if expected.work == "night" else "CANCEL_NEW"
             assert deployment["concurrency_options"]["collision_strategy"] == others
-    (watched,) = (each for each in found if each["name"] == watch_schedule().work)
-    assert [each["schedule"]["cron"] for each in watched["schedules"]] == [watch_schedule().cron]
-    (queue,) = (each for each in found if each["name"] == translation_schedule().work)
-    assert [each["schedule"]["cron"] for each in queue["schedules"]] == [translation_schedule().cron]
+    (watched,) = (each for each in found if each["name"] == WATCHING.work)
+    assert [each["schedule"]["cron"] for each in watched["schedules"]] == [WATCHING.cron]
+    (queue,) = (each for each in found if each["name"] == TRANSLATING.work)
+    assert [each["schedule"]["cron"] for each in queue["schedules"]] == [TRANSLATING.cron]
     assert queue["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
     assert len(found) == 8
 

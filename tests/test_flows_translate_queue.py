@@ -23,7 +23,7 @@ from db.rows import translation_queue
 from flows.commands import translate as commands
 from flows.nightly.context import RunRequest, open_store
 from flows.service.runner import service_of
-from flows.service.schedules import DELAY, translation_schedule
+from flows.service.schedules import DELAY, TRANSLATING
 from flows.translating import worker
 from flows.translating.flow import translate_queue
 from flows.translating.worker import work_off
@@ -229,7 +229,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 def test_the_queue_is_served_where_there_is_a_model_with_markets_or_alone(home: Path) -> None:
     served = service_of([], [], RunRequest("each", device="cpu"), DELAY, None)
-    assert served.schedules(NOW) == [(translation_schedule(), {"device": "cpu"})]
+    assert served.schedules(NOW) == [(TRANSLATING, {"device": "cpu"})]
     beside = service_of(["simulated"], [], RunRequest("each"), DELAY, None).schedules(NOW)
     assert {schedule.work for schedule, _ in beside} >= {"night", "watch", "translations"}
     shutil.rmtree(home / "data" / "translation")

@@ -196,12 +196,6 @@ def test_a_symbol_that_the_market_does_not_list_is_a_mistake() -> None:
         YahooSource(market("AAA")).fetch({"aaa": FIRST, "bbb": FIRST}, LAST)
 
 
-@pytest.mark.parametrize("threads", [0, 5])
-def test_more_threads_than_yahoo_bears_are_refused(threads: int) -> None:
-    with pytest.raises(UsageError, match=f"yahoo: {threads} threads; choose 1 to 4"):
-        YahooSource(market("AAA"), threads=threads)
-
-
 # restatements
 
 

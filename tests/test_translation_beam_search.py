@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from translation.data.tokenizer import BEGIN, END
 from translation.decoding.beam_search import Hypothesis, Search, best_tokens, search
 from translation.decoding.incremental import IncrementalTransformer, KeyValueCache
-from translation.errors import TranslationError
+from translation.errors import TranslationError, UsageError
 from translation.seq2seq import IncrementalRnn, RecurrentConfig
 from translation.transformer import Transformer, TransformerConfig, Weights
 
@@ -263,7 +263,7 @@ def test_the_best_tokens_are_those_of_a_sort_of_all(vocabulary: int, beams: int)
     [{"beams": 0}, {"best": 0}, {"best": 6}, {"alpha": -0.1}, {"alpha": math.nan}, {"extra": -1}, {"batch_tokens": 0}],
 )
 def test_a_search_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"\d|nan"):
+    with pytest.raises(UsageError, match=r"\d|nan"):
         Search(**wrong)  # type: ignore[arg-type]
 
 

@@ -129,7 +129,7 @@ def test_examples_hold_the_pieces_of_each_pair(tokenizer: Tokenizer) -> None:
     for index, (source, target) in enumerate(PAIRS):
         found = [side.tolist() for side in examples[index]]
         assert found == [tokenizer.encode(source), tokenizer.encode(target)]
-        assert [len(side) for side in found] == [examples.source_lengths[index], examples.target_lengths[index]]
+        assert [len(side) for side in found] == [examples.source.lengths[index], examples.target.lengths[index]]
     np.testing.assert_array_equal(examples[-1][0], examples[len(PAIRS) - 1][0])
     with pytest.raises(IndexError):
         examples[len(PAIRS)]

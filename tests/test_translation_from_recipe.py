@@ -9,10 +9,10 @@ from tests.made_translations import CPU, NETWORK, recipe_of
 from translation.data.synthetic import made_pairs
 from translation.decoding.beam_search import GREEDY
 from translation.errors import TranslationError, UsageError
-from translation.models import load_model
+from translation.models import Model, load_model
 from translation.recipes import Recipe
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.from_recipe import TrainedModel, TrainingCallbacks, train_model
+from translation.training.from_recipe import TrainingCallbacks, train_model
 from translation.training.loop import Check
 from translation.translate import translate
 
@@ -20,7 +20,7 @@ PAIRS = made_pairs(6, 9)
 TEXTS = [source for source, _ in PAIRS]
 
 
-def fit(recipe: Recipe, folder: Path, callbacks: TrainingCallbacks | None = None) -> TrainedModel:
+def fit(recipe: Recipe, folder: Path, callbacks: TrainingCallbacks | None = None) -> Model:
     callbacks = callbacks or TrainingCallbacks()
     return train_model(
         recipe, folder / "models", work=folder / "work", device=CPU, process_group=SINGLE_PROCESS, callbacks=callbacks
@@ -37,10 +37,10 @@ def test_a_training_leaves_a_model_and_called_again_the_same(tmp_path: Path) -> 
     assert "96 of 96 pairs kept" in words[0]
     again = fit(recipe, tmp_path, TrainingCallbacks(checks.append))
     assert len(checks) == 2
-    assert again.model.card == first.model.card
+    assert again.card == first.card
     read = load_model(tmp_path / "models" / "made", CPU)
-    assert read.card == first.model.card
-    assert translate(read, TEXTS, GREEDY) == translate(first.model, TEXTS, GREEDY)
+    assert read.card == first.card
+    assert translate(read, TEXTS, GREEDY) == translate(first, TEXTS, GREEDY)
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_another_training_of_the_name_is_refused_and_loses_nothing(tmp_path: Pat
     ):
         with pytest.raises(TranslationError, match=r"delete .* to train anew"):
             fit(other, tmp_path)
-    assert fit(recipe, tmp_path).model.card == first.model.card
+    assert fit(recipe, tmp_path).card == first.card
 
 
 def test_positions_that_cannot_be_learned_are_refused_before_the_training(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def tokenizers(pairs: list[Pair], size: int, *, joint: bool) -> tuple[Tokenizer,
 
 def fitted(pairs: list[Pair], size: int, *, joint: bool) -> tuple[LanguageIdentifier, Tokenizer]:
     source, target = tokenizers(pairs, size, joint=joint)
-    return LanguageIdentifier.fit(*piece_counts(clean(pairs, source, target, Rules()), source, target)), source
+    return LanguageIdentifier(*piece_counts(clean(pairs, source, target, Rules()), source, target)), source
 
 
 def share(direction: LanguageIdentifier, tokenizer: Tokenizer, texts: list[str], *, whole: bool) -> float:
@@ -67,7 +67,7 @@ def test_half_a_sentence_of_each_language_is_no_mistake() -> None:
 
 def test_one_language_on_both_sides_accuses_nobody() -> None:
     counts = np.arange(50)
-    direction = LanguageIdentifier.fit(counts, counts)
+    direction = LanguageIdentifier(counts, counts)
     assert not direction.reads_like_target(list(range(4, 50)))
 
 

@@ -74,7 +74,7 @@ def test_any_text_has_a_translation(model: Model, text: str) -> None:
 def test_a_text_in_the_target_language_is_warned_of(model: Model) -> None:
     korean = "안녕하세요 세계"  # which is all bytes to this vocabulary
     counts = [np.bincount(tokenizer().encode(text), minlength=tokenizer().size) for text in (" ".join(TEXTS), korean)]
-    told = replace(model, language_id=LanguageIdentifier.fit(*counts))
+    told = replace(model, language_id=LanguageIdentifier(*counts))
     right, wrong = translate(told, TEXTS, GREEDY), translate(told, [korean], GREEDY)
     assert all(each.warning is None for each in right)
     assert wrong[0].warning == "it reads like xb, but the model translates xa-xb"

@@ -6,7 +6,6 @@ Position tables are exported too: those that CTranslate2 computes put all sines 
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -55,13 +54,19 @@ def export_ctranslate2(
     without LayerNorm, for vocabularies of another size and for a folder in use.
     """
     target = pieces if target_pieces is None else target_pieces
-    specs = _specs()
+    try:
+        specs = import_module("ctranslate2.specs")
+    except ImportError as error:
+        raise UsageError("CTranslate2 is not installed: pip install -e '.[ctranslate2]'") from error
     _check(config, pieces, target, folder)
     spec = specs.TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers), config.heads, pre_norm=config.norm == "pre"
     )
-    _set_encoder(spec.encoder, network)
-    _set_decoder(spec.decoder, network)
+    spec.encoder.embeddings[0].weight = _array(network.embed_source.tokens.weight)
+    spec.decoder.embeddings.weight = _array(network.embed_target.tokens.weight)
+    spec.decoder.projection.weight = spec.decoder.embeddings.weight
+    _set_layers(spec.encoder, network.encoder, network.encoder_norm, _positions(network))
+    _set_layers(spec.decoder, network.decoder, network.decoder_norm, _positions(network))
     spec.register_source_vocabulary(list(pieces))
     spec.register_target_vocabulary(list(target))
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = pieces[UNKNOWN], pieces[BEGIN], pieces[END]
@@ -137,13 +142,6 @@ def agreement(model: Model, folder: Path, rows: Sequence[Sequence[int]]) -> int:
     return sum(list(one[0].tokens) == other for one, other in zip(ours, cut, strict=True))
 
 
-def _specs() -> ModuleType:
-    try:
-        return import_module("ctranslate2.specs")
-    except ImportError as error:
-        raise UsageError("CTranslate2 is not installed: pip install -e '.[ctranslate2]'") from error
-
-
 def _check(config: TransformerConfig, source: Sequence[str], target: Sequence[str], folder: Path) -> None:
     if config.norm == "none":
         raise UsageError(
@@ -183,25 +181,15 @@ def _quantise(spec: Any) -> None:
             setattr(layer, f"{kind}_scale", scale[:, 0].astype(np.float32))
 
 
-def _set_encoder(spec: Any, network: Transformer) -> None:
-    source = network.embed_source
-    spec.embeddings[0].weight = _array(source.tokens.weight)
-    spec.position_encodings.encodings = _positions(network)
-    for layer, ours in zip(spec.layer, cast(Sequence[EncoderLayer], network.encoder), strict=True):
+def _set_layers(spec: Any, layers: nn.ModuleList, final_norm: nn.Module, positions: "ndarray[Any, Any]") -> None:
+    spec.position_encodings.encodings = positions
+    for layer, ours in zip(spec.layer, cast(Sequence[EncoderLayer | DecoderLayer], layers), strict=True):
         _set_self_attention(layer.self_attention, ours.attention, ours.around_attention)
+        if isinstance(ours, DecoderLayer):
+            _set_memory_attention(layer.attention, ours.memory_attention, ours.around_memory_attention)
         _set_feed_forward(layer.ffn, ours.feed_forward, ours.around_feed_forward)
-    _set_final_norm(spec, network.encoder_norm)
-
-
-def _set_decoder(spec: Any, network: Transformer) -> None:
-    spec.embeddings.weight = _array(network.embed_target.tokens.weight)
-    spec.projection.weight = spec.embeddings.weight
-    spec.position_encodings.encodings = _positions(network)
-    for layer, ours in zip(spec.layer, cast(Sequence[DecoderLayer], network.decoder), strict=True):
-        _set_self_attention(layer.self_attention, ours.attention, ours.around_attention)
-        _set_memory_attention(layer.attention, ours.memory_attention, ours.around_memory_attention)
-        _set_feed_forward(layer.ffn, ours.feed_forward, ours.around_feed_forward)
-    _set_final_norm(spec, network.decoder_norm)
+    if not isinstance(final_norm, nn.Identity):
+        _set_norm(spec.layer_norm, final_norm)
 
 
 def _set_self_attention(spec: Any, attention: MultiHeadAttention, around: Residual) -> None:
@@ -233,11 +221,6 @@ def _set_linear(spec: Any, weight: Tensor, bias: Tensor) -> None:
 def _set_norm(spec: Any, norm: nn.Module) -> None:
     weight, bias = _weights(norm)
     spec.gamma, spec.beta = _array(weight), _array(bias)
-
-
-def _set_final_norm(spec: Any, norm: nn.Module) -> None:
-    if not isinstance(norm, nn.Identity):
-        _set_norm(spec.layer_norm, norm)
 
 
 def _weights(module: nn.Module) -> tuple[Tensor, Tensor]:

@@ -141,10 +141,7 @@ def read_card(folder: Path) -> Card:
 
 
 def load_model(folder: Path, device: torch.device) -> Model:
-    """Load the model of a folder, in evaluation mode.
-
-    Raises TranslationError if a file is missing, damaged, or not the one that the card describes.
-    """
+    """Load a model for evaluation; raises TranslationError for a file that is missing, damaged or not the card's."""
     card = read_card(folder)
     if _digest(folder / WEIGHTS) != card.weights_hash:
         raise TranslationError(f"{folder / WEIGHTS} was changed or damaged since the training: train the model again")

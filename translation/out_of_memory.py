@@ -33,18 +33,13 @@ def fitting_tokens(tokens: int, longest: int, attempt: Callable[[int], object]) 
     """
     while tokens > longest:
         tokens = max(tokens // 2, longest)
-        if _fits(tokens, attempt):
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        try:
+            attempt(tokens)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        else:
             return tokens
     return None
-
-
-def _fits(tokens: int, attempt: Callable[[int], object]) -> bool:
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    try:
-        attempt(tokens)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        return False
-    return True

@@ -20,9 +20,8 @@ UNSPACED = ("ja", "zh")  # no space between sentences
 ORDER = 4  # longest n-gram
 INTERVAL = (2.5, 97.5)  # percentiles
 
-Statistics = NDArray[
-    Any
-]  # [..., 2 + 2 * ORDER]: lengths of hypothesis and reference, n-grams matched, n-grams of the hypothesis
+# [..., 2 + 2 * ORDER]: lengths of hypothesis and reference, n-grams matched, n-grams of the hypothesis
+Statistics = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,6 @@ def score(
     The BLEU is sacreBLEU's own. The interval is that of `resamples` corpora of sentences drawn with replacement.
     """
     measured = _statistics(hypotheses, references, language)
-    _check_resamples(resamples)
     metric = BLEU(tokenize=tokenizer_of(language))
     bleu = metric.corpus_score(list(hypotheses), [list(references)]).score
     low, high = np.percentile(_bleu(_resampled(measured, resamples, seed)), INTERVAL)
@@ -81,7 +79,6 @@ def compare(
     from their mean as the observed difference is from 0, with one added to both counts.
     """
     measured = [_statistics(system, references, language) for system in (first, second)]
-    _check_resamples(resamples)
     better, worse = (float(_bleu(each.sum(axis=0))) for each in measured)
     drawn = [_bleu(_resampled(each, resamples, seed)) for each in measured]
     differences = drawn[0] - drawn[1]
@@ -105,11 +102,6 @@ def _code(language: str) -> str:
     return language.lower().replace("_", "-").split("-")[0]
 
 
-def _check_resamples(resamples: int) -> None:
-    if resamples < 1:
-        raise UsageError(f"{resamples} resamples give no interval: ask for 1 or more, 1000 is usual")
-
-
 def _statistics(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Statistics:
     """Count what BLEU needs of each sentence, `[sentences, 2 + 2 * ORDER]`."""
     if len(hypotheses) != len(references):
@@ -126,6 +118,8 @@ def _statistics(hypotheses: Sequence[str], references: Sequence[str], language: 
 
 def _resampled(measured: Statistics, resamples: int, seed: int) -> Statistics:
     """Sum over corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`; a seed draws the same for all systems."""
+    if resamples < 1:
+        raise UsageError(f"{resamples} resamples give no interval: ask for 1 or more, 1000 is usual")
     random, count = np.random.default_rng(seed), len(measured)
     draws = (np.bincount(random.integers(count, size=count), minlength=count) for _ in range(resamples))
     return np.array([times @ measured for times in draws])

@@ -229,12 +229,12 @@ class RecurrentState:
     cell: Tensor
 
     def reorder(self, origin: Tensor) -> None:
-        """Implement `translation.decoding.incremental.DecoderState`."""
+        """Implement what `translation.decoding.incremental.KeyValueCache` does."""
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
         self.hidden, self.cell = self.hidden[:, rows, origin], self.cell[:, rows, origin]
 
     def keep(self, sentences: Tensor) -> None:
-        """Implement `translation.decoding.incremental.DecoderState`."""
+        """Implement what `translation.decoding.incremental.KeyValueCache` does."""
         self.source = self.source.keep(sentences)
         self.hidden, self.cell = self.hidden[:, sentences], self.cell[:, sentences]
 
@@ -272,9 +272,7 @@ def _moved(x: Tensor, order: Tensor) -> Tensor:
 
 
 def _lstm(config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: bool = False) -> nn.LSTM:
-    dropout = (
-        config.dropout if layers > 1 else 0.0
-    )  # torch drops out between layers only, and warns if there is just one
+    dropout = config.dropout if layers > 1 else 0.0  # torch drops out between layers only, and warns of one alone
     return nn.LSTM(config.d_model, hidden, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
 
 

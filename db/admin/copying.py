@@ -4,8 +4,6 @@ Rows pass as SQLite keeps them: dates, moments in UTC and JSON as text, truth as
 chunk of rows is all that memory holds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import zip_longest

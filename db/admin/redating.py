@@ -1,8 +1,5 @@
 """What a fetch under a clock that was far ahead leaves: its moments are set back to now, in their order."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
@@ -35,7 +32,8 @@ def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
     `transaction`.
     """
     now = datetime.now(UTC)
-    ahead = sorted({moment for column in MOMENTS for moment in _ahead(conn, column, market, now)})
+    stored = (sa.select(column).distinct().where(_of(column, market), column > now) for column in MOMENTS)
+    ahead = sorted({moment for each in stored for moment in conn.execute(each).scalars()})
     if not ahead or ahead[-1] <= now + AHEAD:
         return {}
     redated = {moment: now + timedelta(microseconds=place) for place, moment in enumerate(ahead, start=1)}
@@ -44,11 +42,6 @@ def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
             mine = (_of(column, market), column == old)
             conn.execute(sa.update(column.table).where(*mine).values({column.name: new}))
     return redated
-
-
-def _ahead(conn: Connection, column: Column[datetime], market: str, now: datetime) -> Iterator[datetime]:
-    found = sa.select(column).distinct().where(_of(column, market), column > now)
-    yield from conn.execute(found).scalars()
 
 
 def _of(column: Column[datetime], market: str) -> ColumnElement[bool]:

@@ -5,8 +5,6 @@ nights among them), write to the log that servers replicate, connect to every ot
 PUBLIC here and given to the roles that have something here, and a reader can open this database alone.
 """
 
-from __future__ import annotations
-
 import re
 from typing import TYPE_CHECKING, Any, cast
 

@@ -47,10 +47,7 @@ def insert_rows(conn: Connection, table: Table, names: Sequence[str], rows: Sequ
 
 
 def insert_missing(conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = ()) -> int:
-    """Insert the rows whose key is not stored yet and leave the others; return how many were new.
-
-    `key` names the columns of a unique constraint; the primary key when empty.
-    """
+    """Insert the rows whose unique `key` (by default the primary one) is not stored yet; return how many were."""
     if not rows:
         return 0
     statement = _insert(conn, table).on_conflict_do_nothing(index_elements=_key(table, key))

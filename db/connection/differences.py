@@ -1,7 +1,5 @@
 """Given rows beside the stored ones: which are new, which differ. A figure, once stored, is never changed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import date
 
@@ -12,7 +10,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from db.connection.bulk import insert_frame, insert_missing, records
-from db.connection.frames import rows_of
+from db.connection.frames import frame, rows_of
 from db.errors import StoreError
 
 # A figure computed again on another thread count agrees to this; one that is 0 agrees to the second.
@@ -55,6 +53,36 @@ def differ(
     return np.asarray(is_stored(before) & ~equal)
 
 
+def unstored(
+    rows: pd.DataFrame,
+    stored: pd.DataFrame,
+    key: list[str],
+    values: Sequence[str],
+    tolerance: float,
+    *,
+    zero: float = 0.0,
+    shown: list[str],
+    wrong: str,
+) -> pd.DataFrame:
+    """Return the rows whose key is not among the stored ones.
+
+    Raises StoreError where one is stored with another value, as `differ` finds: `wrong`, with the first one's columns
+    `shown` in its braces.
+    """
+    before = alongside(rows, stored, key)
+    differing = rows[differ(rows, before, values, tolerance, zero=zero)]
+    if len(differing):
+        raise StoreError(wrong.replace("{}", named(differing, shown)))
+    return rows[~is_stored(before)]
+
+
+def stored_on(conn: Connection, table: sa.Table, rows: pd.DataFrame, owner: str) -> pd.DataFrame:
+    """Return what a table holds of each owner and target among the rows: few pairs, many rows of each."""
+    pairs = rows[[owner, "target"]].drop_duplicates().itertuples(index=False)
+    mine = (sa.select(table).where(table.c[owner] == name, table.c.target == target) for name, target in pairs)
+    return pd.concat([frame(conn, each) for each in mine], ignore_index=True)
+
+
 def save_figures(conn: Connection, table: sa.Table, owner: str, name: str, given: pd.DataFrame, *, why: str) -> int:
     """Insert the rows that are not stored for `name`, the value of the column `owner`; return how many were.
 
@@ -66,11 +94,9 @@ def save_figures(conn: Connection, table: sa.Table, owner: str, name: str, given
     require_distinct(given, key)
     rows = given[[each.name for each in columns]].reset_index(drop=True)
     rows = rows.astype(dict.fromkeys(figures, "float64"))
-    before = alongside(rows, rows_of(conn, table, owner, name), key)
-    differing = rows[differ(rows, before, figures, FIGURE_TOLERANCE, zero=FIGURE_ZERO)]
-    if len(differing):
-        raise StoreError(f"{name} {named(differing, key)} is stored with another figure: {why}")
-    new = rows[~is_stored(before)].assign(**{owner: name})
+    stored, wrong = rows_of(conn, table, owner, name), f"{name} {{}} is stored with another figure: {why}"
+    new = unstored(rows, stored, key, figures, FIGURE_TOLERANCE, zero=FIGURE_ZERO, shown=key, wrong=wrong)
+    new = new.assign(**{owner: name})
     if any(isinstance(each.type, sa.JSON) for each in columns):
         return insert_missing(conn, table, records(table, new))
     return insert_frame(conn, table, new)

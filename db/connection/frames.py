@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sqlalchemy import Boolean, Connection, CursorResult, Date, Float, Integer, Row, Select, Table, select
+from sqlalchemy.sql.expression import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
 from db.tables.columns import UtcTimestamp
@@ -24,7 +25,7 @@ BATCH = 2000  # rows of a CSV in memory at once
 Statement = Select[Any]
 
 
-def frame(conn: Connection, statement: Select[Any]) -> pd.DataFrame:
+def frame(conn: Connection, statement: Statement) -> pd.DataFrame:
     """Return the rows of a statement, a DataFrame column for each of its columns."""
     rows = conn.execute(statement).all()
     lists = zip(*rows, strict=True) if rows else [()] * len(statement.selected_columns)
@@ -32,10 +33,20 @@ def frame(conn: Connection, statement: Select[Any]) -> pd.DataFrame:
     return pd.DataFrame({column.name: _typed(column.type, values) for column, values in columns})
 
 
-def row(conn: Connection, statement: Select[Any]) -> dict[str, Any] | None:
+def row(conn: Connection, statement: Statement) -> dict[str, Any] | None:
     """Return the first row of a statement as Python values, by column; None when there is none."""
     found = conn.execute(statement).mappings().first()
     return None if found is None else dict(found)
+
+
+def matching(of: FromClause, **values: object) -> list[ColumnElement[bool]]:
+    """Return the conditions that columns of a table or a view have these values; None is no condition."""
+    return [of.c[name] == value for name, value in values.items() if value is not None]
+
+
+def within(column: ColumnElement[Any], first: object | None, last: object | None) -> list[ColumnElement[bool]]:
+    """Return the conditions that a column lies in first..last, both included; None is no bound."""
+    return ([] if first is None else [column >= first]) + ([] if last is None else [column <= last])
 
 
 def head(conn: Connection, statement: Statement, most: int) -> pd.DataFrame:

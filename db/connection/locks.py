@@ -1,7 +1,5 @@
 """One night of a market at a time, whoever runs it: a lock that ends with its process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path

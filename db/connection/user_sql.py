@@ -1,7 +1,5 @@
 """Run SQL that a user typed, and only to read the store: no file, no program, no unbounded time or rows."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import time

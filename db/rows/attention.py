@@ -1,7 +1,5 @@
 """Attention: which stocks a prediction looked at, and whether that explains anything."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
@@ -12,9 +10,8 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, upsert
-from db.connection.differences import alongside, differ, is_stored, named, require_distinct
-from db.connection.frames import frame, head, row
-from db.errors import StoreError
+from db.connection.differences import require_distinct, stored_on, unstored
+from db.connection.frames import frame, head, matching, row
 from db.rows.markets import identified
 from db.rows.nights import COMPLETE
 from db.views import view
@@ -31,22 +28,13 @@ def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> in
     """
     if attention.empty:
         return 0
-    require_distinct(attention, ["run_id", "target", "symbol", "source"])
-    key = ["run_id", "target", "instrument_id", "source_id"]
+    key, shown = ["run_id", "target", "instrument_id", "source_id"], ["run_id", "target", "symbol", "source"]
+    require_distinct(attention, shown)
     rows = identified(conn, market, attention, source_id="source").sort_values(key)
-    table = tables.attention_weight
-    days = rows[["run_id", "target"]].drop_duplicates().itertuples(index=False)
-    stored = [
-        frame(conn, sa.select(table).where(table.c.run_id == run_id, table.c.target == target))
-        for run_id, target in days
-    ]
-    before = alongside(rows, pd.concat(stored, ignore_index=True), key)
-    differing = rows[differ(rows, before, ["weight"], 0.0, zero=WEIGHT_TOLERANCE)]
-    if len(differing):
-        raise StoreError(
-            f"attention of {named(differing, ['run_id', 'target', 'symbol', 'source'])} is stored: it stands"
-        )
-    return insert_frame(conn, table, rows.loc[~is_stored(before), [*key, "weight"]])
+    stored = stored_on(conn, tables.attention_weight, rows, "run_id")
+    wrong = "attention of {} is stored: it stands"
+    new = unstored(rows, stored, key, ["weight"], 0.0, zero=WEIGHT_TOLERANCE, shown=shown, wrong=wrong)
+    return insert_frame(conn, tables.attention_weight, new[[*key, "weight"]])
 
 
 def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
@@ -54,7 +42,7 @@ def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
     table, looking, seen = tables.attention_weight, tables.instrument, tables.instrument.alias("seen")
     columns = (looking.c.symbol, seen.c.symbol.label("source"), table.c.weight)
     joined = table.join(looking, looking.c.id == table.c.instrument_id).join(seen, seen.c.id == table.c.source_id)
-    mine = sa.select(*columns).select_from(joined).where(table.c.run_id == run_id, table.c.target == target)
+    mine = sa.select(*columns).select_from(joined).where(*matching(table, run_id=run_id, target=target))
     return frame(conn, mine.order_by(looking.c.symbol, seen.c.symbol))
 
 

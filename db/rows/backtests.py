@@ -1,7 +1,5 @@
 """Backtests: each begun, given its folds one by one, and finished with its figures, which are never changed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -17,6 +15,7 @@ from db.connection.bulk import insert_missing
 from db.connection.differences import save_figures
 from db.connection.frames import frame, row, rows_of
 from db.errors import StoreError
+from db.rows.outcomes import of_fold
 
 COUNTS = ("stocks", "constituent_days", "without_price", "tried", "expected_best")
 
@@ -61,13 +60,9 @@ def finish_backtest(
     Figures of a finished backtest stand: raises StoreError, naming it, when one is stored with another value.
     """
     _close(conn, backtest_id, counts, {"finished_at": finished_at, "seconds": seconds})
-    figures = (
-        (tables.backtest_score, scores),
-        (tables.backtest_return, returns),
-        (tables.backtest_portfolio, portfolios),
-    )
+    given = {tables.backtest_score: scores, tables.backtest_return: returns, tables.backtest_portfolio: portfolios}
     why = "a finished backtest stands"
-    return sum(save_figures(conn, table, "backtest_id", backtest_id, given, why=why) for table, given in figures)
+    return sum(save_figures(conn, table, "backtest_id", backtest_id, rows, why=why) for table, rows in given.items())
 
 
 def backtest(conn: Connection, backtest_id: str) -> dict[str, Any] | None:
@@ -85,19 +80,11 @@ def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
 
     Columns: run_id, as_of, target, symbol, probability, probability_std.
     """
-    made, fold, named_by = tables.prediction, tables.backtest_fold, tables.instrument
-    columns = (
-        made.c.run_id,
-        made.c.as_of,
-        made.c.target,
-        named_by.c.symbol,
-        made.c.probability,
-        made.c.probability_std,
-    )
-    own = made.c.target.between(fold.c.first, fold.c.last)
-    joined = fold.join(made, sa.and_(made.c.run_id == fold.c.run_id, own)).join(named_by)
+    made, fold, stock = tables.prediction.c, tables.backtest_fold, tables.instrument.c
+    columns = (made.run_id, made.as_of, made.target, stock.symbol, made.probability, made.probability_std)
+    joined = fold.join(tables.prediction, of_fold(tables.prediction)).join(tables.instrument)
     statement = sa.select(*columns).select_from(joined).where(fold.c.backtest_id == backtest_id)
-    return frame(conn, statement.order_by(made.c.target, named_by.c.symbol))
+    return frame(conn, statement.order_by(made.target, stock.symbol))
 
 
 def backtest_scores(conn: Connection, backtest_id: str) -> pd.DataFrame:

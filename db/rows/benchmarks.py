@@ -1,7 +1,5 @@
 """Benchmarks: each is stored with its figures once its test was read, and never changed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +10,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_missing
 from db.connection.differences import save_figures
-from db.connection.frames import frame, row, rows_of
+from db.connection.frames import frame, matching, row, rows_of
 
 
 def save_benchmark(conn: Connection, benchmark: Mapping[str, object], scores: pd.DataFrame, seeds: pd.DataFrame) -> int:
@@ -31,10 +29,8 @@ def save_benchmark(conn: Connection, benchmark: Mapping[str, object], scores: pd
 def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Return benchmarks in the order in which their test was read: the columns of benchmark but its config."""
     table = tables.benchmark
-    statement = sa.select(*(each for each in table.c if each.name != "config")).order_by(
-        table.c.test_read_at, table.c.id
-    )
-    return frame(conn, statement if market is None else statement.where(table.c.market == market))
+    statement = sa.select(*(each for each in table.c if each.name != "config")).where(*matching(table, market=market))
+    return frame(conn, statement.order_by(table.c.test_read_at, table.c.id))
 
 
 def benchmark(conn: Connection, benchmark_id: str) -> dict[str, Any] | None:

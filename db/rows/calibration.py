@@ -1,7 +1,5 @@
 """Calibration: the bands of each model, and nightly counts of what its probabilities came to."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from datetime import date
 from typing import Any
@@ -14,6 +12,7 @@ from db import tables
 from db.connection.bulk import insert_frame
 from db.connection.differences import save_figures
 from db.connection.frames import frame, row, rows_of
+from db.rows.outcomes import of_fold
 from db.views import view
 
 
@@ -50,8 +49,7 @@ def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
 def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """Return the columns of abstention_count for every fold of a backtest that is done, by target and level."""
     table, fold = tables.abstention_count, tables.backtest_fold
-    of_fold = sa.and_(table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last))
-    statement = sa.select(table).select_from(fold.join(table, of_fold)).where(fold.c.backtest_id == backtest_id)
+    statement = sa.select(table).select_from(fold.join(table, of_fold(table))).where(fold.c.backtest_id == backtest_id)
     return frame(conn, statement.order_by(table.c.target, table.c.level))
 
 

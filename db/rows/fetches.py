@@ -1,7 +1,5 @@
 """Fetches: what each brought, and the moment at which its bars are known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 

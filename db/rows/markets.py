@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import records, upsert
-from db.connection.frames import frame, row
+from db.connection.frames import frame, matching, row
 from db.errors import StoreUsageError
 from db.views import view
 
@@ -102,7 +102,7 @@ def is_known(conn: Connection, market: str, symbol: str) -> bool:
     """Return whether the store has a prediction or a bar of a symbol, a rejected one too."""
     for name in ("prediction_history", "price_latest", "rejected"):
         found = view(name)
-        mine = sa.select(found.c.symbol).where(found.c.market == market, found.c.symbol == symbol)
+        mine = sa.select(found.c.symbol).where(*matching(found, market=market, symbol=symbol))
         if conn.execute(mine.limit(1)).first() is not None:
             return True
     return False
@@ -110,10 +110,9 @@ def is_known(conn: Connection, market: str, symbol: str) -> bool:
 
 def require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
     """Raise StoreUsageError for a symbol that is not stored, of a market or of any."""
-    named = tables.instrument
-    statement = sa.select(named.c.id).where(named.c.symbol == symbol)
-    if market is not None:
-        statement = statement.where(named.c.market == market)
-    if row(conn, statement) is None:
+    if (
+        row(conn, sa.select(tables.instrument.c.id).where(*matching(tables.instrument, symbol=symbol, market=market)))
+        is None
+    ):
         where = f" for market {market}" if market else ""
         raise StoreUsageError(f"no symbol {symbol!r} in the store{where}: check its spelling, or fetch it first")

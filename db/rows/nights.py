@@ -1,7 +1,5 @@
 """Nights: begun, finished, how each ended, and the alerts about them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
@@ -12,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_missing
-from db.connection.frames import Statement, frame, row
+from db.connection.frames import Statement, frame, matching, row, within
 from db.errors import StoreError
 from db.views import view
 
@@ -60,21 +58,16 @@ def finish_night(
 
 def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Return nights by market and as_of: the columns of night."""
-    statement = sa.select(tables.night).order_by(tables.night.c.market, tables.night.c.as_of)
-    if market is not None:
-        statement = statement.where(tables.night.c.market == market)
-    return frame(conn, statement)
+    table = tables.night
+    statement = sa.select(table).where(*matching(table, market=market))
+    return frame(conn, statement.order_by(table.c.market, table.c.as_of))
 
 
 def night(conn: Connection, market: str, as_of: date | None = None, *, complete: bool = False) -> dict[str, Any] | None:
     """Return a night of a market, by default its last, or its last one with predictions; None when there is none."""
     found = view("night_log")
-    statement = sa.select(found).where(found.c.market == market).order_by(found.c.as_of.desc())
-    if as_of is not None:
-        statement = statement.where(found.c.as_of == as_of)
-    if complete:
-        statement = statement.where(found.c.status.in_(COMPLETE))
-    return row(conn, statement.limit(1))
+    mine = matching(found, market=market, as_of=as_of) + ([found.c.status.in_(COMPLETE)] if complete else [])
+    return row(conn, sa.select(found).where(*mine).order_by(found.c.as_of.desc()).limit(1))
 
 
 def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None, date | None]:
@@ -89,8 +82,8 @@ def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None,
 def night_log(market: str, last: date | None = None) -> Statement:
     """Return the nights of a market up to one, the newest first."""
     found = view("night_log")
-    statement = sa.select(found).where(found.c.market == market).order_by(found.c.as_of.desc())
-    return statement if last is None else statement.where(found.c.as_of <= last)
+    mine = (found.c.market == market, *within(found.c.as_of, None, last))
+    return sa.select(found).where(*mine).order_by(found.c.as_of.desc())
 
 
 def raise_alert(conn: Connection, market: str, as_of: date, kind: str, *, message: str, raised_at: datetime) -> bool:
@@ -102,14 +95,13 @@ def raise_alert(conn: Connection, market: str, as_of: date, kind: str, *, messag
 def mark_sent(conn: Connection, market: str, as_of: date, kind: str, *, sent_at: datetime) -> None:
     """Note that an alert reached whom it was for."""
     table = tables.alert
-    mine = (table.c.market == market, table.c.as_of == as_of, table.c.kind == kind)
+    mine = matching(table, market=market, as_of=as_of, kind=kind)
     conn.execute(sa.update(table).where(*mine).values(sent_at=sent_at))
 
 
 def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False) -> pd.DataFrame:
     """Return alerts by moment: the columns of alert; `unsent` keeps those that no webhook took."""
     table = tables.alert
-    statement = sa.select(table).order_by(table.c.raised_at, table.c.market, table.c.as_of, table.c.kind)
-    if market is not None:
-        statement = statement.where(table.c.market == market)
-    return frame(conn, statement.where(table.c.sent_at.is_(None)) if unsent else statement)
+    mine = matching(table, market=market) + ([table.c.sent_at.is_(None)] if unsent else [])
+    order = (table.c.raised_at, table.c.market, table.c.as_of, table.c.kind)
+    return frame(conn, sa.select(table).where(*mine).order_by(*order))

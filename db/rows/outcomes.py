@@ -3,8 +3,6 @@
 A night's predictions are those of the model that it was closed with; a backtest's are those of its folds. What is
 counted here is not read: ten years of nights are a million rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import date, datetime
 from typing import Any
@@ -16,7 +14,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import upsert_frame
 from db.connection.differences import require_distinct
-from db.connection.frames import frame
+from db.connection.frames import frame, within
 from db.rows.markets import identified
 from db.rows.predictions import of_night
 
@@ -50,15 +48,20 @@ def settled_directions(conn: Connection, market: str, first: date, last: date) -
     Columns: run_id, target, probability, calibrated (NaN: not kept), rise.
     """
     made, night = tables.prediction, tables.night
-    mine = (night.c.market == market, night.c.target.between(first, last), made.c.as_of == night.c.as_of)
+    mine = [night.c.market == market, night.c.target.between(first, last), made.c.as_of == night.c.as_of]
     return _settled(conn, night.join(made, of_night()), mine)
 
 
 def settled_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """Return what `settled_directions` does, of every fold of a backtest that is done."""
     made, fold = tables.prediction, tables.backtest_fold
-    of_fold = sa.and_(made.c.run_id == fold.c.run_id, made.c.target.between(fold.c.first, fold.c.last))
-    return _settled(conn, fold.join(made, of_fold), (fold.c.backtest_id == backtest_id,))
+    return _settled(conn, fold.join(made, of_fold(made)), [fold.c.backtest_id == backtest_id])
+
+
+def of_fold(table: sa.Table) -> sa.ColumnElement[bool]:
+    """Return whether a row of a table, by its run and target, is of a fold of a backtest."""
+    fold = tables.backtest_fold
+    return sa.and_(table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last))
 
 
 def uncounted(conn: Connection, market: str, last: date) -> list[date]:
@@ -82,8 +85,7 @@ def direction_counts(conn: Connection, market: str, last: date, *, first: date |
     labelled = (happened.c.label != 0).label("labelled")
     by = (made.c.as_of, made.c.target, direction, happened.c.rise, labelled)
     counted = _closed(sa.select(*by, sa.func.count().label("n")), market, last).join(happened, _has_outcome())
-    if first is not None:
-        counted = counted.where(tables.night.c.target >= first)
+    counted = counted.where(*within(tables.night.c.target, first, None))
     return frame(conn, counted.group_by(*by).order_by(made.c.target))
 
 

@@ -1,9 +1,6 @@
 """Predictions: what models and naive rules said of each stock for a session."""
 
-from __future__ import annotations
-
 from datetime import date, datetime
-from typing import Any
 
 import pandas as pd
 import sqlalchemy as sa
@@ -11,14 +8,14 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
-from db.connection.differences import alongside, differ, is_stored, named, require_distinct
-from db.connection.frames import Statement, frame
-from db.errors import StoreError
+from db.connection.differences import require_distinct, unstored
+from db.connection.frames import Statement, frame, matching, within
 from db.rows.markets import identified, require_symbol
 from db.views import view
 
 # A model computes in float32: the same weights and inputs agree to this on another thread count.
 PROBABILITY_TOLERANCE = 1e-6
+SAID = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
 
 
 def save_predictions(
@@ -34,16 +31,11 @@ def save_predictions(
     require_distinct(predictions, ["run_id", "target", "symbol"])
     key = ["run_id", "target", "instrument_id"]
     rows = identified(conn, market, predictions).sort_values(key)
-    before = alongside(rows, _stored_predictions(conn, rows), key)
-    differing = rows[differ(rows, before, ("probability", "probability_std"), PROBABILITY_TOLERANCE)]
-    if len(differing):
-        raise StoreError(
-            f"{named(differing, ['run_id', 'target', 'symbol'])} is stored with another probability or deviation:"
-            " a past prediction is never rewritten"
-        )
-    more = [name for name in ("calibrated", "lowest", "highest", "rising_share") if name in rows]
-    columns = ["run_id", "target", "instrument_id", "as_of", "probability", "probability_std", *more]
-    made = rows.loc[~is_stored(before), columns]
+    wrong = "{} is stored with another probability or deviation: a past prediction is never rewritten"
+    values = SAID[:2]
+    stored = _stored_predictions(conn, rows)
+    new = unstored(rows, stored, key, values, PROBABILITY_TOLERANCE, shown=["run_id", "target", "symbol"], wrong=wrong)
+    made = new[[*key, "as_of", *values, *(name for name in SAID[2:] if name in rows)]]
     return insert_frame(conn, tables.prediction, made.assign(known_at=known_at, made_at=made_at))
 
 
@@ -62,12 +54,11 @@ def predictions(
 
     Said are probability, probability_std, calibrated, lowest, highest, rising_share.
     """
-    statement = _predictions(market)
-    if target is not None:
-        statement = statement.where(tables.prediction.c.target == target)
-    if run_id is not None:
-        statement = statement.where(tables.prediction.c.run_id == run_id)
-    return frame(conn, statement)
+    made, stock = tables.prediction, tables.instrument.c
+    columns = (made.c.run_id, made.c.as_of, made.c.target, stock.symbol, *(made.c[name] for name in SAID))
+    statement = sa.select(*columns, made.c.known_at, made.c.made_at).join_from(made, tables.instrument)
+    statement = statement.where(stock.market == market, *matching(made, target=target, run_id=run_id))
+    return frame(conn, statement.order_by(made.c.target, stock.symbol, made.c.made_at))
 
 
 def prediction_history(
@@ -85,17 +76,11 @@ def prediction_history(
     With `newest`, no more rows than that, those of the latest targets: older ones are not read. Raises StoreUsageError
     for a symbol that is not stored.
     """
-    told = view("prediction_history")
-    statement = sa.select(told).where(told.c.kind == kind)
     if symbol is not None:
         require_symbol(conn, symbol, market)
-        statement = statement.where(told.c.symbol == symbol)
-    if market is not None:
-        statement = statement.where(told.c.market == market)
-    if first is not None:
-        statement = statement.where(told.c.target >= first)
-    if last is not None:
-        statement = statement.where(told.c.target <= last)
+    told = view("prediction_history")
+    mine = matching(told, kind=kind, symbol=symbol, market=market) + within(told.c.target, first, last)
+    statement = sa.select(told).where(*mine)
     order = ["market", "target", "symbol", "made_at"]
     if newest is None:
         return frame(conn, statement.order_by(*(told.c[name] for name in order)))
@@ -110,12 +95,10 @@ def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame
     highest, rising_share.
     """
     made, named, night = tables.prediction, tables.instrument, tables.night
-    said = (
-        made.c[name] for name in ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
-    )
+    said = (made.c[name] for name in SAID)
     columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, named.c.name, named.c.sector, *said)
     joined = night.join(made, of_night()).join(named, named.c.id == made.c.instrument_id)
-    statement = sa.select(*columns).select_from(joined).where(night.c.market == market, night.c.as_of == as_of)
+    statement = sa.select(*columns).select_from(joined).where(*matching(night, market=market, as_of=as_of))
     return frame(conn, statement.order_by(named.c.symbol))
 
 
@@ -128,37 +111,34 @@ def newest_direction_counts(conn: Connection) -> dict[tuple[str, str], int]:
 
 def session_directions(market: str, run_id: str, target: date) -> Statement:
     """Return what a model said of each stock for a session, and what came of it."""
-    found = view("prediction_history")
-    mine = (found.c.run_id == run_id, found.c.target == target, found.c.market == market)
-    return sa.select(found).where(*mine).order_by(found.c.symbol)
+    return _by_symbol("prediction_history", market=market, run_id=run_id, target=target)
 
 
 def band_directions(market: str, run_id: str, target: date, level: float) -> Statement:
     """Return the same directions where a level has to be reached; no row for a model that was not calibrated."""
-    found = view("band_direction")
-    mine = (found.c.run_id == run_id, found.c.target == target, found.c.level == level, found.c.market == market)
-    return sa.select(found).where(*mine).order_by(found.c.symbol)
+    return _by_symbol("band_direction", market=market, run_id=run_id, target=target, level=level)
 
 
 def disagreement(market: str, run_id: str, target: date) -> Statement:
     """Return how far the seeds of an ensemble agreed on each stock; no row where that was not kept."""
-    found = view("disagreement")
-    mine = (found.c.run_id == run_id, found.c.target == target, found.c.market == market)
-    return sa.select(found).where(*mine).order_by(found.c.symbol)
+    return _by_symbol("disagreement", market=market, run_id=run_id, target=target)
 
 
 def newest_directions(market: str) -> Statement:
     """Return the directions for the next session, with each stock's name and sector."""
-    found = view("latest_prediction")
-    return sa.select(found).where(found.c.market == market).order_by(found.c.symbol)
+    return _by_symbol("latest_prediction", market=market)
+
+
+def _by_symbol(name: str, **values: object) -> Statement:
+    """Return the rows of a view whose columns have these values."""
+    found = view(name)
+    return sa.select(found).where(*matching(found, **values)).order_by(found.c.symbol)
 
 
 def stock_directions(market: str, symbol: str, kind: str, first: date | None, last: date | None) -> Statement:
     """Return what models of a kind said of a stock, targets first..last, the newest first."""
     found = view("prediction_history")
-    mine = [found.c.market == market, found.c.symbol == symbol, found.c.kind == kind]
-    mine += [] if first is None else [found.c.target >= first]
-    mine += [] if last is None else [found.c.target <= last]
+    mine = matching(found, market=market, symbol=symbol, kind=kind) + within(found.c.target, first, last)
     return sa.select(found).where(*mine).order_by(found.c.target.desc(), found.c.made_at.desc())
 
 
@@ -203,16 +183,6 @@ def _stored_predictions(conn: Connection, rows: pd.DataFrame) -> pd.DataFrame:
         for run_id, first, last in rows.groupby("run_id")["target"].agg(["min", "max"]).itertuples()
     ]
     return pd.concat(parts, ignore_index=True)
-
-
-def _predictions(market: str) -> sa.Select[Any]:
-    made, named = tables.prediction, tables.instrument
-    said = (
-        made.c[name] for name in ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
-    )
-    columns = (made.c.run_id, made.c.as_of, made.c.target, named.c.symbol, *said)
-    statement = sa.select(*columns, made.c.known_at, made.c.made_at).join_from(made, named)
-    return statement.where(named.c.market == market).order_by(made.c.target, named.c.symbol, made.c.made_at)
 
 
 def of_night() -> sa.ColumnElement[bool]:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
 from db.connection.differences import alongside, differ, is_stored, named, require_distinct
-from db.connection.frames import Statement, bars, frame
+from db.connection.frames import Statement, bars, frame, matching, within
 from db.errors import StoreError
 from db.rows.markets import identified, instrument_ids
 from db.tables.markets import BAR_VALUES
@@ -34,7 +34,9 @@ def append_prices(conn: Connection, market: str, bars: pd.DataFrame, *, source: 
         return 0
     key = ["symbol", "session"]
     require_distinct(bars, key)
-    _require_prices(bars)
+    unsound = bars[bars["close"].isna() | (bars[["open", "high", "low", "close", "adj_close"]] <= 0).any(axis=1)]
+    if len(unsound):
+        raise StoreError(f"{named(unsound, key)}: a price is missing or not above 0")
     rows = identified(conn, market, bars).sort_values(["instrument_id", "session"])
     before = alongside(rows, _versions_in_force(conn, market, bars, known_at), key)
     restated = differ(rows, before, BAR_VALUES, PRICE_TOLERANCE)
@@ -88,12 +90,9 @@ def prices(
         ids = ids[ids.index.isin(list(symbols))]
     price = tables.price
     columns = [price.c.instrument_id, price.c.session, price.c.known_at, *(price.c[n] for n in BAR_VALUES)]
-    statement = sa.select(*(sa.type_coerce(each, sa.types.NullType()) for each in columns)).where(
-        price.c.instrument_id.in_(ids.tolist()), price.c.session.between(first, last), ~_restated(known_at)
-    )
-    if known_at is not None:
-        statement = statement.where(price.c.known_at <= known_at)
-    return bars(conn.execute(statement), ids)
+    mine = (price.c.instrument_id.in_(ids.tolist()), price.c.session.between(first, last), ~_restated(known_at))
+    statement = sa.select(*(sa.type_coerce(each, sa.types.NullType()) for each in columns)).where(*mine)
+    return bars(conn.execute(statement.where(*within(price.c.known_at, None, known_at))), ids)
 
 
 def last_sessions(conn: Connection, market: str) -> pd.Series[pd.Timestamp]:
@@ -120,17 +119,8 @@ def rejected(market: str, first: date, last: date) -> Statement:
 def newest_prices(market: str, symbol: str, first: date | None, last: date | None) -> Statement:
     """Return the newest version of a stock's bars, sessions first..last, the newest first."""
     found = view("price_latest")
-    mine = [found.c.market == market, found.c.symbol == symbol]
-    mine += [] if first is None else [found.c.session >= first]
-    mine += [] if last is None else [found.c.session <= last]
+    mine = matching(found, market=market, symbol=symbol) + within(found.c.session, first, last)
     return sa.select(found).where(*mine).order_by(found.c.session.desc())
-
-
-def _require_prices(bars: pd.DataFrame) -> None:
-    prices = ["open", "high", "low", "close", "adj_close"]
-    unsound = bars[bars["close"].isna() | (bars[prices] <= 0).any(axis=1)]
-    if len(unsound):
-        raise StoreError(f"{named(unsound, ['symbol', 'session'])}: a price is missing or not above 0")
 
 
 def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_at: datetime) -> pd.DataFrame:
@@ -151,4 +141,4 @@ def _restated(known_at: datetime | None) -> sa.Exists:
         later.c.session == price.c.session,
         later.c.known_at > price.c.known_at,
     )
-    return restated if known_at is None else restated.where(later.c.known_at <= known_at)
+    return restated.where(*within(later.c.known_at, None, known_at))

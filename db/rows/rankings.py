@@ -1,7 +1,5 @@
 """The order of a day's stocks: walks through history, the rankers of the nights, what they said and were worth."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
@@ -12,9 +10,8 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records, upsert
-from db.connection.differences import alongside, differ, is_stored, named, require_distinct, save_figures
-from db.connection.frames import frame, row, rows_of
-from db.errors import StoreError
+from db.connection.differences import require_distinct, save_figures, stored_on, unstored
+from db.connection.frames import frame, matching, row, rows_of, within
 from db.rows.markets import identified
 
 SCORE_TOLERANCE = 1e-9
@@ -70,9 +67,8 @@ def latest_ranker(
 ) -> dict[str, Any] | None:
     """Return the rankers trained on the latest sessions up to a day, on prices known at `known_by`; None without."""
     table = tables.ranker
-    mine = [table.c.market == market, table.c.train_last <= on_or_before]
-    if known_by is not None:
-        mine.append(table.c.data_watermark <= known_by)
+    mine = within(table.c.train_last, None, on_or_before) + within(table.c.data_watermark, None, known_by)
+    mine += matching(table, market=market)
     newest = (table.c.train_last.desc(), table.c.created_at.desc(), table.c.id.desc())
     return row(conn, sa.select(table).where(*mine).order_by(*newest).limit(1))
 
@@ -87,15 +83,10 @@ def save_order(conn: Connection, market: str, order: pd.DataFrame, *, known_at: 
     table, key = tables.stock_rank, ["ranker_id", "predictor", "target", "instrument_id"]
     require_distinct(order, ["ranker_id", "predictor", "target", "symbol"])
     rows = identified(conn, market, order).sort_values(key, ignore_index=True)
-    days = rows[["ranker_id", "target"]].drop_duplicates().itertuples(index=False)
-    stored = [
-        frame(conn, sa.select(table).where(table.c.ranker_id == name, table.c.target == day)) for name, day in days
-    ]
-    before = alongside(rows, pd.concat(stored, ignore_index=True), key)
-    differing = rows[differ(rows, before, ["score"], SCORE_TOLERANCE)]
-    if len(differing):
-        raise StoreError(f"{named(differing, ['predictor', 'target', 'symbol'])} is stored with another score")
-    made = rows.loc[~is_stored(before), [*key, "as_of", "score", "place", "probability"]]
+    stored, shown = stored_on(conn, table, rows, "ranker_id"), ["predictor", "target", "symbol"]
+    wrong = "{} is stored with another score"
+    new = unstored(rows, stored, key, ["score"], SCORE_TOLERANCE, shown=shown, wrong=wrong)
+    made = new[[*key, "as_of", "score", "place", "probability"]]
     return insert_frame(conn, table, made.assign(known_at=known_at, made_at=made_at))
 
 
@@ -144,11 +135,7 @@ def rank_scores(
 ) -> pd.DataFrame:
     """Return scores of a market's orders up to target `last`, of one return or of all: the columns of rank_score."""
     table = tables.rank_score
-    mine = [table.c.market == market, table.c.span == span]
-    if leg is not None:
-        mine.append(table.c.leg == leg)
-    if last is not None:
-        mine.append(table.c.target <= last)
+    mine = matching(table, market=market, span=span, leg=leg) + within(table.c.target, None, last)
     return frame(conn, sa.select(table).where(*mine).order_by(table.c.target, table.c.leg, table.c.predictor))
 
 

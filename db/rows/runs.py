@@ -1,7 +1,5 @@
 """Trained models: a row of run each, which the view run_log shows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
@@ -12,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_missing
-from db.connection.frames import Statement, frame, row
+from db.connection.frames import Statement, frame, matching, row, within
 from db.errors import StoreError, StoreUsageError
 from db.views import view
 
@@ -31,11 +29,10 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
 
 def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Return trained models, oldest first: the columns of run but its losses and its universe."""
-    columns = [each for each in tables.run.c if each.name not in ("losses", "universe")]
-    statement = sa.select(*columns).order_by(tables.run.c.created_at, tables.run.c.id)
-    if market is not None:
-        statement = statement.where(tables.run.c.market == market)
-    return frame(conn, statement)
+    table = tables.run
+    columns = [each for each in table.c if each.name not in ("losses", "universe")]
+    statement = sa.select(*columns).where(*matching(table, market=market))
+    return frame(conn, statement.order_by(table.c.created_at, table.c.id))
 
 
 def run(conn: Connection, run_id: str) -> dict[str, Any]:
@@ -54,20 +51,17 @@ def latest_run(
     None of its sessions lies after `on_or_before`, and each of its prices was known at `known_by`.
     """
     model = tables.run
-    statement = sa.select(model).where(model.c.market == market, model.c.kind == "nightly")
-    if on_or_before is not None:
-        statement = statement.where(model.c.train_last <= on_or_before)
-    if known_by is not None:
-        statement = statement.where(model.c.data_watermark <= known_by)
+    mine = within(model.c.train_last, None, on_or_before) + within(model.c.data_watermark, None, known_by)
+    mine += matching(model, market=market, kind="nightly")
     newest = (model.c.train_last.desc(), model.c.created_at.desc(), model.c.id.desc())
-    return row(conn, statement.order_by(*newest).limit(1))
+    return row(conn, sa.select(model).where(*mine).order_by(*newest).limit(1))
 
 
 def models(market: str | None = None) -> Statement:
     """Return trained models, of one market or of all, the newest first."""
     found = view("run_log")
-    statement = sa.select(found).order_by(found.c.created_at.desc(), found.c.run_id)
-    return statement if market is None else statement.where(found.c.market == market)
+    statement = sa.select(found).where(*matching(found, market=market))
+    return statement.order_by(found.c.created_at.desc(), found.c.run_id)
 
 
 def model(conn: Connection, run_id: str) -> dict[str, Any] | None:

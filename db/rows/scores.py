@@ -1,7 +1,5 @@
 """Scores of nights and of stocks."""
 
-from __future__ import annotations
-
 from datetime import date, datetime
 
 import pandas as pd
@@ -10,7 +8,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import records, upsert
-from db.connection.frames import Statement, frame
+from db.connection.frames import Statement, frame, matching, within
 from db.views import view
 
 
@@ -24,20 +22,15 @@ def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_a
 def scores(conn: Connection, market: str, *, last: date | None = None, span: str | None = None) -> pd.DataFrame:
     """Return scores of a market up to target `last`: the columns of score; `span` keeps 'night' or 'running' alone."""
     table = tables.score
-    statement = sa.select(table).where(table.c.market == market)
-    if last is not None:
-        statement = statement.where(table.c.target <= last)
-    if span is not None:
-        statement = statement.where(table.c.span == span)
-    return frame(conn, statement.order_by(table.c.target, table.c.span, table.c.protocol, table.c.predictor))
+    mine = matching(table, market=market, span=span) + within(table.c.target, None, last)
+    order = (table.c.target, table.c.span, table.c.protocol, table.c.predictor)
+    return frame(conn, sa.select(table).where(*mine).order_by(*order))
 
 
 def running_scores(conn: Connection, market: str, *, targets: int = 1, last: date | None = None) -> pd.DataFrame:
     """Return running scores over every stock-day at the last `targets` targets up to a session, as in score."""
     table = tables.score
-    mine = [table.c.market == market, table.c.span == "running", table.c.protocol == "all"]
-    if last is not None:
-        mine.append(table.c.target <= last)
+    mine = matching(table, market=market, span="running", protocol="all") + within(table.c.target, None, last)
     newest = sa.select(table.c.target).where(*mine).distinct().order_by(table.c.target.desc()).limit(targets)
     found = conn.execute(newest).scalars().all()
     return frame(conn, sa.select(table).where(*mine, table.c.target.in_(found)).order_by(table.c.target))
@@ -54,14 +47,11 @@ def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
 def daily_scores(market: str, last: date | None = None) -> Statement:
     """Return scores of each night up to an as_of, and running ones, the newest first."""
     found = view("daily_score")
-    statement = sa.select(found).where(found.c.market == market)
-    if last is not None:
-        statement = statement.where(found.c.target <= last)
-    return statement.order_by(found.c.target.desc(), found.c.protocol, found.c.predictor)
+    mine = matching(found, market=market) + within(found.c.target, None, last)
+    return sa.select(found).where(*mine).order_by(found.c.target.desc(), found.c.protocol, found.c.predictor)
 
 
 def symbol_scores(market: str, symbol: str) -> Statement:
     """Return the scores of a stock over all its predictions, a row for each purpose of the models."""
     found = view("symbol_score")
-    mine = (found.c.market == market, found.c.symbol == symbol)
-    return sa.select(found).where(*mine).order_by(found.c.kind)
+    return sa.select(found).where(*matching(found, market=market, symbol=symbol)).order_by(found.c.kind)

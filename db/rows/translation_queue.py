@@ -4,8 +4,6 @@ A text is queued, then taken, then done or failed. A worker holds what it took u
 text is queued again. Each worker needs a name of its own. Moments are those of the workers' clocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, takewhile
@@ -16,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
 from db import tables
-from db.connection.frames import frame
+from db.connection.frames import frame, matching
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
 from db.tables.translations import LONGEST_TEXT
@@ -198,10 +196,8 @@ def _turn() -> tuple[sa.ColumnElement[Any], ...]:
 
 def newest(conn: Connection, model: str | None, status: str | None, limit: int) -> pd.DataFrame:
     """Return the texts queued last, of one model or status where given, as in the view translation_job."""
-    given = {"model": model, "status": status}
     asked = view("translation_job")
-    where = [asked.c[name] == value for name, value in given.items() if value is not None]
     shown = ("id", "model", "status", "text", "translation", "score", "attempts", "reason", "queued_at")
-    columns = (asked.c[name] for name in shown)
-    found = frame(conn, sa.select(*columns).where(*where).order_by(asked.c.id.desc()).limit(limit))
+    chosen = sa.select(*(asked.c[name] for name in shown)).where(*matching(asked, model=model, status=status))
+    found = frame(conn, chosen.order_by(asked.c.id.desc()).limit(limit))
     return found.assign(text=found["text"].map(_as_text))

@@ -1,7 +1,5 @@
 """Translation models: themselves, how their training goes, their scores. Their texts are in translation_queue.py."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 
@@ -15,10 +13,7 @@ from db.connection.frames import frame
 
 
 def save_model(conn: Connection, model: Mapping[str, object]) -> int:
-    """Store a model, every column of translation_model by name, in place of the one of its name; 1 when it is new.
-
-    Scores of other weights of that name are dropped.
-    """
+    """Store a model in place of the one of its name, dropping scores of other weights; return 1 when it is new."""
     table = tables.translation_model
     same = table.c.name == model["name"], table.c.checkpoint_hash == model["checkpoint_hash"]
     if conn.execute(sa.select(table.c.name).where(*same)).first() is None:  # scores are of weights that are gone

@@ -1,17 +1,14 @@
 """Attention: which stocks a prediction looked at, and whether that explains anything."""
 
-from __future__ import annotations
+from sqlalchemy import Boolean, CheckConstraint, Column, Date, ForeignKey, ForeignKeyConstraint, Integer, String
 
-from sqlalchemy import Boolean, CheckConstraint, Column, Date, ForeignKey, ForeignKeyConstraint, Integer, String, Table
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, key, optional, required, table, with_interval
 
-from db.tables.columns import REAL, UtcTimestamp, metadata, optional, required, run_id, with_interval
-
-attention_weight = Table(
+attention_weight = table(
     "attention_weight",
-    metadata,
-    Column("run_id", String, primary_key=True, comment="The model that predicted."),
-    Column("target", Date, primary_key=True, comment="Session predicted."),
-    Column("instrument_id", Integer, primary_key=True, autoincrement=False, comment="The stock predicted: who looks."),
+    key("run_id", String, "The model that predicted."),
+    key("target", Date, "Session predicted."),
+    key("instrument_id", Integer, "The stock predicted: who looks."),
     Column("source_id", ForeignKey("instrument.id"), primary_key=True, comment="The stock it looks at."),
     required("weight", REAL, "Share of its attention, 0 to 1; mean of the seeds."),
     ForeignKeyConstraint(
@@ -19,13 +16,11 @@ attention_weight = Table(
     ),
     CheckConstraint("weight >= 0 and weight <= 1", name="weight"),
     comment="Attention between stocks (data axis), kept for the sessions asked for.",
-    sqlite_with_rowid=False,
 )
 
-explanation = Table(
+explanation = table(
     "explanation",
-    metadata,
-    run_id(),
+    belongs_to("run", "The model that predicted."),
     required("market", String, "Name of the market."),
     required("as_of", Date, "Last session read."),
     required("made_at", UtcTimestamp, "When it was measured."),
@@ -45,5 +40,4 @@ explanation = Table(
     required("seconds", REAL, "Time it took, in seconds."),
     CheckConstraint("distance_p > 0 and distance_p <= 1 and agreement >= -1 and agreement <= 1", name="ranges"),
     comment="Whether a model's attention says more than that of models trained on nonsense.",
-    sqlite_with_rowid=False,
 )

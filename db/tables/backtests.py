@@ -1,24 +1,15 @@
 """Backtests: what was run, its folds, what they scored and would have earned."""
 
-from __future__ import annotations
+from sqlalchemy import JSON, Boolean, CheckConstraint, Date, ForeignKey, Index, Integer, String
 
-from typing import Any
-
-from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Index, Integer, String, Table
-
-from db.tables.columns import REAL, UtcTimestamp, metadata, optional, required, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, key, optional, required, table, with_interval
 
 _FEW = "missing with too few days"
 
 
-def _backtest() -> Column[Any]:
-    return Column("backtest_id", ForeignKey("backtest.id"), primary_key=True, comment="The backtest.")
-
-
-backtest = Table(
+backtest = table(
     "backtest",
-    metadata,
-    Column("id", String, primary_key=True, comment="Name of the backtest, such as sp500-2018-01-02-1a2b3c4d."),
+    key("id", String, "Name of the backtest, such as sp500-2018-01-02-1a2b3c4d."),
     required("market", String, "Name of the market."),
     required("first", Date, "First session predicted."),
     required("last", Date, "Last session predicted."),
@@ -49,13 +40,13 @@ backtest = Table(
     ),
     Index(None, "market", "created_at"),
     comment="Backtests: walks through history, each fold trained on what was known then.",
+    with_rowid=True,
 )
 
-backtest_fold = Table(
+backtest_fold = table(
     "backtest_fold",
-    metadata,
-    _backtest(),
-    Column("number", Integer, primary_key=True, autoincrement=False, comment="1 for the first fold."),
+    belongs_to("backtest", "The backtest."),
+    key("number", Integer, "1 for the first fold."),
     required("run_id", ForeignKey("run.id"), "The model trained for it."),
     required("as_of", Date, "Session at whose close it was trained."),
     required("first", Date, "First session predicted, the one after as_of."),
@@ -67,17 +58,15 @@ backtest_fold = Table(
     CheckConstraint("number >= 1 and predictions >= 0 and seconds >= 0", name="counts"),
     Index(None, "run_id"),
     comment="Folds of a backtest: one row a model, with the sessions it predicted.",
-    sqlite_with_rowid=False,
 )
 
-backtest_score = Table(
+backtest_score = table(
     "backtest_score",
-    metadata,
-    _backtest(),
-    Column("slice", String, primary_key=True, comment="What was scored: 'all', 'fold', 'year' or 'symbol'."),
-    Column("value", String, primary_key=True, comment="Number of the fold, year or symbol; empty for 'all'."),
-    Column("protocol", String, primary_key=True, comment="'paper': labelled stock-days alone; 'all': every one."),
-    Column("predictor", String, primary_key=True, comment="'dtml', or the name of a naive rule."),
+    belongs_to("backtest", "The backtest."),
+    key("slice", String, "What was scored: 'all', 'fold', 'year' or 'symbol'."),
+    key("value", String, "Number of the fold, year or symbol; empty for 'all'."),
+    key("protocol", String, "'paper': labelled stock-days alone; 'all': every one."),
+    key("predictor", String, "'dtml', or the name of a naive rule."),
     required("n", Integer, "Stock-days scored."),
     required("days", Integer, "Sessions scored."),
     required("rises", Integer, "Stock-days that rose."),
@@ -89,15 +78,13 @@ backtest_score = Table(
     CheckConstraint("days >= 0 and rises >= 0 and rises <= n", name="counts"),
     CheckConstraint("acc >= 0 and acc <= 1 and mcc >= -1 and mcc <= 1", name="ranges"),
     comment="Figures of a backtest: the model beside the naive rules, in all and per fold, year and stock.",
-    sqlite_with_rowid=False,
 )
 
-backtest_return = Table(
+backtest_return = table(
     "backtest_return",
-    metadata,
-    _backtest(),
-    Column("portfolio", String, primary_key=True, comment="Name of the portfolio, such as 'long, next open'."),
-    Column("session", Date, primary_key=True, comment="Session in which its positions were taken."),
+    belongs_to("backtest", "The backtest."),
+    key("portfolio", String, "Name of the portfolio, such as 'long, next open'."),
+    key("session", Date, "Session in which its positions were taken."),
     required("gross", REAL, "Return of the positions before costs; 0.01 is 1 % of equity."),
     required("turnover", REAL, "Value bought and sold, as a share of equity; 0 or more."),
     required("cost", REAL, "Commission and spread, as a share of equity; 0 or more."),
@@ -105,14 +92,12 @@ backtest_return = Table(
     required("net", REAL, "gross less cost and borrow."),
     CheckConstraint("turnover >= 0 and cost >= 0 and borrow >= 0", name="ranges"),
     comment="What each portfolio of a backtest would have earned, a row a session.",
-    sqlite_with_rowid=False,
 )
 
-backtest_portfolio = Table(
+backtest_portfolio = table(
     "backtest_portfolio",
-    metadata,
-    _backtest(),
-    Column("portfolio", String, primary_key=True, comment="Name of the portfolio, such as 'long, next open'."),
+    belongs_to("backtest", "The backtest."),
+    key("portfolio", String, "Name of the portfolio, such as 'long, next open'."),
     optional("strategy", JSON(none_as_null=True), "Its form, fill, limits, costs; missing for a yardstick."),
     required("days", Integer, "Sessions held."),
     optional("annual_return", REAL, f"Compound net return a year, 0.01 is 1 %; {_FEW}."),
@@ -136,5 +121,4 @@ backtest_portfolio = Table(
     ),
     CheckConstraint("deflated_sharpe >= 0 and deflated_sharpe <= 1 and hit_rate >= 0 and hit_rate <= 1", name="shares"),
     comment="Figures of each portfolio of a backtest, the index and the equal-weight universe among them.",
-    sqlite_with_rowid=False,
 )

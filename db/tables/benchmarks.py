@@ -1,24 +1,15 @@
 """The published experiment: what was fixed beforehand, its figures, and the distribution behind them."""
 
-from __future__ import annotations
+from sqlalchemy import JSON, Boolean, CheckConstraint, Date, ForeignKey, Integer, String
 
-from typing import Any
-
-from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Integer, String, Table
-
-from db.tables.columns import REAL, UtcTimestamp, metadata, optional, required, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, key, optional, required, table, with_interval
 
 _PRINTED = "in print (Yoo et al., KDD 2021, table 2)"
 
 
-def _benchmark() -> Column[Any]:
-    return Column("benchmark_id", ForeignKey("benchmark.id"), primary_key=True, comment="The benchmark.")
-
-
-benchmark = Table(
+benchmark = table(
     "benchmark",
-    metadata,
-    Column("id", String, primary_key=True, comment="Name of the benchmark, such as acl18-1a2b3c4d."),
+    key("id", String, "Name of the benchmark, such as acl18-1a2b3c4d."),
     required("market", String, "Name of the market."),
     required("title", String, "What was compared, in words."),
     required("config", JSON, "Every setting of every predictor."),
@@ -42,14 +33,14 @@ benchmark = Table(
     ),
     CheckConstraint("stocks >= 1 and seconds >= 0", name="counts"),
     comment="Benchmarks: every predictor on the same spans, the test span read once.",
+    with_rowid=True,
 )
 
-benchmark_score = Table(
+benchmark_score = table(
     "benchmark_score",
-    metadata,
-    _benchmark(),
-    Column("predictor", String, primary_key=True, comment="Name of the model or of the naive rule."),
-    Column("protocol", String, primary_key=True, comment="'paper': labelled stock-days alone; 'all': every one."),
+    belongs_to("benchmark", "The benchmark."),
+    key("predictor", String, "Name of the model or of the naive rule."),
+    key("protocol", String, "'paper': labelled stock-days alone; 'all': every one."),
     optional("run_id", ForeignKey("run.id"), "The ensemble scored; missing for a naive rule."),
     required("is_rule", Boolean, "Whether it is a naive rule, which trains nothing."),
     required("days", Integer, "Sessions scored."),
@@ -90,16 +81,14 @@ benchmark_score = Table(
         name="ranges",
     ),
     comment="Figures of a benchmark on its test span: one row per predictor and protocol.",
-    sqlite_with_rowid=False,
 )
 
-benchmark_seed = Table(
+benchmark_seed = table(
     "benchmark_seed",
-    metadata,
-    _benchmark(),
-    Column("predictor", String, primary_key=True, comment="Name of the model."),
-    Column("configuration", Integer, primary_key=True, autoincrement=False, comment="Number of the configuration."),
-    Column("seed", Integer, primary_key=True, autoincrement=False, comment="Seed of the training."),
+    belongs_to("benchmark", "The benchmark."),
+    key("predictor", String, "Name of the model."),
+    key("configuration", Integer, "Number of the configuration."),
+    key("seed", Integer, "Seed of the training."),
     required("settings", JSON, "What this configuration sets."),
     required("kept", Boolean, "Whether this configuration was chosen on validation."),
     optional("best_epoch", Integer, "Epoch kept; missing for a model without epochs."),
@@ -110,5 +99,4 @@ benchmark_seed = Table(
     CheckConstraint("acc >= 0 and acc <= 1 and mcc >= -1 and mcc <= 1", name="ranges"),
     CheckConstraint("validation_acc >= 0 and validation_acc <= 1", name="validation"),
     comment="One row a seed and configuration: the whole distribution, never the best test figure.",
-    sqlite_with_rowid=False,
 )

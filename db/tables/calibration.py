@@ -2,43 +2,36 @@
 
 Counts are kept night by night, so that ten years of them are read at once."""
 
-from __future__ import annotations
+from sqlalchemy import CheckConstraint, Integer
 
-from sqlalchemy import CheckConstraint, Column, Integer, Table
+from db.tables.columns import REAL, belongs_to, key, level, required, table, target
 
-from db.tables.columns import REAL, level, metadata, required, run_id, target
-
-abstention_band = Table(
+abstention_band = table(
     "abstention_band",
-    metadata,
-    run_id(),
+    belongs_to("run", "The model that predicted."),
     level(),
     required("threshold", REAL, "A rise is predicted above it, a fall below 1 less it, else nothing. 0.5 to 1."),
     required("days", Integer, "Days of validation that it rests on."),
     required("n", Integer, "Stock-days of them."),
     CheckConstraint("level > 0 and level < 1 and threshold >= 0.5 and threshold <= 1", name="ranges"),
     comment="Abstention bands of each model, from its validation days (split-conformal prediction).",
-    sqlite_with_rowid=False,
 )
 
-calibration_bin = Table(
+calibration_bin = table(
     "calibration_bin",
-    metadata,
-    run_id(),
+    belongs_to("run", "The model that predicted."),
     target(),
-    Column("bin", Integer, primary_key=True, autoincrement=False, comment="Whole percent of the probability, 0 to 99."),
+    key("bin", Integer, "Whole percent of the probability, 0 to 99."),
     required("n", Integer, "Predictions in it whose outcome is known."),
     required("probability_sum", REAL, "Their probabilities of a rise, added up."),
     required("rises", Integer, "Those of them that rose."),
     CheckConstraint("bin >= 0 and bin <= 99 and n > 0 and rises >= 0 and rises <= n", name="counts"),
     comment="What came of each night's probabilities, counted by whole percent.",
-    sqlite_with_rowid=False,
 )
 
-abstention_count = Table(
+abstention_count = table(
     "abstention_count",
-    metadata,
-    run_id(),
+    belongs_to("run", "The model that predicted."),
     target(),
     level(),
     required("n", Integer, "Calibrated predictions whose outcome is known."),
@@ -50,5 +43,4 @@ abstention_count = Table(
         name="counts",
     ),
     comment="What came of each night's directions at each level of its abstention band.",
-    sqlite_with_rowid=False,
 )

@@ -1,11 +1,10 @@
 """What tables and views are made of: the metadata they join, moments, numbers, columns that many views have."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Column, Date, DateTime, Dialect, Float, ForeignKey, MetaData, TypeDecorator
+from sqlalchemy import Column, Date, DateTime, Dialect, Float, ForeignKey, MetaData, Table, TypeDecorator
+from sqlalchemy.schema import SchemaItem
 
 from db.errors import StoreError
 
@@ -47,6 +46,12 @@ class UtcTimestamp(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
+def table(name: str, *parts: SchemaItem, comment: str, with_rowid: bool = False) -> Table:
+    """Return a table of the store; without a rowid SQLite keeps the rows in the order of their key."""
+    options: dict[str, Any] = {} if with_rowid else {"sqlite_with_rowid": False}
+    return Table(name, metadata, *parts, comment=comment, **options)
+
+
 def required(name: str, kind: Any, meaning: str) -> Column[Any]:
     """Return a column that always has a value, with what it means."""
     return Column(name, kind, nullable=False, comment=meaning)
@@ -66,21 +71,21 @@ def with_interval(name: str, meaning: str, *, kind: str = "day-resampled") -> li
     ]
 
 
-def instrument_id() -> Column[Any]:
-    """Return the column that names an instrument, as part of a key."""
-    return Column("instrument_id", ForeignKey("instrument.id"), primary_key=True, comment="The instrument.")
+def key(name: str, kind: Any, meaning: str) -> Column[Any]:
+    """Return a column that is part of a table's key, with what it means."""
+    return Column(name, kind, primary_key=True, autoincrement=False, comment=meaning)
 
 
-def run_id() -> Column[Any]:
-    """Return the column that names the model that predicted, as part of a key."""
-    return Column("run_id", ForeignKey("run.id"), primary_key=True, comment="The model that predicted.")
+def belongs_to(table: str, meaning: str) -> Column[Any]:
+    """Return the column that names a row of another table, as part of a key."""
+    return key(f"{table}_id", ForeignKey(f"{table}.id"), meaning)
 
 
 def target() -> Column[Any]:
     """Return the column of the session predicted, as part of a key."""
-    return Column("target", Date, primary_key=True, comment="Session predicted.")
+    return key("target", Date, "Session predicted.")
 
 
 def level() -> Column[Any]:
     """Return the column of a nominal coverage, as part of a key."""
-    return Column("level", REAL, primary_key=True, comment="Nominal share of outcomes that are to be covered, 0 to 1.")
+    return key("level", REAL, "Nominal share of outcomes that are to be covered, 0 to 1.")

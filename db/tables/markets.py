@@ -1,24 +1,11 @@
 """Markets: their instruments, constituents, bars, rejected bars, and what each fetch brought."""
 
-from __future__ import annotations
+from sqlalchemy import JSON, CheckConstraint, Column, Date, Integer, PrimaryKeyConstraint, String, UniqueConstraint
 
-from sqlalchemy import (
-    JSON,
-    CheckConstraint,
-    Column,
-    Date,
-    Integer,
-    PrimaryKeyConstraint,
-    String,
-    Table,
-    UniqueConstraint,
-)
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, key, optional, required, table
 
-from db.tables.columns import REAL, UtcTimestamp, instrument_id, metadata, optional, required
-
-instrument = Table(
+instrument = table(
     "instrument",
-    metadata,
     Column("id", Integer, primary_key=True, comment="Number given by the store."),
     required("market", String, "Name of the market, such as sp500."),
     required("symbol", String, "The market's own symbol."),
@@ -30,30 +17,28 @@ instrument = Table(
     UniqueConstraint("market", "symbol"),
     CheckConstraint("kind in ('stock', 'index')", name="kind"),
     comment="Stocks and indices, one row per market and symbol.",
+    with_rowid=True,
 )
 
-membership = Table(
+membership = table(
     "membership",
-    metadata,
-    instrument_id(),
-    Column("spell", Integer, primary_key=True, autoincrement=False, comment="1 for the first stay."),
+    belongs_to("instrument", "The instrument."),
+    key("spell", Integer, "1 for the first stay."),
     optional("valid_from", Date, "First session of the stay; missing when not known."),
     optional("valid_to", Date, "First day after the stay; missing while it lasts."),
     required("source", String, "Where the list of constituents comes from, in words."),
     CheckConstraint("spell >= 1", name="spell"),
     CheckConstraint("valid_from <= valid_to", name="span"),
     comment="When each stock was a constituent of its market, as the market's file states it.",
-    sqlite_with_rowid=False,
 )
 
 BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 
-price = Table(
+price = table(
     "price",
-    metadata,
-    instrument_id(),
-    Column("session", Date, primary_key=True, comment="The session the bar belongs to."),
-    Column("known_at", UtcTimestamp, primary_key=True, comment="When this version was fetched."),
+    belongs_to("instrument", "The instrument."),
+    key("session", Date, "The session the bar belongs to."),
+    key("known_at", UtcTimestamp, "When this version was fetched."),
     optional("open", REAL, "First price, in currency units, above 0; missing when not reported."),
     optional("high", REAL, "Highest price, in currency units, above 0; missing when not reported."),
     optional("low", REAL, "Lowest price, in currency units, above 0; missing when not reported."),
@@ -68,38 +53,32 @@ price = Table(
     CheckConstraint("open > 0 and high > 0 and low > 0 and close > 0 and adj_close > 0", name="prices"),
     CheckConstraint("volume >= 0 and dividend >= 0 and split > 0", name="amounts"),
     comment="Daily bars that passed the checks; a restated bar is a new row with a later known_at.",
-    sqlite_with_rowid=False,
 )
 
-rejected_bar = Table(
+rejected_bar = table(
     "rejected_bar",
-    metadata,
-    instrument_id(),
-    Column("session", Date, primary_key=True, comment="The session the bar claims."),
-    Column("source", String, primary_key=True, comment="Who reported the bar."),
-    Column("reason", String, primary_key=True, comment="The check it failed, such as high_below_low."),
+    belongs_to("instrument", "The instrument."),
+    key("session", Date, "The session the bar claims."),
+    key("source", String, "Who reported the bar."),
+    key("reason", String, "The check it failed, such as high_below_low."),
     required("value", String, "What was found, in words, such as open=0.0."),
     required("first_known_at", UtcTimestamp, "When it was first fetched and rejected."),
     comment="Bars that failed a check, one row per reason; they are in no price and no window.",
-    sqlite_with_rowid=False,
 )
 
-symbol_warning = Table(
+symbol_warning = table(
     "symbol_warning",
-    metadata,
-    instrument_id(),
-    Column("reason", String, primary_key=True, comment="What is doubtful: over_corrected_dividends or shifted_dates."),
+    belongs_to("instrument", "The instrument."),
+    key("reason", String, "What is doubtful: over_corrected_dividends or shifted_dates."),
     required("value", String, "What was found, in words."),
     required("known_at", UtcTimestamp, "When the prices that show it were fetched."),
     comment="Symbols whose prices are doubtful though every bar passed the checks, as of their last whole history.",
-    sqlite_with_rowid=False,
 )
 
-price_fetch = Table(
+price_fetch = table(
     "price_fetch",
-    metadata,
-    Column("market", String, primary_key=True, comment="Name of the market."),
-    Column("known_at", UtcTimestamp, primary_key=True, comment="When its bars were known; after the fetch before."),
+    key("market", String, "Name of the market."),
+    key("known_at", UtcTimestamp, "When its bars were known; after the fetch before."),
     required("as_of", Date, "Session up to which the store was to be brought."),
     required("source", String, "Who was asked: yahoo, files, simulated."),
     required("asked", Integer, "Symbols asked for."),
@@ -110,5 +89,4 @@ price_fetch = Table(
     required("failures", JSON, "Symbols without an answer, a list of {symbol, status, detail}."),
     CheckConstraint("asked >= 0 and fetched >= 0 and stored >= 0 and rejected >= 0", name="counts"),
     comment="One row per time a source was asked: what came, and what did not.",
-    sqlite_with_rowid=False,
 )

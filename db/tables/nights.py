@@ -1,16 +1,13 @@
 """Nights: how each ended, and what somebody should know of it."""
 
-from __future__ import annotations
+from sqlalchemy import JSON, CheckConstraint, Date, ForeignKey, Integer, String
 
-from sqlalchemy import JSON, CheckConstraint, Column, Date, ForeignKey, Integer, String, Table
+from db.tables.columns import UtcTimestamp, key, optional, required, table
 
-from db.tables.columns import UtcTimestamp, metadata, optional, required
-
-night = Table(
+night = table(
     "night",
-    metadata,
-    Column("market", String, primary_key=True, comment="Name of the market."),
-    Column("as_of", Date, primary_key=True, comment="Last closed session: the last one seen."),
+    key("market", String, "Name of the market."),
+    key("as_of", Date, "Last closed session: the last one seen."),
     required("target", Date, "The session after it: the one predicted."),
     required("status", String, "'running', 'complete', 'complete_with_gaps' or 'refused'."),
     optional("reason", String, "Why it was refused; missing otherwise."),
@@ -29,19 +26,16 @@ night = Table(
     CheckConstraint("as_of < target", name="dates"),
     CheckConstraint("fetched >= 0 and stored >= 0 and rejected >= 0 and predictions >= 0", name="counts"),
     comment="One row per market and night: how it ended and what it did.",
-    sqlite_with_rowid=False,
 )
 
-alert = Table(
+alert = table(
     "alert",
-    metadata,
-    Column("market", String, primary_key=True, comment="Name of the market."),
-    Column("as_of", Date, primary_key=True, comment="The night it is about."),
-    Column("kind", String, primary_key=True, comment="'refused', 'late' or 'below_rule'."),
+    key("market", String, "Name of the market."),
+    key("as_of", Date, "The night it is about."),
+    key("kind", String, "'refused', 'late' or 'below_rule'."),
     required("message", String, "What happened, in words."),
     required("raised_at", UtcTimestamp, "When it was noticed."),
     optional("sent_at", UtcTimestamp, "When a webhook took it; missing without one, or until it does."),
     CheckConstraint("kind in ('refused', 'late', 'below_rule')", name="kind"),
     comment="What somebody should know of a night, once for each night and kind.",
-    sqlite_with_rowid=False,
 )

@@ -1,28 +1,12 @@
 """Models, what they and the naive rules predicted, what happened, and the scores."""
 
-from __future__ import annotations
+from sqlalchemy import JSON, Boolean, CheckConstraint, Date, Index, Integer, PrimaryKeyConstraint, SmallInteger, String
 
-from sqlalchemy import (
-    JSON,
-    Boolean,
-    CheckConstraint,
-    Column,
-    Date,
-    ForeignKey,
-    Index,
-    Integer,
-    PrimaryKeyConstraint,
-    SmallInteger,
-    String,
-    Table,
-)
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, key, optional, required, table, target, with_interval
 
-from db.tables.columns import REAL, UtcTimestamp, instrument_id, metadata, optional, required, target, with_interval
-
-run = Table(
+run = table(
     "run",
-    metadata,
-    Column("id", String, primary_key=True, comment="Name of the run."),
+    key("id", String, "Name of the run."),
     required("market", String, "Name of the market."),
     required("kind", String, "Its purpose: 'nightly', 'backtest' or 'benchmark'."),
     required("model", String, "Kind of model: dtml, lstm, adv_alstm, gradient_boosting and so on."),
@@ -43,14 +27,14 @@ run = Table(
     CheckConstraint("train_first <= train_last", name="span"),
     Index(None, "market", "train_last"),
     comment="Trained models and all it takes to train them again.",
+    with_rowid=True,
 )
 
-prediction = Table(
+prediction = table(
     "prediction",
-    metadata,
-    Column("run_id", ForeignKey("run.id"), primary_key=True, comment="The model that predicted."),
-    Column("target", Date, primary_key=True, comment="Session predicted."),
-    instrument_id(),
+    belongs_to("run", "The model that predicted."),
+    key("target", Date, "Session predicted."),
+    belongs_to("instrument", "The instrument."),
     required("as_of", Date, "Last session the model saw; always before target."),
     required("probability", REAL, "Probability of a rise, 0 to 1; mean of the seeds."),
     optional("probability_std", REAL, "Standard deviation over the seeds; 0 with one, missing if not kept."),
@@ -72,13 +56,11 @@ prediction = Table(
     Index(None, "target"),
     Index(None, "as_of"),
     comment="Predictions, never rewritten: one row per run, session predicted and stock.",
-    sqlite_with_rowid=False,
 )
 
-rule_direction = Table(
+rule_direction = table(
     "rule_direction",
-    metadata,
-    Column("market", String, primary_key=True, comment="Name of the market."),
+    key("market", String, "Name of the market."),
     target(),
     required("as_of", Date, "Last session the rules saw; always before target."),
     required("always_up", Boolean, "Whether 'every stock rises' predicts a rise: always."),
@@ -88,14 +70,12 @@ rule_direction = Table(
     ),
     CheckConstraint("as_of < target", name="dates"),
     comment="The direction that each naive rule predicts for a session, for all stocks of a market at once.",
-    sqlite_with_rowid=False,
 )
 
-outcome = Table(
+outcome = table(
     "outcome",
-    metadata,
-    instrument_id(),
-    Column("session", Date, primary_key=True, comment="The session that was to be predicted."),
+    belongs_to("instrument", "The instrument."),
+    key("session", Date, "The session that was to be predicted."),
     required("realised_return", REAL, "Adjusted close, else close, over the one before, minus 1; 0.01 is 1 %."),
     required("rise", Boolean, "Whether the return is above 0."),
     required("label", SmallInteger, "The paper's label: 1 from +0.55 % up, -1 from -0.5 % down, 0 between."),
@@ -105,17 +85,15 @@ outcome = Table(
     CheckConstraint("realised_return > -1", name="realised_return"),
     CheckConstraint("label in (-1, 0, 1)", name="label"),
     comment="What happened to each predicted stock and session.",
-    sqlite_with_rowid=False,
 )
 
-score = Table(
+score = table(
     "score",
-    metadata,
-    Column("market", String, primary_key=True, comment="Name of the market."),
-    Column("target", Date, primary_key=True, comment="Session predicted; the last one of a running score."),
-    Column("span", String, primary_key=True, comment="'night' for that session, 'running' for all up to it."),
-    Column("protocol", String, primary_key=True, comment="'paper': labelled stock-days alone; 'all': every one."),
-    Column("predictor", String, primary_key=True, comment="'dtml', or the name of a naive rule."),
+    key("market", String, "Name of the market."),
+    key("target", Date, "Session predicted; the last one of a running score."),
+    key("span", String, "'night' for that session, 'running' for all up to it."),
+    key("protocol", String, "'paper': labelled stock-days alone; 'all': every one."),
+    key("predictor", String, "'dtml', or the name of a naive rule."),
     required("n", Integer, "Stock-days scored."),
     required("nights", Integer, "Sessions scored."),
     required("rises", Integer, "Stock-days that rose."),
@@ -128,5 +106,4 @@ score = Table(
     CheckConstraint("nights >= 0 and rises >= 0 and rises <= n", name="counts"),
     CheckConstraint("acc >= 0 and acc <= 1 and mcc >= -1 and mcc <= 1", name="ranges"),
     comment="Accuracy and Matthews correlation of the predictions and of the naive rules.",
-    sqlite_with_rowid=False,
 )

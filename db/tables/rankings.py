@@ -1,26 +1,17 @@
 """The order of a day's stocks: walks through history, and what the rankers of each night said and were worth."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, ForeignKey, Index, Integer, String, Table
+from sqlalchemy import JSON, Boolean, CheckConstraint, Column, Date, Index, Integer, String
 
-from db.tables.columns import REAL, UtcTimestamp, instrument_id, metadata, optional, required, target, with_interval
+from db.tables.columns import REAL, UtcTimestamp, belongs_to, key, optional, required, table, target, with_interval
 
 _NONE = "missing without a day"
 
 
-def _ranking() -> Column[Any]:
-    return Column("ranking_id", ForeignKey("ranking.id"), primary_key=True, comment="The walk.")
-
-
 def _leg() -> Column[Any]:
-    return Column(
-        "leg",
-        String,
-        primary_key=True,
-        comment="Return scored: next_close, overnight, intraday, open_to_open, second_close or five_days.",
+    return key(
+        "leg", String, "Return scored: next_close, overnight, intraday, open_to_open, second_close or five_days."
     )
 
 
@@ -46,10 +37,9 @@ def _in_range() -> CheckConstraint:
     return CheckConstraint(f"{known} and acc >= 0 and acc <= 1 and mcc >= -1 and mcc <= 1", name="ranges")
 
 
-ranking = Table(
+ranking = table(
     "ranking",
-    metadata,
-    Column("id", String, primary_key=True, comment="Name of the walk, such as kospi200-2022-01-03-1a2b3c4d."),
+    key("id", String, "Name of the walk, such as kospi200-2022-01-03-1a2b3c4d."),
     required("market", String, "Name of the market."),
     required("leg", String, "Return that the models were trained to order."),
     required("first", Date, "First close after which stocks were ordered."),
@@ -65,15 +55,15 @@ ranking = Table(
     CheckConstraint("first <= last", name="span"),
     CheckConstraint("stocks >= 1 and folds >= 1 and seconds >= 0", name="counts"),
     comment="Rankings: walks through history in which models and rules ordered the stocks of each day.",
+    with_rowid=True,
 )
 
-ranking_score = Table(
+ranking_score = table(
     "ranking_score",
-    metadata,
-    _ranking(),
-    Column("predictor", String, primary_key=True, comment="Name of the model or of the rule."),
+    belongs_to("ranking", "The walk."),
+    key("predictor", String, "Name of the model or of the rule."),
     _leg(),
-    Column("year", Integer, primary_key=True, autoincrement=False, comment="Year scored; 0 for all days."),
+    key("year", Integer, "Year scored; 0 for all days."),
     required("is_rule", Boolean, "Whether it is a one-line rule, which trains nothing."),
     required("days", Integer, "Days scored."),
     required("n", Integer, "Stock-days scored."),
@@ -81,25 +71,21 @@ ranking_score = Table(
     CheckConstraint("days >= 0 and n >= 0 and year >= 0", name="counts"),
     _in_range(),
     comment="How well each model and rule ordered the stocks of a day: one row per return scored, and year.",
-    sqlite_with_rowid=False,
 )
 
-ranking_difference = Table(
+ranking_difference = table(
     "ranking_difference",
-    metadata,
-    _ranking(),
-    Column("predictor", String, primary_key=True, comment="Name of a model or rule."),
-    Column("other", String, primary_key=True, comment="Name of the one that it is compared with."),
+    belongs_to("ranking", "The walk."),
+    key("predictor", String, "Name of a model or rule."),
+    key("other", String, "Name of the one that it is compared with."),
     _leg(),
     *with_interval("gain", f"Mean rank IC of the first less that of the other, on the same stock-days; {_NONE}"),
     comment="Paired differences between models and rules, on the same days.",
-    sqlite_with_rowid=False,
 )
 
-ranker = Table(
+ranker = table(
     "ranker",
-    metadata,
-    Column("id", String, primary_key=True, comment="Name of the training, such as kospi200-2026-05-29-1a2b3c4d."),
+    key("id", String, "Name of the training, such as kospi200-2026-05-29-1a2b3c4d."),
     required("market", String, "Name of the market."),
     required("leg", String, "Return whose order they learned, such as next_close."),
     required("chosen", String, "The predictor whose order the market's nights show."),
@@ -112,15 +98,15 @@ ranker = Table(
     required("created_at", UtcTimestamp, "When training ended."),
     Index(None, "market", "train_last"),
     comment="Rankers of the nights: models that order the stocks of a day, trained together.",
+    with_rowid=True,
 )
 
-stock_rank = Table(
+stock_rank = table(
     "stock_rank",
-    metadata,
-    Column("ranker_id", ForeignKey("ranker.id"), primary_key=True, comment="The rankers that were asked."),
-    Column("predictor", String, primary_key=True, comment="'ridge', 'boosting', their 'blend', or 'dtml'."),
+    belongs_to("ranker", "The rankers that were asked."),
+    key("predictor", String, "'ridge', 'boosting', their 'blend', or 'dtml'."),
     target(),
-    instrument_id(),
+    belongs_to("instrument", "The instrument."),
     required("as_of", Date, "Last session seen; always before target."),
     required("score", REAL, "What orders the stocks of the day; its size means nothing."),
     required("place", Integer, "Place in the order of the day, 1 is the best."),
@@ -131,17 +117,15 @@ stock_rank = Table(
     CheckConstraint("as_of < target", name="dates"),
     Index(None, "target", "predictor"),
     comment="The order of each night's stocks, never rewritten: one row per ranker, session predicted and stock.",
-    sqlite_with_rowid=False,
 )
 
-rank_score = Table(
+rank_score = table(
     "rank_score",
-    metadata,
-    Column("market", String, primary_key=True, comment="Name of the market."),
+    key("market", String, "Name of the market."),
     target(),
-    Column("span", String, primary_key=True, comment="'night' for that session, 'running' for all up to it."),
+    key("span", String, "'night' for that session, 'running' for all up to it."),
     _leg(),
-    Column("predictor", String, primary_key=True, comment="Name of a ranker, or of a one-line rule."),
+    key("predictor", String, "Name of a ranker, or of a one-line rule."),
     required("is_rule", Boolean, "Whether it is a one-line rule, which trains nothing."),
     required("days", Integer, "Sessions scored."),
     required("n", Integer, "Stock-days scored."),
@@ -151,5 +135,4 @@ rank_score = Table(
     CheckConstraint("days >= 0 and n >= 0", name="counts"),
     _in_range(),
     comment="How well the rankers of the nights, and one-line rules, ordered the stocks of each session.",
-    sqlite_with_rowid=False,
 )

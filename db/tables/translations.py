@@ -3,8 +3,6 @@
 A user queues a text with a plain INSERT of its model and words.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +10,7 @@ from sqlalchemy import JSON, BigInteger, CheckConstraint, Column, Index, Integer
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from db.tables.columns import REAL, UtcTimestamp, metadata, optional, required
+from db.tables.columns import REAL, UtcTimestamp, key, metadata, optional, required, table
 
 LONGEST_TEXT = 20_000  # characters, about ten pages: others that are taken with it wait for its translation
 
@@ -39,10 +37,9 @@ def _model(**options: Any) -> Column[Any]:
     return Column("model", String, comment="Name of the model, which may not be stored yet.", **options)
 
 
-translation_model = Table(
+translation_model = table(
     "translation_model",
-    metadata,
-    Column("name", String, primary_key=True, comment="Name of the model."),
+    key("name", String, "Name of the model."),
     required("kind", String, "Its architecture: transformer, rnn and the like."),
     required("size", String, "Preset of its size: tiny, small, base, big."),
     required("source_language", String, "Language it reads, such as en."),
@@ -65,14 +62,12 @@ translation_model = Table(
     required("created_at", UtcTimestamp, "When training ended."),
     CheckConstraint("parameters > 0 and vocabulary > 0 and pairs > 0 and steps >= 0 and epochs >= 0", name="counts"),
     comment="Trained translation models, one row per name.",
-    sqlite_with_rowid=False,
 )
 
-translation_progress = Table(
+translation_progress = table(
     "translation_progress",
-    metadata,
     _model(primary_key=True),
-    Column("step", Integer, primary_key=True, autoincrement=False, comment="Updates of the weights so far."),
+    key("step", Integer, "Updates of the weights so far."),
     required("epoch", REAL, "Passes over the pairs so far, in parts too."),
     required("tokens", BigInteger, "Target tokens seen so far."),
     required("train_loss", REAL, "Loss per target token since the row before, in nats."),
@@ -83,7 +78,6 @@ translation_progress = Table(
     required("at", UtcTimestamp, "When it was noted."),
     CheckConstraint("step >= 0 and epoch >= 0 and tokens >= 0", name="counts"),
     comment="How the training of a translation model goes, while it runs and afterwards.",
-    sqlite_with_rowid=False,
 )
 
 translation_text = Table(
@@ -125,9 +119,8 @@ Index(
     translation_text.c.id,
 )
 
-translation_score = Table(
+translation_score = table(
     "translation_score",
-    metadata,
     Column("id", Integer, primary_key=True, comment="Number given by the store."),
     _model(nullable=False),
     required("test", String, "Name of the test set."),
@@ -159,4 +152,5 @@ translation_score = Table(
         postgresql_where=text("against is null"),
     ),
     comment="Scores of translation models on test sets, alone and against another model.",
+    with_rowid=True,
 )

@@ -6,33 +6,32 @@ labels of shuffled days, from which nothing can be learnt: attention that is the
 prediction most (`importance_by_day`, `agreement`). And in a simulated market, the driver of each stock should be among
 them (`share_found`).
 
-Everything is drawn from a seed. torch is imported where networks are: a page that prints
-`dtml.attention.summary.words` does not wait for it.
+Everything is drawn from a seed.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import comb, isqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
+from scipy.stats import rankdata
+from torch import Tensor
 
 from dtml.evaluation.metrics import day_interval
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from dtml.layers.network import Network
-    from dtml.model import DTML
-    from dtml.windows import Windows
+from dtml.layers.network import Network
+from dtml.model import DTML
+from dtml.windows import Windows
 
 PerDay = Float[ndarray, "days stocks stocks"]  # row u, column v: of stock u, about stock v
+Together = Bool[ndarray, "days stocks stocks"]
+Matrix = Float[ndarray, "stocks stocks"]
 Positions = Int[ndarray, " days"]
 
-STOCKS, STOCK_DAYS = 50, 50_000  # at most: 1,000 sessions of 50 stocks, or more sessions of fewer
+STOCKS = 50  # at most: 1,000 sessions of so many, or more sessions of fewer; see `dtml.attention.summary.STOCK_DAYS`
 DRAWS = 3  # times that every day takes the rows of another
 TOP = 3  # sources of a stock among which its driver should be
 SIGNIFICANT = 0.05
@@ -67,7 +66,7 @@ class Findings:
 def find(
     attention: Float[ndarray, "networks days stocks stocks"],
     importance: PerDay,
-    together: Bool[ndarray, "days stocks stocks"],
+    together: Together,
     seeds: int,
     drivers: Mapping[int, int],
     *,
@@ -100,7 +99,7 @@ def find(
     )
 
 
-def shuffled(windows: "Windows", seed: int) -> "Windows":
+def shuffled(windows: Windows, seed: int) -> Windows:
     """Return the same windows with the movements of days shuffled: nothing can be learnt from them.
 
     Movements are shuffled as whole rows, so that stocks still rise together, and as often; that of a stock which was
@@ -110,10 +109,8 @@ def shuffled(windows: "Windows", seed: int) -> "Windows":
     return replace(windows, movement=windows.movement.masked_fill(~windows.observed, np.nan)[order])
 
 
-def attention_by_day(network: "DTML", windows: "Windows", days: Positions) -> PerDay:
+def attention_by_day(network: DTML, windows: Windows, days: Positions) -> PerDay:
     """Return how much stock u (row) looked at stock v (column) on each of these days, the mean over heads."""
-    import torch
-
     seen, observed = _seen(windows, days)
     with torch.no_grad():
         _, weights = network(seen.flatten(0, 1), _places(seen), observed, need_attention=True)
@@ -122,7 +119,7 @@ def attention_by_day(network: "DTML", windows: "Windows", days: Positions) -> Pe
 
 
 def importance_by_day(
-    network: "Network", windows: "Windows", days: Positions, *, draws: int = DRAWS, seed: int = 0
+    network: Network, windows: Windows, days: Positions, *, draws: int = DRAWS, seed: int = 0
 ) -> PerDay:
     """Return how much the logit of stock u (row) changes when stock v (column) has the window of another day.
 
@@ -130,8 +127,6 @@ def importance_by_day(
     these days; 0 on the diagonal, and on days on which v is not observed. Its unit is that of a logit, without an upper
     bound.
     """
-    import torch
-
     seen, observed = _seen(windows, days)
     found = torch.zeros(len(days), observed.shape[1], observed.shape[1], dtype=torch.float64)
     with torch.no_grad():
@@ -147,17 +142,13 @@ def importance_by_day(
     return np.asarray(found)
 
 
-def _seen(windows: "Windows", days: Positions) -> tuple["Tensor", "Tensor"]:
+def _seen(windows: Windows, days: Positions) -> tuple[Tensor, Tensor]:
     """Return the rows each day sees, `[days window symbols features]`, the index last, and the stocks observed."""
-    import torch
-
     return torch.cat([windows.stocks[days].movedim(1, 2), windows.index[days].unsqueeze(2)], 2), windows.observed[days]
 
 
-def _places(seen: "Tensor") -> "Tensor":
+def _places(seen: Tensor) -> Tensor:
     """Return the positions of each day's sessions when those of all days are concatenated."""
-    import torch
-
     return torch.arange(seen.shape[0] * seen.shape[1]).view(seen.shape[:2])
 
 
@@ -171,7 +162,7 @@ def _other_days(observed: Bool[ndarray, "days stocks"], generator: np.random.Gen
     return donors
 
 
-def over_days(each: PerDay, together: Bool[ndarray, "days stocks stocks"]) -> Float[ndarray, "stocks stocks"]:
+def over_days(each: PerDay, together: Together) -> Matrix:
     """Return the mean over the days on which both stocks are observed; 0 where they never are."""
     return np.asarray((each * together).sum(axis=0) / np.maximum(together.sum(axis=0), 1))
 
@@ -215,7 +206,7 @@ def _energy(
 
 
 def agreement(
-    attention: PerDay, importance: PerDay, together: Bool[ndarray, "days stocks stocks"], *, seed: int = 0
+    attention: PerDay, importance: PerDay, together: Together, *, seed: int = 0
 ) -> tuple[float, float, float]:
     """Return Spearman's correlation of attention with importance, over a stock's other stocks, and its interval.
 
@@ -235,8 +226,6 @@ def agreement(
 
 def _correlation(sums: Float[ndarray, "*batch sums"]) -> Float[ndarray, "*batch"]:
     """Return the mean correlation from attention, importance and days, each summed over days, pair by pair."""
-    from scipy.stats import rankdata
-
     stocks = isqrt(sums.shape[-1] // 3)
     looked, moved, days = np.moveaxis(sums.reshape(*sums.shape[:-1], 3, stocks, stocks), -3, 0)
     others = ~np.eye(stocks, dtype=bool)
@@ -247,7 +236,7 @@ def _correlation(sums: Float[ndarray, "*batch sums"]) -> Float[ndarray, "*batch"
     return np.asarray(np.divide(product, norm, out=np.zeros_like(product), where=norm > 0).mean(axis=-1))
 
 
-def share_found(matrix: Float[ndarray, "stocks stocks"], drivers: Mapping[int, int], top: int) -> float | None:
+def share_found(matrix: Matrix, drivers: Mapping[int, int], top: int) -> float | None:
     """Return the share of stocks whose driver is among the `top` largest other entries of their row; None without any.
 
     Equal entries share the places left, as a draw among them would: a constant row finds its driver by chance.

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dtml.attention.significance import STOCK_DAYS
+STOCK_DAYS = 50_000  # at most, on which a model is tested
 
 
 def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fails"]:

@@ -20,6 +20,11 @@ from dtml.prices.returns import adjusted_price, on_grid
 Form = Literal["long", "long_short", "weighted"]
 Fill = Literal["next_open", "close"]
 
+PerDay = Float[ndarray, "days stocks"]
+PerSession = Float[ndarray, "sessions stocks"]
+Flags = Bool[ndarray, "sessions stocks"]
+PerRow = Float[ndarray, "rows stocks"]
+
 YEAR = 252  # sessions
 BASIS_POINT = 1e-4
 PATIENCE = 20  # sessions that a position waits for a price; then it is settled at the last price known
@@ -97,10 +102,10 @@ class Quotes:
     """
 
     sessions: pd.DatetimeIndex
-    open: Float[ndarray, "sessions stocks"]
-    close: Float[ndarray, "sessions stocks"]
+    open: PerSession
+    close: PerSession
     symbols: tuple[str, ...]
-    moved: Bool[ndarray, "sessions stocks"] | None = None
+    moved: Flags | None = None
 
     @classmethod
     def of(
@@ -135,31 +140,31 @@ class Quotes:
         opened[(np.abs(opened / _last_before(closed) - 1) > max_return) & ~moved] = np.nan
         return cls(sessions, opened, closed, tuple(symbols), moved)
 
-    def fills(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:
+    def fills(self, fill: Fill) -> PerSession:
         """Return the price at which positions are opened in each session."""
         return self.open if fill == "next_open" else self.close
 
-    def marks(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:
+    def marks(self, fill: Fill) -> PerSession:
         """Return the value of a stock at each fill: its price, or else its last price known by then, open or close."""
         if fill == "close":
             return pd.DataFrame(self._known).ffill().to_numpy()
         return np.where(np.isfinite(self.open), self.open, _last_before(self._known))
 
-    def exits(self, fill: Fill) -> Float[ndarray, "sessions stocks"]:
+    def exits(self, fill: Fill) -> PerSession:
         """Return what a holder of a stock gets at each fill: its value, or its last price before such a move."""
         return np.where(self.breaks, _last_before(self._known), self.marks(fill))
 
     @property
-    def breaks(self) -> Bool[ndarray, "sessions stocks"]:
+    def breaks(self) -> Flags:
         """Return `moved`, false throughout where there is none."""
         return np.zeros(self.open.shape, dtype=bool) if self.moved is None else self.moved
 
     @property
-    def _known(self) -> Float[ndarray, "sessions stocks"]:
+    def _known(self) -> PerSession:
         return np.where(np.isfinite(self.close), self.close, self.open)
 
 
-def positions(probability: Float[ndarray, "days stocks"], strategy: Strategy) -> Float[ndarray, "days stocks"]:
+def positions(probability: PerDay, strategy: Strategy) -> PerDay:
     """Return the share of equity to hold in each stock, negative where short, 0 where there is no prediction.
 
     `probability` of a rise is in [0, 1], NaN where there is none; of equals, the first column ranks higher. With fewer
@@ -185,9 +190,7 @@ def positions(probability: Float[ndarray, "days stocks"], strategy: Strategy) ->
     return np.where(count > 0, np.clip(wanted, -strategy.max_weight, strategy.max_weight), np.nan)
 
 
-def follow(
-    weights: Float[ndarray, "days stocks"], as_of: pd.DatetimeIndex, quotes: Quotes, strategy: Strategy
-) -> pd.DataFrame:
+def follow(weights: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, strategy: Strategy) -> pd.DataFrame:
     """Return what holding `weights`, decided after the close of each `as_of`, earned: a row for each session of a fill.
 
     Rows run from the first to the last `as_of` without a gap, as far as the next fill's prices are known: the last
@@ -237,17 +240,13 @@ def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFr
     return follow(np.ones((len(as_of), 1)), as_of, index, Strategy("long", fill, costs=FREE))
 
 
-def equal_weight_track(
-    probability: Float[ndarray, "days stocks"], as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
-) -> pd.DataFrame:
+def equal_weight_track(probability: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill) -> pd.DataFrame:
     """Return what equal parts of every stock predicted that day earned, in the columns of `follow`, without costs."""
     everything = Strategy("long", fill, top=probability.shape[1], max_weight=1.0, costs=FREE)
     return follow(positions(probability, everything), as_of, quotes, everything)
 
 
-def _by_session(
-    weights: Float[ndarray, "days stocks"], as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
-) -> tuple[int, Float[ndarray, "rows stocks"]]:
+def _by_session(weights: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill) -> tuple[int, PerRow]:
     """Return the row of the first fill, and the weights of every session from it to the last fill sold again."""
     place = quotes.sessions.get_indexer(as_of)
     if not len(as_of) or (place < 0).any() or (np.diff(place) < 1).any():
@@ -261,9 +260,7 @@ def _by_session(
     return first, wanted
 
 
-def _tradable(
-    price: Float[ndarray, "sessions stocks"],
-) -> tuple[Bool[ndarray, "sessions stocks"], Bool[ndarray, "sessions stocks"]]:
+def _tradable(price: PerSession) -> tuple[Flags, Flags]:
     """Return whether a stock can be traded at each fill, and whether it could not for over `PATIENCE` sessions."""
     tradable = np.isfinite(price)
     session = np.arange(len(price))[:, None]
@@ -271,32 +268,26 @@ def _tradable(
     return tradable, session - last > PATIENCE
 
 
-def _returns(
-    mark: Float[ndarray, "sessions stocks"], exit_: Float[ndarray, "sessions stocks"]
-) -> Float[ndarray, "sessions stocks"]:
+def _returns(mark: PerSession, exit_: PerSession) -> PerSession:
     """Return the return from each fill to the next; 0 where a stock had no price yet, so that nobody holds it."""
     following = np.zeros_like(mark)
     following[:-1] = np.where(np.isfinite(mark[:-1]), exit_[1:] / mark[:-1] - 1, 0.0)
     return following
 
 
-def _last_before(price: Float[ndarray, "sessions stocks"]) -> Float[ndarray, "sessions stocks"]:
+def _last_before(price: PerSession) -> PerSession:
     """Return the last price of an earlier session; NaN where there is none."""
     return pd.DataFrame(price).ffill().shift().to_numpy()
 
 
-def _first_after(
-    gone: Bool[ndarray, "sessions stocks"], price: Float[ndarray, "sessions stocks"]
-) -> Bool[ndarray, "sessions stocks"]:
+def _first_after(gone: Flags, price: PerSession) -> Flags:
     """Return which prices are the first after a session in `gone`, which has none; false for a stock's first price."""
     passed = gone.cumsum(axis=0)
     before = _last_before(np.where(np.isfinite(price), passed, np.nan))
     return np.asarray((passed > before) & np.isfinite(price))
 
 
-def _unreflected(
-    close: Float[ndarray, "sessions stocks"], split: Float[ndarray, "sessions stocks"], max_return: float
-) -> Float[ndarray, "sessions stocks"]:
+def _unreflected(close: PerSession, split: PerSession, max_return: float) -> PerSession:
     """Return the product of the splits so far without which a price has moved by more than `max_return`."""
     change = close / _last_before(close)
     explains = (np.abs(change - 1) > max_return) & (np.abs(change * split - 1) <= max_return)
@@ -320,12 +311,12 @@ def _trade(
 
 def _track(
     sessions: pd.DatetimeIndex,
-    held: Float[ndarray, "rows stocks"],
+    held: PerRow,
     turnover: Float[ndarray, " rows"],
     gross: Float[ndarray, " rows"],
     costs: Costs,
     ended: Bool[ndarray, "rows stocks"],
-    unbooked: Float[ndarray, "rows stocks"],
+    unbooked: PerRow,
 ) -> pd.DataFrame:
     long, short = np.maximum(held, 0).sum(axis=1), np.maximum(-held, 0).sum(axis=1)
     cost, borrow = turnover * costs.trading, short * costs.holding_short

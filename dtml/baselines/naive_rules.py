@@ -40,10 +40,7 @@ def naive_directions(index_close: "pd.Series[float]") -> pd.DataFrame:
 
 
 def directions_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
-    """Return `naive_directions` for the session after each of `days`, a row a day, from the index among `bars`.
-
-    NaN on a day on which the index has no bar.
-    """
+    """Return `naive_directions` of the index among `bars` for the session after each day; NaN where it has no bar."""
     index = bars[bars["symbol"] == index_symbol].set_index("session")["close"]
     return naive_directions(index).reindex(days)
 

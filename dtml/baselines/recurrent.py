@@ -7,17 +7,22 @@ Axes as in `dtml.model`; the rows hold the index, which is never read.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from dtml.errors import UsageError
-from dtml.layers.network import Batch, Network, NetworkConfig
+from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
 from dtml.model import LSTM
 
 
 @dataclass(frozen=True)
 class RecurrentConfig(NetworkConfig):
-    """The shape of an LSTM over the window of one stock."""
+    """The shape of an LSTM over the window of one stock.
+
+    Without attention it is the LSTM that Feng et al. compare with (after Nelson, Pereira, de Oliveira, IJCNN 2017);
+    with it ALSTM (Qin et al., IJCAI 2017, in their form); with `epsilon` and `adversarial` too, each 0.01 by default in
+    the authors' public code, Adv-ALSTM.
+    """
 
     features: int = 11
     hidden: int = 16
@@ -30,21 +35,6 @@ class RecurrentConfig(NetworkConfig):
             raise UsageError(f"features and hidden are 1 or more, got {self.features}, {self.hidden}")
         if self.epsilon < 0 or self.adversarial < 0:
             raise UsageError(f"epsilon and adversarial are 0 or more, got {self.epsilon}, {self.adversarial}")
-
-    @classmethod
-    def lstm(cls, hidden: int = 16) -> "RecurrentConfig":
-        """Return the LSTM that Feng et al. compare with (after Nelson, Pereira, de Oliveira, IJCNN 2017)."""
-        return cls(hidden=hidden, attention=False)
-
-    @classmethod
-    def alstm(cls, hidden: int = 16) -> "RecurrentConfig":
-        """Return ALSTM: with attention over the window (Qin et al., IJCAI 2017, in the form of Feng et al.)."""
-        return cls(hidden=hidden)
-
-    @classmethod
-    def adv_alstm(cls, hidden: int = 16, epsilon: float = 0.01, adversarial: float = 0.01) -> "RecurrentConfig":
-        """Return Adv-ALSTM; both amounts are the defaults of the authors' public code."""
-        return cls(hidden=hidden, epsilon=epsilon, adversarial=adversarial)
 
     def build(self, stocks: int) -> "RecurrentNetwork":  # noqa: ARG002 - every config builds for a number of stocks
         """Return the network, which is the same for any number of stocks."""
@@ -67,20 +57,13 @@ class RecurrentNetwork(Network):
         self.attention = AdditiveAttention(hidden) if config.attention else None
         self.predict = nn.Linear(2 * hidden if config.attention else hidden, 1)
 
-    def latent(
-        self, rows: Float[Tensor, "sessions symbols features"], windows: Int[Tensor, "days window"]
-    ) -> Float[Tensor, "days stocks latent"]:
+    def latent(self, rows: Rows, windows: Positions) -> Float[Tensor, "days stocks latent"]:
         """Return the last hidden state and, with attention, the context beside it: the input of the linear score."""
         transformed = self.transform(rows[:, :-1]).tanh()
         states: Tensor = self.lstm(transformed, windows)
         return states[-1] if self.attention is None else torch.cat([states[-1], self.attention(states)], dim=-1)
 
-    def logits(
-        self,
-        rows: Float[Tensor, "sessions symbols features"],
-        windows: Int[Tensor, "days window"],
-        observed: Bool[Tensor, "days stocks"],  # noqa: ARG002 - no stock sees another
-    ) -> Float[Tensor, "days stocks"]:
+    def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:  # noqa: ARG002 - no stock sees another
         """Return the score; a hinge loss calibrates nothing, so its sigmoid only orders stocks by probability."""
         return self._score(self.latent(rows, windows))
 
@@ -96,9 +79,7 @@ class RecurrentNetwork(Network):
             + penalty / 2 * last_layer
         )
 
-    def perturbation(
-        self, score: Float[Tensor, "days stocks"], rises: Bool[Tensor, "days stocks"]
-    ) -> Float[Tensor, "days stocks latent"]:
+    def perturbation(self, score: Scores, rises: StockDays) -> Float[Tensor, "days stocks latent"]:
         """Return the step of length epsilon along the gradient of each stock-day's hinge with respect to its latent.
 
         Where the hinge is active that gradient is -y times the weights of the score, elsewhere 0. It is a constant to
@@ -111,7 +92,7 @@ class RecurrentNetwork(Network):
         step: Tensor = -self.epsilon * (active * sign).unsqueeze(-1) * direction
         return step.detach()
 
-    def _score(self, latent: Float[Tensor, "days stocks latent"]) -> Float[Tensor, "days stocks"]:
+    def _score(self, latent: Float[Tensor, "days stocks latent"]) -> Scores:
         score: Tensor = self.predict(latent)
         return score.squeeze(-1)
 
@@ -131,13 +112,11 @@ class AdditiveAttention(nn.Module):
         return context
 
 
-def hinge_loss(
-    score: Float[Tensor, "days stocks"], rises: Bool[Tensor, "days stocks"], counted: Bool[Tensor, "days stocks"]
-) -> Float[Tensor, ""]:
+def hinge_loss(score: Scores, rises: StockDays, counted: StockDays) -> Float[Tensor, ""]:
     """Return the mean of max(0, 1 - y score) over the counted stock-days; y is 1 for a rise, -1 for a fall."""
     each = (1 - _sign(rises, score) * score).clamp_min(0)
     return (each * counted).sum() / counted.sum()
 
 
-def _sign(rises: Bool[Tensor, "days stocks"], like: Tensor) -> Float[Tensor, "days stocks"]:
+def _sign(rises: StockDays, like: Tensor) -> Scores:
     return 2 * rises.to(like.dtype) - 1

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from dtml.errors import UsageError
 from dtml.features import FEATURES
-from dtml.layers.network import Batch, Network, NetworkConfig
+from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
 from dtml.layers.random import Dropout, Gaussian
 
 Z_ADJ_CLOSE = FEATURES.index("z_adj_close")  # the feature whose sign is the movement of a session
@@ -68,7 +68,7 @@ class Decoded(NamedTuple):
 class Prediction(NamedTuple):
     """Logits of a rise: of the target, of each earlier session of the window, and the attention on those."""
 
-    target: Float[Tensor, "days stocks"]
+    target: Scores
     auxiliary: Float[Tensor, "earlier days stocks"]
     attention: Float[Tensor, "earlier days stocks"]
 
@@ -100,12 +100,7 @@ class StockNet(Network):
         self.attention = MovementAttention(movement)
         self.predict = nn.Linear(1 + movement, 1)
 
-    def logits(
-        self,
-        rows: Float[Tensor, "sessions symbols features"],
-        windows: Int[Tensor, "days window"],
-        observed: Bool[Tensor, "days stocks"],  # noqa: ARG002 - no stock sees another
-    ) -> Float[Tensor, "days stocks"]:
+    def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:  # noqa: ARG002 - no stock sees another
         """Return the target's logit, its latent at the mean of its prior: the target's movement is not known yet.
 
         The earlier latents are means of priors too or, with `posterior_past`, of posteriors: training draws from
@@ -130,7 +125,8 @@ class StockNet(Network):
         predicted = self._predict(x, decoded)
         assert decoded.posterior is not None
         divergence = kl_divergence(decoded.posterior, self.prior(torch.cat([x, decoded.hidden], dim=-1)))
-        cost = _surprise(torch.cat([predicted.auxiliary, predicted.target.unsqueeze(0)]), returns)
+        movements = torch.cat([predicted.auxiliary, predicted.target.unsqueeze(0)])
+        cost = nn.functional.binary_cross_entropy_with_logits(movements, returns, reduction="none")
         cost = cost + penalty * self.kl_weight(batch.step) * divergence
         each = cost[-1] + (self.alpha * predicted.attention * cost[:-1]).sum(dim=0)
         return (each * batch.counted).sum() / batch.counted.sum()
@@ -226,13 +222,6 @@ def kl_divergence(of: Normal, given: Normal) -> Float[Tensor, "*batch"]:
     return (ratio.exp() - 1 - ratio + apart).sum(dim=-1) / 2
 
 
-def _inputs(
-    rows: Float[Tensor, "sessions symbols features"], windows: Int[Tensor, "days window"]
-) -> Float[Tensor, "window days stocks features"]:
+def _inputs(rows: Rows, windows: Positions) -> Float[Tensor, "window days stocks features"]:
     """Return the window of each day, without the index."""
     return rows[windows.mT, :-1]
-
-
-def _surprise(logits: Float[Tensor, "*batch"], returns: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Return the negative log-likelihood of each movement, in nats."""
-    return nn.functional.binary_cross_entropy_with_logits(logits, returns, reduction="none")

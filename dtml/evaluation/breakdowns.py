@@ -17,13 +17,14 @@ ROLLING_SESSIONS = 63  # a quarter of a year
 RESAMPLES = 2000
 STATISTICS = {"acc": accuracy, "mcc": mcc}
 
-Directions = Mapping[str, Float[ndarray, "days stocks"]]  # of each predictor: 1 for a rise, 0 for a fall, NaN for none
+PerStock = Float[ndarray, "days stocks"]
+Directions = Mapping[str, PerStock]  # of each predictor: 1 for a rise, 0 for a fall, NaN for none
 Counts = Int[ndarray, "days predictors stocks 4"]
 
 
 def slice_scores(
     directions: Directions,
-    movement: Float[ndarray, "days stocks"],
+    movement: PerStock,
     target: pd.DatetimeIndex,
     fold: Int[ndarray, " days"],
     symbols: tuple[str, ...],
@@ -50,9 +51,7 @@ def slice_scores(
     return scores.loc[scores["n"] > 0, [*first, *(name for name in scores if name not in first)]].reset_index(drop=True)
 
 
-def rolling_mcc(
-    directions: Directions, movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex
-) -> pd.DataFrame:
+def rolling_mcc(directions: Directions, movement: PerStock, target: pd.DatetimeIndex) -> pd.DataFrame:
     """Return the MCC of the last `ROLLING_SESSIONS` up to each session: `session, predictor, mcc, mcc_low, mcc_high`.
 
     All stock-days count on which every predictor has a direction.
@@ -86,9 +85,7 @@ def rolling_scores(
     return pd.DataFrame(columns, columns=names)
 
 
-def confusion_by_stock(
-    directions: Directions, movement: Float[ndarray, "days stocks"], protocol: LabelProtocol
-) -> Counts:
+def confusion_by_stock(directions: Directions, movement: PerStock, protocol: LabelProtocol) -> Counts:
     """Count true rises, false rises, false falls and true falls where every predictor has a direction."""
     counted = labelled(movement, protocol)
     for predicted in directions.values():

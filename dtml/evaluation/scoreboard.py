@@ -27,6 +27,9 @@ COLUMNS = [
 OF_GAINS = [column for column in COLUMNS if "gain" in column]
 OF_MEMBERS = ["seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd"]
 OF_PROBABILITIES = [column for column in COLUMNS if column.startswith(("brier", "calibration", "auc"))]
+PerStock = Float[ndarray, "days stocks"]
+StockDays = Bool[ndarray, "days stocks"]
+Counts = Int[ndarray, "days predictors 4"]
 Columns = dict[str, Float[ndarray, " predictors"]]
 
 
@@ -49,11 +52,11 @@ class _Sample:
     """The stock-days that count, of the days that have any, and the number of resamples."""
 
     days: Bool[ndarray, " all_days"]
-    counted: Bool[ndarray, "days stocks"]
-    rose: Bool[ndarray, "days stocks"]
+    counted: StockDays
+    rose: StockDays
     resamples: int
 
-    def counts(self, probability: Float[ndarray, "days stocks"]) -> Int[ndarray, "days 4"]:
+    def counts(self, probability: PerStock) -> Int[ndarray, "days 4"]:
         """Return the confusion counts of each day, above one half predicted to rise."""
         return np.asarray(confusion(probability > 0.5, self.rose, self.counted).sum(axis=1))
 
@@ -66,7 +69,7 @@ class _Sample:
 def scoreboard(
     predictors: Sequence[Predictor],
     *,
-    movement: Float[ndarray, "days stocks"],
+    movement: PerStock,
     target: pd.DatetimeIndex,
     best_rule: str,
     resamples: int = RESAMPLES,
@@ -97,7 +100,7 @@ def scoreboard(
 
 
 def member_scores(
-    probability: Float[ndarray, "seeds days stocks"], movement: Float[ndarray, "days stocks"]
+    probability: Float[ndarray, "seeds days stocks"], movement: PerStock
 ) -> tuple[Float[ndarray, " seeds"], Float[ndarray, " seeds"]]:
     """Return ACC and MCC of each seed on the paper's labels, where every seed has a probability.
 
@@ -134,11 +137,7 @@ def calibration_line(
     return slope, float(fit.intercept_[0]) - slope * centre
 
 
-def pairs_by_day(
-    probability: Float[ndarray, "days stocks"],
-    rose: Bool[ndarray, "days stocks"],
-    counted: Bool[ndarray, "days stocks"],
-) -> Float[ndarray, "days 2"]:
+def pairs_by_day(probability: PerStock, rose: StockDays, counted: StockDays) -> Float[ndarray, "days 2"]:
     """Count the pairs of a riser and a faller of each day: those whose riser was the more probable, and all.
 
     A tie is half a pair. Only stock-days that are counted form pairs.
@@ -151,9 +150,7 @@ def pairs_by_day(
     return np.stack([won, risers * fallers], axis=-1).astype(float)
 
 
-def _check(
-    predictors: Sequence[Predictor], movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex, best_rule: str
-) -> None:
+def _check(predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex, best_rule: str) -> None:
     names = [predictor.name for predictor in predictors]
     if len(set(names)) < len(names):
         raise ValueError(f"every predictor needs a name of its own, got {', '.join(names)}")
@@ -170,9 +167,7 @@ def _check(
             )
 
 
-def common_stock_days(
-    predictors: Sequence[Predictor], movement: Float[ndarray, "days stocks"], target: pd.DatetimeIndex
-) -> Bool[ndarray, "days stocks"]:
+def common_stock_days(predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex) -> StockDays:
     """Return where the return is known and every seed of every model has a probability: the rows of `scoreboard`.
 
     Raises ValueError when a rule has no direction on one of them.
@@ -228,7 +223,7 @@ def _of_members(said: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample
     return columns
 
 
-def _gains(counts: Int[ndarray, "days predictors 4"], best: int, sample: _Sample) -> Columns:
+def _gains(counts: Counts, best: int, sample: _Sample) -> Columns:
     """Return paired differences to one of the predictors."""
     rule = np.broadcast_to(counts[:, best : best + 1], counts.shape)
     paired = np.concatenate([counts, rule], axis=-1)
@@ -237,7 +232,7 @@ def _gains(counts: Int[ndarray, "days predictors 4"], best: int, sample: _Sample
     )
 
 
-def _of_probabilities(together: Sequence[Float[ndarray, "days stocks"]], sample: _Sample) -> Columns:
+def _of_probabilities(together: Sequence[PerStock], sample: _Sample) -> Columns:
     counted, rose = sample.counted, sample.rose
     errors = [np.where(counted, (probability - rose) ** 2, 0.0).sum(axis=1) for probability in together]
     brier = np.stack([np.stack([error, counted.sum(axis=1)], axis=-1) for error in errors], axis=1)
@@ -252,6 +247,6 @@ def _of_probabilities(together: Sequence[Float[ndarray, "days stocks"]], sample:
     )
 
 
-def _same_direction(counts: Int[ndarray, "days predictors 4"]) -> Float[ndarray, " predictors"]:
+def _same_direction(counts: Counts) -> Float[ndarray, " predictors"]:
     rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)
     return np.asarray(np.maximum(rises, 1 - rises).mean(axis=0))

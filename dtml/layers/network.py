@@ -7,6 +7,11 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+Rows = Float[Tensor, "sessions symbols features"]
+Positions = Int[Tensor, "days window"]  # in the rows, oldest first
+StockDays = Bool[Tensor, "days stocks"]
+Scores = Float[Tensor, "days stocks"]
+
 
 class Batch(NamedTuple):
     """The days of one step.
@@ -16,11 +21,11 @@ class Batch(NamedTuple):
     `rises` is their label. `step` is the number of steps already taken.
     """
 
-    rows: Float[Tensor, "sessions symbols features"]
-    windows: Int[Tensor, "days window"]
-    observed: Bool[Tensor, "days stocks"]
-    rises: Bool[Tensor, "days stocks"]
-    counted: Bool[Tensor, "days stocks"]
+    rows: Rows
+    windows: Positions
+    observed: StockDays
+    rises: StockDays
+    counted: StockDays
     step: Float[Tensor, ""]
 
 
@@ -33,12 +38,7 @@ class Network(nn.Module, ABC):
     """
 
     @abstractmethod
-    def logits(
-        self,
-        rows: Float[Tensor, "sessions symbols features"],
-        windows: Int[Tensor, "days window"],
-        observed: Bool[Tensor, "days stocks"],
-    ) -> Float[Tensor, "days stocks"]:
+    def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
         """Return the score of each stock on each day: above 0 is a rise, its sigmoid the probability of one."""
 
     @abstractmethod

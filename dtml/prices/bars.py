@@ -31,7 +31,6 @@ REASONS = (  # a bar with several faults is rejected for the first of these
     "unexplained_return",
 )
 ROUNDING = 1e-3  # adjusted prices of real sources leave [low, high] by up to 0.06 % of rounding
-GOOD = -1
 
 Flags = Bool[ndarray, "bars"]
 Values = Float[ndarray, "bars"]
@@ -90,7 +89,8 @@ def check(
     only some of them: one halted stock on its own is then no stale day. Raises ValueError when columns are not those of
     bars.
     """
-    _require_columns(bars)
+    if tuple(bars.columns) != BAR_COLUMNS:
+        raise ValueError(f"bars: expected columns {', '.join(BAR_COLUMNS)}; got {', '.join(map(str, bars.columns))}")
     rows = bars.reset_index(drop=True)
     judged = _Judged.of(rows, returns)
     faults = _calendar_faults(judged.session, sessions, closed_until)
@@ -98,14 +98,24 @@ def check(
     faults |= _price_faults(rows, judged)
     misplaced = np.logical_or.reduce([faults[reason] for reason in MISPLACED])
     before = _row_before(judged, ~misplaced & (judged.price > 0) & (judged.close > 0))
-    repeated = _repeats(rows, judged, before) & (judged.symbols != index_symbol)[judged.code]
-    present = ~misplaced & (judged.symbols != index_symbol)[judged.code]
-    share = _share_by_session(repeated, present, judged.session, market_size)
+    is_stock = (judged.symbols != index_symbol)[judged.code]
+    without_volume = rows["volume"].to_numpy() == 0  # an unknown volume does not count as none
+    repeated = is_stock & (before >= 0) & (judged.close == judged.close[before]) & without_volume
+    share = _share_by_session(repeated, ~misplaced & is_stock, judged.session, market_size)
     faults["stale_day"] = repeated & (share >= checks.stale_share)
-    change = _change(judged.price, before)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = np.where(before >= 0, judged.price / judged.price[before] - 1, np.nan)
     faults["unexplained_return"] = (np.abs(change) > checks.max_return) & rows["split"].isna().to_numpy()
-    reason = _first_fault(faults)
-    return _split(rows, reason, _Evidence(judged, before, change, share))
+    table = np.stack([faults[reason] for reason in REASONS])
+    bad = np.flatnonzero(table.any(axis=0))
+    shown = rows.iloc[bad].assign(
+        judged_by=np.where(judged.by_adjusted[bad], "adj_close", "close"),
+        last=judged.price[before[bad]],
+        change=change[bad],
+        share=share[bad],
+    )
+    reasons = [REASONS[first] for first in table[:, bad].argmax(axis=0)]
+    return Checked(rows.drop(bad).reset_index(drop=True), _rejected(shown, reasons))
 
 
 @dataclass(frozen=True)
@@ -129,21 +139,6 @@ class _Judged:
         price = np.where(by_adjusted, adjusted, close)
         session = rows["session"].to_numpy("datetime64[ns]")
         return _Judged(code, np.asarray(symbols, dtype=object), session, close, price, by_adjusted)
-
-
-@dataclass(frozen=True)
-class _Evidence:
-    """The results of the checks across rows, for the texts of rejected bars."""
-
-    judged: _Judged
-    before: Positions
-    change: Values
-    stale_share: Values
-
-
-def _require_columns(bars: pd.DataFrame) -> None:
-    if tuple(bars.columns) != BAR_COLUMNS:
-        raise ValueError(f"bars: expected columns {', '.join(BAR_COLUMNS)}; got {', '.join(map(str, bars.columns))}")
 
 
 def _calendar_faults(session: ndarray, sessions: pd.DatetimeIndex, closed_until: date) -> dict[str, Flags]:
@@ -194,22 +189,11 @@ def _row_before(judged: _Judged, usable: Flags) -> Positions:
     A row rejected for its open, high or low is still usable: the next session is compared with its close.
     """
     order = np.lexsort((judged.session, judged.code))
-    place = np.arange(len(order))
-    last_usable = np.maximum.accumulate(np.where(usable[order], place, -1))
-    prior = np.concatenate([[-1], last_usable[:-1]])[: len(order)]
-    code = judged.code[order]
-    starts = np.concatenate([[True], code[1:] != code[:-1]])[: len(order)]
-    prior[prior < np.maximum.accumulate(np.where(starts, place, 0))] = -1
+    symbol = judged.code[order]
+    last = pd.Series(order).where(usable[order]).groupby(symbol).ffill()
     before = np.full(len(order), -1)
-    before[order] = np.where(prior >= 0, order[prior], -1)
+    before[order] = last.groupby(symbol).shift().fillna(-1).astype(int)
     return before
-
-
-def _repeats(rows: pd.DataFrame, judged: _Judged, before: Positions) -> Flags:
-    """Return the rows without volume that repeat the close before; an unknown volume does not count as none."""
-    same_close = judged.close == judged.close[before]
-    repeats: Flags = (before >= 0) & same_close & (rows["volume"].to_numpy() == 0)
-    return repeats
 
 
 def _share_by_session(repeated: Flags, present: Flags, session: ndarray, market_size: int) -> Values:
@@ -220,36 +204,19 @@ def _share_by_session(repeated: Flags, present: Flags, session: ndarray, market_
     return share
 
 
-def _change(price: Values, before: Positions) -> Values:
-    """Return the change of the price since the row before, as a fraction; NaN where there is none."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        change: Values = np.where(before >= 0, price / price[before] - 1, np.nan)
-    return change
+def _rejected(shown: pd.DataFrame, reasons: list[str]) -> pd.DataFrame:
+    """Return the frame of rejected bars; `shown` holds them with what they were judged by."""
+    rejected = shown[["symbol", "session"]].reset_index(drop=True)
+    rejected["reason"] = pd.Series(reasons, dtype=str)
+    return rejected.assign(value=pd.Series(list(_values(shown, reasons)), dtype=str))
 
 
-def _first_fault(faults: dict[str, Flags]) -> Positions:
-    """Return the position in `REASONS` of the first fault of each row; GOOD where it has none."""
-    table = np.stack([faults[reason] for reason in REASONS])
-    return np.where(table.any(axis=0), table.argmax(axis=0), GOOD)
-
-
-def _split(rows: pd.DataFrame, reason: Positions, evidence: _Evidence) -> Checked:
-    accepted = rows[reason == GOOD].reset_index(drop=True)
-    bad = np.flatnonzero(reason != GOOD)
-    rejected = rows.loc[bad, ["symbol", "session"]].reset_index(drop=True)
-    rejected["reason"] = pd.Series([REASONS[i] for i in reason[bad]], dtype=str)
-    rejected["value"] = pd.Series(list(_values(rows, rejected["reason"], bad, evidence)), dtype=str)
-    return Checked(accepted=accepted, rejected=rejected)
-
-
-def _values(rows: pd.DataFrame, reasons: pd.Series, bad: Positions, evidence: _Evidence) -> Iterator[str]:
+def _values(shown: pd.DataFrame, reasons: list[str]) -> Iterator[str]:
     """Yield what was wrong with each rejected row, as text."""
-    judged = evidence.judged
-    for position, reason, row in zip(bad, reasons, rows.iloc[bad].to_dict("records"), strict=True):
-        judged_by = "adj_close" if judged.by_adjusted[position] else "close"
+    for reason, row in zip(reasons, shown.to_dict("records"), strict=True):
         match reason:
             case "null_price" | "non_positive_price":
-                yield _show(row, [name for name in (*PRICES, judged_by) if not 0 < row[name] < np.inf])
+                yield _show(row, [name for name in (*PRICES, row["judged_by"]) if not 0 < row[name] < np.inf])
             case "high_below_low":
                 yield _show(row, ["high", "low"])
             case "outside_range" | "duplicate_session":
@@ -257,11 +224,9 @@ def _values(rows: pd.DataFrame, reasons: pd.Series, bad: Positions, evidence: _E
             case "impossible_amount":
                 yield _show(row, ["volume", "dividend", "split"])
             case "stale_day":
-                share = evidence.stale_share[position]
-                yield f"{_show(row, ['close', 'volume'])}, as in {share:.1%} of the market"
+                yield f"{_show(row, ['close', 'volume'])}, as in {row['share']:.1%} of the market"
             case "unexplained_return":
-                last = judged.price[evidence.before[position]]
-                yield f"{_show(row, [judged_by])} after {last:.7g} ({evidence.change[position]:+.1%})"
+                yield f"{_show(row, [row['judged_by']])} after {row['last']:.7g} ({row['change']:+.1%})"
             case _:
                 yield f"session={row['session']:%Y-%m-%d}"
 

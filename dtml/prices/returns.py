@@ -11,10 +11,7 @@ from dtml.markets.definition import Returns
 
 
 def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
-    """Return the price that returns are taken from, for each row of a bars frame: the close or the adjusted close.
-
-    For a symbol without any adjusted close it is the close.
-    """
+    """Return the price that returns are taken from: the close, or the adjusted close where a symbol has any."""
     if returns == "close":
         return bars["close"]
     has_adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).transform("any")

@@ -26,7 +26,7 @@ from dtml.markets import Market
 from dtml.prices.bars import PRICES, bars_frame, no_bars
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Status
 
-MAX_THREADS = 4  # more of them bring on the rate limit
+THREADS = 4  # more of them bring on the rate limit
 OUTAGE = 5  # symbols in a row without a usable answer: the service or the network is down
 NO_DATA = ("no price data found", "no data found", "data doesn't exist")  # of a symbol, or of these dates
 COLUMNS = {
@@ -42,16 +42,11 @@ COLUMNS = {
 
 
 class YahooSource:
-    """Daily bars of `market` from Yahoo; `threads` requests at a time, each given up after `timeout` seconds.
-
-    Raises UsageError when `threads` is not 1 to 4.
-    """
+    """Daily bars of `market` from Yahoo; `threads` requests at a time, each given up after `timeout` seconds."""
 
     name = "yahoo"
 
-    def __init__(self, market: Market, *, threads: int = MAX_THREADS, timeout: float = 10.0) -> None:
-        if not 1 <= threads <= MAX_THREADS:
-            raise UsageError(f"yahoo: {threads} threads; choose 1 to {MAX_THREADS}, Yahoo limits more of them")
+    def __init__(self, market: Market, *, threads: int = THREADS, timeout: float = 10.0) -> None:
         self._market = market
         self._threads = threads
         self._timeout = timeout

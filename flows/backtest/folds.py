@@ -219,18 +219,16 @@ def run_fold(job: Job) -> Path:
 
 
 def read_card(card: Path) -> dict[str, Any]:
-    """Read what a fold left: `fold`, the row of its `run`, `bands`, the nights `refused` and why, `seconds`."""
+    """Read what a fold left: `fold`, the row of its `run`, `bands`, the nights `refused` and why, `seconds`.
+
+    Its predictions lie beside the card as parquet: as_of, target, symbol, probability, probability_std, known_at.
+    """
     found: dict[str, Any] = json.loads(card.read_text())
     run, fold = found["run"], found["fold"]
     run |= {name: datetime.fromisoformat(str(run[name])) for name in MOMENTS}
     run |= {name: date.fromisoformat(str(run[name])) for name in DAYS}
     fold |= {name: date.fromisoformat(fold[name]) for name in ("as_of", "first", "last")}
     return found
-
-
-def read_predictions(card: Path) -> pd.DataFrame:
-    """Read the predictions of a fold: `as_of, target, symbol, probability, probability_std, known_at`."""
-    return pd.read_parquet(card.with_suffix(".parquet"))
 
 
 class Nights:

@@ -27,9 +27,9 @@ from dtml.evaluation.calibration import coverage
 from dtml.evaluation.calibration_curve import calibration_curve
 from dtml.inference import choose_device
 from dtml.pages.backtest import backtest_page
-from dtml.prices.returns import returns_between
+from dtml.prices.returns import on_grid, returns_between
 from dtml.prices.sessions import previous_session, require_session, sessions_between
-from flows.backtest.folds import Backtest, Runner, jobs_of, known_before, one_by_one, read_card, read_predictions
+from flows.backtest.folds import Backtest, Runner, jobs_of, known_before, one_by_one, read_card
 from flows.nightly.context import read_bars
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import dated_directions, outcome_rows, record_outcomes, save_counts
@@ -70,7 +70,11 @@ def run_backtest(
                 _walk(backtest, runner, on_fold)
             shutil.rmtree(backtest.folder, ignore_errors=True)
             keep_attention(backtest, attention_on)
-            return _stored(backtest)
+            stored = stored_backtest(backtest.context.engine, backtest.id)
+            assert stored is not None
+            if not stored.page.exists():
+                _write_page(backtest, stored)
+            return stored
     except Timeout as error:
         raise DtmlError(f"another process is at the backtest {backtest.id}: wait for it") from error
 
@@ -111,15 +115,6 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
         seen = look(context, model, as_of, bars)
         with transaction(context.engine) as conn:
             attention.save_attention(conn, context.name, seen.assign(run_id=model.run_id))
-
-
-def _stored(backtest: Backtest) -> Result:
-    """Return the finished backtest, and write its page where it is missing."""
-    stored = stored_backtest(backtest.context.engine, backtest.id)
-    assert stored is not None
-    if not stored.page.exists():
-        _write_page(backtest, stored)
-    return stored
 
 
 def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
@@ -169,7 +164,7 @@ def _row(backtest: Backtest) -> dict[str, Any]:
 
 def _store_fold(backtest: Backtest, file: Path) -> None:
     """Store the fold's run and its predictions in one transaction; rows that are stored stay."""
-    card, made = read_card(file), read_predictions(file)
+    card, made = read_card(file), pd.read_parquet(file.with_suffix(".parquet"))
     run, fold, market = card["run"], card["fold"], backtest.context.name
     said = {"predictions": len(made), "refused": card["refused"], "seconds": card["seconds"]}
     now = datetime.now(UTC)
@@ -224,13 +219,8 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     days = made[["as_of", "target"]].drop_duplicates().sort_values("target", ignore_index=True)
     fold = folds["number"].to_numpy()[folds["first"].searchsorted(days["target"], side="right") - 1]
     symbols = context.market.symbols
-    row, column = (
-        days.set_index("target").index.get_indexer(pd.Index(made["target"])),
-        pd.Index(symbols).get_indexer(pd.Index(made["symbol"])),
-    )
-    probability = np.full((len(days), len(symbols)), np.nan)
-    probability[row, column] = made["probability"]
     as_of, target = pd.DatetimeIndex(days["as_of"]), pd.DatetimeIndex(days["target"])
+    probability = on_grid(made.rename(columns={"target": "session"}), "probability", target, symbols)
     movement = returns_between(bars, as_of, target, symbols, context.market.returns)
     rules = directions_on(as_of, bars, context.market.index.symbol)
     return TrackRecord(probability, movement, as_of, target, fold, symbols, rules)
@@ -295,15 +285,13 @@ def _tracks(
         Quotes.of(bars, sessions, symbols, market.returns, max_return=market.checks.max_return, refused=refused)
         for symbols in (record.symbols, (market.index.symbol,))
     )
-    tracks = {
-        strategy.name: follow(positions(record.probability, strategy), record.as_of, quotes, strategy)
-        for strategy in backtest.plan.strategies
-    }
-    strategies = {
-        strategy.name: asdict(strategy) for strategy in backtest.plan.strategies if len(tracks[strategy.name])
-    }
     filled = {fill: index_track(index, record.as_of, fill) for fill in get_args(Fill)}
-    indices = {strategy.name: filled[strategy.fill] for strategy in backtest.plan.strategies}
+    tracks, strategies, indices = {}, {}, {}
+    for strategy in backtest.plan.strategies:
+        track = follow(positions(record.probability, strategy), record.as_of, quotes, strategy)
+        tracks[strategy.name], indices[strategy.name] = track, filled[strategy.fill]
+        if len(track):
+            strategies[strategy.name] = asdict(strategy)
     indices["equal weight"] = tracks["index"] = filled["next_open"]
     tracks["equal weight"] = equal_weight_track(record.probability, record.as_of, quotes, "next_open")
     followed = {name: track for name, track in tracks.items() if len(track)}  # an index may have no opens

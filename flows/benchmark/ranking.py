@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.rows import rankings
-from dtml.evaluation.ranking import Estimate, both_known, figures_of, paired_rank_ic, rank_ics, score_ranking
+from dtml.evaluation.ranking import both_known, figures_of, paired_rank_ic, rank_ics, score_ranking
 from dtml.ranking.features import FEATURES
 from dtml.ranking.outcomes import LEGS, Leg, outcomes, sessions_to
 from dtml.ranking.panel import Grid
@@ -28,12 +28,11 @@ from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import Fold, History, folds
 from flows.nightly.context import MarketContext, stored_bars
+from flows.nightly.night import Stage, directly
 from flows.nightly.order import history_of
 
 AFTERWARDS = timedelta(days=21)  # which hold the sessions that the longest leg needs after the last close
 BEGINNING = date(1970, 1, 1)
-
-Stage = Callable[[str, Callable[[], Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Walk:
         return np.where(self.history.there, found, np.nan)
 
 
-def run_ranking(walk: Walk, stage: Stage = lambda _name, work: work()) -> Ranking:
+def run_ranking(walk: Walk, stage: Stage = directly) -> Ranking:
     """Walk every model and rule through the plan's days and store their scores; a stored ranking is returned as it is.
 
     Raises DtmlError when too few days lie before the first.
@@ -171,8 +170,5 @@ def _differences(leg: Leg, scored: Mapping[str, Grid], found: Mapping[Leg, Grid]
     for one, other in product(scored, scored):
         if one != other:
             gain = paired_rank_ic(scored[one], scored[other], found[leg])
-            yield {"predictor": one, "other": other, "leg": leg} | _cells("gain", gain)
-
-
-def _cells(name: str, estimate: Estimate) -> dict[str, float]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+            cells = {"gain": gain.value, "gain_low": gain.low, "gain_high": gain.high}
+            yield {"predictor": one, "other": other, "leg": leg} | cells

@@ -4,7 +4,7 @@ The page comes from the store alone, so that it is the same when it is written a
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -29,11 +29,10 @@ from dtml.prices.returns import returns_between
 from dtml.training.fit import EpochReport, no_report
 from dtml.windows import Windows
 from flows.benchmark.train import PublishedExperiment, Trial, train_models, was_begun
+from flows.nightly.night import Stage, directly
 from flows.nightly.score import outcome_rows, record_outcomes
 from flows.settings import data_folder, reports_folder, write_page
 from translation.atomic_files import write_whole
-
-Stage = Callable[[str, Callable[[], Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Test:
 
 
 def run_benchmark(
-    experiment: PublishedExperiment, stage: Stage = lambda _name, work: work(), on_epoch: EpochReport = no_report
+    experiment: PublishedExperiment, stage: Stage = directly, on_epoch: EpochReport = no_report
 ) -> Benchmark:
     """Train every model, then read the test span and store its scores; a stored benchmark is returned as it is."""
     experiment.require_test_span()
@@ -96,7 +95,9 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
         number = benchmarks.benchmarks(conn, row["market"])["id"].tolist().index(benchmark_id) + 1
         found = Benchmark(row, scores, seeds, number, page_of(row))
         if not found.page.exists():
-            _write_page(found, _curves(conn, row, scores))
+            curves = _curves(conn, row, scores)
+            page = benchmark_page(benchmark=row, scores=scores, seed_scores=seeds, curves=curves, number=number)
+            write_page(found.page, page)
     return found
 
 
@@ -129,15 +130,10 @@ def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
     said = {
         name: [trial.probability(windows[trial.window]) for trial in trials] for name, trials in chosen.models.items()
     }
-    return Test(
-        read_at, known_at, windows, said, experiment.rule_directions(bars, days), days, _returns(experiment, bars, days)
-    )
-
-
-def _returns(experiment: PublishedExperiment, bars: pd.DataFrame, days: Windows) -> Float[ndarray, "days stocks"]:
-    """Return the returns of the windows' stock-days in double precision, from prices, as a night's outcomes are."""
+    # In double precision, from prices, as a night's outcomes are.
     returns = returns_between(bars, days.as_of, days.target, days.symbols, experiment.context.market.returns)
-    return np.where(days.movement.isfinite().numpy(), returns, np.nan)
+    movement = np.where(days.movement.isfinite().numpy(), returns, np.nan)
+    return Test(read_at, known_at, windows, said, experiment.rule_directions(bars, days), days, movement)
 
 
 def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
@@ -157,7 +153,9 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
     with transaction(experiment.context.engine) as conn:
         for name, trials in chosen.models.items():
             _store_run(conn, experiment, name, trials[0], test)
-        _store_outcomes(conn, experiment, test)
+        known = _long(test.days, realised_return=test.movement)
+        outcomes = outcome_rows(known["symbol"], known["target"], known["realised_return"].to_numpy())
+        record_outcomes(conn, experiment.context, outcomes, known_at=test.known_at, recorded_at=test.read_at)
         benchmarks.save_benchmark(conn, row, scores, seeds)
     page_of(row).unlink(missing_ok=True)  # it may be left from another store
 
@@ -246,12 +244,6 @@ def _store_run(conn: Connection, experiment: PublishedExperiment, name: str, tri
     predictions.save_predictions(conn, experiment.paper.market, made, known_at=test.known_at, made_at=test.read_at)
 
 
-def _store_outcomes(conn: Connection, experiment: PublishedExperiment, test: Test) -> None:
-    known = _long(test.days, realised_return=test.movement)
-    rows = outcome_rows(known["symbol"], known["target"], known["realised_return"].to_numpy())
-    record_outcomes(conn, experiment.context, rows, known_at=test.known_at, recorded_at=test.read_at)
-
-
 def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
     """Return one row for each stock-day that has the first of the values."""
     day, stock = np.nonzero(np.isfinite(next(iter(values.values()))))
@@ -262,11 +254,3 @@ def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataF
 def page_of(row: Mapping[str, Any]) -> Path:
     """Return the path of a benchmark's page."""
     return reports_folder() / str(row["market"]) / f"benchmark-{row['id']}.html"
-
-
-def _write_page(found: Benchmark, curves: Mapping[str, pd.DataFrame]) -> None:
-    """Write the page of a benchmark, whole or not at all."""
-    page = benchmark_page(
-        benchmark=found.row, scores=found.scores, seed_scores=found.seeds, curves=curves, number=found.number
-    )
-    write_page(found.page, page)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -189,13 +189,9 @@ def _say(console: Console, line: str) -> None:
 
 
 def _line(finding: Finding) -> str:
-    rows = "; ".join(_shown(row) for row in finding.found)
+    rows = "; ".join(", ".join(f"{name} {value}" for name, value in row.items()) for row in finding.found)
     more = "; and more" if finding.more else ""
     return f"{finding.state:<7} {finding.check}{': ' if rows else ''}{rows}{more}"
-
-
-def _shown(row: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in row.items())
 
 
 @contextmanager

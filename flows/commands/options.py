@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import typer
@@ -58,21 +57,19 @@ WarmStart = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-NAMED: Mapping[str, tuple[Any, Any]] = MappingProxyType(  # the options of which a request is made
-    {
-        "market": (OptionalMarket, None),
-        "market_file": (MarketFile, None),
-        "source": (SourceOption, None),
-        "prices": (PricesOption, None),
-        "index": (IndexOption, None),
-        "universe": (UniverseOption, None),
-        "seeds": (Seeds, None),
-        "epochs": (Epochs, None),
-        "device": (DeviceOption, "auto"),
-        "train_sessions": (TrainSessions, None),
-        "warm_start": (WarmStart, False),
-    }
-)
+NAMED: Mapping[str, tuple[Any, Any]] = {  # the options of which a request is made
+    "market": (OptionalMarket, None),
+    "market_file": (MarketFile, None),
+    "source": (SourceOption, None),
+    "prices": (PricesOption, None),
+    "index": (IndexOption, None),
+    "universe": (UniverseOption, None),
+    "seeds": (Seeds, None),
+    "epochs": (Epochs, None),
+    "device": (DeviceOption, "auto"),
+    "train_sessions": (TrainSessions, None),
+    "warm_start": (WarmStart, False),
+}
 
 
 def of_a_market(*more: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

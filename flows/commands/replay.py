@@ -86,16 +86,17 @@ def _replay_night(request: RunRequest, as_of: date | None, known_at: str | None,
     moment = None if known_at is None else moment_of(known_at)
     archive = open_archive(request)
     replay = replay_of(archive, archive.night(as_of), moment)
-    if moment is not None and replay.failure is None:
-        return _show_at_moment(archive, replay, as_json=as_json)
+    restated = None if moment is None or replay.failure is not None else restated_since(archive, replay)
     if as_json:
-        print_json(replay_summary(replay) | {"predictions": replay.predictions})
+        since = {} if restated is None else {"bars_since": restated}
+        print_json(replay_summary(replay) | since | {"predictions": replay.predictions})
     else:
         print_replay(replay)
-    if replay.reasons:
+        if restated is not None:
+            print_at_moment(replay, restated)
+    if replay.reasons and restated is None:
         night = replay.night
         raise NotReplayedError(f"night {night['as_of']} of {night['market']}: {'; '.join(replay.reasons)}")
-    return None
 
 
 def _replay_all(request: RunRequest, *, as_json: bool) -> None:
@@ -142,14 +143,6 @@ def moment_of(text: str) -> datetime:
     if moment.tzinfo is None:
         raise UsageError(f"--known-at {text!r} has no time zone: write {text}+00:00 or another offset")
     return moment
-
-
-def _show_at_moment(archive: Archive, replay: Replay, *, as_json: bool) -> None:
-    restated = restated_since(archive, replay)
-    if as_json:
-        return print_json(replay_summary(replay) | {"bars_since": restated, "predictions": replay.predictions})
-    print_replay(replay)
-    return print_at_moment(replay, restated)
 
 
 def replay_summary(replay: Replay) -> dict[str, Any]:

@@ -83,21 +83,18 @@ def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | Non
     require_server()
     from flows.translating.flow import train_translator
 
-    trained, scores = train_translator(recipe, device, attended=True)
-    card = trained.model.card
+    model, scores = train_translator(recipe, device, attended=True)
+    card = model.card
     if as_json:
-        print_json({"model": card.name, "receipt": receipt(card), "recipe": recipe_of(card), "scores": _named(scores)})
+        figures = {name: asdict(each) for name, each in scores.items()}
+        print_json({"model": card.name, "receipt": receipt(card), "recipe": recipe_of(card), "scores": figures})
     else:
-        steps, bleu = trained.progress.step, card.made["validation_bleu"]
+        steps, bleu = card.made["progress"]["step"], card.made["validation_bleu"]
         out.print(f"{card.name}: {card.size} {card.kind}, {card.languages}, {steps} steps, validation BLEU {bleu:.1f}")
         out.print(recipe_of(card), markup=False, soft_wrap=True)
         print_scores(scores)
         out.print(f'use it    dtml translate text "..." --model {card.name}', markup=False)
-    return trained.model
-
-
-def _named(scores: Any) -> dict[str, Any]:
-    return {name: asdict(each) for name, each in scores.items()}
+    return model
 
 
 def print_scores(scores: Any) -> None:
@@ -128,9 +125,8 @@ def text(
 
     Example: dtml translate text "A dog runs through the snow." --model multi30k-en-de
     """
-    place = choose_device(device)
-    model = open_model(name, place)
-    how = search_of(max(beams, best), alpha, best=best, with_attention=attention is not None)
+    model = open_model(name, choose_device(device))
+    how = Search(beams=max(beams, best), alpha=alpha, best=best, with_attention=attention is not None)
     asked = [line for each in texts for line in (_input_lines() if each == "-" else [each])]
     found = translate(model, asked, how)
     if attention is not None:
@@ -141,7 +137,8 @@ def text(
         print_json([_document(*each) for each in zip(asked, found, strict=True)])
         return
     for each, said in zip(asked, found, strict=True):
-        _warn(each, said)
+        if said.warning is not None:
+            log.warning("%s: %s", each if len(each) < 60 else f"{each[:57]}...", said.warning)
         for translation, score in said.best:
             line = " ".join(translation.splitlines())
             out.file.write(f"{line}\n" if best == 1 else f"{score:8.3f}  {line}\n")  # as it is: Rich would change some
@@ -149,31 +146,18 @@ def text(
 
 def _input_lines() -> list[str]:
     """Return the lines of standard input; raises UsageError for one that is not UTF-8."""
-    lines = [line.removesuffix(b"\n").removesuffix(b"\r") for line in sys.stdin.buffer]
-    for number, line in enumerate(lines, start=1):
+    lines = []
+    for number, line in enumerate(sys.stdin.buffer, start=1):
         try:
-            line.decode()
+            lines.append(line.removesuffix(b"\n").removesuffix(b"\r").decode())
         except UnicodeDecodeError as error:
             raise UsageError(f"standard input is not UTF-8 at line {number}: convert it to UTF-8") from error
-    return [line.decode() for line in lines]
-
-
-def search_of(beams: int, alpha: float, **more: Any) -> Search:
-    """Return a search; raises UsageError for values that it cannot have."""
-    try:
-        return Search(beams=beams, alpha=alpha, **more)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    return lines
 
 
 def _document(text: str, said: Translation) -> dict[str, Any]:
     best = [{"text": translation, "score": score} for translation, score in said.best]
     return {"text": text, "translation": said.text, "score": said.score, "best": best, "warning": said.warning}
-
-
-def _warn(text: str, said: Translation) -> None:
-    if said.warning is not None:
-        log.warning("%s: %s", text if len(text) < 60 else f"{text[:57]}...", said.warning)
 
 
 @translations.command()
@@ -189,9 +173,8 @@ def file(
 
     Example: dtml translate file captions.en.txt --to captions.de.txt --model multi30k-en-de
     """
-    place = choose_device(device)
-    model = open_model(name, place)
-    done = translate_lines(model, source, to, search_of(beams, alpha), receipt(model.card))
+    model = open_model(name, choose_device(device))
+    done = translate_lines(model, source, to, Search(beams, alpha), receipt(model.card))
     out.print(f"{counted(done, 'line')} translated into {to}", markup=False)
 
 
@@ -221,7 +204,7 @@ def score(
         raise UsageError(f"{against} translates {other.card.languages}, but {model.card.name} {model.card.languages}")
     make_data_folder()
     corpus = named_test(model.card, test, references, columns)
-    found, compared = score_on(model, corpus, search_of(beams, alpha), open_store(), other)
+    found, compared = score_on(model, corpus, Search(beams, alpha), open_store(), other)
     if as_json:
         print_json({"score": asdict(found), "against": against, "compared": compared and asdict(compared)})
         return
@@ -264,7 +247,7 @@ def work(
 
     Example: dtml translate work
     """
-    search_of(beams, alpha)
+    Search(beams, alpha)  # its mistakes come before a server is started
     for model in models or ():
         chosen(model)
     make_data_folder()

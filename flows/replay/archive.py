@@ -37,10 +37,7 @@ class Again:
 
 @dataclass
 class Archive:
-    """Read the past of a market: its nights, its bars as known at any moment, its models, each loaded once.
-
-    Nothing is written to the store.
-    """
+    """Read, and never write, a market's past: its nights, its bars as known at any moment, its models, loaded once."""
 
     engine: Engine
     market: Market
@@ -65,12 +62,11 @@ class Archive:
         """Return the rows of all complete nights, oldest first; raise UsageError when there is none."""
         name = self.market.name
         with reading(self.engine) as conn:
-            stored = stored_nights.nights(conn, name)
-            days = stored.loc[stored["status"].isin(COMPLETE), "as_of"].dt.date
-            rows = [stored_nights.night(conn, name, day) for day in days]
+            newest_first = [dict(row) for row in conn.execute(stored_nights.night_log(name)).mappings()]
+        rows = [row for row in reversed(newest_first) if row["status"] in COMPLETE]
         if not rows:
             raise UsageError(f"no night of {name} is complete: run `dtml nightly {name}` first")
-        return [row for row in rows if row is not None]
+        return rows
 
     def context(self, run: Mapping[str, Any], symbols: Iterable[str]) -> MarketContext:
         """Return a market context over these stocks and the index of a run, whatever the market says today."""
@@ -117,21 +113,16 @@ def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
     A market without a list takes its stocks from the prices, and has none to compare.
     """
     then = market_then(market, run)
-    said = (
-        []
-        if then.index.symbol == market.index.symbol
-        else [f"the index is {market.index.symbol}, was {then.index.symbol}"]
-    )
+    said = []
+    if then.index.symbol != market.index.symbol:
+        said.append(f"the index is {market.index.symbol}, was {then.index.symbol}")
     if market.constituents:
         before, after = ({(c.symbol, c.since, c.until) for c in each.constituents} for each in (then, market))
         names = [sorted({symbol for symbol, *_ in part}) for part in (after - before, before - after)]
         joined, left = (sorted(set(one) - set(other.symbols)) for one, other in zip(names, (then, market), strict=True))
         dated = sorted(set(names[0]) - set(joined))
-        said += [
-            f"{', '.join(each)} {how}"
-            for each, how in ((joined, "joined"), (left, "left"), (dated, "has other dates"))
-            if each
-        ]
+        changes = {"joined": joined, "left": left, "has other dates": dated}
+        said += [f"{', '.join(each)} {how}" for how, each in changes.items() if each]
     return "; ".join(said) or None
 
 

@@ -92,10 +92,7 @@ class Replay:
 
 
 def replay_of(archive: Archive, night: Mapping[str, Any], known_at: datetime | None = None) -> Replay:
-    """Run a complete night again from the bars that it knew, or, to see what it would say, as known at a moment.
-
-    A reason why it cannot be run is in the replay's `failure`.
-    """
+    """Run a complete night again from bars as it knew them, or as known at a moment; why not is in `failure`."""
     with reading(archive.engine) as conn:
         run = runs.run(conn, night["run_id"])
         stored = stored_predictions.night_directions(conn, archive.market.name, night["as_of"])

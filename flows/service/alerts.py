@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -77,12 +77,15 @@ def watch_markets(
 
 
 def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
-    """Keep each alert once, emit new ones as events of Prefect, and send all that wait; return the new ones.
-
-    Raises StoreError when they cannot be kept.
-    """
-    now = datetime.now(UTC)
-    new = _keep(engine, list(alerts), now)
+    """Keep each alert once (else StoreError), emit new ones as Prefect events, send all that wait; return the new."""
+    now, new = datetime.now(UTC), []
+    if given := list(alerts):
+        with transaction(engine) as conn:
+            new = [
+                each
+                for each in given
+                if nights.raise_alert(conn, each.market, each.as_of, each.kind, message=each.message, raised_at=now)
+            ]
     for each in new:
         # The command itself says what was refused or is late.
         log.log(logging.WARNING if each.kind == "below_rule" else logging.INFO, "%s: %s", each.market, each.message)
@@ -110,18 +113,6 @@ def send_waiting(engine: Engine, now: datetime) -> None:
                 nights.mark_sent(conn, market, as_of, kind, sent_at=datetime.now(UTC))
         if time.monotonic() > until:
             break
-
-
-def _keep(engine: Engine, alerts: Sequence[Alert], now: datetime) -> list[Alert]:
-    """Store these alerts; return those that were new."""
-    if not alerts:
-        return []
-    with transaction(engine) as conn:
-        return [
-            each
-            for each in alerts
-            if nights.raise_alert(conn, each.market, each.as_of, each.kind, message=each.message, raised_at=now)
-        ]
 
 
 def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:

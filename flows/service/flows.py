@@ -70,8 +70,12 @@ def missed(request: RunRequest, last: date) -> CaughtUp:
 @flow(name="train", flow_run_name="{request.market} {as_of}", persist_result=False)
 def train(request: RunRequest, as_of: date) -> Model:
     """Train one market's model on what is stored; see `flows.nightly.train.train_model`."""
-    context = open_stored_context(request)
-    with signals_of(request.attended), market_lock(context.engine, context.name):
+    with signals_of(request.attended):
+        return _trained(open_stored_context(request), as_of)
+
+
+def _trained(context: MarketContext, as_of: date) -> Model:
+    with market_lock(context.engine, context.name):
         model: Model = as_task("train", lambda: train_with_progress(context, as_of))
         as_task("rankers", lambda: rankers_for(context, as_of, anew=True))
     return model
@@ -136,9 +140,8 @@ def _skipped(reason: str) -> Outcome:
 
 def _due() -> datetime:
     """Return when the run was to start, however late it is; now where it was started by hand."""
-    return datetime.fromtimestamp(
-        flow_run.scheduled_start_time.timestamp(), UTC
-    )  # a plain datetime, not Prefect's type
+    due = flow_run.scheduled_start_time.timestamp()
+    return datetime.fromtimestamp(due, UTC)  # a plain datetime, not Prefect's type
 
 
 def _night(request: RunRequest, asked: date | None, waits: Sequence[int], *, any_day: bool) -> Outcome:
@@ -188,23 +191,16 @@ def _summary(done: CaughtUp) -> str:
 
 def _training(request: RunRequest) -> Outcome:
     context = open_stored_context(request)
-    as_of = choose_as_of(context, None, _due())
-    with market_lock(context.engine, context.name):
-        trained: Model = as_task("train", lambda: train_with_progress(context, as_of))
-        as_task("rankers", lambda: rankers_for(context, as_of, anew=True))
-        return Completed(message=trained.run_id)
+    return Completed(message=_trained(context, choose_as_of(context, None, _due())).run_id)
 
 
 def _refetch(request: RunRequest) -> Outcome:
     context = open_context(request)
     as_of = choose_as_of(context, None, _due())
     with market_lock(context.engine, context.name):
-        fetch_result = as_task("fetch", lambda: fetch_bars(context, as_of, whole=True))
-    bars = f"{fetch_result.fetched} bars up to {as_of}, {fetch_result.stored} new or restated"
-    said = f"{bars}, {len(fetch_result.rejected)} rejected"
-    if fetch_result.failures.empty:
+        found = as_task("fetch", lambda: fetch_bars(context, as_of, whole=True))
+    said = f"{found.fetched} bars up to {as_of}, {found.stored} new or restated, {len(found.rejected)} rejected"
+    if found.failures.empty:
         return Completed(message=said)
-    first = fetch_result.failures.iloc[0]
-    return Failed(
-        message=f"{said}; {len(fetch_result.failures)} not answered, such as {first['symbol']}: {first['detail']}"
-    )
+    first = found.failures.iloc[0]
+    return Failed(message=f"{said}; {len(found.failures)} not answered, such as {first['symbol']}: {first['detail']}")

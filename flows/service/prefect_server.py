@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -55,15 +55,12 @@ class Server:
     def stop(self) -> None:
         """End it, at once where it does not end by itself."""
         with self.listening:
-            self._stop()
-
-    def _stop(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self.process.terminate()
+            try:
+                self.process.wait(END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
 
 
 def require_server() -> None:
@@ -151,11 +148,14 @@ def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_sch
     if not login.isascii():
         raise UsageError(f"{SERVER_LOGIN} has letters that Prefect's server cannot compare: take ASCII alone")
     own = {SERVER_LOGIN: login, "PREFECT_UI_API_URL": url, "PYTHONSAFEPATH": "1"}
+    # Of our variables and PostgreSQL's, some of them secrets, a server needs two.
+    kept = ("DTML_DATA", "DTML_DEBUG")
+    needed = {name: said for name, said in os.environ.items() if name in kept or not name.startswith(("DTML_", "PG"))}
     kind = "with-schedules" if with_schedules else "temporary"
     # A session of its own: Ctrl-C goes to the command alone, which ends the server last.
     process = subprocess.Popen(  # noqa: S603 - of ourselves
         [sys.executable, "-P", "-m", "flows.service.guarded_server", str(listening.fileno()), kind],
-        env=_without_secrets(os.environ) | own,
+        env=needed | own,
         cwd=folder,
         stdin=subprocess.PIPE,
         stdout=words,
@@ -168,12 +168,6 @@ def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_sch
         if (given := os.environ.get(name)) != "*":
             os.environ[name] = ",".join(filter(None, (given, HOST)))
     return Server(process, url, login, listening)
-
-
-def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without our variables and PostgreSQL's: a server needs none of them."""
-    kept = ("DTML_DATA", "DTML_DEBUG")
-    return {name: value for name, value in environment.items() if not name.startswith(("DTML_", "PG")) or name in kept}
 
 
 def _usual_socket() -> socket.socket:

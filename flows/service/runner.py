@@ -23,13 +23,15 @@ from dtml.markets import Market, market_names
 from dtml.prices.sessions import last_closed_session
 from flows.nightly.context import RunRequest, open_store, read_market
 from flows.service.prefect_server import END_LIMIT_S, Server, own_server, warning_of_open_server
-from flows.service.schedules import Schedule, next_night, schedules_of, translation_schedule, watch_schedule
+from flows.service.schedules import TRANSLATING, WATCHING, Schedule, next_night, schedules_of
 from flows.settings import data_folder, err, keep_needed_variables, out, prefect_folder
 from flows.signals import SERVICE
 from flows.translating.models import model_names
 
 if TYPE_CHECKING:
     from prefect.runner import Runner
+
+DEATH = "Prefect's server ended with {}: start the command again"
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,13 @@ class Service:
                 anyhow = {"any_day": True} if schedule.work == "night" and self.cron is not None else {}
                 found.append((schedule, {"request": self.requests[name]} | anyhow))
         if self.translations is not None:
-            found.append((translation_schedule(), dict(self.translations)))
+            found.append((TRANSLATING, dict(self.translations)))
         if not self.markets:
             return found
         files = [request.market_file for request in self.requests.values() if request.market_file is not None]
         minutes = self.delay // timedelta(minutes=1)
         watched = {"markets": list(self.markets), "market_files": files, "delay_minutes": minutes}
-        return [*found, (watch_schedule(), watched)]
+        return [*found, (WATCHING, watched)]
 
 
 def serve_markets(service: Service) -> None:
@@ -74,7 +76,8 @@ def serve_markets(service: Service) -> None:
             _serve(service, end, server_is_new=server is not None)
         finally:
             end.set()
-            _require_alive(server)
+            if server is not None and (code := server.process.poll()) is not None:
+                raise DtmlError(DEATH.format(code))
     out.print("ended")
 
 
@@ -125,15 +128,6 @@ def _server() -> Iterator[Server | None]:
                 yield server
 
 
-def _require_alive(server: Server | None) -> None:
-    if server is not None and (code := server.process.poll()) is not None:
-        raise DtmlError(_death(code))
-
-
-def _death(code: int) -> str:
-    return f"Prefect's server ended with {code}: start the command again"
-
-
 def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     from prefect.runner import Runner  # after PREFECT_API_URL is set, which it reads once
 
@@ -141,10 +135,8 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
 
     now = datetime.now(UTC)
     jobs: dict[UUID, Job] = {}
-    os.environ |= {
-        SERVICE: str(os.getpid()),
-        "PREFECT_RUNNER_SERVER_ENABLE": "false",
-    }  # the runner's own server has no login
+    os.environ[SERVICE] = str(os.getpid())
+    os.environ["PREFECT_RUNNER_SERVER_ENABLE"] = "false"  # the runner's own server has no login
     tempfile.tempdir = str(prefect_folder())  # the default belongs to the first user of a runner
     runner = Runner(pause_on_shutdown=False)  # it would pause its successor
     if service.cron is not None:
@@ -180,7 +172,7 @@ def _end_with(server: Server, end: Event) -> None:
         return
     os.kill(os.getpid(), signal.SIGTERM)
     if not end.wait(2 * END_LIMIT_S):  # the runner may wait for the dead server
-        err.print(f"error: {_death(code)}", soft_wrap=True)
+        err.print(f"error: {DEATH.format(code)}", soft_wrap=True)
         os._exit(1)
 
 

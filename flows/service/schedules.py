@@ -11,8 +11,6 @@ DELAY_MINUTES = 150  # from the usual close to the night: by then the source has
 DELAY = timedelta(minutes=DELAY_MINUTES)
 TRAINING = "0 6 * * 6"  # Saturday morning, after a whole week of sessions
 REFETCH = "0 4 1 * *"  # once a month, to find restatements older than a night looks for
-WATCH = "20 * * * *"
-TRANSLATIONS = "*/5 * * * *"
 
 Work = Literal["night", "training", "refetch", "watch", "translations"]
 
@@ -27,6 +25,10 @@ class Schedule:
     timezone: str
 
 
+WATCHING = Schedule("all", "watch", "20 * * * *", "UTC")  # the hourly look for nights that are late
+TRANSLATING = Schedule("all", "translations", "*/5 * * * *", "UTC")  # the worker that translates what is queued
+
+
 def schedules_of(market: Market, now: datetime, *, delay: timedelta = DELAY, cron: str | None = None) -> list[Schedule]:
     """Return every schedule of a market, no training for a fixed model; `cron` replaces that of its nights."""
     zone = usual_week(market.calendar, now.date()).timezone.key
@@ -34,16 +36,6 @@ def schedules_of(market: Market, now: datetime, *, delay: timedelta = DELAY, cro
     if market.retrain != "never":
         crons["training"] = TRAINING
     return [Schedule(market.name, work, crons[work], zone) for work in crons]
-
-
-def watch_schedule() -> Schedule:
-    """Return the schedule of the hourly look for nights that are late."""
-    return Schedule("all", "watch", WATCH, "UTC")
-
-
-def translation_schedule() -> Schedule:
-    """Return the schedule of the worker that translates what is queued."""
-    return Schedule("all", "translations", TRANSLATIONS, "UTC")
 
 
 def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
@@ -75,10 +67,7 @@ def skip_reason(market: Market, scheduled: datetime) -> str | None:
 
 
 def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datetime:
-    """Return the moment, in UTC, of the next night on the market's own schedule that will not be skipped.
-
-    Raises DtmlError where the calendar ends.
-    """
+    """Return when, in UTC, the market's next night runs that is not skipped; raises DtmlError after the calendar."""
     week = usual_week(market.calendar, now.date())
     session = last_closed_session(market.calendar, now - delay)
     while True:

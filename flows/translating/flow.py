@@ -21,27 +21,26 @@ from flows.translating.models import score_on, train_and_store
 from flows.translating.worker import in_words, work_off
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError
+from translation.models import Model
 from translation.recipes import Recipe
 from translation.scoring import Score
-from translation.training.from_recipe import TrainedModel
 from translation.training.loop import Check
 
 log = logging.getLogger(__name__)
 
 
 @flow(name="translate-train", flow_run_name="{recipe.name}", persist_result=False, validate_parameters=False)
-def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tuple[TrainedModel, Mapping[str, Score]]:
+def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tuple[Model, Mapping[str, Score]]:
     """Train a recipe's model, store it, and score it on the recipe's test sets with the usual search."""
     prepare_torch()
     engine, place = open_store(), choose_device(device)
     with signals_of(attended):
-        trained = as_task("train", lambda: train_and_store(recipe, place.type, engine, say, tell))
+        model = as_task("train", lambda: train_and_store(recipe, place.type, engine, say, tell))
         scores = {}
         for name, test in recipe.tests.items():
             named = replace(test, name=name)  # as `dtml translate score` calls it
-            found, _ = as_task("score", partial(score_on, trained.model, named, Search(), engine))
-            scores[name] = found
-    return trained, scores
+            scores[name], _ = as_task("score", partial(score_on, model, named, Search(), engine))
+    return model, scores
 
 
 def tell(check: Check) -> None:

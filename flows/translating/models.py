@@ -24,11 +24,10 @@ from translation.recipes import Recipe
 from translation.scoring import Comparison, Score, compare, score
 from translation.training.checkpoints import STATE
 from translation.training.distributed import join_process_group
-from translation.training.from_recipe import TrainedModel, TrainingCallbacks, train_model
+from translation.training.from_recipe import TrainingCallbacks, train_model
 from translation.training.loop import Check
 from translation.translate import translate
 
-Say = Callable[[str], object]
 TRAINED_BY = ("training", "rules", "decide_by", "processes")
 COMPARED = 200  # sentences that are compared
 
@@ -86,8 +85,8 @@ def recipe_of(card: Card) -> str:
 
 
 def train_and_store(
-    recipe: Recipe, device: str, engine: Engine, say: Say, on_check: Callable[[Check], object]
-) -> TrainedModel:
+    recipe: Recipe, device: str, engine: Engine, say: Callable[[str], object], on_check: Callable[[Check], object]
+) -> Model:
     """Train a recipe's model in the data folder and store it, its progress and its scores.
 
     Raises TranslationError while another process trains a model of its name.
@@ -102,22 +101,24 @@ def train_and_store(
                     translations.forget_progress(conn, recipe.name)
 
             def keep(check: Check) -> None:
+                row = {"model": recipe.name, "at": datetime.now(UTC)} | asdict(check)
+                del row["seconds_left"]
                 with transaction(engine) as conn:
-                    translations.save_progress(conn, [_progress_row(recipe.name, check)])
+                    translations.save_progress(conn, [row])
                 on_check(check)
 
             callbacks = TrainingCallbacks(keep, say)
-            trained = train_model(
+            model = train_model(
                 recipe, models_folder(), work=work, device=place, process_group=process_group, callbacks=callbacks
             )
     except Timeout:
         raise TranslationError(
             f"another process trains {recipe.name}: let it end, or name this one otherwise"
         ) from None
-    assert trained is not None, "the first of a group keeps the books"
+    assert model is not None, "the first of a group keeps the books"
     with transaction(engine) as conn:
-        translations.save_model(conn, _model_row(trained))
-    return trained
+        translations.save_model(conn, _model_row(model))
+    return model
 
 
 def assist(recipe: Recipe, device: str) -> None:
@@ -129,35 +130,23 @@ def assist(recipe: Recipe, device: str) -> None:
     )
 
 
-def _progress_row(name: str, check: Check) -> dict[str, Any]:
-    told = asdict(check)
-    told.pop("seconds_left")
-    return {"model": name, "at": datetime.now(UTC)} | told
-
-
-def _model_row(trained: TrainedModel) -> dict[str, Any]:
-    card, progress = trained.model.card, trained.progress
+def _model_row(model: Model) -> dict[str, Any]:
+    card, made, progress = model.card, model.card.made, model.card.made["progress"]
+    as_named = ("name", "kind", "size", "source_language", "target_language")
     return {
-        "name": card.name,
-        "kind": card.kind,
-        "size": card.size,
-        "source_language": card.source_language,
-        "target_language": card.target_language,
-        "parameters": sum(each.numel() for each in trained.model.network.parameters()),
-        "vocabulary": trained.model.target.size,
-        "pairs": card.made["pairs"],
-        "steps": progress.step,
-        "epochs": progress.epoch + progress.place / progress.batches,
-        "config": dict(card.network) | {name: card.made[name] for name in TRAINED_BY},
-        "seed": card.made["training"]["seed"],
+        **{name: getattr(card, name) for name in as_named},
+        **{name: made[name] for name in ("pairs", "corpus_hash", "validation_loss", "validation_bleu")},
+        "parameters": sum(each.numel() for each in model.network.parameters()),
+        "vocabulary": model.target.size,
+        "steps": progress["step"],
+        "epochs": progress["epoch"] + progress["place"] / progress["batches"],
+        "config": dict(card.network) | {name: made[name] for name in TRAINED_BY},
+        "seed": made["training"]["seed"],
         "code_version": version("dtml-nightshift"),
         "folder": str(models_folder() / card.name),
         "checkpoint_hash": card.weights_hash,
         "tokenizer_hash": card.tokenizer_hashes[0],
-        "corpus_hash": card.made["corpus_hash"],
         "receipt": receipt(card),
-        "validation_loss": card.made["validation_loss"],
-        "validation_bleu": card.made["validation_bleu"],
         "created_at": datetime.now(UTC),
     }
 

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -95,10 +95,6 @@ def _waiting(engine: Engine, models: Collection[str] | None) -> int:
 class _Ended(BaseException):
     """Say that a signal came; nothing but what waits for it may catch it."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
 
 @contextmanager
 def _unwound_first(attended: bool) -> Iterator[None]:
@@ -110,21 +106,21 @@ def _unwound_first(attended: bool) -> Iterator[None]:
     def unwind(number: int, _frame: FrameType | None) -> None:
         for each in before:
             signal.signal(each, signal.SIG_IGN)  # a second one would interrupt the unwinding
-        raise _Ended(number)
+        received.append(number)
+        raise _Ended
 
+    received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
         signal.signal(number, unwind)
-    ended: _Ended | None = None
     try:
-        yield
-    except _Ended as error:
-        ended = error
+        with suppress(_Ended):
+            yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if ended is not None:
-        signal.raise_signal(ended.number)
+    for caught in received:
+        signal.raise_signal(caught)
 
 
 def _translated(
@@ -148,7 +144,8 @@ def _translated(
     failures = {number: said for number, said in found.items() if isinstance(said, str)}
     with transaction(engine) as conn:
         done = translation_queue.finish_texts(conn, worker, rows)
-    return {"done": done, "failed": _failed(engine, worker, failures)}
+        failed = sum(translation_queue.fail_texts(conn, worker, [number], why) for number, why in failures.items())
+    return {"done": done, "failed": failed}
 
 
 def _translations(
@@ -164,11 +161,6 @@ def _translations(
             said = str(error)
             return [said if isinstance(error, TranslationError) else f"{type(error).__name__}: {said}"]
     return [said for text in texts for said in _translations(translated, [text])]
-
-
-def _failed(engine: Engine, worker: str, reasons: Mapping[int, str]) -> int:
-    with transaction(engine) as conn:
-        return sum(translation_queue.fail_texts(conn, worker, [number], reasons[number]) for number in reasons)
 
 
 def _row(number: int, said: Translation) -> dict[str, Any]:

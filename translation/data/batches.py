@@ -44,8 +44,8 @@ def batch_indices(
         raise UsageError(f"a batch has 1 token or more, not {tokens}")
     count = len(examples)
     ties = np.arange(count) if generator is None else torch.randperm(count, generator=generator).numpy()
-    by_length = np.lexsort((ties, examples.source_lengths, examples.target_lengths))
-    longest = np.maximum(examples.source_lengths, examples.target_lengths)[by_length] + 1
+    by_length = np.lexsort((ties, examples.source.lengths, examples.target.lengths))
+    longest = np.maximum(examples.source.lengths, examples.target.lengths)[by_length] + 1
     bounds = _bounds(longest.tolist(), tokens)
     cut = [by_length[start:stop] for start, stop in pairwise(bounds)]
     if generator is None:

@@ -8,7 +8,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -65,26 +65,16 @@ class Corpus:
 
 
 def _matched(source: Path, target: Path) -> Iterator[Pair]:
-    sources, targets = lines_of(source), lines_of(target)
-    count = 0
-    for first in sources:
-        second = next(targets, None)
-        if second is None:
-            rest = 1 + sum(1 for _ in sources)
-            raise _unequal(source, count + rest, target, count)
-        count += 1
-        yield first, second
-    if rest := sum(1 for _ in targets):
-        raise _unequal(source, count, target, count + rest)
-    if not count:
+    sources = targets = 0
+    for first, second in zip_longest(lines_of(source), lines_of(target)):
+        sources, targets = sources + (first is not None), targets + (second is not None)
+        if first is not None and second is not None:
+            yield first, second
+    if sources != targets:
+        counts = f"{source.name} has {sources:,} lines, {target.name} {targets:,}"
+        raise UsageError(f"{counts}: line n of one must translate line n of the other")
+    if not sources:
         raise UsageError(f"{source} and {target} are empty: there is nothing to translate in them")
-
-
-def _unequal(source: Path, sources: int, target: Path, targets: int) -> UsageError:
-    return UsageError(
-        f"{source.name} has {sources:,} lines, {target.name} {targets:,}: line n of one must translate line n of the "
-        "other"
-    )
 
 
 def lines_of(file: Path) -> Iterator[str]:
@@ -163,6 +153,11 @@ class Sentences:
         place = range(len(self))[index]
         return self.tokens[self.starts[place] : self.starts[place + 1]]
 
+    @property
+    def lengths(self) -> Int[ndarray, " sentences"]:
+        """Return the number of pieces of each sentence."""
+        return np.diff(self.starts)
+
 
 @dataclass(frozen=True, eq=False)
 class Examples:
@@ -178,16 +173,6 @@ class Examples:
     def __getitem__(self, index: int) -> tuple[Int32[ndarray, " source"], Int32[ndarray, " target"]]:
         return self.source[index], self.target[index]
 
-    @property
-    def source_lengths(self) -> Int[ndarray, " pairs"]:
-        """Return the number of pieces of each source."""
-        return np.diff(self.source.starts)
-
-    @property
-    def target_lengths(self) -> Int[ndarray, " pairs"]:
-        """Return the number of pieces of each target."""
-        return np.diff(self.target.starts)
-
     def summary(self) -> str:
         """Return a line that says how many pairs were kept and dropped."""
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self.dropped.items()))
@@ -199,10 +184,7 @@ Encoded = tuple["array[int]", "array[int]"]
 
 
 def clean(pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, rules: Rules) -> Examples:
-    """Encode the pairs that the rules keep, in memory: about 4 bytes a piece.
-
-    Raises UsageError if none is kept.
-    """
+    """Encode the pairs that the rules keep, in memory: about 4 bytes a piece. Raises UsageError if none is kept."""
     return next(shards(pairs, source, target, rules, sys.maxsize))
 
 

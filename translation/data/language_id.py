@@ -27,19 +27,20 @@ SAMPLE = 20_000  # pairs encoded again with the source's vocabulary, evenly over
 
 @dataclass(frozen=True, eq=False)
 class LanguageIdentifier:
-    """A classifier of texts, made of the counts of each source piece in the two languages."""
+    """A classifier of texts, made of the counts of each source piece in the two languages; see `piece_counts`.
+
+    Raises ValueError for counts that do not fit.
+    """
 
     source: Int[ndarray, " vocabulary"]
     target: Int[ndarray, " vocabulary"]
 
-    @classmethod
-    def fit(cls, source: Int[ndarray, " vocabulary"], target: Int[ndarray, " vocabulary"]) -> "LanguageIdentifier":
-        """Make one from counts `[vocabulary]`; see `piece_counts`. Raises ValueError for counts that do not fit."""
+    def __post_init__(self) -> None:
+        source, target = self.source, self.target
         if source.shape != target.shape or source.ndim != 1 or not source.size:
             raise ValueError(f"both counts must be of one vocabulary, not of {source.shape} and {target.shape} pieces")
         if min(source.min(), target.min()) < 0:
             raise ValueError("counts must be 0 or more")
-        return cls(source, target)
 
     @cached_property
     def evidence(self) -> Float[ndarray, " vocabulary"]:
@@ -70,7 +71,7 @@ class LanguageIdentifier:
     def from_json(cls, card: Mapping[str, Any]) -> "LanguageIdentifier":
         """Make one from what `to_json` returned; raises TranslationError for anything else."""
         try:
-            return cls.fit(*(np.array(card[side], dtype=np.int64) for side in ("source", "target")))
+            return cls(*(np.array(card[side], dtype=np.int64) for side in ("source", "target")))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise TranslationError(
                 f"counts of pieces are damaged ({error}): restore the model or train it again"

@@ -98,10 +98,7 @@ class Tokenizer:
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of token numbers; PAD, BEGIN and END are skipped.
-
-        Raises IndexError for a number outside of the vocabulary.
-        """
+        """Return the text of token numbers without PAD, BEGIN and END; raises IndexError for one out of range."""
         text: str = self._processor.decode([int(token) for token in tokens if token not in {PAD, BEGIN, END}])
         return text
 

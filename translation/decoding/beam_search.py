@@ -15,7 +15,7 @@ from torch import Tensor
 
 from translation.data.tokenizer import BEGIN, END, PAD
 from translation.decoding.incremental import IncrementalDecoder
-from translation.errors import TranslationError
+from translation.errors import TranslationError, UsageError
 from translation.out_of_memory import is_out_of_memory
 
 MAX_DONE = 1 / 8  # share of sentences that are done but stay in a batch: to drop them copies the state of all others
@@ -26,7 +26,7 @@ BLOCK = 128  # tokens; the width at which `best_tokens` was fastest on a vocabul
 class Search:
     """Settings of a search, by default those of Wu et al. (2016) and section 6.1 of Vaswani et al., but 5 beams.
 
-    Raises ValueError for a number out of its range.
+    Raises UsageError for a number out of its range.
     """
 
     beams: int = 5  # unfinished translations of a sentence
@@ -38,15 +38,15 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.beams < 1:
-            raise ValueError(f"a search needs at least 1 beam, not {self.beams}")
+            raise UsageError(f"a search needs at least 1 beam, not {self.beams}")
         if not 1 <= self.best <= self.beams:
-            raise ValueError(f"best must be between 1 and the {self.beams} beams, not {self.best}")
+            raise UsageError(f"best must be between 1 and the {self.beams} beams, not {self.best}")
         if not (math.isfinite(self.alpha) and self.alpha >= 0):
-            raise ValueError(f"alpha must be finite and not negative, not {self.alpha}")
+            raise UsageError(f"alpha must be finite and not negative, not {self.alpha}")
         if self.extra < 0:
-            raise ValueError(f"extra must not be negative, not {self.extra}")
+            raise UsageError(f"extra must not be negative, not {self.extra}")
         if self.batch_tokens < 1:
-            raise ValueError(f"a batch needs at least 1 token, not {self.batch_tokens}")
+            raise UsageError(f"a batch needs at least 1 token, not {self.batch_tokens}")
 
     def penalty(self, length: int) -> float:
         """Return ((5 + length) / 6)^alpha, where `length` counts END (eq. 14 of Wu et al., 2016)."""

@@ -20,23 +20,14 @@ ONEDNN = torch.backends.mkldnn.is_available() and all(
 FIRST_CAPACITY = 16  # positions; doubled when full: to allocate memory for all at once is slow
 
 
-class DecoderState(Protocol):
-    """A network's state of `[sentences, beams]` unfinished translations."""
-
-    def reorder(self, origin: Tensor) -> None:
-        """Continue each beam from the beam `origin` `[sentences, beams]` of its sentence."""
-
-    def keep(self, sentences: Tensor) -> None:
-        """Drop all sentences but these `[kept]`."""
-
-
 class IncrementalDecoder(Protocol):
     """The interface of a network that decodes position by position."""
 
     def start(self, source: Tensor, beams: int, limit: int) -> Any:
-        """Encode `[sentences, source positions]` tokens, padded with 0 on either side, and return a `DecoderState`.
+        """Encode `[sentences, source positions]` tokens, padded with 0 on either side, and return a state.
 
-        It has room for `limit` steps of `beams` beams a sentence, none of which has a token yet.
+        It has room for `limit` steps of `beams` beams a sentence, none of which has a token yet, and the methods of
+        `KeyValueCache`: `reorder` and `keep`.
         """
 
     def step(self, state: Any, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
@@ -61,12 +52,12 @@ class KeyValueCache:
     length: int = 0
 
     def reorder(self, origin: Tensor) -> None:
-        """Implement `DecoderState`."""
+        """Continue each beam from the beam `origin` `[sentences, beams]` of its sentence."""
         rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
         self.past[:, :, : self.length] = self.past[rows, origin, : self.length]
 
     def keep(self, sentences: Tensor) -> None:
-        """Implement `DecoderState`."""
+        """Drop all sentences but these `[kept]`."""
         # Faster than [:, sentences].
         self.memory = [layer.index_select(1, sentences) for layer in self.memory]
         self.own = [layer.index_select(1, sentences) for layer in self.own]
@@ -88,7 +79,9 @@ class IncrementalTransformer:
     def __init__(self, network: Transformer) -> None:
         self.network = _with_fast_products(network)
         self.layers = cast(Sequence[DecoderLayer], self.network.decoder)
-        self.output_weight = _packed(self.network.output_weight.detach())
+        self.output_weight = self.network.output_weight.detach()
+        if _is_for_onednn(self.output_weight):  # whose own layout is faster for few rows
+            self.output_weight = torch.ops.mkldnn._reorder_linear_weight(self.output_weight)
 
     @torch.no_grad()
     def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
@@ -140,12 +133,6 @@ def fast_linear(
         return mapped.relu() if then == "relu" else mapped
     quickly: Tensor = torch.ops.mkldnn._linear_pointwise(input, weight, bias, then, [], "")
     return quickly
-
-
-def _packed(weight: Tensor) -> Tensor:
-    """Return a weight in oneDNN's own layout, which is faster for few rows."""
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight) if _is_for_onednn(weight) else weight
-    return packed
 
 
 def _is_for_onednn(x: Tensor) -> bool:

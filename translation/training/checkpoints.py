@@ -82,7 +82,7 @@ def keep_weights(folder: Path, network: nn.Module, progress: Progress, count: in
 
 def drop_older_weights(folder: Path, kept: Sequence[int]) -> None:
     """Delete all weights but those of the steps `kept`; call it after the state that names these was saved."""
-    for file in set(folder.glob(_name("*"))) - {folder / _name(step) for step in kept}:
+    for file in set(folder.glob("step-*.safetensors")) - {folder / _name(step) for step in kept}:
         file.unlink(missing_ok=True)
 
 
@@ -141,5 +141,5 @@ def _write(file: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) 
     write_whole(file, lambda partial: partial.write_bytes(data))
 
 
-def _name(step: int | str) -> str:
-    return f"step-{step:0>7}.safetensors" if step != "*" else "step-*.safetensors"
+def _name(step: int) -> str:
+    return f"step-{step:07d}.safetensors"

@@ -17,18 +17,9 @@ from translation.errors import UsageError
 from translation.models import Card, Model, build_network, incremental_decoder, save_model
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
-from translation.training.checkpoints import Progress
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.loop import SEEDS, Check, TrainingContext, train_network, validation_loss
 from translation.translate import MAX_PIECES
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """A model, and how far its training is."""
-
-    model: Model
-    progress: Progress
 
 
 @dataclass(frozen=True)
@@ -47,7 +38,7 @@ def train_model(
     device: torch.device,
     process_group: ProcessGroup,
     callbacks: TrainingCallbacks,
-) -> TrainedModel | None:
+) -> Model | None:
     """Prepare the corpus, train, and save the model to the folder of its name in `models`.
 
     An interrupted training resumes from its state in `work`. Returns None in every process but rank 0. Raises
@@ -55,7 +46,9 @@ def train_model(
     """
     cached = _cache_once(recipe, work, process_group)
     callbacks.on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
-    values, config = _network_values(recipe, cached), recipe.training_for(cached.size)
+    sizes = {"source_vocabulary": cached.source.size, "target_vocabulary": cached.target.size}
+    values, config = recipe.network_for(cached.size) | sizes, recipe.training_for(cached.size)
+    _refuse_positions(recipe.name, cached, values.get("learned_positions", 0))
     torch.manual_seed(config.seed % SEEDS)
     network = build_network(recipe.kind, values)
     bleu = _validation_bleu(cached, recipe.target_language, device)
@@ -77,9 +70,9 @@ def train_model(
     }
     made = {"training": asdict(config), "progress": asdict(progress), "processes": process_group.world_size}
     card = _card(recipe, cached, values, figures | made)
-    language_id = LanguageIdentifier.fit(*piece_counts(cached.training, cached.source, cached.target))
+    language_id = LanguageIdentifier(*piece_counts(cached.training, cached.source, cached.target))
     model = Model(card, network, cached.source, cached.target, language_id)
-    return TrainedModel(replace(model, card=save_model(models / recipe.name, model)), progress)
+    return replace(model, card=save_model(models / recipe.name, model))
 
 
 def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup) -> CachedCorpus:
@@ -92,14 +85,6 @@ def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup) -> Cach
     if process_group.rank == 0:
         process_group.broadcast(0.0)
     return cached
-
-
-def _network_values(recipe: Recipe, cached: CachedCorpus) -> dict[str, Any]:
-    """Return the whole configuration of the network."""
-    sizes = {"source_vocabulary": cached.source.size, "target_vocabulary": cached.target.size}
-    values = recipe.network_for(cached.size) | sizes
-    _refuse_positions(recipe.name, cached, values.get("learned_positions", 0))
-    return values
 
 
 def _card(recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], made: Mapping[str, Any]) -> Card:
@@ -131,7 +116,7 @@ def _card(recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], made:
 def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
     """Raise UsageError if there are fewer learned positions than a sentence, in training or search, may need."""
     lengths = [
-        x.max() for each in (cached.training, cached.validation) for x in (each.source_lengths, each.target_lengths)
+        x.max() for each in (cached.training, cached.validation) for x in (each.source.lengths, each.target.lengths)
     ]
     needed = max(MAX_PIECES, *map(int, lengths)) + GREEDY.extra + 1
     if 0 < learned < needed:

@@ -25,7 +25,7 @@ from translation.training.checkpoints import (
     save_state,
 )
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.step import SeededBatch, StepResult, TrainingStep, batch_loss, use_fast_dropout
+from translation.training.step import SeededBatch, TrainingStep, batch_loss, use_fast_dropout
 
 SEEDS = 2**63  # torch takes seeds below it
 FEW = 3  # checks of the shorter mean
@@ -134,17 +134,18 @@ def train_network(
         done = training_step(next(batches_of), rate, check=since.asks_for_check(progress, config))
         if done is None:
             raise training_step.out_of_memory(training, config.batch_tokens)
-        since.add(done)
+        since.loss += done.loss
+        since.tokens += done.tokens
         progress.tokens += done.tokens
         if config.minutes is not None and (progress.step == PACED or (done.check and progress.step < PACED)):
             seconds = progress.seconds + time.monotonic() - since.begun
             _refuse_short(config, config.minutes, context.process_group.broadcast(seconds) / progress.step)
-        if done.check or progress.step == config.updates or _is_check(progress.step, config):
+        is_due = config.check_every is not None and progress.step % config.check_every == 0
+        if done.check or progress.step == config.updates or is_due:
             seconds, begun = context.process_group.broadcast(time.monotonic() - since.begun), time.monotonic()
             progress.seconds += seconds
             figures = (since.loss / since.tokens, since.tokens / seconds, rate)
-            check = _check(network, validation, progress, config, context, figures)
-            _keep(network, optimiser, progress, check, config, context)
+            _check(network, optimiser, validation, progress, config, context, figures)
             since = _SinceCheck(begun)
         else:
             since.say(progress, config, context)
@@ -162,11 +163,6 @@ class _SinceCheck:
     said: float = field(default_factory=time.monotonic)
     loss: float = 0.0
     tokens: int = 0
-
-    def add(self, done: StepResult) -> None:
-        """Add an update."""
-        self.loss += done.loss
-        self.tokens += done.tokens
 
     def asks_for_check(self, progress: Progress, config: TrainingConfig) -> bool:
         """Return whether the clock asks for a check: time is over, or it counts minutes and the next is due."""
@@ -199,10 +195,6 @@ def _is_over(progress: Progress, config: TrainingConfig) -> bool:
 
 def _is_over_time(seconds: float, config: TrainingConfig) -> bool:
     return config.minutes is not None and seconds > 60 * config.minutes
-
-
-def _is_check(step: int, config: TrainingConfig) -> bool:
-    return config.check_every is not None and step % config.check_every == 0
 
 
 def _refuse_short(config: TrainingConfig, minutes: float, seconds: float) -> None:
@@ -305,45 +297,33 @@ def validation_loss(
 
 def _check(
     network: nn.Module,
+    optimiser: torch.optim.Optimizer,
     validation: Examples,
     progress: Progress,
     config: TrainingConfig,
     context: TrainingContext,
     since: tuple[float, float, float],
-) -> Check:
-    """Validate; `since` is loss, tokens a second and learning rate since the last check."""
+) -> None:
+    """Validate, note whether the figure improved, report, and save weights and state.
+
+    `since` is loss, tokens a second and learning rate since the last check. Reporting comes first: a training killed in
+    between reports its check again when it resumes, so none is lost.
+    """
     loss = validation_loss(network, validation, config.batch_tokens, context.device, context.process_group)
     bleu = None if context.bleu is None else context.bleu(network, context.process_group)
-    per_step = progress.seconds / progress.step
-    left = (config.updates - progress.step) * per_step
+    left = (config.updates - progress.step) * (progress.seconds / progress.step)
     if config.minutes is not None:
         left = min(left, 60 * config.minutes - progress.seconds)
-    epoch = progress.epoch + progress.place / progress.batches
-    return Check(progress.step, epoch, progress.tokens, since[0], loss, bleu, since[2], since[1], max(0.0, left))
-
-
-def _keep(
-    network: nn.Module,
-    optimiser: torch.optim.Optimizer,
-    progress: Progress,
-    check: Check,
-    config: TrainingConfig,
-    context: TrainingContext,
-) -> None:
-    """Note whether the figure improved, report the check, and save weights and state.
-
-    Reporting comes first: a training killed in between reports its check again when it resumes, so none is lost.
-    """
-    figure = -check.validation_loss if check.validation_bleu is None else check.validation_bleu
-    figure = context.process_group.broadcast(
-        figure
-    )  # or some of a group might end for want of patience, and others wait for them
+    # The same for all of a group, or some might end for want of patience, and others wait for them.
+    figure = context.process_group.broadcast(-loss if bleu is None else bleu)
     if progress.best is None or figure > progress.best:
         progress.best, progress.best_step, progress.checks_since = figure, progress.step, 0
     else:
         progress.checks_since += 1
     if context.process_group.rank == 0:
-        context.on_check(check)
+        epoch = progress.epoch + progress.place / progress.batches
+        figures = (since[0], loss, bleu, since[2], since[1], max(0.0, left))
+        context.on_check(Check(progress.step, epoch, progress.tokens, *figures))
         keep_weights(context.folder, network, progress, config.average + progress.checks_since)
         save_state(context.folder, network, optimiser, progress, context.key)
         drop_older_weights(context.folder, progress.kept)

@@ -102,7 +102,7 @@ class TrainingStep:
             moments.clear()
 
         self.optimiser.zero_grad()
-        longest = max(int(examples.source_lengths.max()), int(examples.target_lengths.max())) + 1
+        longest = max(int(examples.source.lengths.max()), int(examples.target.lengths.max())) + 1
         return out_of_memory(batch_tokens, longest, attempt)
 
 
@@ -120,7 +120,7 @@ def batch_loss(
 
 def _positions(examples: Examples, indices: Int[ndarray, " sentences"]) -> int:
     """Count the positions of both sides of a batch, padding included."""
-    widths = examples.source_lengths[indices].max() + examples.target_lengths[indices].max() + 2
+    widths = examples.source.lengths[indices].max() + examples.target.lengths[indices].max() + 2
     return int(len(indices) * widths)
 
 
