@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -54,15 +55,23 @@ class ProcessGroup:
         """Return the sum of all processes' `figures`, of the same shape and type, on the CPU."""
         if self.world_size == 1:
             return figures
-        shared = figures.cuda() if dist.get_backend() == "nccl" else figures.clone()
+        shared = _on_backend_device(figures)
         with _loss_of_others_reported():
             dist.all_reduce(shared)
         return shared.cpu()
 
     def broadcast(self, figure: float) -> float:
         """Return rank 0's `figure` to all: clocks differ, and a training must end everywhere at the same step."""
-        mine = figure if self.rank == 0 else 0.0
-        return self.all_reduce(torch.tensor([mine], dtype=torch.float64)).item()
+        if self.world_size == 1:
+            return figure
+        shared = _on_backend_device(torch.tensor([figure], dtype=torch.float64))
+        with _loss_of_others_reported():
+            dist.broadcast(shared, 0)
+        return shared.item()
+
+
+def _on_backend_device(figures: Tensor) -> Tensor:
+    return figures.cuda() if dist.get_backend() == "nccl" else figures.clone()
 
 
 @contextmanager
@@ -112,26 +121,29 @@ def launch_processes(command: Sequence[str], world_size: int) -> int:
     They share the threads of this process, by default its cores. Signals to this process are passed on to rank 0;
     when it ends or any process fails, all end.
     """
-    threads = max(1, torch.get_num_threads() // world_size)
-    processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory() as folder:
-        shared = {RENDEZVOUS: f"{folder}/rendezvous", PARENT: str(os.getpid()), "WORLD_SIZE": str(world_size)}
-        for rank in range(world_size):
-            environment = os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            environment["OMP_NUM_THREADS"] = str(threads)
-            processes.append(subprocess.Popen(command, env=environment, start_new_session=True))  # noqa: S603
-        before = {
-            number: signal.signal(number, lambda received, _: processes[0].send_signal(received))
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        while processes[0].poll() is None and not any(each.poll() for each in processes):
-            time.sleep(POLL_S)
-        with suppress(subprocess.TimeoutExpired):
-            processes[0].wait(EXIT_S)  # it notices that another is lost, and says so
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        failed = next((each.returncode for each in processes if each.returncode), 0)
-        for each in processes:
-            each.terminate()
-            each.wait()
+        return _launch_processes(command, world_size, Path(folder) / "rendezvous")
+
+
+def _launch_processes(command: Sequence[str], world_size: int, rendezvous: Path) -> int:
+    threads = max(1, torch.get_num_threads() // world_size)
+    shared = {RENDEZVOUS: str(rendezvous), PARENT: str(os.getpid()), "WORLD_SIZE": str(world_size)}
+    processes: list[subprocess.Popen[bytes]] = []
+    for rank in range(world_size):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": str(threads)}
+        processes.append(subprocess.Popen(command, env=os.environ | shared | own, start_new_session=True))  # noqa: S603
+    before = {
+        number: signal.signal(number, lambda received, _: processes[0].send_signal(received))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    while processes[0].poll() is None and not any(each.poll() for each in processes):
+        time.sleep(POLL_S)
+    with suppress(subprocess.TimeoutExpired):
+        processes[0].wait(EXIT_S)  # it notices that another is lost, and says so
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    failed = next((each.returncode for each in processes if each.returncode), 0)
+    for each in processes:
+        each.terminate()
+        each.wait()
     return failed
