@@ -14,7 +14,6 @@ from numpy import ndarray
 
 from dtml.checkpoints import WriteWhole, hash_of, read_tensors, sha256, write_tensors
 from dtml.errors import DtmlError
-from dtml.markets.definition import RankerName
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import Boosting, BoostingConfig, Ranker, Ridge, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import Leg, sessions_to
@@ -43,11 +42,6 @@ class RankersConfig:
     dtml_relative: RelativeConfig | None = None
 
 
-def rankers_config(leg: Leg, chosen: RankerName) -> RankersConfig:
-    """Return the settings of a market whose nights show the order of the chosen ranker."""
-    return RankersConfig(leg, dtml_relative=RelativeConfig() if chosen in (RELATIVE, BLEND_RELATIVE) else None)
-
-
 @dataclass(frozen=True)
 class Rankers:
     """Fitted rankers by name, and for each, and for their blend, the slope of its probabilities.
@@ -66,14 +60,12 @@ class Rankers:
         found: Scores = {}
         for name, model in self.models.items():
             if isinstance(model, Relative):
-                continue
-            found[name] = np.full(there[days].shape, np.nan)
-            found[name][there[days]] = model.score(features[days][there[days]])
-        found[BLEND] = blend(found)
-        if isinstance(relative := self.models.get(RELATIVE), Relative):
-            found[RELATIVE] = relative.scores(features, there, days)
-            found[BLEND_RELATIVE] = blend({name: found[name] for name in (*KINDS, RELATIVE)})
-        return found
+                found[name] = model.scores(features, there, days)
+            else:
+                found[name] = np.full(there[days].shape, np.nan)
+                found[name][there[days]] = model.score(features[days][there[days]])
+        blends = {BLEND: blend({name: found[name] for name in KINDS})}
+        return found | blends | ({BLEND_RELATIVE: blend(found)} if RELATIVE in found else {})
 
 
 def fit_rankers(history: History, config: RankersConfig) -> Rankers:
@@ -182,5 +174,5 @@ def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
     if (config := card["config"].get(RELATIVE)) is not None:
         under = f"{RELATIVE}."
         weights = {name.removeprefix(under): value for name, value in held.items() if name.startswith(under)}
-        models[RELATIVE] = Relative(RelativeConfig(**config), weights)
+        models[RELATIVE] = Relative(RelativeConfig.read(config), weights)
     return Rankers(models, card["slopes"])

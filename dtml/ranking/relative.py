@@ -6,7 +6,7 @@ that of the best rank IC on the last days before a training. Trained by `dtml.tr
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dtml.errors import DtmlError
 from dtml.layers.network import Batch
-from dtml.model import DTML, ModelConfig, Normalisation
+from dtml.model import DTML, ModelConfig
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import blend
 from dtml.ranking.outcomes import sessions_to
@@ -26,21 +26,23 @@ from dtml.training.recipe import Member, TrainingConfig
 from dtml.windows import Windows
 
 Loss = Literal["binary", "squared", "correlation"]
-FeatureSet = Literal["paper", "all"]
-
-OF_THE_PAPER = tuple(name for name in FEATURES if name == "return_1" or name.endswith("_over_close") or "average_" in name)
+PAPER = ("return_1", *(name for name in FEATURES if name.endswith("_over_close") or "average_" in name))
+RECIPE = TrainingConfig("all", 10, 16, 2e-3, penalty=0.0, first_kept_epoch=1, clip=1.0)
 DEVIATIONS = 12**0.5  # by which ranks in [-0.5, 0.5] have variance 1
-SCORED_DAYS = 64  # at once
 
 
 @dataclass(frozen=True)
 class RelativeModelConfig(ModelConfig):
-    """The shape of the network, and its loss.
+    """The shape of the network, without an index, and its loss.
 
     `binary` is the cross-entropy against the day's median, `squared` the squared error on ranks, `correlation` 1 less
     the day's correlation of score and rank.
     """
 
+    features: int = len(PAPER)
+    hidden: int = 16
+    beta: float = 0.0
+    normalisation: Literal["per_stock", "shared"] = "shared"
     loss: Loss = "correlation"
 
     def build(self, stocks: int) -> "RelativeDTML":
@@ -59,69 +61,50 @@ class RelativeDTML(DTML):
         """Return the loss of the configuration; `penalty` weighs the last layer, as in the paper."""
         if self.loss == "binary":
             return super().objective(batch, penalty)
-        logits = self.logits(batch.rows, batch.windows, batch.observed)
+        logits, size = self.logits(batch.rows, batch.windows, batch.observed), batch.counted.sum()
         if self.loss == "squared":
-            found = ((logits - batch.movement).square() * batch.counted).sum() / batch.counted.sum()
+            found = ((logits - batch.movement).square() * batch.counted).sum() / size
         else:
-            day = batch.counted.any(dim=-1)
-            found = 1 - (correlation(logits, batch.movement, batch.counted) * day).sum() / day.sum()
+            found = 1 - (self._by_stock(logits, batch) * batch.counted).sum() / size
         return found + penalty * (self.predict.weight.square().sum() + self.predict.bias.square().sum())
 
     def correct(self, logits: Float[Tensor, "*axes days stocks"], batch: Batch) -> Float[Tensor, "*axes days stocks"]:
         """Return, for each stock, the rank IC of its day."""
-        places = logits.masked_fill(~batch.counted, torch.inf).argsort(dim=-1).argsort(dim=-1).to(logits.dtype)
-        return correlation(places, batch.movement, batch.counted).unsqueeze(-1).expand_as(logits)
+        places = logits.masked_fill(~batch.counted, torch.inf).argsort(dim=-1).argsort(dim=-1)
+        return self._by_stock(places.to(logits.dtype), batch)
 
-
-def correlation(
-    one: Float[Tensor, "*axes stocks"], other: Float[Tensor, "*days stocks"], counted: Bool[Tensor, "*days stocks"]
-) -> Float[Tensor, "*axes"]:
-    """Return the correlation of two values over the counted stocks of each day; 0 where either is the same for all."""
-    size = counted.sum(dim=-1, keepdim=True).clamp(min=1)
-    x, y = (
-        torch.where(counted, each - torch.where(counted, each, 0.0).sum(dim=-1, keepdim=True) / size, 0.0)
-        for each in (one, other)
-    )
-    return (x * y).sum(dim=-1) * (x.square().sum(dim=-1) * y.square().sum(dim=-1) + 1e-12).rsqrt()
+    def _by_stock(self, score: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
+        """Return, for each stock, its day's correlation of score and outcome; 0 where either is the same for all."""
+        counted = batch.counted.to(score.dtype)
+        size = counted.sum(dim=-1, keepdim=True).clamp(min=1)
+        x, y = ((v - (v * counted).sum(-1, keepdim=True) / size) * counted for v in (score, batch.movement))
+        scale = (x.square().sum(-1, keepdim=True) * y.square().sum(-1, keepdim=True) + 1e-12).rsqrt()
+        return ((x * y).sum(-1, keepdim=True) * scale).expand_as(score)
 
 
 @dataclass(frozen=True)
 class RelativeConfig:
     """Every setting of the ranker: `sessions` are the last before a training, `validation` the last of those."""
 
-    loss: Loss = "correlation"
-    features: FeatureSet = "all"
+    features: tuple[str, ...] = PAPER
     window: int = 10
-    hidden: int = 16
-    dropout: float = 0.15
-    normalisation: Normalisation = "shared"
-    identity: float = 0.0
     sessions: int = 1000
     validation: int = 63
-    epochs: int = 10
-    batch_days: int = 16
-    learning_rate: float = 2e-3
-    penalty: float = 0.0
     seeds: int = 3
+    model: RelativeModelConfig = RelativeModelConfig()
+    training: TrainingConfig = RECIPE
 
-    @property
-    def columns(self) -> list[int]:
-        """Return the positions in `FEATURES` of those that the network sees."""
-        chosen = OF_THE_PAPER if self.features == "paper" else tuple(FEATURES)
-        return [list(FEATURES).index(name) for name in chosen]
+    @classmethod
+    def read(cls, card: Mapping[str, Any]) -> "RelativeConfig":
+        """Return the settings that a checkpoint's JSON holds."""
+        model, training = RelativeModelConfig(**card["model"]), TrainingConfig(**card["training"])
+        return cls(**{**card, "features": tuple(card["features"]), "model": model, "training": training})
 
-    @property
-    def model(self) -> RelativeModelConfig:
-        """Return the shape of the network; there is no index in what is ranked within the day."""
-        return RelativeModelConfig(
-            features=len(self.columns), hidden=self.hidden, beta=0.0, dropout=self.dropout,
-            normalisation=self.normalisation, identity=self.identity, loss=self.loss,
-        )  # fmt: skip
-
-    @property
-    def training(self) -> TrainingConfig:
-        """Return the recipe: every stock-day with an outcome counts."""
-        return TrainingConfig("all", self.epochs, self.batch_days, self.learning_rate, self.penalty, 1, clip=1.0)
+    def rows(self, features: Float[ndarray, "sessions stocks all"]) -> Float[Tensor, "rows symbols features"]:
+        """Return what the network sees: a missing rank is the middle, as are the sessions before the first."""
+        columns = [list(FEATURES).index(name) for name in self.features]
+        seen = DEVIATIONS * np.nan_to_num(features[..., columns])
+        return torch.from_numpy(np.pad(seen, ((self.window - 1, 0), (0, 1), (0, 0))).astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -137,18 +120,13 @@ class Relative:
     ) -> Float[ndarray, "days stocks"]:
         """Return the mean over the seeds of the rank of each stock of some days that is there; NaN for the others."""
         first, stop, _ = days.indices(len(there))
-        rows = _rows(features, self.config)[first : stop + self.config.window - 1]
+        rows = self.config.rows(features)[first : stop + self.config.window - 1]
         windows = torch.arange(stop - first).unsqueeze(1) + torch.arange(self.config.window)
-        observed = torch.from_numpy(there[days])
-        found = {}
+        network, found = self.config.model.build(there.shape[1]).eval(), {}
         for seed in range(self.config.seeds):
-            network = self.config.model.build(there.shape[1]).eval()
             network.load_state_dict({name: torch.from_numpy(value[seed]) for name, value in self.weights.items()})
-            parts = [
-                network.logits(rows[each[0, 0] : each[-1, -1] + 1], each - each[0, 0], seen)
-                for each, seen in zip(windows.split(SCORED_DAYS), observed.split(SCORED_DAYS), strict=True)
-            ]
-            found[str(seed)] = np.where(there[days], torch.cat(parts).double().numpy(), np.nan)
+            logits = network.logits(rows, windows, torch.from_numpy(there[days]))
+            found[str(seed)] = np.where(there[days], logits.double().numpy(), np.nan)
         return blend(found)
 
 
@@ -167,22 +145,7 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
 
 def windows_of(history: History, config: RelativeConfig, days: slice) -> Windows:
     """Return windows of ranked features whose `movement` is the rank of the outcome; the index is 0 throughout."""
-    views = _rows(history.features, config).unfold(0, config.window, 1).permute(0, 1, 3, 2)[days]
-    sessions = history.panel.sessions[days]
-    return Windows(
-        stocks=views[:, :-1],
-        index=views[:, -1],
-        observed=torch.from_numpy(history.there[days]),
-        movement=torch.from_numpy(history.relative[days]).float(),
-        as_of=sessions,
-        target=sessions,  # only named in errors: the outcome's own end depends on its leg
-        symbols=history.panel.symbols,
-    )
-
-
-def _rows(
-    features: Float[ndarray, "sessions stocks all"], config: RelativeConfig
-) -> Float[Tensor, "rows symbols features"]:
-    """Return what the network sees: a missing rank is the middle, as are the sessions before the first."""
-    seen = DEVIATIONS * np.nan_to_num(features[..., config.columns])
-    return torch.from_numpy(np.pad(seen, ((config.window - 1, 0), (0, 1), (0, 0))).astype(np.float32))
+    views = config.rows(history.features).unfold(0, config.window, 1).permute(0, 1, 3, 2)[days]
+    observed, movement = torch.from_numpy(history.there[days]), torch.from_numpy(history.relative[days]).float()
+    sessions = history.panel.sessions[days]  # `target` is named in errors alone: a leg has an end of its own
+    return Windows(views[:, :-1], views[:, -1], observed, movement, sessions, sessions, history.panel.symbols)

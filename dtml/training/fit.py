@@ -170,7 +170,7 @@ class Stack:
 
     @torch.no_grad()
     def validate(self, span: Span) -> tuple[Float[Tensor, " members"], Float[Tensor, " members"]]:
-        """Return the cross-entropy of each member, and what its network calls correct, over the counted stock-days of a span."""
+        """Return the cross-entropy of each member on a span, and the mean of what its network calls correct."""
         self.network.eval()
         state, network = self._state(), _Calling(self.network, "logits")
         loss, correct, counted = (torch.zeros_like(self.penalty) for _ in range(3))

@@ -23,7 +23,16 @@ from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.features import FEATURES, HISTORY, MAX_GAP
 from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.panel import panel_of
-from dtml.ranking.rankers import Rankers, RankersConfig, fit_rankers, load_rankers, order_of, rankers_config, save_rankers
+from dtml.ranking.rankers import (
+    BLEND_RELATIVE,
+    RELATIVE,
+    Rankers,
+    RankersConfig,
+    fit_rankers,
+    load_rankers,
+    order_of,
+    save_rankers,
+)
 from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History
@@ -122,7 +131,8 @@ def train_rankers(context: MarketContext, as_of: date, known_at: datetime | None
 
 
 def _settings(context: MarketContext) -> RankersConfig:
-    return rankers_config(context.market.leg, context.market.ranker)
+    asked = context.market.ranker in (RELATIVE, BLEND_RELATIVE)
+    return RankersConfig(context.market.leg, dtml_relative=RelativeConfig() if asked else None)
 
 
 def _config(context: MarketContext) -> dict[str, Any]:
@@ -153,9 +163,7 @@ def order_night(
     if not len(history.panel.sessions) or history.panel.sessions[-1].date() != as_of:
         return pd.DataFrame()
     last = slice(-1, None)
-    scores = {
-        name: each[0] for name, each in trained.rankers.scores(history.features, history.there, last).items()
-    }
+    scores = {name: each[0] for name, each in trained.rankers.scores(history.features, history.there, last).items()}
     scores[MODEL] = probabilities.reindex(list(history.panel.symbols)).to_numpy()
     order = order_of(scores, trained.rankers.slopes, history.panel.symbols)
     target = next_session(context.market.calendar, as_of)
