@@ -1,7 +1,7 @@
 """Order the stocks of each day on real markets, walked forward, and print how well each model and rule did.
 
-`python -m benchmarks.ranking [SET ...] [--leg next_close] [--dtml]`: every set of the shared data, or those named. Settings were
-chosen on the half years before the first days of kospi200's sets; the days here are read once.
+`python -m benchmarks.ranking [SET ...] [--leg next_close] [--dtml]`: every set of the shared data, or those named.
+Settings were chosen on the half years before the first days of kospi200's sets; the days here are read once.
 """
 
 import argparse
