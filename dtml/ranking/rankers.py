@@ -25,6 +25,7 @@ VALIDATION_DAYS = 126  # the last days before a training, from which probabiliti
 BLEND = "blend"
 RELATIVE = "dtml_relative"  # `dtml` is the order of the probabilities of a rise
 BLEND_RELATIVE = "blend_relative"  # the blend of all three
+RELATIVES = (RELATIVE, BLEND_RELATIVE)
 KINDS: Mapping[str, type[Ranker]] = MappingProxyType({"ridge": Ridge, "boosting": Boosting})
 Scores = dict[str, Float[ndarray, "days stocks"]]
 

@@ -23,16 +23,7 @@ from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.features import FEATURES, HISTORY, MAX_GAP
 from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.panel import panel_of
-from dtml.ranking.rankers import (
-    BLEND_RELATIVE,
-    RELATIVE,
-    Rankers,
-    RankersConfig,
-    fit_rankers,
-    load_rankers,
-    order_of,
-    save_rankers,
-)
+from dtml.ranking.rankers import RELATIVES, Rankers, RankersConfig, fit_rankers, load_rankers, order_of, save_rankers
 from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History
@@ -131,8 +122,8 @@ def train_rankers(context: MarketContext, as_of: date, known_at: datetime | None
 
 
 def _settings(context: MarketContext) -> RankersConfig:
-    asked = context.market.ranker in (RELATIVE, BLEND_RELATIVE)
-    return RankersConfig(context.market.leg, dtml_relative=RelativeConfig() if asked else None)
+    relative = RelativeConfig() if context.market.ranker in RELATIVES else None
+    return RankersConfig(context.market.leg, dtml_relative=relative)
 
 
 def _config(context: MarketContext) -> dict[str, Any]:
