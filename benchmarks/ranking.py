@@ -1,7 +1,7 @@
 """Order the stocks of each day on real markets, walked forward, and print how well each model and rule did.
 
-`python -m benchmarks.ranking [SET ...] [--leg next_close]`: every set of the shared data, or those named. Settings were
-chosen on the half years before the first days of kospi200's sets; the days here are read once.
+`python -m benchmarks.ranking [SET ...] [--leg next_close] [--dtml]`: every set of the shared data, or those named.
+Settings were chosen on the half years before the first days of kospi200's sets; the days here are read once.
 """
 
 import argparse
@@ -19,10 +19,12 @@ from dtml.pages.figures import between, figure, markdown, signed_percent
 from dtml.ranking.outcomes import LEGS, Leg, sessions_to
 from dtml.ranking.panel import Grid, panel_of
 from dtml.ranking.rankers import RankersConfig, walk
+from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
-from dtml.ranking.walk import History, folds
+from dtml.ranking.walk import Fold, History, folds
 
 COLUMNS = ("", "rank IC [95 %]", "t", "less the ridge's", "AUC", "ACC", "decile spread a day")
+A_YEAR = 4  # folds of 63 sessions
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,15 @@ def history_of(name: str, leg: Leg) -> History:
     return History.of(panel, leg, max_return=np.inf if largest is None else largest)
 
 
-def print_set(name: str, leg: Leg) -> None:
+def print_set(name: str, leg: Leg, *, dtml: bool = False) -> None:
     """Walk every model and rule through a set, and print a table of them."""
     began = time.process_time()
     history = history_of(name, leg)
     walked = folds(history, pd.Timestamp(SETS[name].first), pd.Timestamp(SETS[name].last))
-    scores = walk(history, walked, RankersConfig(leg))
+    if dtml:
+        groups = [walked[first : first + A_YEAR] for first in range(0, len(walked), A_YEAR)]
+        walked = [Fold(own[0].trained, slice(own[0].scored.start, own[-1].scored.stop)) for own in groups]
+    scores = walk(history, walked, RankersConfig(leg, dtml_relative=RelativeConfig() if dtml else None))
     scores |= {rule: np.where(history.there, rule_scores(history.features, rule), np.nan) for rule in RULES}
     seconds = time.process_time() - began
     days = slice(walked[0].scored.start, walked[-1].scored.stop)
@@ -99,10 +104,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="*", choices=[*SETS, []], help="by default all of them")
     parser.add_argument("--leg", choices=LEGS, default="next_close")
+    parser.add_argument("--dtml", action="store_true", help="DTML too, and every model trained every 252 sessions")
     asked = parser.parse_args()
     for name in asked.sets or SETS:
         if (SHARED / "prices" / f"{name}.parquet").exists():
-            print_set(name, asked.leg)
+            print_set(name, asked.leg, dtml=asked.dtml)
         else:
             print(f"{name}: its prices are not in {SHARED}")
 

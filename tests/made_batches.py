@@ -32,13 +32,15 @@ def batch_of(seed: int = 0, days: int = DAYS, sessions: int = SESSIONS) -> Batch
     last = torch.randperm(sessions - WINDOW + 1, generator=generator)[:days] + WINDOW - 1
     surprise = torch.rand(days, STOCKS, generator=generator) < 0.1
     counted = torch.rand(days, STOCKS, generator=generator) < 0.8
+    rises = (rows[last, :-1, 4] < 0) ^ surprise
     return Batch(
         rows=rows,
         windows=last.unsqueeze(1) + torch.arange(1 - WINDOW, 1),
         observed=counted | (torch.rand(days, STOCKS, generator=generator) < 0.5),
-        rises=(rows[last, :-1, 4] < 0) ^ surprise,
+        rises=rises,
         counted=counted,
         step=torch.tensor(0.0),
+        movement=rises.float() - 0.5,
     )
 
 

@@ -64,7 +64,8 @@ def test_a_program_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConfi
         losses = []
         for days in span.days[torch.randperm(len(span.days), generator=begun.order)].split(RECIPE.batch_days):
             windows = days.unsqueeze(1) + torch.arange(WINDOW)
-            batch = Batch(rows, windows, span.observed[days], span.rises[days], span.counted[days], torch.tensor(0.0))
+            labels = span.rises[days], span.counted[days], torch.tensor(0.0), span.movement[days]
+            batch = Batch(rows, windows, span.observed[days], *labels)
             loss = network.objective(batch, torch.tensor(RECIPE.penalty))
             optimiser.zero_grad()
             loss.backward()

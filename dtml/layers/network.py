@@ -18,7 +18,7 @@ class Batch(NamedTuple):
 
     `rows` are the distinct sessions that the days need, the index the last of the symbols, features in percent;
     `windows` are positions in them, oldest first. `counted` are the stock-days that the loss counts, at least one;
-    `rises` is their label. `step` is the number of steps already taken.
+    `rises` is their label, `movement` what it is the sign of, 0 where unknown. `step` is the number of steps taken.
     """
 
     rows: Rows
@@ -27,6 +27,7 @@ class Batch(NamedTuple):
     rises: StockDays
     counted: StockDays
     step: Float[Tensor, ""]
+    movement: Float[Tensor, "days stocks"]
 
 
 class Network(nn.Module, ABC):
@@ -44,6 +45,10 @@ class Network(nn.Module, ABC):
     @abstractmethod
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the loss that training minimises; `penalty` weighs the network's own regularisation."""
+
+    def correct(self, logits: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
+        """Return what validation averages over the counted stock-days, to keep the epoch with most: its accuracy."""
+        return (logits > 0) == batch.rises
 
 
 @dataclass(frozen=True)

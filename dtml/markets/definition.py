@@ -20,7 +20,7 @@ Returns = Literal["adj_close", "close"]
 ZClose = Literal["raw", "adjusted"]
 LabelProtocol = Literal["paper", "all"]  # which stock-days count: those that the paper labels, or all
 Retrain = Literal["never", "missing"] | int
-RankerName = Literal["ridge", "boosting", "blend", "dtml"]
+RankerName = Literal["ridge", "boosting", "blend", "dtml", "dtml_relative", "blend_relative"]
 Leg = Literal["next_close", "overnight", "intraday", "open_to_open", "second_close", "five_days"]  # of a return
 
 LABEL_PROTOCOLS: tuple[LabelProtocol, ...] = get_args(LabelProtocol)

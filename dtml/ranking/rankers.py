@@ -18,21 +18,29 @@ from dtml.ranking.features import FEATURES
 from dtml.ranking.models import Boosting, BoostingConfig, Ranker, Ridge, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import Leg, sessions_to
 from dtml.ranking.panel import ranked
+from dtml.ranking.relative import Relative, RelativeConfig, fit_relative
 from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS, Fold, History
 
 VALIDATION_DAYS = 126  # the last days before a training, from which probabilities are measured
 BLEND = "blend"
+RELATIVE = "dtml_relative"  # `dtml` is the order of the probabilities of a rise
+BLEND_RELATIVE = "blend_relative"  # the blend of all three
+RELATIVES = (RELATIVE, BLEND_RELATIVE)
 KINDS: Mapping[str, type[Ranker]] = MappingProxyType({"ridge": Ridge, "boosting": Boosting})
 Scores = dict[str, Float[ndarray, "days stocks"]]
 
 
 @dataclass(frozen=True)
 class RankersConfig:
-    """Every setting of a market's rankers; the leg is the return whose order they learn."""
+    """Every setting of a market's rankers; the leg is the return whose order they learn.
+
+    `dtml_relative` None leaves that ranker out: it trains for minutes, the others for seconds.
+    """
 
     leg: Leg = "next_close"
     ridge: RidgeConfig = field(default_factory=RidgeConfig)
     boosting: BoostingConfig = field(default_factory=BoostingConfig)
+    dtml_relative: RelativeConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -43,16 +51,22 @@ class Rankers:
     1 / (1 + exp(-slope * r)).
     """
 
-    models: Mapping[str, Ranker]
+    models: Mapping[str, Ranker | Relative]
     slopes: Mapping[str, float]
 
-    def scores(self, features: Float[ndarray, "days stocks features"], there: Bool[ndarray, "days stocks"]) -> Scores:
-        """Return the score of each stock that is there, by ranker and by their blend; NaN for the others."""
+    def scores(
+        self, features: Float[ndarray, "sessions stocks features"], there: Bool[ndarray, "sessions stocks"], days: slice
+    ) -> Scores:
+        """Return the score of each stock that is there on some days, by ranker and by blend; NaN for the others."""
         found: Scores = {}
         for name, model in self.models.items():
-            found[name] = np.full(there.shape, np.nan)
-            found[name][there] = model.score(features[there])
-        return found | {BLEND: blend(found)}
+            if isinstance(model, Relative):
+                found[name] = model.scores(features, there, days)
+            else:
+                found[name] = np.full(there[days].shape, np.nan)
+                found[name][there[days]] = model.score(features[days][there[days]])
+        blends = {BLEND: blend({name: found[name] for name in KINDS})}
+        return found | blends | ({BLEND_RELATIVE: blend(found)} if RELATIVE in found else {})
 
 
 def fit_rankers(history: History, config: RankersConfig) -> Rankers:
@@ -72,26 +86,29 @@ def fit_rankers(history: History, config: RankersConfig) -> Rankers:
         )
     days = slice(cut, stop)
     tried = Rankers(_fitted(history, slice(0, end), config), {})
-    scores = tried.scores(history.features[days], history.there[days])
+    scores = tried.scores(history.features, history.there, days)
     slopes = {name: slope_of(ranked(each), history.relative[days]) for name, each in scores.items()}
     return Rankers(_fitted(history, slice(0, stop), config), slopes)
 
 
-def _fitted(history: History, days: slice, config: RankersConfig) -> dict[str, Ranker]:
+def _fitted(history: History, days: slice, config: RankersConfig) -> dict[str, Ranker | Relative]:
     features, outcome = history.rows(days)
-    return {
+    found: dict[str, Ranker | Relative] = {
         "ridge": fit_ridge(features, outcome, config.ridge),
         "boosting": fit_boosting(features, outcome, config.boosting),
     }
+    if config.dtml_relative is not None:
+        found[RELATIVE] = fit_relative(history, days, config.dtml_relative)
+    return found
 
 
 def walk(history: History, walked: Sequence[Fold], config: RankersConfig) -> Scores:
-    """Return the scores of rankers trained anew for each fold, and of their blend; NaN outside the folds."""
-    found = {name: np.full_like(history.outcome, np.nan) for name in (*KINDS, BLEND)}
+    """Return the scores of rankers trained anew for each fold, and of their blends; NaN outside the folds."""
+    found: Scores = {}
     for fold in walked:
         fitted = Rankers(_fitted(history, fold.trained, config), {})
-        for name, scores in fitted.scores(history.features[fold.scored], history.there[fold.scored]).items():
-            found[name][fold.scored] = scores
+        for name, scores in fitted.scores(history.features, history.there, fold.scored).items():
+            found.setdefault(name, np.full_like(history.outcome, np.nan))[fold.scored] = scores
     return found
 
 
@@ -131,7 +148,8 @@ def save_rankers(rankers: Rankers, settings: Mapping[str, Any], stem: Path, writ
     """
     tensors, scalars = {}, {}
     for name, model in rankers.models.items():
-        for part, value in asdict(model).items():
+        parts = model.weights if isinstance(model, Relative) else asdict(model)
+        for part, value in parts.items():
             if isinstance(value, ndarray):
                 tensors[f"{name}.{part}"] = torch.from_numpy(value)
             else:
@@ -151,7 +169,11 @@ def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
     if card["market"] != market or card["config"]["features"] != list(FEATURES):
         raise DtmlError(f"checkpoint {file} is of another market or of other features: `dtml train {market}`")
     held: dict[str, Any] = {name: value.numpy() for name, value in tensors.items()} | card["scalars"]
-    models = {
+    models: dict[str, Ranker | Relative] = {
         name: kind(**{part.name: held[f"{name}.{part.name}"] for part in fields(kind)}) for name, kind in KINDS.items()
     }
+    if (config := card["config"].get(RELATIVE)) is not None:
+        under = f"{RELATIVE}."
+        weights = {name.removeprefix(under): value for name, value in held.items() if name.startswith(under)}
+        models[RELATIVE] = Relative(RelativeConfig.read(config), weights)
     return Rankers(models, card["slopes"])

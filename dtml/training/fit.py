@@ -48,6 +48,7 @@ class Span:
     observed: Bool[Tensor, "all_days stocks"]
     rises: Bool[Tensor, "all_days stocks"]
     counted: Bool[Tensor, "all_days stocks"]
+    movement: Float[Tensor, "all_days stocks"]
     days: Int[Tensor, " days"]
     window: int
 
@@ -60,6 +61,7 @@ class Span:
             observed=windows.observed.to(device),
             rises=windows.rises().to(device),
             counted=counted.to(device),
+            movement=windows.movement.nan_to_num().to(device),
             days=counted.any(dim=1).nonzero().squeeze(1),
             window=windows.window,
         )
@@ -87,6 +89,7 @@ class Span:
             rises=self.rises[there],
             counted=counted,
             step=torch.tensor(steps, dtype=torch.float32, device=device),
+            movement=self.movement[there],
         )
 
     def _sessions(self, days: Int[Tensor, " days"]) -> tuple[Tensor, Tensor]:
@@ -167,7 +170,7 @@ class Stack:
 
     @torch.no_grad()
     def validate(self, span: Span) -> tuple[Float[Tensor, " members"], Float[Tensor, " members"]]:
-        """Return the cross-entropy and accuracy of each member over the counted stock-days of a span."""
+        """Return the cross-entropy of each member on a span, and the mean of what its network calls correct."""
         self.network.eval()
         state, network = self._state(), _Calling(self.network, "logits")
         loss, correct, counted = (torch.zeros_like(self.penalty) for _ in range(3))
@@ -176,7 +179,7 @@ class Stack:
             logits = vmap(lambda own, days: functional_call(network, own, days), in_dims=(0, None))(state, inputs)
             size = batch.counted.sum()
             loss += size * vmap(cross_entropy, in_dims=(0, None, None))(logits, batch.rises, batch.counted)
-            correct += (((logits > 0) == batch.rises) & batch.counted).sum(dim=(1, 2))
+            correct += (self.network.correct(logits, batch) * batch.counted).sum(dim=(1, 2))
             counted += size
         return loss / counted, correct / counted
 

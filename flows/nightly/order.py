@@ -23,7 +23,8 @@ from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.features import FEATURES, HISTORY, MAX_GAP
 from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.panel import panel_of
-from dtml.ranking.rankers import Rankers, RankersConfig, fit_rankers, load_rankers, order_of, save_rankers
+from dtml.ranking.rankers import RELATIVES, Rankers, RankersConfig, fit_rankers, load_rankers, order_of, save_rankers
+from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History
 from flows.nightly.context import MarketContext, stored_bars
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 DAILY = ("n", "rank_ic", "auc", "acc", "mcc", "decile_spread")
 LONGEST: Leg = max(LEGS, key=sessions_to)  # the return that is known last
+SEEN = RelativeConfig().window - 1  # sessions before the last one that a ranker may look at
 AWAITED = 250  # sessions for which a return is waited for
 
 
@@ -100,7 +102,7 @@ def train_rankers(context: MarketContext, as_of: date, known_at: datetime | None
     Raises DtmlError for a history too short.
     """
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
-    rankers = fit_rankers(history_of(context, bars, context.market.leg), RankersConfig(context.market.leg))
+    rankers = fit_rankers(history_of(context, bars, context.market.leg), _settings(context))
     settings = {"market": context.name, "chosen": context.market.ranker, "config": _config(context)}
     stem = data_folder() / "models" / f"{context.name}-{as_of}"
     file, sha = save_rankers(rankers, settings, stem, write_whole)
@@ -119,8 +121,13 @@ def train_rankers(context: MarketContext, as_of: date, known_at: datetime | None
     return Trained(row, rankers)
 
 
+def _settings(context: MarketContext) -> RankersConfig:
+    relative = RelativeConfig() if context.market.ranker in RELATIVES else None
+    return RankersConfig(context.market.leg, dtml_relative=relative)
+
+
 def _config(context: MarketContext) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads(json.dumps(asdict(RankersConfig(context.market.leg))))
+    config: dict[str, Any] = json.loads(json.dumps(asdict(_settings(context))))
     return config | {"features": list(FEATURES), "max_return": context.market.checks.max_return}
 
 
@@ -147,9 +154,7 @@ def order_night(
     if not len(history.panel.sessions) or history.panel.sessions[-1].date() != as_of:
         return pd.DataFrame()
     last = slice(-1, None)
-    scores = {
-        name: each[0] for name, each in trained.rankers.scores(history.features[last], history.there[last]).items()
-    }
+    scores = {name: each[0] for name, each in trained.rankers.scores(history.features, history.there, last).items()}
     scores[MODEL] = probabilities.reindex(list(history.panel.symbols)).to_numpy()
     order = order_of(scores, trained.rankers.slopes, history.panel.symbols)
     target = next_session(context.market.calendar, as_of)
@@ -158,7 +163,7 @@ def order_night(
 
 def _recent(context: MarketContext, first: date, last: date, known_at: datetime | None) -> pd.DataFrame:
     """Return the bars that the features of first..last read."""
-    start = sessions_up_to(context.market.calendar, first, HISTORY + 2 * MAX_GAP)[0].date()
+    start = sessions_up_to(context.market.calendar, first, HISTORY + SEEN + 2 * MAX_GAP)[0].date()
     return stored_bars(context, start, last, known_at)[0]
 
 
