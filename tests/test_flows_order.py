@@ -63,6 +63,22 @@ def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(lo
     assert latest["symbol"].tolist() == made.loc[made["predictor"] == "dtml", "symbol"].tolist()
 
 
+def test_the_views_of_predictions_show_the_place_in_the_order_and_its_leg(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    dtml = said(long).query("predictor == 'dtml'").set_index("symbol")["place"]
+    with reading(long.engine) as conn:
+        for view in ("latest_prediction", "prediction_history"):
+            found = pd.read_sql(text(f"select symbol, probability, place, leg from {view}"), conn).set_index("symbol")
+            assert found["place"].to_dict() == dtml.to_dict()
+            assert set(found["leg"]) == {"next_close"}
+            assert found.sort_values("place")["probability"].is_monotonic_decreasing
+    with transaction(long.engine) as conn:
+        conn.execute(text("delete from stock_rank"))
+        found = pd.read_sql(text("select place, leg from prediction_history"), conn)
+    assert len(found) == 9
+    assert found.isna().all(axis=None)
+
+
 def test_an_order_that_is_stored_stands(long: MarketContext) -> None:
     run_night(long, AS_OF)
     other = said(long).assign(score=0.0)
