@@ -29,7 +29,6 @@ from dtml.lookahead.audit import (
 )
 from dtml.lookahead.pipeline import History, Pipeline
 from dtml.lookahead.ranks import SMALL, Ordering, audit_ranking, prove_ranking
-from dtml.lookahead.ranks import Trained as TrainedOrdering
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.rankers import RankersConfig
 from flows.backtest.folds import Nights
@@ -95,8 +94,9 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     rows += [{"audited": "ranking"} | asdict(each) for each in audit_ranking(ordering, part, seed=SEED)]
     ours = rankers_for(context, as_of, only_stored=True)
     if ours is not None:
-        stored = TrainedOrdering(ordering.config, ordering.max_return, rankers=ours.rankers)
-        rows += [{"audited": ours.row["id"]} | asdict(each) for each in audit_ranking(stored, history, seed=SEED)]
+        stored = replace(ordering, fit=lambda *_: ours.rankers)
+        found = audit_ranking(stored, history, seed=SEED, trains=False)
+        rows += [{"audited": ours.row["id"]} | asdict(each) for each in found]
     tell("leaks planted on purpose")
     proofs = prove(part, context.experiment, seed=SEED, dates=1), prove_ranking(part, ordering, seed=SEED)
     return Audit(pd.DataFrame(rows), pd.concat([each for each in proofs if len(each)], ignore_index=True))

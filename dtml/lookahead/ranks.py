@@ -4,7 +4,10 @@ As in `dtml.lookahead.audit`, a whole way from bars to orders runs on a history 
 boosting; the leaks below take that way with one mistake each, and every one must be caught.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +18,7 @@ from dtml.lookahead.pipeline import History
 from dtml.ranking.models import BoostingConfig
 from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.panel import panel_of, ranked
-from dtml.ranking.rankers import BLEND, VALIDATION_DAYS, Rankers, RankersConfig, fit_rankers, order_of, slope_of
+from dtml.ranking.rankers import VALIDATION_DAYS, Rankers, RankersConfig, fit_rankers, order_of, slope_of
 from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS
 from dtml.ranking.walk import History as Ranked
 
@@ -24,28 +27,34 @@ SESSIONS = 400  # of the history on which leaks are planted
 DEVIATIONS = 4.0  # of a slope on outcomes that are drawn, beyond which it was measured on days it was fitted to
 
 
+def fit_honestly(read: Ranked, at: pd.Timestamp, config: RankersConfig) -> Rankers:
+    """Return rankers fitted on the outcomes that had ended at the close of a session."""
+    return fit_rankers(_until(read, at), config)
+
+
 @dataclass(frozen=True)
 class Ordering:
-    """The honest way from a history to orders, in the steps of a night and of a walk; a leak overrides one of them."""
+    """The way from a history to orders, in the steps of a night and of a walk; a leak spoils what is read, or the fit.
+
+    Both are honest by default. `fit` takes what was read, the session as of which it trains, and the settings.
+    """
 
     config: RankersConfig = field(default_factory=lambda: RankersConfig(boosting=SMALL))
     max_return: float = np.inf
+    spoil: Callable[[Ranked], Ranked] = lambda read: read
+    fit: Callable[[Ranked, pd.Timestamp, RankersConfig], Rankers] = fit_honestly
 
     def read(self, history: History) -> Ranked:
         """Return the ranked features and the outcomes of all sessions."""
         market = history.market
         panel = panel_of(history.bars, sessions=history.sessions, symbols=market.symbols, returns=market.returns)
         among = np.asarray(market.membership(panel.sessions))
-        return Ranked.of(panel, self.config.leg, among, max_return=self.max_return)
-
-    def train(self, read: Ranked, at: pd.Timestamp) -> Rankers:
-        """Return rankers fitted on the outcomes that had ended at the close of a session."""
-        return fit_rankers(_until(read, at), self.config)
+        return self.spoil(Ranked.of(panel, self.config.leg, among, max_return=self.max_return))
 
     def orders(self, history: History, at: pd.Timestamp, trained: pd.Timestamp) -> pd.DataFrame:
         """Return the orders of the closes up to `at`, by rankers trained as of an earlier one: those of `order_of`."""
         read = self.read(history)
-        rankers, stop = self.train(read, trained), int(read.panel.sessions.searchsorted(at, side="right"))
+        rankers, stop = self.fit(read, trained, self.config), int(read.panel.sessions.searchsorted(at, side="right"))
         days = slice(stop - LOOK_BACK, stop)
         scores = rankers.scores(read.features[days], read.there[days])
         made = [
@@ -55,19 +64,8 @@ class Ordering:
         return pd.concat(made, keys=read.panel.sessions[days], names=["as_of", None]).reset_index("as_of")
 
 
-@dataclass(frozen=True)
-class Trained(Ordering):
-    """A way whose rankers are trained already."""
-
-    rankers: Rankers = field(kw_only=True)
-
-    def train(self, read: Ranked, at: pd.Timestamp) -> Rankers:  # noqa: ARG002 - they serve every date
-        """Return those rankers."""
-        return self.rankers
-
-
-def audit_ranking(ordering: Ordering, history: History, *, seed: int = 0) -> list[Finding]:
-    """Check the rankers of a history; none where it is too short for any, or has too few stocks to be ordered."""
+def audit_ranking(ordering: Ordering, history: History, *, seed: int = 0, trains: bool = True) -> list[Finding]:
+    """Check the rankers of a history, their slopes where it `trains`; none where it is too small for any."""
     sessions = ordering.read(history).panel.sessions
     first = MINIMUM_TRAIN_DAYS + VALIDATION_DAYS + GAP + 2 * sessions_to(ordering.config.leg) + LATEST_RETRAINING
     stop = len(sessions) - LOOK_AHEAD
@@ -75,7 +73,7 @@ def audit_ranking(ordering: Ordering, history: History, *, seed: int = 0) -> lis
         return []
     at = sessions[int(np.random.default_rng(seed).integers(first, stop))]
     findings = [same_orders(ordering, history, at, seed), same_ranks(ordering, history, at)]
-    return findings if isinstance(ordering, Trained) else [*findings, slopes_of_chance(ordering, history, at, seed)]
+    return [*findings, slopes_of_chance(ordering, history, at, seed)] if trains else findings
 
 
 def same_orders(ordering: Ordering, history: History, at: pd.Timestamp, seed: int) -> Finding:
@@ -85,7 +83,9 @@ def same_orders(ordering: Ordering, history: History, at: pd.Timestamp, seed: in
     detail = f"{len(made)} places up to that day, the same to the last bit whatever came later"
     if not (passed := made.equals(other)):
         both = made.merge(other, how="outer", indicator=True)
-        detail = f"{int((both['_merge'] == 'left_only').sum())} of {len(made)} places or scores change with what came later"
+        detail = (
+            f"{int((both['_merge'] == 'left_only').sum())} of {len(made)} places change with what came later"
+        )
     return Finding("same_orders", at, passed and len(made) > 0, detail)
 
 
@@ -109,7 +109,9 @@ def slopes_of_chance(ordering: Ordering, history: History, at: pd.Timestamp, see
     known = np.isfinite(read.outcome)
     drawn = replace(read, outcome=np.where(known, draw.random(known.shape), np.nan))
     rows = int(np.isfinite(_until(drawn, at).outcome)[-VALIDATION_DAYS:].sum())
-    found = {name: slope * np.sqrt(rows / 48) for name, slope in ordering.train(drawn, at).slopes.items()}
+    found = {
+        name: slope * np.sqrt(rows / 48) for name, slope in ordering.fit(drawn, at, ordering.config).slopes.items()
+    }
     said = ", ".join(f"{name} {value:+.1f}" for name, value in found.items())
     passed = bool(max(map(abs, found.values())) < DEVIATIONS)
     return Finding("slopes_of_chance", at, passed, f"slopes on drawn outcomes, in standard deviations: {said}")
@@ -122,13 +124,12 @@ def prove_ranking(history: History, ordering: Ordering, *, seed: int = 0) -> pd.
     """
     small = fit_for_leaks(history.cut(stocks=ZOO_STOCKS, sessions=SESSIONS, seed=seed), seed)
     rows = []
-    for kind in (Ordering, *LEAKS):
-        found = audit_ranking(kind(ordering.config, ordering.max_return), small, seed=seed)
+    for name, leak in {"honest, ranking": {}, **LEAKS}.items():
+        found = audit_ranking(replace(ordering, **leak), small, seed=seed)
         failed = [each.check for each in found if each.is_alarm]
-        name = "honest, ranking" if kind is Ordering else kind.__name__
         if not found:
             break
-        rows.append((name, kind is not Ordering, ", ".join(failed), bool(failed)))
+        rows.append((name, bool(leak), ", ".join(failed), bool(failed)))
     return pd.DataFrame(rows, columns=["pipeline", "planted", "caught_by", "caught"])
 
 
@@ -138,90 +139,40 @@ def _until(read: Ranked, at: pd.Timestamp) -> Ranked:
     return replace(read, there=read.there[:stop], features=read.features[:stop], outcome=read.outcome[:stop])
 
 
-class OutcomeAsRank(Ordering):
-    """The rank of the outcome stands among the features: a shift by -1."""
-
-    def read(self, history: History) -> Ranked:
-        """Replace the first feature."""
-        return _with_first(read := super().read(history), read.relative)
+def _fit_later(read: Ranked, _: pd.Timestamp, config: RankersConfig) -> Rankers:
+    return fit_honestly(read, read.panel.sessions[-1], config)
 
 
-class RankOverHistory(Ordering):
-    """A feature is ranked over all days instead of within each: `rank(pct=True)` without its `groupby`."""
-
-    def read(self, history: History) -> Ranked:
-        """Rank the last returns."""
-        read = super().read(history)
-        change = pd.DataFrame(read.panel.close).pct_change(fill_method=None).stack().rank(pct=True).unstack()
-        return _with_first(read, change.reindex_like(pd.DataFrame(read.panel.close)).to_numpy())
-
-
-class ScaledOverHistory(Ordering):
-    """Features are standardised with the mean and deviation of the whole history, later sessions included."""
-
-    def read(self, history: History) -> Ranked:
-        """Standardise each."""
-        read = super().read(history)
-        rows = read.features[read.there]
-        return replace(read, features=(read.features - np.nanmean(rows, axis=0)) / (np.nanstd(rows, axis=0) + 1e-6))
-
-
-class LaterLeg(Ordering):
-    """The outcome is that of five days, and the split is still that of the leg asked for."""
-
-    def read(self, history: History) -> Ranked:
-        """Give each day the return of a later leg."""
-        read = super().read(history)
-        return replace(read, outcome=np.where(read.there, outcomes(read.panel, "five_days"), np.nan))
-
-
-class OutcomeKnown(Ordering):
-    """Only stocks that come to have an outcome are ordered: a join with the labels."""
-
-    def read(self, history: History) -> Ranked:
-        """Drop the others."""
-        return replace(read := super().read(history), there=np.isfinite(read.outcome))
-
-
-class LaterRankers(Ordering):
-    """The newest rankers order every day, those before their training too."""
-
-    def train(self, read: Ranked, at: pd.Timestamp) -> Rankers:  # noqa: ARG002 - the leak
-        """Train as of the last day there is."""
-        return super().train(read, read.panel.sessions[-1])
-
-
-class PriceAsFeature(Ordering):
-    """The adjusted price stands among the features: later dividends and splits set it."""
-
-    def read(self, history: History) -> Ranked:
-        """Rank it within each day."""
-        return _with_first(read := super().read(history), ranked(read.panel.close))
-
-
-class SlopeOnFittedDays(Ordering):
-    """Probabilities are calibrated on days to which the rankers were fitted."""
-
-    def train(self, read: Ranked, at: pd.Timestamp) -> Rankers:
-        """Measure the slopes of the final rankers."""
-        rankers, last = super().train(read, at), _until(read, at)
-        days = slice(-VALIDATION_DAYS, None)
-        scores = rankers.scores(last.features[days], last.there[days])
-        relative = last.relative[days]
-        return replace(rankers, slopes={name: slope_of(ranked(scores[name]), relative) for name in scores})
-
-
-LEAKS: tuple[type[Ordering], ...] = (
-    OutcomeAsRank,
-    RankOverHistory,
-    ScaledOverHistory,
-    LaterLeg,
-    OutcomeKnown,
-    LaterRankers,
-    PriceAsFeature,
-    SlopeOnFittedDays,
-)
+def _fit_and_calibrate_on_the_same(read: Ranked, at: pd.Timestamp, config: RankersConfig) -> Rankers:
+    rankers, last, days = fit_honestly(read, at, config), _until(read, at), slice(-VALIDATION_DAYS, None)
+    scores = rankers.scores(last.features[days], last.there[days])
+    slopes = {name: slope_of(ranked(each), last.relative[days]) for name, each in scores.items()}
+    return replace(rankers, slopes=slopes)
 
 
 def _with_first(read: Ranked, values: np.ndarray) -> Ranked:
     return replace(read, features=np.dstack([values[..., None].astype(np.float32), read.features[..., 1:]]))
+
+
+def _ranked_over_all_days(read: Ranked) -> Ranked:
+    closes = read.panel.close
+    changes = pd.Series((closes / np.roll(closes, 1, axis=0)).ravel())
+    return _with_first(read, changes.rank(pct=True).to_numpy().reshape(closes.shape))
+
+
+def _scaled_over_all_days(read: Ranked) -> Ranked:
+    return replace(read, features=read.features / (np.nanstd(read.features[read.there], axis=0) + 1e-6))
+
+
+LEAKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "OutcomeAsFeature": {"spoil": lambda read: _with_first(read, read.relative)},
+        "RankOverHistory": {"spoil": _ranked_over_all_days},
+        "ScaledOverHistory": {"spoil": _scaled_over_all_days},
+        "LaterLeg": {"spoil": lambda read: replace(read, outcome=outcomes(read.panel, "five_days"))},
+        "OutcomeKnown": {"spoil": lambda read: replace(read, there=np.isfinite(read.outcome))},
+        "PriceAsFeature": {"spoil": lambda read: _with_first(read, ranked(read.panel.close))},
+        "LaterRankers": {"fit": _fit_later},
+        "SlopeOnFittedDays": {"fit": _fit_and_calibrate_on_the_same},
+    }
+)
