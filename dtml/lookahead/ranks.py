@@ -83,9 +83,7 @@ def same_orders(ordering: Ordering, history: History, at: pd.Timestamp, seed: in
     detail = f"{len(made)} places up to that day, the same to the last bit whatever came later"
     if not (passed := made.equals(other)):
         both = made.merge(other, how="outer", indicator=True)
-        detail = (
-            f"{int((both['_merge'] == 'left_only').sum())} of {len(made)} places change with what came later"
-        )
+        detail = f"{int((both['_merge'] == 'left_only').sum())} of {len(made)} places change with what came later"
     return Finding("same_orders", at, passed and len(made) > 0, detail)
 
 
