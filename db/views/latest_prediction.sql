@@ -30,13 +30,28 @@ with newest as (
 select
     n.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.probability_std, p.calibrated,
     case when p.probability > 0.5 then 'rise' else 'fall' end as direction,
-    o.place, o.leg, p.run_id, p.known_at, p.made_at,
+    (
+        select s.place
+        from stock_rank s
+        join ranker k on k.id = s.ranker_id and k.chosen = s.predictor
+        where s.instrument_id = p.instrument_id and s.target = p.target
+        order by s.made_at desc, s.ranker_id desc
+        limit 1
+    ) as place,
+    (
+        select k.leg
+        from stock_rank s
+        join ranker k on k.id = s.ranker_id and k.chosen = s.predictor
+        where s.instrument_id = p.instrument_id and s.target = p.target
+        order by s.made_at desc, s.ranker_id desc
+        limit 1
+    ) as leg,
+    p.run_id, p.known_at, p.made_at,
     p.run_id || '/' || i.symbol || '/' || cast(p.target as varchar) as receipt
 from newest n
 cross join run r
 cross join prediction p
 cross join instrument i
-left join latest_ranking o on o.market = n.market and o.symbol = i.symbol and o.target = n.target
 where r.market = n.market and r.kind = 'nightly' and p.run_id = r.id and p.target = n.target
     and i.id = p.instrument_id
     and not exists (
