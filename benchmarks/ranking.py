@@ -6,13 +6,14 @@ Settings were chosen on the half years before the first days of kospi200's sets;
 
 import argparse
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from benchmarks.shared_data import SHARED
-from dtml.evaluation.ranking import Estimate, paired_rank_ic, score_ranking
+from dtml.evaluation.ranking import Estimate, RankScore, paired_rank_ic, score_ranking
 from dtml.markets import load_market
 from dtml.markets.definition import Returns
 from dtml.pages.figures import between, figure, markdown, signed_percent
@@ -23,7 +24,7 @@ from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import Fold, History, folds
 
-COLUMNS = ("", "rank IC [95 %]", "t", "less the ridge's", "AUC", "ACC", "decile spread a day")
+COLUMNS = ("", "rank IC [95 %]", "t", "less the ridge's", "less the day's losers'", "AUC", "ACC", "decile spread a day")
 A_YEAR = 4  # folds of 63 sessions
 
 
@@ -77,18 +78,22 @@ def print_set(name: str, leg: Leg, *, dtml: bool = False) -> None:
     scored = {each: score[days] for each, score in scores.items()}
     print(f"\n{name}, {leg}, closes {SETS[name].first} to {SETS[name].last}, {len(walked)} trainings, ", end="")
     print(f"{seconds:.0f} s of processor time\n\n{markdown(COLUMNS)}\n{markdown('---' for _ in COLUMNS)}")
-    for predictor, score in scored.items():
-        print(markdown(_cells(predictor, score, scored["ridge"], history.outcome[days], leg)))
+    outcome = history.outcome[days]
+    found = {each: score_ranking(score, outcome, overlap=sessions_to(leg)) for each, score in scored.items()}
+    for predictor in sorted(found, key=lambda each: found[each].rank_ic.value):  # worst first
+        print(markdown(_cells(predictor, found[predictor], scored, outcome)), flush=True)
 
 
-def _cells(predictor: str, score: Grid, ridge: Grid, outcome: Grid, leg: Leg) -> tuple[str, ...]:
-    found = score_ranking(score, outcome, overlap=sessions_to(leg))
-    gain = None if predictor == "ridge" else paired_rank_ic(score, ridge, outcome)
+def _cells(predictor: str, found: RankScore, scored: Mapping[str, Grid], outcome: Grid) -> tuple[str, ...]:
+    gains = (
+        "" if predictor == other else _said(paired_rank_ic(scored[predictor], scored[other], outcome), signed=True)
+        for other in ("ridge", "day_losers")
+    )
     return (
         predictor,
         _said(found.rank_ic),
         figure(found.t, 1),
-        "" if gain is None else _said(gain, signed=True),
+        *gains,
         _said(found.auc),
         _said(found.acc),
         signed_percent(found.decile_spread.value),

@@ -28,10 +28,13 @@ from dtml.lookahead.audit import (
     prove,
 )
 from dtml.lookahead.pipeline import History, Pipeline
+from dtml.lookahead.ranks import SMALL, Ordering, audit_ranking, prove_ranking
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
+from dtml.ranking.rankers import RankersConfig
 from flows.backtest.folds import Nights
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import save_universe
+from flows.nightly.order import rankers_for
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
 
@@ -86,8 +89,17 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
         model = load_model(context, as_of)
         tell(f"the model {model.run_id}")
         rows += [{"audited": model.run_id} | asdict(each) for each in audit_model(model.ensemble, history, seed=SEED)]
+    tell("the order of the stocks")
+    ordering = Ordering(RankersConfig(context.market.leg, boosting=SMALL), context.experiment.windows.largest_return)
+    rows += [{"audited": "ranking"} | asdict(each) for each in audit_ranking(ordering, part, seed=SEED)]
+    ours = rankers_for(context, as_of, only_stored=True)
+    if ours is not None:
+        stored = replace(ordering, fit=lambda *_: ours.rankers)
+        found = audit_ranking(stored, history, seed=SEED, trains=False)
+        rows += [{"audited": ours.row["id"]} | asdict(each) for each in found]
     tell("leaks planted on purpose")
-    return Audit(pd.DataFrame(rows), prove(part, context.experiment, seed=SEED, dates=1))
+    proofs = prove(part, context.experiment, seed=SEED, dates=1), prove_ranking(part, ordering, seed=SEED)
+    return Audit(pd.DataFrame(rows), pd.concat([each for each in proofs if len(each)], ignore_index=True))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import open_engine, transaction, upgrade
-from db.rows import attention, calibration, fetches, markets, prices, runs
+from db.rows import attention, calibration, fetches, markets, prices, rankings, runs
 from db.rows import nights as stored_nights
 from db.rows import predictions as stored_predictions
 from dtml.baselines.naive_rules import directions_on
@@ -23,6 +23,7 @@ from dtml.evaluation.calibration import LEVELS
 from dtml.experiments import nightly_of
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session, session_close, sessions_up_to
+from dtml.ranking.rankers import order_of
 from dtml.sources.simulated import DAILY_VOLATILITY, SimulatedSource
 from flows.commands.questions import questions_page
 from flows.nightly.context import MarketContext
@@ -32,6 +33,7 @@ REMARK = """
 
 On that market every follower copies a part of its leader's last return, and for this page a formula predicts in place
 of a network: `python tests/made_questions.py` writes it anew."""
+RANKER = "simulated-2024-04-04-0a1b2c3d"
 PAGE = Path(__file__).parents[1] / "db" / "QUESTIONS.md"
 MARKET = "simulated"
 LAST = date(2024, 6, 28)
@@ -84,6 +86,7 @@ def fill(engine: Engine) -> None:
             _save_model(conn, model, days, returns)
         for night in range(NIGHTS):
             _save_night(conn, night, days, bars)
+        _save_orders(conn, days, returns)
         seen = days[BEFORE:]
         directions = directions_on(seen, bars, SOURCE.index_symbol)
         stored_predictions.save_rule_directions(conn, MARKET, dated_directions(directions, _targets(seen)))
@@ -224,6 +227,27 @@ def _looks(model: Model, night: int, made: pd.DataFrame) -> pd.DataFrame:
         ["symbol", "weight", "source"], ascending=[True, False, True]
     )
     return rows.groupby("symbol").head(LOOKS).assign(target=made["target"].iloc[0], run_id=model.name)
+
+
+def _save_orders(conn: Connection, days: Days, returns: pd.DataFrame) -> None:
+    """Keep what a formula for rankers says: a follower's place goes with its leader's last return, blurred."""
+    trained = _known_at(0, days)
+    row = {
+        "id": RANKER, "market": MARKET, "leg": "next_close", "chosen": "blend", "config": {"formula": "leaders"},
+        "code_version": "0.1.0", "data_watermark": trained, "checkpoint_path": "none", "checkpoint_hash": "none",
+        "train_last": days[BEFORE].date(), "created_at": trained,
+    }  # fmt: skip
+    rankings.save_ranker(conn, row)
+    for night in set(range(NIGHTS)) - {REFUSED_NIGHT}:
+        day, draw = days[BEFORE + night], np.random.default_rng([19, night])
+        last = returns.loc[day, STOCKS].to_numpy()
+        signal = np.where(FOLLOWS, np.nan_to_num(last[LEADER] / DAILY_VOLATILITY), 0.0)
+        blurs = {"blend": 1.0, "boosting": 1.2, "ridge": 3.0}
+        said = {name: (signal + blur * draw.normal(size=len(STOCKS))).round(6) for name, blur in blurs.items()}
+        said = {name: np.where(np.isfinite(last), score, np.nan) for name, score in said.items()}
+        order = order_of(said, dict.fromkeys(blurs, 0.8), tuple(STOCKS))
+        order = order.assign(ranker_id=RANKER, as_of=day, target=_targets(pd.DatetimeIndex([day]))[0])
+        rankings.save_order(conn, MARKET, order, known_at=_known_at(night, days), made_at=_made_at(night, days))
 
 
 def _save_night(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> None:

@@ -10,6 +10,7 @@ import pytest
 from made_nights import AS_OF, BARS, FrameSource
 from scipy.stats import spearmanr
 from sqlalchemy import Engine, text
+from starlette.testclient import TestClient
 
 from db.engine import reading, transaction
 from db.errors import StoreError
@@ -19,6 +20,7 @@ from dtml.experiments import vary
 from dtml.markets.definition import LEGS
 from dtml.prices.sessions import next_session
 from dtml.ranking.rules import RULES
+from flows.dashboard.app import dashboard
 from flows.nightly import order
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
@@ -61,6 +63,36 @@ def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(lo
         latest = pd.read_sql(text("select * from latest_ranking order by place"), conn)
     assert latest["predictor"].unique().tolist() == ["dtml"]  # as the simulated market's file asks
     assert latest["symbol"].tolist() == made.loc[made["predictor"] == "dtml", "symbol"].tolist()
+
+
+def test_the_views_of_predictions_show_the_place_in_the_order_and_its_leg(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    dtml = said(long).query("predictor == 'dtml'").set_index("symbol")["place"]
+    with reading(long.engine) as conn:
+        for view in ("latest_prediction", "prediction_history"):
+            found = pd.read_sql(text(f"select symbol, probability, place, leg from {view}"), conn).set_index("symbol")
+            assert found["place"].to_dict() == dtml.to_dict()
+            assert set(found["leg"]) == {"next_close"}
+            assert found.sort_values("place")["probability"].is_monotonic_decreasing
+    with transaction(long.engine) as conn:
+        conn.execute(text("delete from stock_rank"))
+        found = pd.read_sql(text("select place, leg from prediction_history"), conn)
+    assert len(found) == 9
+    assert found.isna().all(axis=None)
+
+
+def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(long: MarketContext) -> None:
+    run_night(long, AS_OF)
+    run_night(long, TARGET)
+    with TestClient(dashboard(long.engine), base_url="http://localhost") as client:
+        page = client.get(f"/market/{long.name}?as_of={AS_OF}").text
+        newest = client.get(f"/market/{long.name}").text
+    assert "ordered by dtml for the return from this close to the next, best first" in page
+    shown = [each.split("<")[0] for each in page.split("Rank IC so far")[1].split('<th scope="row">')[1:10]]
+    assert set(shown) == PREDICTORS | set(RULES)
+    best = said(long, next_session("XNYS", TARGET)).query("predictor == 'dtml' and place == 1")["symbol"].item()
+    first = newest.split('aria-label="The order of the stocks"')[1].split('<th scope="row">')[1]
+    assert f">{best}</a>" in first
 
 
 def test_an_order_that_is_stored_stands(long: MarketContext) -> None:

@@ -114,8 +114,8 @@ def test_the_command_prints_what_it_stores_and_trains_nothing_again(
     rule, blend = stored.row["best_rule"], cell(stored, "blend")
     assert f"of {blend['days']} days, the blend " in said.splitlines()[-1]
     assert said.splitlines()[-1].count(f" {rule}: rank IC ") == 1
-    best = stored.scores[(stored.scores["year"] == 0) & (stored.scores["leg"] == "next_close")]
-    assert str(best.sort_values("rank_ic").iloc[-1]["predictor"]) in said.splitlines()[4]
+    whole = stored.scores[(stored.scores["year"] == 0) & (stored.scores["leg"] == "next_close")]
+    assert str(whole.sort_values("rank_ic").iloc[0]["predictor"]) in said.splitlines()[4]
     code, said, _ = command(*asked, "--markdown")
     assert said.startswith("| predictor | rank IC [95 %] |")
     code, _, complaint = command(*asked[:3], "--from", str(LAST), "--to", str(FIRST))

@@ -13,6 +13,7 @@ from db.connection.bulk import insert_frame, insert_missing, records, upsert
 from db.connection.differences import require_distinct, save_figures, stored_on, unstored
 from db.connection.frames import frame, matching, row, rows_of, within
 from db.rows.markets import identified
+from db.views import view
 
 SCORE_TOLERANCE = 1e-9
 
@@ -95,11 +96,10 @@ def night_order(conn: Connection, market: str, target: date) -> pd.DataFrame:
 
     Columns: place, symbol, name, sector, probability, predictor, leg.
     """
-    said, of, stock = tables.stock_rank, tables.ranker, tables.instrument
-    columns = (said.c.place, stock.c.symbol, stock.c.name, stock.c.sector, said.c.probability, said.c.predictor)
-    mine = sa.select(*columns, of.c.leg, said.c.made_at).join_from(said, of).join(stock)
-    mine = mine.where(of.c.market == market, said.c.target == target, said.c.predictor == of.c.chosen)
-    found = frame(conn, mine.order_by(said.c.place))
+    of = view("ranking_history").c
+    columns = (of.place, of.symbol, of.name, of.sector, of.probability, of.predictor, of.leg, of.made_at)
+    mine = sa.select(*columns).where(of.market == market, of.target == target, of.chosen == 1)
+    found = frame(conn, mine.order_by(of.place))
     newest: pd.DataFrame = found[found["made_at"] == found["made_at"].max()]
     return newest.drop(columns="made_at").reset_index(drop=True)
 
@@ -141,7 +141,7 @@ def rank_scores(
 
 def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
     """Return the running scores of a market's orders at the last session scored up to a day; maybe no rows."""
-    table = tables.rank_score
+    table = view("rank_score_log")
     mine = (table.c.market == market, table.c.span == "running", table.c.target <= last)
     newest = sa.select(sa.func.max(table.c.target)).where(*mine).scalar_subquery()
     return frame(conn, sa.select(table).where(*mine, table.c.target == newest).order_by(table.c.predictor))

@@ -115,6 +115,7 @@ stock_rank = table(
     required("made_at", UtcTimestamp, "When it was computed."),
     CheckConstraint("place >= 1 and probability >= 0 and probability <= 1", name="ranges"),
     CheckConstraint("as_of < target", name="dates"),
+    Index(None, "instrument_id", "target"),
     Index(None, "target", "predictor"),
     comment="The order of each night's stocks, never rewritten: one row per ranker, session predicted and stock.",
 )

@@ -10,6 +10,8 @@
 -- probability_std  number     Standard deviation over the seeds; 0 with one, missing if not kept.
 -- calibrated       number     The probability as calibrated on validation; missing if not kept.
 -- direction        text       'rise' when the probability is above 0.5, else 'fall'.
+-- place            integer    Place in the night's order of the stocks, 1 is the best; missing where they were not ordered.
+-- leg              text       Return by which they are ordered, such as next_close; missing with place.
 -- run_id           text       The model that predicted: a row of run.
 -- known_at         timestamp  Latest known_at of the prices it saw, UTC.
 -- made_at          timestamp  When it was computed, UTC.
@@ -28,6 +30,22 @@ with newest as (
 select
     n.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.probability_std, p.calibrated,
     case when p.probability > 0.5 then 'rise' else 'fall' end as direction,
+    (
+        select s.place
+        from stock_rank s
+        join ranker k on k.id = s.ranker_id and k.chosen = s.predictor
+        where s.instrument_id = p.instrument_id and s.target = p.target
+        order by s.made_at desc, s.ranker_id desc
+        limit 1
+    ) as place,
+    (
+        select k.leg
+        from stock_rank s
+        join ranker k on k.id = s.ranker_id and k.chosen = s.predictor
+        where s.instrument_id = p.instrument_id and s.target = p.target
+        order by s.made_at desc, s.ranker_id desc
+        limit 1
+    ) as leg,
     p.run_id, p.known_at, p.made_at,
     p.run_id || '/' || i.symbol || '/' || cast(p.target as varchar) as receipt
 from newest n

@@ -14,6 +14,8 @@
 -- always_up           text       What the rule 'every stock rises' predicted; missing if not kept, like the next two.
 -- index_reversal      text       What 'rises after a fall of the index, else falls' predicted; missing without history.
 -- index_below_mean20  text       What 'rises while the index is below its mean of 20 sessions, else falls' predicted.
+-- place               integer    Place in the night's order of the stocks, 1 is the best; missing where they were not ordered.
+-- leg                 text       Return by which they were ordered, such as next_close; missing with place.
 -- kind                text       Purpose of the model: 'nightly', 'backtest' or 'benchmark'.
 -- run_id              text       The model that predicted: a row of run.
 -- known_at            timestamp  Latest known_at of the prices it saw, UTC.
@@ -27,6 +29,22 @@ select
     case when c.always_up then 'rise' when not c.always_up then 'fall' end as always_up,
     case when c.index_reversal then 'rise' when not c.index_reversal then 'fall' end as index_reversal,
     case when c.index_below_mean20 then 'rise' when not c.index_below_mean20 then 'fall' end as index_below_mean20,
+    (
+        select s.place
+        from stock_rank s
+        join ranker k on k.id = s.ranker_id and k.chosen = s.predictor
+        where r.kind = 'nightly' and s.instrument_id = p.instrument_id and s.target = p.target
+        order by s.made_at desc, s.ranker_id desc
+        limit 1
+    ) as place,
+    (
+        select k.leg
+        from stock_rank s
+        join ranker k on k.id = s.ranker_id and k.chosen = s.predictor
+        where r.kind = 'nightly' and s.instrument_id = p.instrument_id and s.target = p.target
+        order by s.made_at desc, s.ranker_id desc
+        limit 1
+    ) as leg,
     r.kind, p.run_id, p.known_at, p.made_at,
     p.run_id || '/' || i.symbol || '/' || cast(p.target as varchar) as receipt
 from prediction p

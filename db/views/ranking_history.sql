@@ -2,6 +2,8 @@
 --
 -- market           text       Name of the market.
 -- symbol           text       The market's own symbol.
+-- name             text       Name of the company; missing when unknown.
+-- sector           text       Sector; missing when unknown.
 -- as_of            date       Last session seen; always before target.
 -- target           date       Session whose stocks were ordered.
 -- leg              text       Return whose order was learned, such as next_close.
@@ -15,7 +17,7 @@
 -- known_at         timestamp  Latest known_at of the prices they saw, UTC.
 -- made_at          timestamp  When it was computed, UTC.
 select
-    r.market, i.symbol, s.as_of, s.target, r.leg, s.predictor,
+    r.market, i.symbol, i.name, i.sector, s.as_of, s.target, r.leg, s.predictor,
     case when s.predictor = r.chosen then 1 else 0 end as chosen,
     s.place, s.score, s.probability, o.realised_return, s.ranker_id, s.known_at, s.made_at
 from stock_rank s

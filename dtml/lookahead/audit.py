@@ -123,7 +123,7 @@ def prove(history: History, experiment: Experiment, *, seed: int = 0, dates: int
     `caught` equals `planted`. The coin is tossed for those that nothing else caught. The network is small; some stocks
     enter and leave, and every bar has a volume and an adjusted close, whatever the market's list and bars say.
     """
-    small = _fit_for_leaks(history.cut(stocks=ZOO_STOCKS, sessions=ZOO_SESSIONS, seed=seed), seed)
+    small = fit_for_leaks(history.cut(stocks=ZOO_STOCKS, sessions=ZOO_SESSIONS, seed=seed), seed)
     network = replace(experiment.model, hidden=16, heads=2)
     fits: dict[str, Ensemble] = {}  # of all pipelines: most leaks train on the days of the honest one
     variants = {f"honest, {one}": Pipeline(_of(experiment, network, one), fits=fits) for one in get_args(Normalisation)}
@@ -303,7 +303,7 @@ def _of(experiment: Experiment, network: ModelConfig, normalisation: Normalisati
     return replace(experiment, model=replace(network, normalisation=normalisation))
 
 
-def _fit_for_leaks(history: History, seed: int) -> History:
+def fit_for_leaks(history: History, seed: int) -> History:
     """Let a third of the stocks enter and a third leave, on sessions drawn from the middle of the history.
 
     Volumes are drawn too, and a missing adjusted close is the close.

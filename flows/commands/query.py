@@ -80,12 +80,14 @@ def _print_history(title: str, rows: pd.DataFrame) -> None:
     """Print a table that fits 100 columns, and which models predicted it."""
     names = {"index_reversal": "reversal", "index_below_mean20": "mean20"}
     short = names | {"realised_return": "return", "always_up": "up"}
+    placed = ["place"] if rows["place"].notna().any() else []
     told = [
         "as_of",
         "target",
         "probability",
         "calibrated",
         "direction",
+        *placed,
         "realised_return",
         "correct",
         "always_up",

@@ -15,12 +15,16 @@ from flows.benchmark.ranking import Plan, Ranking, Walk, stored_ranking
 from flows.commands.options import DAY, AsJson, of_a_market
 from flows.commands.studies import fetch_named
 from flows.console import print_frame, print_json
-from flows.nightly.context import RunRequest, open_stored_context
+from flows.nightly.context import RunRequest, open_stored_context, read_market
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
 
 commands = typer.Typer()
 
+SNAPSHOT = (
+    "Survivorship: the list of stocks is a snapshot: those that left before are missing, which flatters slow features "
+    "such as momentum and size most."
+)
 HEADLINE = "blend"  # settled beforehand: the best of the models on the days that are scored is partly luck
 COLUMNS = ("predictor", "rank IC [95 %]", "t", "over the best rule", "AUC", "ACC", "decile spread a day")
 
@@ -50,6 +54,8 @@ def ranking(
         lines = [markdown(COLUMNS), markdown("---" for _ in COLUMNS), *map(markdown, _cells(found))]
         return print("\n".join(lines))  # noqa: T201 - Markdown is for a file
     print_ranking(found)
+    if read_market(request.market, request.market_file).is_snapshot:
+        out.print(SNAPSHOT, markup=False, soft_wrap=True)
     return None
 
 
@@ -68,7 +74,7 @@ def _ranking(request: RunRequest, plan: Plan) -> Ranking:
 
 
 def print_ranking(found: Ranking) -> None:
-    """Print how well each predictor ordered the stocks over the leg that the models were trained for, the best first.
+    """Print how well each predictor ordered the stocks over the leg that the models were trained for, the worst first.
 
     Then the mean rank IC of the blend over every leg, and whether it is ahead of the best rule.
     """
@@ -113,9 +119,9 @@ def _cells_of(found: Ranking, each: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _whole(found: Ranking) -> list[dict[str, Any]]:
-    """Return the scores over all days on the leg that the models were trained for, the best first."""
+    """Return the scores over all days on the leg that the models were trained for, the worst first."""
     mine = found.scores[(found.scores["leg"] == found.row["leg"]) & (found.scores["year"] == 0)]
-    return records(mine.sort_values("rank_ic", ascending=False))
+    return records(mine.sort_values("rank_ic"))
 
 
 def _gain(found: Ranking, one: str, other: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.connection.frames import head
-from db.rows import calibration, markets, nights, predictions, prices, runs
+from db.rows import calibration, markets, nights, predictions, prices, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
@@ -21,6 +21,7 @@ from dtml.evaluation.metrics import told_apart
 from dtml.markets.definition import LEVELS
 from dtml.pages.charts import Chart, probability_axis, session_chart
 from dtml.pages.figures import records
+from dtml.pages.order import order_part
 
 STOCKS = 2000  # of a market, on one page
 NIGHTS = 30  # in the table of a market
@@ -115,25 +116,31 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
     directions = night_directions(conn, night, level)
     scored = head(conn, stored_scores.daily_scores(market, night["target"]), SCORED * 2 * (1 + len(NAIVE_RULES)))
     every = scored[scored["protocol"] == "all"]
-    return common | {
-        "before": before,
-        "after": after,
-        "run": None if night["run_id"] is None else runs.model(conn, night["run_id"]),
-        "directions": records(order.rows(directions)),
-        "counts": {
-            direction: int((directions["direction"] == direction).sum()) for direction in ("rise", "fall", "none")
-        },
-        "rule_directions": {} if directions.empty else {rule: directions[rule].iloc[0] for rule in NAIVE_RULES},
-        "axis": probability_axis(directions[["probability", "lowest", "highest"]].to_numpy().ravel()),
-        "coverage": None if level is None else calibration.coverage(conn, market, level, night["target"]),
-        "scores": records(_at_last(scored)),
-        "skill": skill_of(_at_last(every)),
-        "charts": {figure: running_chart(every, figure) for figure in FIGURES},
-        "gaps": records(gaps_of(night)),
-        "rejected": records(head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)),
-        "nights": night_rows(conn, market, night["as_of"], every),
-        "stocks": [row["symbol"] for row in records(directions)],
-    }
+    ranks = rankings.last_rank_scores(conn, market, night["target"])
+    return (
+        common
+        | order_part(rankings.night_order(conn, market, night["target"]), ranks)
+        | {
+            "rank_scores": records(ranks.sort_values(["is_rule", "rank_ic"], ascending=[True, False])),
+            "before": before,
+            "after": after,
+            "run": None if night["run_id"] is None else runs.model(conn, night["run_id"]),
+            "directions": records(order.rows(directions)),
+            "counts": {
+                direction: int((directions["direction"] == direction).sum()) for direction in ("rise", "fall", "none")
+            },
+            "rule_directions": {} if directions.empty else {rule: directions[rule].iloc[0] for rule in NAIVE_RULES},
+            "axis": probability_axis(directions[["probability", "lowest", "highest"]].to_numpy().ravel()),
+            "coverage": None if level is None else calibration.coverage(conn, market, level, night["target"]),
+            "scores": records(_at_last(scored)),
+            "skill": skill_of(_at_last(every)),
+            "charts": {figure: running_chart(every, figure) for figure in FIGURES},
+            "gaps": records(gaps_of(night)),
+            "rejected": records(head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)),
+            "nights": night_rows(conn, market, night["as_of"], every),
+            "stocks": [row["symbol"] for row in records(directions)],
+        }
+    )
 
 
 def require_market(conn: Connection, market: str) -> None:

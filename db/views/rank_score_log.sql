@@ -1,0 +1,22 @@
+-- How well each night's stocks were ordered, beside one-line rules: one row per session, span, return and predictor.
+--
+-- market         text       Name of the market.
+-- target         date       Session whose stocks were ordered.
+-- span           text       'night' for that session, 'running' for all up to it, of the market's own return alone.
+-- leg            text       Return scored: next_close, overnight, intraday, open_to_open, second_close or five_days.
+-- predictor      text       ridge, boosting, blend or dtml, or the name of a one-line rule.
+-- is_rule        integer    1 for a one-line rule, which trains nothing, else 0.
+-- days           integer    Sessions scored.
+-- n              integer    Stock-days scored.
+-- rank_ic        number     Mean over days of Spearman's correlation of score and return; missing without a day.
+-- rank_ic_low    number     Lower end of its day-resampled 95 % interval; missing below 20 nights.
+-- rank_ic_high   number     Upper end of that interval; missing below 20 nights.
+-- t              number     Mean daily rank IC over its Newey-West standard error; missing below 2 days.
+-- auc            number     Share of same-day pairs (above, below the median) in order; missing without a day.
+-- acc            number     Share of stocks called rightly above or below the day's median; missing without a day.
+-- decile_spread  number     Mean return a day of the best tenth less the worst, 0.01 is 1 %; missing without a day.
+-- scored_at      timestamp  When the row was last changed, UTC.
+select
+    market, target, span, leg, predictor, case when is_rule then 1 else 0 end as is_rule, days, n, rank_ic,
+    rank_ic_low, rank_ic_high, t, auc, acc, decile_spread, scored_at
+from rank_score
