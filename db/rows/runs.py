@@ -66,7 +66,8 @@ def latest_run(
 def models(market: str | None = None) -> Statement:
     """Return trained models, of one market or of all, the newest first."""
     found = view("run_log")
-    statement = sa.select(found).order_by(found.c.created_at.desc(), found.c.run_id)
+    columns = (each for each in found.c if each.name != "losses")
+    statement = sa.select(*columns).order_by(found.c.created_at.desc(), found.c.run_id)
     return statement if market is None else statement.where(found.c.market == market)
 
 

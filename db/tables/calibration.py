@@ -4,7 +4,7 @@ Counts are kept night by night, so that ten years of them are read at once."""
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, Integer, Table
+from sqlalchemy import Boolean, CheckConstraint, Column, Integer, Table
 
 from db.tables.columns import REAL, level, metadata, required, run_id, target
 
@@ -16,6 +16,7 @@ abstention_band = Table(
     required("threshold", REAL, "A rise is predicted above it, a fall below 1 less it, else nothing. 0.5 to 1."),
     required("days", Integer, "Days of validation that it rests on."),
     required("n", Integer, "Stock-days of them."),
+    required("is_default", Boolean, "Whether it is the market's own level, at which directions are given."),
     CheckConstraint("level > 0 and level < 1 and threshold >= 0.5 and threshold <= 1", name="ranges"),
     comment="Abstention bands of each model, from its validation days (split-conformal prediction).",
     sqlite_with_rowid=False,

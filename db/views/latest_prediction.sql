@@ -9,7 +9,8 @@
 -- probability      number     Probability of a rise, 0 to 1; mean of the seeds.
 -- probability_std  number     Standard deviation over the seeds; 0 with one, missing if not kept.
 -- calibrated       number     The probability as calibrated on validation; missing if not kept.
--- direction        text       'rise' when the probability is above 0.5, else 'fall'.
+-- direction        text       'rise', 'fall' or 'none' at the market's own level, as on the night's page; that of one half where the model has no band.
+-- above_half       text       'rise' when the probability is above 0.5, else 'fall': what the scores count.
 -- run_id           text       The model that predicted: a row of run.
 -- known_at         timestamp  Latest known_at of the prices it saw, UTC.
 -- made_at          timestamp  When it was computed, UTC.
@@ -27,13 +28,20 @@ with newest as (
 )
 select
     n.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.probability_std, p.calibrated,
-    case when p.probability > 0.5 then 'rise' else 'fall' end as direction,
+    case
+        when d.threshold is null or p.calibrated is null then case when p.probability > 0.5 then 'rise' else 'fall' end
+        when p.calibrated > d.threshold then 'rise'
+        when p.calibrated < 1 - d.threshold then 'fall'
+        else 'none'
+    end as direction,
+    case when p.probability > 0.5 then 'rise' else 'fall' end as above_half,
     p.run_id, p.known_at, p.made_at,
     p.run_id || '/' || i.symbol || '/' || cast(p.target as varchar) as receipt
 from newest n
 cross join run r
 cross join prediction p
 cross join instrument i
+left join abstention_band d on d.run_id = p.run_id and d.is_default
 where r.market = n.market and r.kind = 'nightly' and p.run_id = r.id and p.target = n.target
     and i.id = p.instrument_id
     and not exists (
