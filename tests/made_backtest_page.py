@@ -87,6 +87,6 @@ def folds(number: int = 6) -> pd.DataFrame:
 
 def page(**known: Any) -> str:
     given = {"backtest": BACKTEST, "folds": folds(), "scores": random_scores(), "tracks": random_tracks(378)}
-    given |= {"performances": random_performances(), "rolling": random_rolling(315), "calibration": curve()}
+    given |= {"performances": random_performances(), "rolling": random_rolling(315), "curve": curve()}
     given |= {"coverage": pd.DataFrame()}
     return backtest_page(**(given | known))

@@ -48,7 +48,7 @@ class Site:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=550)
         connection.request(method, address, headers={"Host": host or f"127.0.0.1:{self.port}"})
         answer = connection.getresponse()
-        found = Answer(answer.status, dict(answer.headers), answer.read().decode())
+        found = Answer(answer.status, dict(answer.headers), answer.read().decode(errors="replace"))
         connection.close()
         return found
 

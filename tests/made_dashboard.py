@@ -90,7 +90,7 @@ def _fill_market(conn: Connection, market: str, stocks: tuple[str, ...], runs: t
     for number, run_id in enumerate(runs):
         stored_runs.save_run(conn, _run(run_id, market, DAYS[0 if number == 0 else SECOND_FROM]))
         bands = pd.DataFrame({"level": [0.5, LEVEL], "threshold": [0.5, 0.52], "days": 40, "n": 400})
-        calibration.save_bands(conn, run_id, bands)
+        calibration.save_bands(conn, run_id, bands, default=LEVEL)
     made = pd.concat(
         [_predictions(rng, stocks, runs[each >= SECOND_FROM], each) for each in range(first, NIGHTS)], ignore_index=True
     )

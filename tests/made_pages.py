@@ -1,5 +1,6 @@
 """A page as a browser reads it, and a calibration curve to draw."""
 
+import re
 from html.parser import HTMLParser
 
 import pandas as pd
@@ -12,10 +13,15 @@ def curve() -> pd.DataFrame:
     return pd.DataFrame(bins | {"share_risen": [0.51, 0.52, NAN], "n": [300, 700, 0]})
 
 
+def without_script(text: str) -> str:
+    """A page without its descriptions of charts, whose tags are escaped, and without the script that draws them."""
+    return re.sub(r'<script type="application/json">[^<]*</script>|<script>.*</script>', "", text, flags=re.DOTALL)
+
+
 class Reader(HTMLParser):
     """Fails on unbalanced elements; keeps ids, attributes and what is seen."""
 
-    VOID = ("meta", "br")
+    VOID = ("meta", "br", "input")
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,5 +1,6 @@
 """Laws of a backtest's page, its verdict and its README tables."""
 
+import json
 import re
 from html import unescape
 from typing import get_args
@@ -24,13 +25,14 @@ from made_backtest_page import (
     random_tracks,
     score,
 )
-from made_pages import Reader, curve
+from made_pages import Reader, curve, without_script
 
 from dtml.backtest.performance import drawdown, equity
 from dtml.backtest.portfolio import FREE, Costs, Fill, Form, Strategy
-from dtml.pages.backtest import PAPERS, readme_lines, survivorship, track_kinds, verdict
-from dtml.pages.charts import POINTS, date_ticks, session_chart, thin
+from dtml.pages.backtest import PAPERS, readme_lines, survivorship, verdict
+from dtml.pages.charts import POINTS, Panel, colour, over_sessions, thin
 from dtml.pages.figures import figure, percent
+from dtml.pages.tear_sheet import drawdowns, ratios, tracks_chart
 
 FILLS: tuple[tuple[Fill, Costs], ...] = (("next_open", Costs()), ("close", FREE))
 SHARPE = ("sharpe", "sharpe_low", "sharpe_high")
@@ -53,8 +55,8 @@ def test_the_tables_hold_the_figures_of_the_frames() -> None:
         assert cells[1:5] == ["252", figure(became, 3), *earned]
         deflated = "-" if row["portfolio"] in ("index", "equal weight") else figure(row["deflated_sharpe"], 2)
         assert cells[6:8] == [sharpe, deflated]
-        assert cells[-3:-1] == [percent(252 * track["cost"].mean()), percent(252 * track["borrow"].mean())]
-        assert cells[-1] == f"{row['break_even']:.1f} bp"
+        assert cells[-8:-6] == [percent(252 * track["cost"].mean()), percent(252 * track["borrow"].mean())]
+        assert cells[-6] == f"{row['break_even']:.1f} bp"
     shown = scores[(scores["protocol"] == "all") & (scores["slice"].isin(["all", "year"]))]
     for row in shown.to_dict("records"):
         said = f"{figure(row['mcc'])} [{figure(row['mcc_low'], 3)}, {figure(row['mcc_high'], 3)}]"
@@ -87,30 +89,31 @@ def test_the_best_and_the_worst_stocks_are_listed_and_none_twice() -> None:
         assert f"of {symbols} stocks with enough days" in text
 
 
-def test_every_portfolio_and_every_predictor_is_drawn_with_its_own_look() -> None:
-    read = Reader(page())
-    charts = 2
-    assert read.count("polyline", "paper") == read.count("line", "paper") == 3 * charts  # the latter in the legends
-    assert read.count("polyline", "index") == read.count("polyline", "equal") == charts
-    assert read.count("polyline", "line") == len(PORTFOLIOS) * charts + 1 + len(RULES) + 1  # and the calibration
-    assert read.count("polygon", "band") == 1
-    kinds = track_kinds(PORTFOLIOS)
-    assert len(set(kinds.values())) == len(PORTFOLIOS)
-    assert [kinds[name] for name in FREE_ONES] == [f"{kinds[name]} paper" for name in TRADED]
+def test_every_portfolio_is_drawn_with_its_own_look_and_all_but_a_few_wait() -> None:
+    net = {name: pd.Series([0.01, -0.02, 0.03], pd.bdate_range("2018-01-02", periods=3)) for name in PORTFOLIOS}
+    chart = tracks_chart(net, hidden=PORTFOLIOS[1:6], dashed=FREE_ONES)
+    assert chart
+    assert [key.name for key in chart.keys if key.is_shown] == [TRADED[0], "index", "equal weight"]
+    assert [key.name for key in chart.keys if key.is_dashed] == list(FREE_ONES)
+    assert len({(key.colour, key.is_dashed) for key in chart.keys}) == len(PORTFOLIOS)
     names = [Strategy(form, fill, costs=costs).name for fill, costs in FILLS for form in get_args(Form)]
     assert names == [*TRADED, *FREE_ONES]
+    assert page().count('data-key="v') == len(PORTFOLIOS) + 1 + len(RULES)
 
 
 def test_the_page_is_whole_alone_and_accessible() -> None:
-    read = Reader(text := page())
-    assert not re.search(r"https?:|src\s*=|<link|<script|@import|url\(", text)
+    whole = page()
+    assert "vegaEmbed" in whole  # it carries the script that makes its charts live
+    assert '<script src="/charts.js"></script>' in page(served=True)
+    read = Reader(text := without_script(whole))
+    assert not re.search(r"https?:|src\s*=|<link|<script|@import|url\((?!#)", text)
     assert not re.search(r"\b(nan|NaN|NaT|None)\b", read.seen)
     ids = [attrs["id"] for _, attrs in read.found if "id" in attrs]
-    drawn = [attrs for tag, attrs in read.found if tag == "svg" and attrs.get("role") == "img"]
-    assert (len(drawn), len(ids)) == (4, len(set(ids)))  # equity, drawdown, rolling MCC, calibration
-    assert all(set((attrs["aria-labelledby"] or "").split()) <= set(ids) for attrs in drawn)
+    drawn = [attrs["aria-label"] for _, attrs in read.found if attrs.get("role") == "img"]
+    assert (len(drawn), len(ids)) == (5, len(set(ids)))  # portfolios, months, sessions, rolling MCC, calibration
+    assert all(drawn)
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in read.found if tag == "th")
-    for said in ("2 h 05 min", "these included: 7.", "Survivorship", "nothing promises profit"):
+    for said in ("2 h 05 min", "these included: 7.", "Survivorship", "nothing promises profit", "deepest drawdowns"):
         assert said in read.seen
 
 
@@ -119,30 +122,34 @@ def test_names_are_escaped() -> None:
     scores = random_scores().replace({"always_up": evil, "S001": evil})
     tracks, performances = (frame.replace({TRADED[0]: evil}) for frame in (random_tracks(90), random_performances()))
     text = page(scores=scores, tracks=tracks, performances=performances, backtest=BACKTEST | {"market": evil})
-    assert "<script>" in Reader(text).seen
+    assert "<script>" in Reader(text := without_script(text)).seen
     assert "<script" not in text
 
 
 def test_the_page_shows_what_there_is() -> None:
-    blank = {"scores": random_scores().iloc[:0], "rolling": random_rolling(1).iloc[:0], "calibration": curve().iloc[:0]}
+    blank = {"scores": random_scores().iloc[:0], "rolling": random_rolling(1).iloc[:0], "curve": curve().iloc[:0]}
     blank |= {"tracks": random_tracks(1).iloc[:0], "performances": random_performances().iloc[:0]}
     unfinished = dict.fromkeys(
         ("seconds", "stocks", "constituent_days", "without_price", "tried", "list_as_of", "expected_best")
     )
-    read = Reader(page(**blank, backtest=BACKTEST | unfinished, folds=folds().drop(columns="validation_acc")))
+    read = Reader(
+        without_script(page(**blank, backtest=BACKTEST | unfinished, folds=folds().drop(columns="validation_acc")))
+    )
     for said in ("No prediction has an outcome yet", "No portfolio has a return yet", "nothing to roll over"):
         assert said in read.seen
     assert not re.search(r"\b(nan|NaN|NaT|None)\b", read.seen)
     short = page(tracks=random_tracks(12), performances=pd.DataFrame([held(name) for name in PORTFOLIOS]))
-    assert "252 days of portfolios are too few for an interval" in Reader(short).seen
+    assert "252 days of portfolios are too few for an interval" in Reader(without_script(short)).seen
 
 
 def test_the_page_of_seven_years_stays_below_a_megabyte_and_keeps_the_extremes() -> None:
     tracks = random_tracks(1800)
     text = page(tracks=tracks, rolling=random_rolling(1738), scores=random_scores(500, 29), folds=folds(29))
-    assert len(text.encode()) < 400_000
-    deepest = drawdown(tracks.loc[tracks["portfolio"] == "index", "net"].to_numpy()).min()
-    assert f"{figure(deepest, 3)} to .000 on the way" in text
+    assert len(without_script(text).encode()) < 400_000
+    assert len(text.encode()) < 2_100_000  # 0.9 MB of it Vega's
+    last = tracks.loc[tracks["portfolio"] == "index", "net"].to_numpy()
+    deepest = drawdown(last).min()
+    assert f"drawdown, index: {percent(drawdown(last)[-1])} at the end, {percent(deepest)} to 0.0 % on the way" in text
 
 
 @pytest.mark.parametrize(
@@ -229,22 +236,53 @@ def test_a_thinned_line_keeps_its_ends_and_the_extremes_of_every_stretch() -> No
     assert thin(values[:POINTS]).tolist() == list(range(POINTS))
 
 
-def test_dates_below_a_chart_are_first_sessions_and_fit_on_a_phone() -> None:
-    def labels(first: str, last: str) -> list[str]:
-        return [label for _, label in date_ticks(pd.bdate_range(first, last))]
-
-    assert labels("2018-01-02", "2018-04-30") == ["2018-02", "2018-03", "2018-04"]
-    assert labels("2016-01-04", "2019-06-28") == ["2017", "2018", "2019"]
-    assert len(labels("1990-01-02", "2022-12-30")) <= 7
-    assert date_ticks(pd.bdate_range("2018-12-31", "2019-01-02")) == [("50", "2019-01")]
-
-
-def test_lines_lie_on_one_scale_over_the_sessions_of_all() -> None:
+def test_lines_lie_on_one_axis_of_time_over_the_sessions_of_all() -> None:
     days = pd.bdate_range("2018-01-01", periods=3)
     lines = {"whole": pd.Series([0.0, 2.0, 4.0], days), "late": pd.Series([NAN, 4.0], days[1:])}
-    chart = session_chart(lines, dict.fromkeys(lines, ""), {}, baseline=0.0)
+    chart = over_sessions("title", [Panel("upwards", lines), Panel("below", {"late": -lines["late"]})], hidden=["late"])
     assert chart
-    first, late = (line.points.split() for line in chart.lines)
-    assert [point.split(",")[0] for point in first] == ["0", "500", "1000"]
-    assert (late, first[0]) == (first[-1:], f"0,{chart.base}")
-    assert session_chart({"one": lines["whole"][:1]}, {"one": ""}, {}, baseline=0.0) is None
+    assert [(key.name, key.is_shown, key.last) for key in chart.keys] == [
+        ("whole", True, "4.000"),
+        ("late", False, "4.000"),
+    ]
+    rows = chart.data["panel0"]
+    assert rows["t"].tolist() == ["2018-01-01", "2018-01-02", "2018-01-03"]
+    assert rows["v1"].tolist()[-1] == 4.0
+    assert rows["v1"].isna().sum() == 2
+    assert chart.data["panel1"]["v1"].tolist() == [-4.0]
+    assert over_sessions("title", [Panel("upwards", {"one": lines["whole"][:1]})]) is None
+
+
+def test_the_same_description_is_drawn_still_and_alive() -> None:
+    days = pd.bdate_range("2018-01-01", periods=1000)
+    lines = {"dtml": pd.Series(np.arange(1000.0), days), "</script>": pd.Series(np.arange(1000.0) % 7, days)}
+    chart = over_sessions("title", [Panel("upwards", lines, base=3.0)], hidden=["</script>"], dashed=["dtml"])
+    assert chart
+    alive = json.loads(chart.json)
+    assert "<" not in chart.json
+    assert len(alive["datasets"]["panel0"]["rows"]) == 1000
+    assert [each["name"] for each in alive["params"]] == ["hidden", "zoom"]
+    assert alive["params"][0]["value"] == ["v1"]
+    drawn = chart.svg
+    assert drawn.startswith("<svg aria-hidden")
+    assert "var(--s0)" in drawn  # the page's own colour, in the light and in the dark
+    assert "tooltip" not in drawn
+    assert len(drawn) < 30_000
+    assert colour("dtml") == colour("long, next open") != colour("always_up")
+
+
+def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> None:
+    days = pd.bdate_range("2018-01-01", periods=6)
+    line = pd.Series([0.1, -0.5, 1.0, 0.2, -0.1, -0.1], days)
+    deepest, latest = drawdowns(line)
+    assert (deepest["first"], deepest["lowest"], deepest["recovered"]) == (days[1], days[1], days[2])
+    assert (deepest["depth"], deepest["sessions"]) == (-0.5, 1)
+    assert (latest["first"], latest["lowest"], latest["recovered"], latest["sessions"]) == (days[4], days[5], None, 2)
+    assert latest["depth"] == pytest.approx(0.81 - 1)
+    assert all(np.isnan(each) for each in ratios(line, None).values())  # below 20 sessions none
+    long = pd.Series(np.random.default_rng(3).normal(0, 0.01, 500), pd.bdate_range("2018-01-01", periods=500))
+    found = ratios(2 * long, long)
+    assert found["beta"] == pytest.approx(2)
+    assert found["value_at_risk"] == pytest.approx(2 * long.quantile(0.05))
+    assert found["expected_shortfall"] < found["value_at_risk"] < 0
+    assert found["sortino"] == pytest.approx(long.mean() / np.sqrt((long.clip(upper=0) ** 2).mean()) * np.sqrt(252))

@@ -28,6 +28,9 @@ PAGES = {
     "compare": link(["compare"], {"a": FIRST_RUN, "b": BACKTEST_RUN}),
     "evil": link(["market", EVIL, "stock", EVIL_STOCKS[0]]),
     "bare": link(["market", BARE]),
+    "tables": "/tables",
+    "table": link(["table", "daily_score"], {"column": "market", "is": "=", "value": MARKET, "sort": "-target"}),
+    "sql": link(["sql"], {"q": "select target, predictor, running_acc from daily_score where protocol = 'all'"}),
 }
 
 

@@ -1,5 +1,6 @@
 """The figures on the dashboard's pages are those of the rows that they are made of."""
 
+import json
 from datetime import date, timedelta
 
 import numpy as np
@@ -30,7 +31,7 @@ from flows.dashboard import compare
 from flows.dashboard.app import dashboard, link
 from flows.dashboard.market import SORTS, Sort, night_directions, night_of
 from flows.dashboard.markets import market_rows
-from flows.dashboard.stock import MARKS, marks, price_chart, span_scores
+from flows.dashboard.stock import span_scores, stock_chart, way_counts
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 
@@ -69,8 +70,8 @@ def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> Non
         assert mine[figure] == last.loc["dtml", f"running_{figure}"]
         best = last.loc[list(NAIVE_RULES), f"running_{figure}"]
         assert (mine[f"{figure}_rule_name"], mine[f"{figure}_rule"]) == (best.idxmax(), best.max())
-    assert rows.loc[BARE].drop(["rise", "fall", "run_id", "trained"]).isna().all()
-    assert rows.loc[BARE, ["rise", "fall"]].tolist() == [0, 0]
+    assert rows.loc[BARE].drop(["rise", "fall", "none", "run_id", "trained"]).isna().all()
+    assert rows.loc[BARE, ["rise", "fall", "none"]].tolist() == [0, 0, 0]
 
 
 def test_a_night_at_a_level_decides_by_its_abstention_band(site: Site) -> None:
@@ -151,25 +152,28 @@ def test_every_direction_with_an_outcome_is_marked_at_its_session(site: Site) ->
     directions = directions_of(site, "S01")
     with reading(site.engine) as conn:
         bars = head(conn, prices.newest_prices(MARKET, "S01", None, None), 1000)
-    found = marks(directions, bars)
-    sessions = sorted(bars["session"])
-    for name, (direction, correct, begin, _) in MARKS.items():
-        mine = directions[(directions["direction"] == direction) & (directions["correct"] == correct)]
-        places = [1000 * sessions.index(each) / (len(sessions) - 1) for each in sorted(mine["target"])]
-        assert found[name][0] == len(mine)
-        assert [part.split("V")[0] for part in found[name][1].split("M")[1:]] == [
-            f"{each:.1f} {begin}" for each in places
-        ]
-    assert sum(number for number, _ in found.values()) == directions["correct"].notna().sum()
+    chart, counts = stock_chart("S01", directions, bars), way_counts(directions)
+    assert chart
+    marked = chart.data["panel1"].set_index("t")
+    ids = {key.name: key.id for key in chart.keys}
+    for way, number in counts.items():
+        direction, correct = way.split(", ")
+        of = (directions["direction"] == direction) & (directions["correct"] == (correct == "correct"))
+        days = sorted(f"{each:%Y-%m-%d}" for each in directions.loc[of, "target"])
+        assert number == len(days) == len(set(days))
+        assert (marked[ids[way]].dropna().index.tolist() if days else []) == days
+    assert sum(counts.values()) == directions["correct"].notna().sum()
 
 
-def test_a_table_is_cut_and_says_so_while_its_csv_is_whole(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("flows.dashboard.stock.SHOWN", 7)
-    address = f"/market/{MARKET}/stock/S01?from={DAYS[0].date()}"
-    page = Page(site.get(address).body)
-    assert f"The newest 7 of {NIGHTS} in this span; the CSV has all." in page.seen
-    csv = next(each for each in page.links if each.split("?")[0].endswith("S01/directions.csv"))
-    assert len(site.get(csv).body.splitlines()) == NIGHTS + 1
+    page = Page(site.get(f"/market/{MARKET}/stock/S01?from={DAYS[0].date()}").body)
+    assert f"The newest 7 of {NIGHTS} in this span; the rows behind it are all." in page.seen
+    rows = next(each for each in page.links if each.startswith("/table/prediction_history"))
+    file = next(each for each in Page(site.get(rows).body).links if each.startswith("/sql/rows.json"))
+    assert len(json.loads(site.get(file).body)) >= NIGHTS
 
 
 def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:
@@ -249,5 +253,4 @@ def test_a_market_s_first_night_has_directions_and_no_scores(context: MarketCont
 def test_a_stock_with_prices_alone_has_a_page(site: Site) -> None:
     page = Page(site.get(f"/market/{MARKET}/stock/INDEX").body)
     assert "No nightly model predicted it in this span" in page.seen
-    assert "Close of INDEX" in page.seen
-    assert price_chart(pd.DataFrame({"session": [], "close": [], "adj_close": []})) is None
+    assert "Prices, directions and probabilities" in page.seen

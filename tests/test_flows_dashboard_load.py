@@ -21,11 +21,12 @@ from sqlalchemy.pool import QueuePool
 
 from db.engine import transaction
 from db.rows import prices
-from flows.dashboard.app import DOWNLOADS, WAITING, dashboard
+from flows.dashboard.app import DOWNLOADS, WAITING, dashboard, link
 
 pytestmark = pytest.mark.slow
 
-PRICES = f"/market/{MARKET}/stock/{STOCKS[0]}/prices.csv"
+ASKED = f"select * from price_latest where market = '{MARKET}' and symbol = '{STOCKS[0]}'"
+PRICES = link(["sql", "rows.csv"], {"q": ASKED})
 SESSIONS = 20_000  # a table of more bytes than the sockets of a test hold
 HANG_UPS = 360
 RESET = struct.pack("ii", 1, 0)
@@ -182,8 +183,8 @@ def test_a_crowd_waits_for_workers_and_never_for_connections(long_site: Site) ->
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_table_that_is_too_long_is_refused_and_not_cut(long_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.dashboard.downloads.LARGEST", 100_000)
+    monkeypatch.setattr("flows.dashboard.explore.LARGEST", 100_000)
     refused = long_site.get(PRICES)
     assert refused.status == 400
-    assert "more than 100,000 bytes: name a span" in refused.body
-    assert long_site.get(f"{PRICES}?from=2023-06-01").status == 200
+    assert "more than 100,000 bytes: ask for less" in refused.body
+    assert long_site.get(link(["sql", "rows.csv"], {"q": f"{ASKED} limit 9"})).status == 200

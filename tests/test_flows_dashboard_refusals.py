@@ -7,7 +7,6 @@ import pytest
 import sqlalchemy as sa
 from made_browser import Page, Site, served
 from made_dashboard import (
-    BARE,
     DAYS,
     EVIL_RUNS,
     FIRST_RUN,
@@ -27,13 +26,10 @@ UNKNOWN = {
     f"/market/nowhere/stock/{STOCKS[0]}": "no market 'nowhere'",
     f"/market/{MARKET}/stock/NOPE": f"no prediction and no price of 'NOPE' in market {MARKET}",
     f"/market/{MARKET}/stock/%00": "no name holds a NUL",
-    f"/market/{MARKET}/nowhere.csv": "there is no table 'nowhere' here",
-    f"/market/{MARKET}/stock/S01/nowhere.csv": "there is no table 'nowhere' here",
-    f"/market/{BARE}/directions.csv": f"market {BARE} has no night yet",
+    "/table/nowhere": "no view 'nowhere': /tables lists them",
     "/market/nowhere/stock?symbol=S01": "no market 'nowhere'",
     "/compare?a=nowhere": "no run 'nowhere' in the store",
     "/compare?market=nowhere": "no market 'nowhere' in the store",
-    "/compare/days.csv?a=toy-second&b=toy-backtest": "predicted no session in common",
     f"/market/{MARKET}?as_of=2024-06-22": "saw 2024-06-22 last: the nearest are of 2024-06-21 and 2024-06-24",
     f"/market/{MARKET}?as_of=1999-01-01": f"the nearest are of {DAYS[0].date()}",
 }
@@ -42,11 +38,15 @@ MISTAKES = {
     f"/market/{MARKET}?sort=size": "sort='size' is none of symbol, name",
     f"/market/{MARKET}?level=0.81": "level 0.81 is none of 0.5, 0.55",
     f"/market/{MARKET}?level=high": "level: Input should be a valid number",
-    f"/market/{MARKET}/directions.csv?level=nan": "level nan is none of 0.5",
+    f"/market/{MARKET}?level=nan": "level nan is none of 0.5",
+    "/table/run_log?sort=size": "run_log has no column 'size': it has",
+    "/table/run_log?column=seeds&is=~&value=1": "'~' is none of =, <>",
+    "/table/daily_score?column=acc&is=%3D&value=high": "'high' is not a number",
+    "/sql/rows.xml?q=select+1": "form='xml' is none of csv, json, parquet",
+    "/sql/rows.csv?q=delete+from+run": "the SQL",
     f"/market/{MARKET}/stock/S01?from=2024-13-01": "from: Value error",
     f"/market/{MARKET}/stock/S01?from=2024-06-02&to=2024-06-01": "the span ends before it begins",
     f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is none of nightly, backtest, benchmark",
-    "/compare/scores.csv?a=toy-first": "name two runs",
     f"/compare?a={FIRST_RUN}&b={quote(EVIL_RUNS[0], safe='')}": "compare runs of one market",
 }
 
@@ -63,7 +63,7 @@ def test_what_is_not_there_and_what_is_mistaken_is_said_in_a_line(site: Site, ad
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 def test_only_get_is_answered(site: Site, method: str) -> None:
-    for address in ("/", f"/market/{MARKET}", f"/market/{MARKET}/directions.csv"):
+    for address in ("/", f"/market/{MARKET}", "/sql/rows.csv?q=select+1"):
         answer = site.get(address, method=method)
         assert (answer.status, answer.headers["allow"]) == (405, "GET")
 
@@ -81,7 +81,9 @@ def test_a_page_of_elsewhere_cannot_have_its_name_lead_here(site: Site, host: st
     assert status == 200 or MARKET not in answer.body
 
 
-@pytest.mark.parametrize("address", ["/", "/health", "/nowhere", "/markets.csv", f"/market/{MARKET}?sort=x"])
+@pytest.mark.parametrize(
+    "address", ["/", "/health", "/nowhere", "/sql/rows.csv?q=select+1", f"/market/{MARKET}?sort=x"]
+)
 def test_every_answer_says_what_a_browser_may_do_with_it(site: Site, address: str) -> None:
     for host in (None, "evil.example"):
         headers = site.get(address, host=host).headers
@@ -120,7 +122,7 @@ def test_a_store_that_breaks_is_said_in_a_line(
     with engine.begin() as conn:
         conn.execute(text("drop view night_log"))
     with caplog.at_level(logging.WARNING), served(dashboard(reader), reader) as site:
-        for address in ("/", "/markets.csv"):
+        for address in ("/", "/?again"):
             answer = site.get(address)
             assert answer.status == 503
             assert "night_log" in (said := Page(answer.body).seen)

@@ -1,7 +1,8 @@
 -- Does the model beat the naive rules, and by how much?
 --
 -- A rule is beaten when `gain_low` is above 0. `acc_low` and `acc_high` resample days; `model_gains` is the mean
--- over nights of the model's ACC less the rule's, between 1.96 standard errors of nights taken as independent.
+-- over nights of the model's ACC less the rule's, between 1.96 standard errors of nights taken as independent; below
+-- 20 nights there is no interval.
 with nightly as (
     select r.predictor, m.acc - r.acc as gain
     from daily_score r
@@ -10,11 +11,12 @@ with nightly as (
 ), gains as (
     select
         predictor, avg(gain) as gain,
-        1.96 * sqrt((avg(gain * gain) - avg(gain) * avg(gain)) / (count(*) - 1)) as error,
+        case when count(*) >= 20
+            then 1.96 * sqrt((avg(gain * gain) - avg(gain) * avg(gain)) / (count(*) - 1))
+        end as error,
         sum(case when gain > 0 then 1 else 0 end) as ahead, sum(case when gain < 0 then 1 else 0 end) as behind
     from nightly
     group by predictor
-    having count(*) > 1
 )
 select
     s.predictor, s.running_nights as nights, round(cast(s.running_acc as numeric), 3) as acc,

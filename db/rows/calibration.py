@@ -16,14 +16,25 @@ from db.rows.outcomes import of_fold
 from db.views import view
 
 
-def save_bands(conn: Connection, run_id: str, bands: pd.DataFrame) -> int:
-    """Store the bands of a run: level, threshold, days, n. What is stored stands: raises StoreError when it differs."""
-    return save_figures(conn, tables.abstention_band, "run_id", run_id, bands, why="a model is calibrated once")
+def save_bands(conn: Connection, run_id: str, bands: pd.DataFrame, *, default: float | None = None) -> int:
+    """Store the bands of a run: level, threshold, days, n; the market's own level is its `default`.
+
+    What is stored stands: raises StoreError when it differs.
+    """
+    marked = bands.assign(is_default=bands["level"] == default)
+    return save_figures(conn, tables.abstention_band, "run_id", run_id, marked, why="a model is calibrated once")
 
 
 def bands(conn: Connection, run_id: str) -> pd.DataFrame:
     """Return the bands of a run by level: level, threshold, days, n; no rows for a run that was not calibrated."""
-    return rows_of(conn, tables.abstention_band, "run_id", run_id)
+    return rows_of(conn, tables.abstention_band, "run_id", run_id).drop(columns="is_default")
+
+
+def default_level(conn: Connection, run_id: str) -> float | None:
+    """Return the level at which a run's directions are given, the market's own; None where it has no band of it."""
+    found = view("band_direction").c
+    mine = sa.select(found.level).where(found.run_id == run_id, found.is_default == 1)
+    return conn.execute(mine.limit(1)).scalar()
 
 
 def save_bins(conn: Connection, bins: pd.DataFrame) -> int:

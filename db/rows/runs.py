@@ -60,7 +60,8 @@ def latest_run(
 def models(market: str | None = None) -> Statement:
     """Return trained models, of one market or of all, the newest first."""
     found = view("run_log")
-    statement = sa.select(found).where(*matching(found, market=market))
+    columns = (each for each in found.c if each.name != "losses")
+    statement = sa.select(*columns).where(*matching(found, market=market))
     return statement.order_by(found.c.created_at.desc(), found.c.run_id)
 
 

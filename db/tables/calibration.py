@@ -2,7 +2,7 @@
 
 Counts are kept night by night, so that ten years of them are read at once."""
 
-from sqlalchemy import CheckConstraint, Integer
+from sqlalchemy import Boolean, CheckConstraint, Integer
 
 from db.tables.columns import REAL, belongs_to, key, level, required, table, target
 
@@ -13,6 +13,7 @@ abstention_band = table(
     required("threshold", REAL, "A rise is predicted above it, a fall below 1 less it, else nothing. 0.5 to 1."),
     required("days", Integer, "Days of validation that it rests on."),
     required("n", Integer, "Stock-days of them."),
+    required("is_default", Boolean, "Whether it is the market's own level, at which directions are given."),
     CheckConstraint("level > 0 and level < 1 and threshold >= 0.5 and threshold <= 1", name="ranges"),
     comment="Abstention bands of each model, from its validation days (split-conformal prediction).",
 )

@@ -5,6 +5,7 @@
 -- as_of            date     Last session the model saw; always before target.
 -- target           date     Session predicted.
 -- level            number   Nominal share of outcomes that are to be covered, 0 to 1.
+-- is_default       integer  1 at the market's own level, at which the night's page and latest_prediction give directions; else 0.
 -- calibrated       number   Probability of a rise after calibration on validation, 0 to 1.
 -- low              number   A fall is predicted below it.
 -- high             number   A rise is predicted above it; between the two it abstains.
@@ -14,7 +15,8 @@
 -- kind             text     Purpose of the model: 'nightly', 'backtest' or 'benchmark'.
 -- run_id           text     The model that predicted: a row of run.
 select
-    i.market, i.symbol, p.as_of, p.target, b.level, p.calibrated, 1 - b.threshold as low, b.threshold as high,
+    i.market, i.symbol, p.as_of, p.target, b.level,
+    case when b.is_default then 1 else 0 end as is_default, p.calibrated, 1 - b.threshold as low, b.threshold as high,
     case
         when p.calibrated > b.threshold then 'rise'
         when p.calibrated < 1 - b.threshold then 'fall'

@@ -9,7 +9,8 @@
 -- probability      number     Probability of a rise, 0 to 1; mean of the seeds.
 -- probability_std  number     Standard deviation over the seeds; 0 with one, missing if not kept.
 -- calibrated       number     The probability as calibrated on validation; missing if not kept.
--- direction        text       'rise' when the probability is above 0.5, else 'fall'.
+-- direction        text       'rise', 'fall' or 'none' at the market's own level, as on the night's page; that of one half where the model has no band.
+-- above_half       text       'rise' when the probability is above 0.5, else 'fall': what the scores count.
 -- place            integer    Place in the night's order of the stocks, 1 is the best; missing where they were not ordered.
 -- leg              text       Return by which they are ordered, such as next_close; missing with place.
 -- run_id           text       The model that predicted: a row of run.
@@ -29,7 +30,13 @@ with newest as (
 )
 select
     n.market, i.symbol, i.name, i.sector, p.as_of, p.target, p.probability, p.probability_std, p.calibrated,
-    case when p.probability > 0.5 then 'rise' else 'fall' end as direction,
+    case
+        when d.threshold is null or p.calibrated is null then case when p.probability > 0.5 then 'rise' else 'fall' end
+        when p.calibrated > d.threshold then 'rise'
+        when p.calibrated < 1 - d.threshold then 'fall'
+        else 'none'
+    end as direction,
+    case when p.probability > 0.5 then 'rise' else 'fall' end as above_half,
     (
         select s.place
         from stock_rank s
@@ -52,6 +59,7 @@ from newest n
 cross join run r
 cross join prediction p
 cross join instrument i
+left join abstention_band d on d.run_id = p.run_id and d.is_default
 where r.market = n.market and r.kind = 'nightly' and p.run_id = r.id and p.target = n.target
     and i.id = p.instrument_id
     and not exists (

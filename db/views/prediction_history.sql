@@ -7,7 +7,7 @@
 -- probability         number     Probability of a rise, 0 to 1; mean of the seeds.
 -- probability_std     number     Standard deviation over the seeds; 0 with one, missing if not kept.
 -- calibrated          number     The probability as calibrated on validation; missing if not kept.
--- direction           text       'rise' when the probability is above 0.5, else 'fall'.
+-- direction           text       'rise' when the probability is above 0.5, else 'fall': what the scores count; band_direction has the directions at a level.
 -- realised_return     number     Adjusted close over the one before, minus 1; missing until the target's bar is known.
 -- label               integer    The paper's label of the return: 1, 0 or -1; missing with it.
 -- correct             integer    1 when the direction was right (a rise is a realised_return above 0), else 0; missing with the realised_return.

@@ -8,6 +8,7 @@
 -- train_last       date       Session as of which it was trained: the last one it could see.
 -- seeds            json       Seeds of the ensemble, a JSON list.
 -- config           json       Every setting of features, model and training, as JSON.
+-- losses           json       Training history, per seed and epoch, as JSON.
 -- code_version     text       Version of the code that trained.
 -- data_watermark   timestamp  Latest known_at of the prices trained on, UTC.
 -- checkpoint_hash  text       SHA-256 of the checkpoint; missing for a model that keeps no weights.
@@ -15,6 +16,6 @@
 -- intercept        number     Calibrated logit of a probability of one half; missing if not calibrated.
 -- created_at       timestamp  When training ended, UTC.
 select
-    market, id as run_id, kind, model, train_first, train_last, seeds, config, code_version, data_watermark,
+    market, id as run_id, kind, model, train_first, train_last, seeds, config, losses, code_version, data_watermark,
     checkpoint_hash, slope, intercept, created_at
 from run

@@ -7,22 +7,19 @@ Arguments, of the same names everywhere, hold the columns of db's tables: `backt
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
 import jinja2
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
-from numpy import ndarray
 
-from dtml.backtest.performance import drawdown, equity
 from dtml.backtest.portfolio import YEAR
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import told_apart
 from dtml.pages.benchmark import PROTOCOL_WORDS, sample
-from dtml.pages.charts import PALETTE, Chart, calibration_axes, environment, session_chart
+from dtml.pages.charts import Chart, Panel, calibration, environment, over_sessions, script
 from dtml.pages.figures import (
     Row,
     basis_points,
@@ -35,6 +32,7 @@ from dtml.pages.figures import (
     signed_percent,
     with_interval,
 )
+from dtml.pages.tear_sheet import ROLLED, drawdowns, histogram, months_chart, ratios, tracks_chart
 
 INDEX, EQUAL_WEIGHT = YARDSTICKS = ("index", "equal weight")  # the portfolios that follow no prediction
 PAPERS = "(the paper's)"  # ends the name of a portfolio filled at the close before its predictions: not tradable
@@ -79,7 +77,7 @@ def portfolio_verdict(performances: pd.DataFrame) -> str:
         return "No portfolio that can be traded was followed."
     if all(pd.isna(row["sharpe_low"]) for row in traded):
         return f"{max(row['days'] for row in traded):,} days of portfolios are too few for an interval of any return."
-    ordered = sorted(traded, key=lambda row: -_or_least(row["sharpe"]))
+    ordered = _by_sharpe(performances)
     above = [row for row in ordered if _or_least(row["sharpe_low"]) > 0]
     words = (
         "Portfolios that can be traded whose Sharpe ratio after costs lies above 0 with its whole interval: "
@@ -180,34 +178,46 @@ def backtest_page(
     tracks: pd.DataFrame,
     performances: pd.DataFrame,
     rolling: pd.DataFrame,
-    calibration: pd.DataFrame,
+    curve: pd.DataFrame,
     coverage: pd.DataFrame,
+    served: bool = False,
 ) -> str:
-    """Render a backtest as one HTML file without scripts or requests.
+    """Render a backtest as one HTML file that requests nothing, and draws its charts anew where scripts may run.
 
-    `rolling` has `session, predictor, mcc, mcc_low, mcc_high`, `calibration` the columns of `calibration_curve`,
+    `rolling` has `session, predictor, mcc, mcc_low, mcc_high`, `curve` the columns of `calibration_curve`,
     `coverage` those of `dtml.evaluation.calibration.coverage`; each may be empty. Folds may say their `validation_acc`.
+    `served` by the dashboard, it has a way back and asks for the script instead of carrying it.
     """
+    none = pd.Series(dtype=float)
     followed = sorted(tracks["portfolio"].unique(), key=_place)
     net = {name: _by_session(tracks[tracks["portfolio"] == name], "net") for name in followed}
-    curve = calibration.dropna(subset=["mean_probability", "share_risen"])
+    curve = curve.dropna(subset=["mean_probability", "share_risen"]) if len(curve) else curve
     whole = {protocol: _sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
+    best = next((row["portfolio"] for row in _by_sharpe(performances) if row["portfolio"] in net), None)
     return _template().render(
+        served=served,
         backtest=backtest,
         directions=directions_verdict(backtest, scores),
         portfolios=portfolio_verdict(performances),
         survivorship=survivorship(backtest),
         vintage=vintage(backtest),
         settlements=settlements(performances),
-        equity=track_chart(net, equity, start=1.0),
-        drawdown=track_chart(net, drawdown, start=0.0),
-        rolling=predictor_chart(rolling, "mcc"),
-        curve=curve.to_dict("records"),
-        axes=calibration_axes({MODEL: curve}),
+        followed=followed,
+        tracks=tracks_chart(net, *_not_first(followed, best)),
+        rolled=ROLLED,
+        best=best,
+        months=None if best is None else months_chart(best, net[best]),
+        histogram=None if best is None else histogram(best, net[best]),
+        drawdowns=[] if best is None else drawdowns(net[best]),
+        rolling=predictor_charts(rolling, "mcc"),
+        curve=calibration({MODEL: curve})[MODEL] if len(curve) else None,
         coverage=records(coverage),
         whole={protocol: rows for protocol, rows in whole.items() if rows},
         years=year_rows(scores),
-        held=[row | yearly(tracks, row["portfolio"]) for row in _ordered(performances)],
+        held=[
+            row | yearly(tracks, row["portfolio"]) | ratios(net.get(row["portfolio"], none), net.get(INDEX))
+            for row in _ordered(performances)
+        ],
         returns=year_returns(net),
         folds=fold_rows(folds, scores),
         stocks=stock_rows(scores),
@@ -215,37 +225,33 @@ def backtest_page(
     )
 
 
-def track_chart(
-    net: Mapping[str, "pd.Series[float]"],
-    statistic: Callable[[Float[ndarray, " days"]], Float[ndarray, " days"]],
-    start: float,
-) -> Chart | None:
-    """Draw a line a portfolio of a statistic of its net returns, from `start` on the evening before the first."""
-    lines = {}
-    for name, line in net.items():
-        days = [line.index[0] - pd.Timedelta(days=1), *line.index]
-        lines[name] = pd.Series([start, *statistic(line.to_numpy())], index=pd.DatetimeIndex(days))
-    return session_chart(lines, track_kinds(lines), {}, baseline=start)
+def _by_sharpe(performances: pd.DataFrame) -> list[Row]:
+    """Return the portfolios that can be traded, that of the highest Sharpe ratio first."""
+    traded = [row for row in records(performances) if _is_traded(row["portfolio"])]
+    return sorted(traded, key=lambda row: -_or_least(row["sharpe"]))
 
 
-def track_kinds(names: Iterable[str]) -> dict[str, str]:
-    """Return the CSS classes of portfolios: a colour for each form, dashes if not tradable, greys for yardsticks."""
-    followed = [name for name in names if name not in YARDSTICKS]
-    forms = list(dict.fromkeys(name.split(",")[0] for name in followed))
-    colours = {name: f"s{forms.index(name.split(',')[0]) % PALETTE}" for name in followed}
-    dashes = {name: f"{colour}{' paper' * (not _is_traded(name))}" for name, colour in colours.items()}
-    return {INDEX: "index", EQUAL_WEIGHT: "equal"} | dashes
+def _not_first(followed: list[str], best: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the portfolios that wait to be switched on: all but the best and the yardsticks; and the dashed ones."""
+    free = tuple(name for name in followed if not _is_traded(name) and name not in YARDSTICKS)
+    return tuple(name for name in followed if best is not None and name not in (best, *YARDSTICKS)), free
 
 
-def predictor_chart(scores: pd.DataFrame, column: str) -> Chart | None:
-    """Draw lines of `session, predictor, COLUMN, COLUMN_low, COLUMN_high`: the model with its band, then rules."""
-    lines = {str(name): rows for name, rows in scores.groupby("predictor", sort=False)}
-    rules = [name for name in lines if name != MODEL]
-    kinds = {name: f"s{number % PALETTE} d{number}" for number, name in enumerate(rules, start=1)}
-    series = {name: _by_session(lines[name], column) for name in sorted(lines, key=lambda name: name != MODEL)}
-    ends = ("low", "high") if MODEL in lines else ()
-    band = pd.DataFrame({end: _by_session(lines[MODEL], f"{column}_{end}") for end in ends})
-    return session_chart(series, kinds | {MODEL: "s0 model"}, {MODEL: band}, BASELINES[column])
+def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
+    """Return a panel a figure of `session, predictor, COLUMN, COLUMN_low, COLUMN_high`: the model's band, and lines.
+
+    The rules wait to be switched on, all but the one that says the same of every session.
+    """
+    lines = {str(name): rows for name, rows in scores.groupby("predictor", sort=False)} if len(scores) else {}
+    named = sorted(lines, key=lambda name: (name != MODEL, name))
+    panels = []
+    for column in columns:
+        band = {end: _by_session(lines[MODEL], f"{column}_{end}") for end in ("low", "high") if MODEL in lines}
+        series = {name: _by_session(lines[name], column) for name in named}
+        bands = {MODEL: pd.DataFrame(band)} if band else {}
+        panels.append(Panel(column.removeprefix("running_").upper(), series, base=BASELINES[column[-3:]], bands=bands))
+    shown = (MODEL, next(iter(NAIVE_RULES)))
+    return over_sessions("Scores so far, 95 % interval of the model", panels, hidden=set(named) - set(shown))
 
 
 def yearly(tracks: pd.DataFrame, portfolio: str) -> dict[str, float]:
@@ -324,5 +330,5 @@ def _or_least(value: float | None) -> float:
 @cache
 def _template() -> jinja2.Template:
     found = environment(sample)
-    found.globals.update(words=PROTOCOL_WORDS, rules=NAIVE_RULES, model=MODEL, papers=PAPERS)
+    found.globals.update(words=PROTOCOL_WORDS, rules=NAIVE_RULES, model=MODEL, papers=PAPERS, live=True, script=script)
     return found.get_template("backtest.html")

@@ -15,7 +15,7 @@ import pandas as pd
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import told_apart
-from dtml.pages.charts import Axis, calibration_axes, environment
+from dtml.pages.charts import Chart, calibration, colour, environment, script
 from dtml.pages.figures import Row, day, figure, interval, markdown, percent, records, with_interval, with_std
 
 PROTOCOL_WORDS = {"paper": "the paper's labels", "all": "all stock-days"}
@@ -33,7 +33,6 @@ COLUMNS = (
     "within-day AUC [95 %]",
     "same direction",
 )
-STRIP_HEIGHT, LANE = 44, 6  # of a predictor's dots; the most that two configurations lie apart, in pixels
 
 
 def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
@@ -115,28 +114,32 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
     return "\n".join(blocks)
 
 
-def forest(rows: list[dict[str, Any]]) -> Axis:
-    """Return the scale of a protocol's ensemble ACC, their intervals and the published figures."""
-    return Axis.over(row[name] for row in rows for name in ("acc", "acc_low", "acc_high", "published_acc"))
+def forest(rows: list[dict[str, Any]], benchmark: Row, words: str) -> Chart:
+    """Return the ensemble ACC of a protocol's predictors with their intervals, beside the published figures."""
+    known = [row | {"colour": colour(row["predictor"]), "said": with_interval(row, "acc")} for row in rows]
+    frame = pd.DataFrame(known)[["predictor", "acc", "acc_low", "acc_high", "published_acc", "colour", "said"]]
+    said = "; ".join(f"{row['predictor']} {row['said']}" for row in known)
+    values = {"order": [row["predictor"] for row in rows], "best_rule": benchmark["best_rule"]}
+    return Chart(f"Ensemble ACC with 95 % intervals, {words}", said, "forest", {"rows": frame}, values)
+
+
+def seeds_chart(seed_scores: pd.DataFrame) -> Chart:
+    """Return the test ACC of every configuration and seed as dots, those kept on validation filled."""
+    rows = seed_scores[["predictor", "acc", "configuration", "seed", "kept"]].astype({"kept": bool, "acc": float})
+    order = {"order": list(dict.fromkeys(seed_scores["predictor"]))}
+    words = "A dot is one configuration and seed; the table has the range."
+    return Chart("Test ACC of every seed", words, "seeds", {"rows": rows}, order)
 
 
 def strips(seed_scores: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return each predictor's seeds as dots `(acc, height, kept, words)`, a lane a configuration, and their range."""
+    """Return each predictor's seeds: their range, and what was kept on validation."""
     return [{"predictor": name, **_strip(rows)} for name, rows in seed_scores.groupby("predictor", sort=False)]
 
 
 def _strip(rows: pd.DataFrame) -> dict[str, Any]:
-    lanes = {number: lane for lane, number in enumerate(sorted(rows["configuration"].unique()))}
-    apart = min(LANE, STRIP_HEIGHT / max(len(lanes) - 1, 1))
-    top = (STRIP_HEIGHT - apart * (len(lanes) - 1)) / 2
     kept = rows[rows["kept"].astype(bool)]
     return {
-        "dots": [
-            (acc, f"{top + apart * lanes[number]:.0f}", bool(is_kept), f"seed {seed}: {figure(acc)}")
-            for acc, number, is_kept, seed in rows[["acc", "configuration", "kept", "seed"]].itertuples(index=False)
-            if not pd.isna(acc)
-        ],
-        "configurations": len(lanes),
+        "configurations": rows["configuration"].nunique(),
         "seeds": len(rows),
         "over_all": (rows["acc"].min(), rows["acc"].median(), rows["acc"].max()),
         "settings": ", ".join(f"{name} {value}" for name, value in kept["settings"].iloc[0].items())
@@ -158,26 +161,27 @@ def benchmark_page(
     seed_scores: pd.DataFrame,
     curves: Mapping[str, pd.DataFrame] | None = None,
     number: int = 1,
+    served: bool = False,
 ) -> str:
-    """Render a benchmark, the `number`-th of its set in the store, as one HTML file without scripts or requests.
+    """Render a benchmark, the `number`-th of its set in the store, as one HTML file that requests nothing.
 
-    `curves` maps a predictor to rows `bin_low, bin_high, mean_probability, share_risen, n`.
+    `curves` maps a predictor to rows `bin_low, bin_high, mean_probability, share_risen, n`. `served` by the dashboard,
+    it has a way back and asks for the script instead of carrying it.
     """
     rows = score_rows(scores)
     protocols = {name: [row for row in rows if row["protocol"] == name] for name in PROTOCOL_WORDS}
     curves = {name: curve.dropna(subset=["mean_probability", "share_risen"]) for name, curve in (curves or {}).items()}
     return _template().render(
+        served=served,
         benchmark=benchmark,
         verdict=verdict(benchmark, scores),
         on_data=on_data(benchmark),
         on_reading=on_reading(benchmark, number),
         protocols={name: found for name, found in protocols.items() if found},
-        axes={name: forest(found) for name, found in protocols.items()},
+        forests={name: forest(found, benchmark, PROTOCOL_WORDS[name]) for name, found in protocols.items() if found},
         strips=strips(seed_scores),
-        strip_axis=Axis.over(seed_scores["acc"]),
-        curves={name: curve.to_dict("records") for name, curve in curves.items()},
-        calibration=calibration_axes(curves),
-        most={name: curve["n"].max() for name, curve in curves.items()},
+        seeds_chart=seeds_chart(seed_scores) if len(seed_scores) else None,
+        curves=calibration(curves),
         seeds=_ends(scores["seeds"])[1],
         config=json.dumps(benchmark["config"], indent=2, ensure_ascii=False, default=str),
     )
@@ -186,5 +190,5 @@ def benchmark_page(
 @cache
 def _template() -> jinja2.Template:
     found = environment(sample)
-    found.globals.update(words=PROTOCOL_WORDS, labels=LABELS, rules=NAIVE_RULES, model=MODEL, strip_height=STRIP_HEIGHT)
+    found.globals.update(words=PROTOCOL_WORDS, labels=LABELS, rules=NAIVE_RULES, model=MODEL, live=True, script=script)
     return found.get_template("benchmark.html")

@@ -64,6 +64,11 @@ def count(value: float | None) -> str:
     return "-" if value is None or pd.isna(value) else f"{value:,.0f}"
 
 
+def number(value: float) -> str:
+    """Return any number of a table: whole ones as 7,398, others with four digits, as .5744."""
+    return count(value) if float(value).is_integer() and abs(value) >= 1 else figure(float(value))
+
+
 def day(value: Any) -> str:
     """Return a date as 2016-12-30, whether it came as a date, a timestamp or words."""
     return f"{value:%Y-%m-%d}" if hasattr(value, "strftime") else str(value)
@@ -85,7 +90,20 @@ def duration(seconds: float | None) -> str:
 
 
 WORDS: tuple[Callable[..., str], ...] = (
-    *(figure, interval, with_interval, with_std, percent, whole_percent, basis_points, count, day, moment, duration),
+    *(
+        figure,
+        interval,
+        with_interval,
+        with_std,
+        percent,
+        whole_percent,
+        basis_points,
+        count,
+        number,
+        day,
+        moment,
+        duration,
+    ),
 )
 
 

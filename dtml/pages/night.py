@@ -18,11 +18,11 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.calibration import Calibration, decide
 from dtml.evaluation.calibration_curve import curve_with_intervals, recalibrated
-from dtml.pages.attention_map import SHADES, Attention, heat_map, sector_map
-from dtml.pages.backtest import BASELINES, directions_verdict, predictor_chart
+from dtml.pages.attention_map import MOST, Attention, heat_map, sector_map
+from dtml.pages.backtest import BASELINES, directions_verdict, predictor_charts
 from dtml.pages.benchmark import PROTOCOL_WORDS
-from dtml.pages.charts import Axis, calibration_axes, environment, probability_axis, square_axes, stack
-from dtml.pages.figures import Row, count, day, figure, records, whole_percent
+from dtml.pages.charts import Axis, Chart, calibration, environment, probability_axis, square, stacked
+from dtml.pages.figures import Row, count, day, figure, percent, records, whole_percent
 
 NAMES = ("symbol", "name", "sector")
 FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
@@ -31,7 +31,6 @@ GROUPS = ("rise", "fall", "none")
 FIRST_DRIVERS = 3  # that a direction is shown with
 LISTED = 12  # stocks that the others look at most
 UNFOLDED = 60  # stocks without a direction, at most, whose table is not folded away
-ALPHAS = tuple(round(0.05 + 0.95 * number / (SHADES - 1), 2) for number in range(SHADES))  # of a map's colour
 
 
 def night_report(
@@ -79,7 +78,7 @@ def night_report(
         verdict=directions_words(night, rows, level, threshold),
         **_directions(rows, level, threshold),
         **_scores(title, scores, rolling),
-        **_calibration(bins, coverage, known),
+        **_calibration(bins, coverage, known, level),
         **_attention(rows, seen, explanation),
         rejected=records(rejected),
         warnings=records(warnings),
@@ -91,7 +90,6 @@ def night_report(
         model=MODEL,
         protocols=PROTOCOL_WORDS,
         window=ROLLING_SESSIONS,
-        alphas=ALPHAS,
     )
 
 
@@ -158,16 +156,21 @@ def _directions(rows: list[dict[str, Any]], level: float, threshold: float | Non
         axis = probability_axis([*values, cut])
     groups = {group: [row for row in rows if row["direction"] == group] for group in GROUPS}
     groups["fall"].reverse()
-    said = [f"{row['symbol']} {figure(row['shown'], 3)}" for row in rows]
+    marks = pd.DataFrame(
+        [(row["shown"], row["direction"], f"{row['symbol']} {figure(row['shown'], 3)}") for row in rows],
+        columns=["value", "kind", "words"],
+    )
+    band = None if cut is None else (1 - cut, cut)
+    counted = ", ".join(f"{len(found)} {name}" for name, found in groups.items())
     return {
         "groups": groups,
         "stocks": len(rows),
         "calibrated": calibrated,
         "axis": axis,
-        "abstention_band": None if cut is None else (1 - cut, cut),
+        "abstention_band": band,
         "shaded": _shading(axis, cut),
         "level": level,
-        "marks": stack([row["shown"] for row in rows], [row["direction"] for row in rows], said, axis),
+        "marks": stacked("Probability of a rise, one mark a stock", counted, marks, axis, band) if rows else None,
         "unfolded": len(groups["none"]) <= UNFOLDED or len(groups["none"]) == len(rows),
         "has": {name: any(not pd.isna(row[name]) for row in rows) for name in DIRECTION_COLUMNS},
     }
@@ -196,33 +199,36 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
         "scored": {name: found for name, found in rows.items() if found},
         "scored_until": latest["target"].max() if len(latest) else None,
         "rolls": rolls,
-        "lines": {name: predictor_chart(drawn, name) for name in BASELINES},
+        "lines": predictor_charts(drawn, *BASELINES) if len(drawn) else None,
     }
 
 
-def _calibration(bins: pd.DataFrame, coverage: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
+def _calibration(
+    bins: pd.DataFrame, coverage: pd.DataFrame, calibrations: Mapping[str, Calibration], level: float
+) -> dict[str, Any]:
     """Return the calibration curves, and the nominal and reached coverage of the abstention band."""
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
     after = recalibrated(bins, calibrations)
     curves = {"uncalibrated": curve_with_intervals(bins)} if len(bins) else {}
     curves |= {"calibrated": curve_with_intervals(after)} if len(after) else {}
-    ends = ("level", "coverage", "coverage_low", "coverage_high")
     return {
-        "curves": {name: records(found) for name, found in curves.items()},
-        "curve_axes": curve_axes(curves),
+        "curves": calibration({name: found for name, found in curves.items() if len(found)}),
         "curve_nights": bins["target"].nunique() if len(bins) else 0,
         "coverage": records(counted),
-        "coverage_axes": square_axes(value for name in ends for value in (counted[name] if len(counted) else ())),
+        "kept_chart": coverage_chart(counted, level) if len(counted) else None,
     }
 
 
-def curve_axes(curves: Mapping[str, pd.DataFrame]) -> tuple[Axis, Axis]:
-    """Return one scale for the curves that holds every point, and of wide intervals the part near the points."""
-    held = calibration_axes({name: found[["mean_probability", "share_risen"]] for name, found in curves.items()})[0]
-    margin = (held.high - held.low) / 2
-    ends = [value for found in curves.values() for end in ("low", "high") for value in found[f"share_risen_{end}"]]
-    near = np.clip(np.array(ends, dtype=float), held.low - margin, held.high + margin)
-    return square_axes([held.low, held.high, *near])
+def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
+    """Return the coverage that each level reached, with its interval, the page's own level in another colour."""
+    short = {"level": "x", "coverage": "y", "coverage_low": "low", "coverage_high": "high"}
+    drawn = rows.rename(columns=short)[["x", "y", "low", "high"]].astype(float).dropna(axis=1, how="all")
+    low = max(float(drawn.min(axis=None)) - 0.03, 0)  # type: ignore[arg-type]
+    words = "; ".join(f"promised {whole_percent(x)}, kept {percent(y)}" for x, y in drawn[["x", "y"]].to_numpy())
+    return square(
+        "Nominal and actual coverage of each level", words, drawn.assign(chosen=drawn["x"] == level),
+        ("level", "coverage"), [round(low, 2), 1.0], joined=False,
+    )  # fmt: skip
 
 
 def _attention(rows: list[dict[str, Any]], seen: Attention, explanation: Row | None) -> dict[str, Any]:
@@ -233,6 +239,7 @@ def _attention(rows: list[dict[str, Any]], seen: Attention, explanation: Row | N
     return {
         "attention": seen,
         "map": heat_map(seen, sectors),
+        "most": MOST,
         "sectors": sector_map(seen, sectors),
         "most_looked_at": list(seen.looked_at.head(LISTED).items()),
         "own": own.mean() if len(own) else np.nan,

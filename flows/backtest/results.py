@@ -171,7 +171,8 @@ def _store_fold(backtest: Backtest, file: Path) -> None:
     with transaction(backtest.context.engine) as conn:
         runs.save_run(conn, run)
         if card["bands"]:
-            calibration.save_bands(conn, run["id"], pd.DataFrame(card["bands"]))
+            level = backtest.context.market.level
+            calibration.save_bands(conn, run["id"], pd.DataFrame(card["bands"]), default=level)
         for known_at in made["known_at"].unique() if len(made) else ():
             rows = made[made["known_at"] == known_at].assign(run_id=run["id"])
             predictions.save_predictions(conn, market, rows, known_at=known_at.to_pydatetime(), made_at=now)
@@ -322,7 +323,7 @@ def _write_page(backtest: Backtest, result: Result) -> None:
         tracks=returns,
         performances=result.portfolios,
         rolling=rolling_mcc(record.directions(), record.movement, record.target),
-        calibration=calibration_curve(np.where(known, record.probability, np.nan), record.movement > 0),
+        curve=calibration_curve(np.where(known, record.probability, np.nan), record.movement > 0),
         coverage=coverage(counts),
     )
     write_page(result.page, page)

@@ -183,12 +183,12 @@ def query(
     engine, sql = open_reader(), _typed_in() if sql == "-" else sql
     with _bounded_memory():
         if as_csv or as_json:
-            return _print_all(engine, sql, _csv_lines if as_csv else _json_lines)
+            return _print_all(engine, sql, csv_lines if as_csv else json_lines)
         if parquet is None:
             return _print_head(select(engine, sql, SHOWN + 1))
         rows = select(engine, sql)
         _require_distinct(rows.columns)
-        _write_parquet(rows, parquet)
+        write_parquet(rows, parquet)
     out.print(f"{len(rows)} rows written to {parquet}", soft_wrap=True)
     return None
 
@@ -235,14 +235,15 @@ def _print_all(engine: Engine, sql: str, form: Callable[[Answer], Iterator[str]]
         shutil.copyfileobj(file, sys.stdout)
 
 
-def _csv_lines(found: Answer) -> Iterator[str]:
+def csv_lines(found: Answer) -> Iterator[str]:
+    """Yield an answer as CSV, its names first."""
     yield pd.DataFrame(columns=pd.Index(found.names)).to_csv(index=False)
     for rows in found.batches:
         yield as_given(rows, found.names).to_csv(index=False, header=False)
 
 
-def _json_lines(found: Answer) -> Iterator[str]:
-    """The rows as `print_json` prints them all at once."""
+def json_lines(found: Answer) -> Iterator[str]:
+    """Yield an answer as `print_json` prints all of its rows at once."""
     _require_distinct(pd.Index(found.names))
     before = "[\n"
     for rows in found.batches:
@@ -266,7 +267,7 @@ def _typed_in() -> str:
         raise UsageError(f"standard input is not UTF-8 text: {error}") from error
 
 
-def _write_parquet(rows: pd.DataFrame, file: Path) -> None:
+def write_parquet(rows: pd.DataFrame, file: Path) -> None:
     """Write the rows whole or not at all: days as days, moments in UTC, lists and mappings as JSON text."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,6 +1,7 @@
 """Serve the prediction history as pages to browse, from a store that is opened read only, on this machine.
 
-Every view has an address of its own. A page is complete as sent: it holds no script and loads nothing else.
+Every view has an address of its own. A page is complete as sent; its charts come alive where the one script that this
+server sends may run.
 """
 
 import logging
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, date, datetime
 from http import HTTPStatus
 from pathlib import Path
+from threading import Thread
 from typing import Annotated, Any
 from urllib.parse import quote, unquote, urlencode
 
@@ -25,21 +27,24 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from db.engine import reading
-from db.errors import StoreError
+from db.errors import StoreError, StoreUsageError
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import DtmlError, UsageError
-from dtml.pages.charts import environment
+from dtml.pages.charts import environment, script
 from flows.dashboard.compare import compare_page
-from flows.dashboard.downloads import Download, Table, compare_table, market_table, markets_table, stock_table, written
+from flows.dashboard.downloads import Download
+from flows.dashboard.explore import FORMS, answer_file, sql_page, table_page, topics
 from flows.dashboard.market import NotThereError, market_page, require_market
 from flows.dashboard.markets import markets_page
 from flows.dashboard.stock import stock_page
+from flows.dashboard.studies import study_page
 
 log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 HEADERS = {
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self';"
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:;"
+    " form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -75,6 +80,7 @@ class Bound:
 async def workers(_app: FastAPI) -> AsyncIterator[None]:
     """Keep as many threads as there are connections while an application runs, so that none waits in vain."""
     current_default_thread_limiter().total_tokens = WORKERS
+    Thread(target=script, daemon=True).start()  # a second's work, that no visitor needs to wait for
     yield
 
 
@@ -114,7 +120,7 @@ def _day(text: str | None) -> date | None:
 PathName = Annotated[str, AfterValidator(_path_name)]
 OptionalName = Annotated[str | None, BeforeValidator(_given)]
 OptionalDay = Annotated[date | None, BeforeValidator(_day)]
-Level = Annotated[float | None, BeforeValidator(lambda text: text or None)]
+Level = Annotated[float | None, BeforeValidator(lambda text: {"": None, "any": 0.0}.get(text, text))]  # 0: by one half
 From = Annotated[date | None, BeforeValidator(_day), Query(alias="from")]
 To = Annotated[date | None, BeforeValidator(_day), Query(alias="to")]
 
@@ -125,6 +131,7 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     app.state.engine, app.state.templates = engine, templates()
     app.state.pages, app.state.downloads = Bound(WAITING, "pages"), Bound(DOWNLOADS, "downloads")
     app.get("/health")(health)
+    app.get("/charts.js")(charts_script)
     app.include_router(pages)
     app.include_router(tables)
     for kind in (DtmlError, StoreError, HTTPException, RequestValidationError, Exception):
@@ -153,7 +160,8 @@ class _WithHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update({name: value for name, value in HEADERS.items() if name not in headers})
             await send(message)
 
         await self.app(scope, receive, send_with_headers if scope["type"] == "http" else send)
@@ -164,16 +172,15 @@ async def health() -> PlainTextResponse:
     return PlainTextResponse("ok")
 
 
+def charts_script() -> Response:
+    """Send what draws the charts, which changes with this program alone."""
+    return Response(script(), media_type="text/javascript", headers={"cache-control": "max-age=3600"})
+
+
 @pages.get("/")
 def markets(request: Request) -> HTMLResponse:
     """Show every market."""
     return _page(request, "markets", lambda conn: markets_page(conn, _today()))
-
-
-@tables.get("/markets.csv")
-def markets_csv(request: Request) -> Response:
-    """Send the table of all markets."""
-    return _csv(request, lambda conn: markets_table(conn, _today()))
 
 
 @pages.get("/market/{market}")
@@ -182,14 +189,6 @@ def market(
 ) -> HTMLResponse:
     """Show a night of a market."""
     return _page(request, "market", lambda conn: market_page(conn, market, as_of, level, sort))
-
-
-@tables.get("/market/{market}/{table}.csv")
-def market_csv(
-    request: Request, market: PathName, table: str, as_of: OptionalDay = None, level: Level = None
-) -> Response:
-    """Send a table of a market's page."""
-    return _csv(request, lambda conn: market_table(conn, table, market, as_of, level))
 
 
 @pages.get("/market/{market}/stock")
@@ -209,20 +208,6 @@ def stock(
     return _page(request, "stock", lambda conn: stock_page(conn, market, symbol, kind, first, last))
 
 
-@tables.get("/market/{market}/stock/{symbol}/{table}.csv")
-def stock_csv(
-    request: Request,
-    market: PathName,
-    symbol: PathName,
-    table: str,
-    first: From = None,
-    last: To = None,
-    kind: str = "nightly",
-) -> Response:
-    """Send a table of a stock's page."""
-    return _csv(request, lambda conn: stock_table(conn, table, market, symbol, kind, first, last))
-
-
 @pages.get("/compare")
 def compare(
     request: Request, market: OptionalName = None, a: OptionalName = None, b: OptionalName = None
@@ -231,10 +216,44 @@ def compare(
     return _page(request, "compare", lambda conn: compare_page(conn, market, a, b))
 
 
-@tables.get("/compare/{table}.csv")
-def compare_csv(request: Request, table: str, a: OptionalName = None, b: OptionalName = None) -> Response:
-    """Send a table of that comparison."""
-    return _csv(request, lambda conn: compare_table(conn, table, a, b))
+@pages.get("/tables")
+def tables_list(request: Request) -> HTMLResponse:
+    """Show every view, by topic."""
+    return _rendered(request, "tables_list", topics())
+
+
+@pages.get("/table/{name}")
+def table(request: Request, name: PathName, sort: str = "") -> HTMLResponse:
+    """Show the rows of a view, sorted and filtered by any column."""
+    asked = [request.query_params.getlist(part) for part in ("column", "is", "value")]
+    where = [each for each in zip(*asked, strict=False) if each[0] and each[2]]
+    return _rendered(request, "table", table_page(request.app.state.engine, name, where, sort))
+
+
+@pages.get("/sql")
+def sql(request: Request, q: str = "", market: OptionalName = None) -> HTMLResponse:
+    """Show the box for SQL, and the answer to what was typed."""
+    return _rendered(request, "sql", sql_page(request.app.state.engine, q, market))
+
+
+@tables.get("/sql/rows.{form}")
+def sql_file(request: Request, form: str, q: str) -> Response:
+    """Send the answer to SQL as a file."""
+    return Download(answer_file(request.app.state.engine, q, form), FORMS[form], form)
+
+
+@pages.get("/run/{name}")
+def run(name: PathName) -> Response:
+    """Redirect to what is shown of a run: how it was made, its losses, and another beside it."""
+    return RedirectResponse(link(["compare"], {"a": name}), HTTPStatus.SEE_OTHER)
+
+
+@pages.get("/backtest/{name}")
+@pages.get("/benchmark/{name}")
+def study(request: Request, name: PathName) -> HTMLResponse:
+    """Show a backtest or a benchmark."""
+    with reading(request.app.state.engine) as conn:
+        return HTMLResponse(study_page(conn, request.url.path.split("/")[1], name))
 
 
 def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> str:
@@ -243,10 +262,16 @@ def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> 
     return "/" + "/".join(quote(each, safe="") for each in segments) + (f"?{urlencode(kept)}" if kept else "")
 
 
+def rows_link(view: str, where: Mapping[str, object]) -> str:
+    """Return the address of the rows of a view in which each of these columns has its value."""
+    asked = [(part, said) for each in where.items() for part, said in zip(("column", "value"), each, strict=True)]
+    return f"/table/{view}?{urlencode([*asked, *[('is', '=')] * len(where)])}"
+
+
 def templates() -> jinja2.Environment:
     """Return the dashboard's templates, over the pages that the reports share."""
     found = environment(folder=Path(__file__).parent / "templates")
-    found.globals.update(link=link, rules=NAIVE_RULES, model=MODEL)
+    found.globals.update(link=link, rows_link=rows_link, rules=NAIVE_RULES, model=MODEL, live=True, served=True)
     return found
 
 
@@ -263,11 +288,6 @@ def _page(request: Request, name: str, make: Callable[[Connection], Mapping[str,
 def _rendered(request: Request, name: str, found: Mapping[str, Any], status: int = HTTPStatus.OK) -> HTMLResponse:
     template = request.app.state.templates.get_template(f"{name}.html")
     return HTMLResponse(template.render(found), status)
-
-
-def _csv(request: Request, make: Callable[[Connection], Table]) -> Download:
-    with reading(request.app.state.engine) as conn:
-        return Download(written(conn, make(conn)))
 
 
 async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
@@ -291,7 +311,7 @@ def _failure(error: Exception) -> tuple[int, str]:
         return HTTPStatus.BAD_REQUEST, "; ".join(wrong)
     if isinstance(error, HTTPException):
         return error.status_code, str(error.detail)
-    known = ((NotThereError, 404), (UsageError, 400), (StoreError, 503))
+    known = ((NotThereError, 404), (UsageError, 400), (StoreUsageError, 400), (StoreError, 503))
     status = next((status for kind, status in known if isinstance(error, kind)), 500)
     said = str(error) if isinstance(error, (DtmlError, StoreError)) else f"unexpected {type(error).__name__}"
     return status, " ".join(said.split())

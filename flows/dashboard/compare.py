@@ -14,8 +14,8 @@ from db.rows import markets, predictions, runs
 from dtml.errors import UsageError
 from dtml.evaluation.bootstrap import Statistic, difference
 from dtml.evaluation.metrics import accuracy, day_interval, mcc
-from dtml.pages.charts import probability_axis
-from dtml.pages.figures import records
+from dtml.pages.charts import Chart, probability_axis
+from dtml.pages.figures import figure, records
 from flows.dashboard.market import STOCKS, NotThereError
 
 RUNS = 500  # in the list to choose from
@@ -29,7 +29,7 @@ RECEIPT = (*MADE, "data_watermark", "checkpoint_hash", "created_at")
 
 def compare_page(conn: Connection, market: str | None, a: str | None, b: str | None) -> dict[str, Any]:
     """Return a list of a market's runs to choose from, and what two of them have in common and what not."""
-    one, two = (None if name is None else run_of(conn, name) for name in (a, b))
+    one, two = (None if name is None else run_of(conn, name) for name in (a, None if b == a else b))
     if one is not None and two is not None and one["market"] != two["market"]:
         raise UsageError(f"{a} is a run of {one['market']} and {b} of {two['market']}: compare runs of one market")
     chosen = market or next((run["market"] for run in (one, two) if run is not None), None)
@@ -38,6 +38,7 @@ def compare_page(conn: Connection, market: str | None, a: str | None, b: str | N
         raise NotThereError(f"no market {chosen!r} in the store")
     listed = [] if chosen is None else records(head(conn, runs.models(chosen), RUNS))
     common = {"market": chosen, "markets": stored, "runs": listed, "a": one, "b": two}
+    common |= {"losses": losses_chart([run for run in (one, two) if run is not None])}
     if one is None or two is None:
         return common | {"pair": None}
     pair = {
@@ -60,6 +61,25 @@ def run_of(conn: Connection, run_id: str) -> dict[str, Any]:
     if found is None:
         raise NotThereError(f"no run {run_id!r} in the store: `dtml runs` lists them")
     return found
+
+
+def losses_chart(shown: list[dict[str, Any]]) -> Chart | None:
+    """Return the mean loss over the seeds by epoch, in training and in validation; None where none was kept."""
+    rows = [
+        {"run": run["run_id"], "loss": which, "epoch": epoch["number"], "value": epoch[name]}
+        for run in shown
+        for seed in run["losses"] or ()
+        for epoch in seed.get("epochs", ())
+        for which, name in (("training", "loss"), ("validation", "validation_loss"))
+    ]
+    if not rows:
+        return None
+    mean = pd.DataFrame(rows).groupby(["run", "loss", "epoch"], sort=False)["value"].mean().reset_index()
+    last = mean.drop_duplicates(["run", "loss"], keep="last").to_dict("records")
+    words = "; ".join(f"{each['run']}, {each['loss']}: {figure(each['value'])} at the end" for each in last)
+    return Chart(
+        "Losses by epoch, mean over the seeds", words, "losses", {"rows": mean}, {"runs": mean["run"].unique().tolist()}
+    )
 
 
 def settings(one: Mapping[str, Any], two: Mapping[str, Any]) -> pd.DataFrame:
@@ -132,8 +152,8 @@ def scores(counts: pd.DataFrame) -> dict[str, Any]:
 
 def _row(name: str, sums: np.ndarray, statistics: Mapping[str, Statistic]) -> dict[str, Any]:
     found: dict[str, Any] = {"run": name}
-    for figure, statistic in statistics.items():
+    for measure, statistic in statistics.items():
         low, high = day_interval(sums, statistic, resamples=RESAMPLES, seed=0)
         value = float(statistic(sums.sum(axis=0))[0])
-        found |= {figure: value, f"{figure}_low": float(low[0]), f"{figure}_high": float(high[0])}
+        found |= {measure: value, f"{measure}_low": float(low[0]), f"{measure}_high": float(high[0])}
     return found

@@ -19,7 +19,8 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.metrics import told_apart
 from dtml.markets.definition import LEVELS
-from dtml.pages.charts import Chart, probability_axis, session_chart
+from dtml.pages.backtest import predictor_charts
+from dtml.pages.charts import probability_axis
 from dtml.pages.figures import records
 from dtml.pages.order import order_part
 
@@ -109,6 +110,7 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
     require_level(level)
     require_market(conn, market)
     night = night_of(conn, market, as_of)
+    level = level_of(conn, night, level)
     common = {"market": market, "night": night, "level": level, "levels": LEVELS, "sort": order}
     if night is None:
         return common | {"models": records(head(conn, runs.models(market), NIGHTS))}
@@ -117,9 +119,10 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
     scored = head(conn, stored_scores.daily_scores(market, night["target"]), SCORED * 2 * (1 + len(NAIVE_RULES)))
     every = scored[scored["protocol"] == "all"]
     ranks = rankings.last_rank_scores(conn, market, night["target"])
+    ordered = order_part(rankings.night_order(conn, market, night["target"]), ranks)
     return (
         common
-        | order_part(rankings.night_order(conn, market, night["target"]), ranks)
+        | ordered
         | {
             "rank_scores": records(ranks.sort_values(["is_rule", "rank_ic"], ascending=[True, False])),
             "before": before,
@@ -134,7 +137,9 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
             "coverage": None if level is None else calibration.coverage(conn, market, level, night["target"]),
             "scores": records(_at_last(scored)),
             "skill": skill_of(_at_last(every)),
-            "charts": {figure: running_chart(every, figure) for figure in FIGURES},
+            "chart": predictor_charts(
+                every.rename(columns={"target": "session"}), *(f"running_{name}" for name in FIGURES)
+            ),
             "gaps": records(gaps_of(night)),
             "rejected": records(head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)),
             "nights": night_rows(conn, market, night["as_of"], every),
@@ -152,9 +157,16 @@ def require_market(conn: Connection, market: str) -> None:
 
 
 def require_level(level: float | None) -> None:
-    """Raise UsageError, which lists them, for a level that no band has; None asks for none."""
-    if level is not None and level not in LEVELS:
+    """Raise UsageError, which lists them, for a level that no band has; None asks for the market's, 0 for one half."""
+    if level not in (None, 0, *LEVELS):
         raise UsageError(f"level {level} is none of {', '.join(map(str, LEVELS))}")
+
+
+def level_of(conn: Connection, night: Row | None, level: float | None) -> float | None:
+    """Return the level at which a night's directions are shown, by default the market's; None for one half."""
+    if level is None and night is not None and night["run_id"] is not None:
+        return calibration.default_level(conn, night["run_id"])
+    return level or None
 
 
 def night_of(conn: Connection, market: str, as_of: date | None) -> dict[str, Any] | None:
@@ -218,16 +230,3 @@ def _at_last(scores: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the last scored session, the model before the rules."""
     last: pd.DataFrame = scores[scores["target"] == scores["target"].max()]
     return last.assign(rule=last["predictor"] != MODEL).sort_values(["protocol", "rule", "predictor"])
-
-
-def running_chart(scores: pd.DataFrame, figure: str) -> Chart | None:
-    """Draw a line a predictor over the nights, the model with its 95 % band; None below two nights."""
-    lines = {str(name): rows.set_index("target").sort_index() for name, rows in scores.groupby("predictor")}
-    rules = [name for name in lines if name != MODEL]
-    kinds = {name: f"s{number} d{number}" for number, name in enumerate(rules, start=1)} | {MODEL: "s0 model"}
-    ends = {"low": f"running_{figure}_low", "high": f"running_{figure}_high"}
-    band = {end: lines[MODEL][column] for end, column in ends.items()} if MODEL in lines else {}
-    series = {name: rows[f"running_{figure}"] for name, rows in lines.items()}
-    ordered = {name: series[name] for name in (*([MODEL] if MODEL in lines else []), *rules)}
-    bands = {MODEL: pd.DataFrame(band)} if band else {}
-    return session_chart(ordered, kinds, bands, baseline=0.5 if figure == "acc" else 0.0)

@@ -28,7 +28,7 @@ def market_rows(conn: Connection, today: date) -> pd.DataFrame:
         run = runs.latest_model(conn, market)
         said = {name: None if night is None else night[name] for name in ("as_of", "target", "status")}
         said["days_since"] = None if night is None else (today - night["as_of"]).days
-        said |= {direction: counted.get((market, direction), 0) for direction in ("rise", "fall")}
+        said |= {direction: counted.get((market, direction), 0) for direction in ("rise", "fall", "none")}
         said |= {"run_id": None if run is None else run["run_id"]}
         said["trained"] = None if run is None else run["train_last"]
         rows.append({"market": market} | said | skill_of(scores.last_running_scores(conn, market)))

@@ -13,7 +13,7 @@ from dtml.attention.summary import words
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
 from dtml.evaluation.metrics import accuracy, confusion, mcc
-from dtml.pages.charts import Chart, session_chart
+from dtml.pages.charts import Chart, Panel, over_sessions
 from dtml.pages.figures import records
 from flows.dashboard.market import STOCKS, NotThereError, require_market
 
@@ -23,12 +23,7 @@ ATTENDED = 5  # nights whose attention is averaged
 SOURCES = 10  # stocks of a table of attention
 KINDS = ("nightly", "backtest", "benchmark")
 
-MARKS = {  # the direction, whether it was correct, and where the mark's line begins and ends below the prices
-    "rise, correct": ("rise", 1, 16, 2),
-    "rise, wrong": ("rise", 0, 16, 9),
-    "fall, correct": ("fall", 1, 18, 32),
-    "fall, wrong": ("fall", 0, 18, 25),
-}
+WAYS = ("rise, correct", "rise, wrong", "fall, correct", "fall, wrong")
 
 
 def stock_page(
@@ -58,9 +53,8 @@ def stock_page(
         "held": len(directions),
         "spans": records(span_scores(directions)),
         "whole": records(head(conn, scores.symbol_scores(market, symbol), len(KINDS))),
-        "prices": price_chart(bars),
-        "marks": marks(directions, bars),
-        "said": probability_chart(directions),
+        "chart": stock_chart(symbol, directions, bars),
+        "marks": way_counts(directions),
         **attention_tables(conn, market, symbol),
         "explained": words(None if run is None else attention.explanation_log(conn, run["run_id"])),
     }
@@ -99,37 +93,42 @@ def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["predictor", "n", "rises", "acc", "mcc"])
 
 
-def price_chart(bars: pd.DataFrame) -> Chart | None:
-    """Draw the close as it was traded and, where it is known, as adjusted for splits and dividends."""
+def stock_chart(symbol: str, directions: pd.DataFrame, bars: pd.DataFrame) -> Chart | None:
+    """Return a stock's prices, its directions by how they came out, and its probabilities, on one axis of time.
+
+    The close is as it was traded and, where it is known, as adjusted for splits and dividends; the band is a standard
+    deviation over the seeds around the probability of a rise.
+    """
     by_session = bars.set_index("session").sort_index()
-    lines = {"close": by_session["close"]}
-    if (by_session["adj_close"] - by_session["close"]).abs().max() > 0:
-        lines = {"adjusted close": by_session["adj_close"], "close": by_session["close"]}
-    kinds = dict(zip(lines, ("s0 model", "s1 d1"), strict=False))
-    return session_chart(lines, kinds, {}, baseline=float(by_session["close"].iloc[-1])) if len(by_session) else None
-
-
-def marks(directions: pd.DataFrame, bars: pd.DataFrame) -> dict[str, tuple[int, str]]:
-    """Count the directions of each kind, and return the path that marks them below the prices, 1000 units wide."""
-    sessions = pd.DatetimeIndex(bars["session"]).sort_values()
-    settled = directions.dropna(subset=["correct"]).drop_duplicates("target")
-    found = {}
-    for name, (direction, correct, begin, end) in MARKS.items():
-        mine = settled[(settled["direction"] == direction) & (settled["correct"] == correct)]
-        places = sessions.get_indexer(pd.DatetimeIndex(mine["target"]))
-        across = (1000 * place / max(len(sessions) - 1, 1) for place in sorted(places[places >= 0].tolist()))
-        found[name] = (len(mine), "".join(f"M{place:.1f} {begin}V{end}" for place in across))
-    return found
-
-
-def probability_chart(directions: pd.DataFrame) -> Chart | None:
-    """Draw the probability of a rise with the standard deviation over the seeds around it, and as calibrated."""
     by_target = directions.drop_duplicates("target").set_index("target").sort_index()
-    said, std = by_target["probability"], by_target["probability_std"]
+    prices = {"close": by_session["close"]}
+    if (by_session["adj_close"] - by_session["close"]).abs().max() > 0:
+        prices |= {"adjusted close": by_session["adj_close"]}
+    said, std = by_target["probability"].astype(float), by_target["probability_std"].astype(float)
     band = pd.DataFrame({"low": (said - std).clip(0, 1), "high": (said + std).clip(0, 1)})
-    kinds = {"probability": "s0 model", "calibrated": "s2"}
-    lines = {name: by_target[name] for name in kinds}
-    return session_chart(lines, kinds, {"probability": band} if std.notna().any() else {}, baseline=0.5)
+    bands = {"probability": band} if std.notna().any() else {}
+    found = way_of(by_target)
+    ways = {
+        way: pd.Series(place, found.index[found == way], dtype=float)
+        for place, way in zip((4, 3, 2, 1), WAYS, strict=True)
+    }
+    likely = {name: by_target[name].astype(float) for name in ("probability", "calibrated")}
+    panels = [Panel("close, as traded", prices, "price")]
+    panels += [Panel("", ways, labels=WAYS[::-1], height=84)]
+    panels += [Panel("probability of a rise", likely, base=0.5, bands=bands)]
+    return over_sessions(f"{symbol}: close, directions, probability of a rise", panels, hidden=["adjusted close"])
+
+
+def way_of(directions: pd.DataFrame) -> "pd.Series[Any]":
+    """Return which of `WAYS` each direction with an outcome was, by the index of the rows."""
+    settled = directions.dropna(subset=["correct"])
+    return settled["direction"] + settled["correct"].astype(bool).map({True: ", correct", False: ", wrong"})
+
+
+def way_counts(directions: pd.DataFrame) -> dict[str, int]:
+    """Count the directions of each of `WAYS`, one a session."""
+    counts = way_of(directions.drop_duplicates("target")).value_counts()
+    return {way: int(counts.get(way, 0)) for way in WAYS}
 
 
 def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, Any]:

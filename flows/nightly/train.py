@@ -129,7 +129,8 @@ def train_model(
     with transaction(context.engine) as conn:
         runs.save_run(conn, trained.row)
         if (calibration := trained.model.calibration) is not None:
-            stored_calibration.save_bands(conn, trained.model.run_id, calibration.bands)
+            level = context.market.level
+            stored_calibration.save_bands(conn, trained.model.run_id, calibration.bands, default=level)
     return trained.model
 
 
