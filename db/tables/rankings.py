@@ -118,7 +118,7 @@ stock_rank = Table(
     "stock_rank",
     metadata,
     Column("ranker_id", ForeignKey("ranker.id"), primary_key=True, comment="The rankers that were asked."),
-    Column("predictor", String, primary_key=True, comment="'ridge', 'boosting', their 'blend', or 'dtml'."),
+    Column("predictor", String, primary_key=True, comment="'ridge', 'boosting', their 'blend', 'dtml', or 'own'."),
     target(),
     instrument_id(),
     required("as_of", Date, "Last session seen; always before target."),

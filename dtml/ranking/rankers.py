@@ -14,6 +14,8 @@ from numpy import ndarray
 
 from dtml.checkpoints import WriteWhole, hash_of, read_tensors, sha256, write_tensors
 from dtml.errors import DtmlError
+from dtml.own.code import OwnCode
+from dtml.own.process import Fitted
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import Boosting, BoostingConfig, Ranker, Ridge, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import Leg, sessions_to
@@ -45,6 +47,7 @@ class Rankers:
 
     models: Mapping[str, Ranker]
     slopes: Mapping[str, float]
+    own: Fitted | None = None  # a user's own, which a process of its own asks
 
     def scores(self, features: Float[ndarray, "days stocks features"], there: Bool[ndarray, "days stocks"]) -> Scores:
         """Return the score of each stock that is there, by ranker and by their blend; NaN for the others."""
@@ -61,6 +64,15 @@ def fit_rankers(history: History, config: RankersConfig) -> Rankers:
     Slopes are measured on its last `VALIDATION_DAYS`, by rankers fitted on the days before them. Raises DtmlError for
     a history too short for that.
     """
+    (first, days), whole = spans_of(history)
+    tried = Rankers(_fitted(history, first, config), {})
+    scores = tried.scores(history.features[days], history.there[days])
+    slopes = {name: slope_of(ranked(each), history.relative[days]) for name, each in scores.items()}
+    return Rankers(_fitted(history, whole, config), slopes)
+
+
+def spans_of(history: History) -> tuple[tuple[slice, slice], slice]:
+    """Return days to try rankers on, fitted and scored, and all days with an outcome; DtmlError for too few."""
     known = np.flatnonzero(np.isfinite(history.relative).any(axis=1))
     stop = int(known[-1]) + 1 if len(known) else 0
     cut = stop - VALIDATION_DAYS
@@ -70,11 +82,7 @@ def fit_rankers(history: History, config: RankersConfig) -> Rankers:
             f"{max(stop, 0)} sessions have an outcome, and rankers need {MINIMUM_TRAIN_DAYS} before the last "
             f"{VALIDATION_DAYS}: fetch a longer history"
         )
-    days = slice(cut, stop)
-    tried = Rankers(_fitted(history, slice(0, end), config), {})
-    scores = tried.scores(history.features[days], history.there[days])
-    slopes = {name: slope_of(ranked(each), history.relative[days]) for name, each in scores.items()}
-    return Rankers(_fitted(history, slice(0, stop), config), slopes)
+    return (slice(0, end), slice(cut, stop)), slice(0, stop)
 
 
 def _fitted(history: History, days: slice, config: RankersConfig) -> dict[str, Ranker]:
@@ -137,6 +145,9 @@ def save_rankers(rankers: Rankers, settings: Mapping[str, Any], stem: Path, writ
             else:
                 scalars[f"{name}.{part}"] = value
     card = {**settings, "slopes": dict(rankers.slopes), "scalars": scalars}
+    if rankers.own is not None:
+        tensors |= {name: torch.from_numpy(value) for name, value in rankers.own.arrays.items()}
+        card["own"] = {"code": asdict(rankers.own.code), "told": rankers.own.told}
     sha = hash_of(tensors, card)
     file = stem.with_name(f"{stem.name}-{sha[:8]}-order.safetensors")
     write_tensors(file, tensors, card, write)
@@ -154,4 +165,6 @@ def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
     models = {
         name: kind(**{part.name: held[f"{name}.{part.name}"] for part in fields(kind)}) for name, kind in KINDS.items()
     }
-    return Rankers(models, card["slopes"])
+    mine = {name: each for name, each in held.items() if name.startswith("own.")}
+    own = Fitted(OwnCode(**card["own"]["code"]), card["own"]["told"], mine) if "own" in card else None
+    return Rankers(models, card["slopes"], own)
