@@ -28,6 +28,9 @@ from dtml.lookahead.audit import (
     prove,
 )
 from dtml.lookahead.pipeline import History, Pipeline
+from dtml.own.admission import admit
+from dtml.own.code import OWN, OwnCode
+from dtml.own.process import Asked
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from flows.backtest.folds import Nights
 from flows.nightly.context import MarketContext, stored_bars
@@ -86,8 +89,13 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
         model = load_model(context, as_of)
         tell(f"the model {model.run_id}")
         rows += [{"audited": model.run_id} | asdict(each) for each in audit_model(model.ensemble, history, seed=SEED)]
+    if context.market.code:
+        found = admit(Asked(OwnCode.read(context.market.code)), history, context.market.leg)
+        rows += [{"audited": OWN, "at": part.sessions[-1], "has_power": True} | each for each in found]
     tell("leaks planted on purpose")
-    return Audit(pd.DataFrame(rows), prove(part, context.experiment, seed=SEED, dates=1))
+    return Audit(
+        pd.DataFrame(rows).drop(columns="what", errors="ignore"), prove(part, context.experiment, seed=SEED, dates=1)
+    )
 
 
 @dataclass(frozen=True)
