@@ -29,6 +29,9 @@ from dtml.lookahead.audit import (
 )
 from dtml.lookahead.pipeline import History, Pipeline
 from dtml.lookahead.ranks import SMALL, Ordering, audit_ranking, prove_ranking
+from dtml.own.admission import admit
+from dtml.own.code import OWN, OwnCode
+from dtml.own.process import Asked
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.rankers import RankersConfig
 from flows.backtest.folds import Nights
@@ -97,9 +100,13 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
         stored = replace(ordering, fit=lambda *_: ours.rankers)
         found = audit_ranking(stored, history, seed=SEED, trains=False)
         rows += [{"audited": ours.row["id"]} | asdict(each) for each in found]
+    if context.market.code:
+        own = admit(Asked(OwnCode.read(context.market.code)), history, context.market.leg)
+        rows += [{"audited": OWN, "at": part.sessions[-1], "has_power": True} | each for each in own]
     tell("leaks planted on purpose")
     proofs = prove(part, context.experiment, seed=SEED, dates=1), prove_ranking(part, ordering, seed=SEED)
-    return Audit(pd.DataFrame(rows), pd.concat([each for each in proofs if len(each)], ignore_index=True))
+    planted = pd.concat([each for each in proofs if len(each)], ignore_index=True)
+    return Audit(pd.DataFrame(rows).drop(columns="what", errors="ignore"), planted)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ PAGES = (
     "CHANGELOG.md",
     "flows/README.md",
     "dtml/README.md",
+    "dtml/own/README.md",
     "db/README.md",
     "db/QUESTIONS.md",
     "translation/README.md",

@@ -10,7 +10,7 @@ night = table(
     key("as_of", Date, "Last closed session: the last one seen."),
     required("target", Date, "The session after it: the one predicted."),
     required("status", String, "'running', 'complete', 'complete_with_gaps' or 'refused'."),
-    optional("reason", String, "Why it was refused; missing otherwise."),
+    optional("reason", String, "Why it was refused, or what is to be known of its own code; missing otherwise."),
     optional("run_id", ForeignKey("run.id"), "The model used; missing until there is one."),
     required("source", String, "Where bars came from: yahoo, files, simulated."),
     optional("known_at", UtcTimestamp, "Latest known_at of the prices used; missing until known."),

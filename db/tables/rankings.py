@@ -104,7 +104,7 @@ ranker = table(
 stock_rank = table(
     "stock_rank",
     belongs_to("ranker", "The rankers that were asked."),
-    key("predictor", String, "'ridge', 'boosting', their 'blend', or 'dtml'."),
+    key("predictor", String, "'ridge', 'boosting', 'blend', 'dtml', 'own', 'dtml_relative' or 'blend_relative'."),
     target(),
     belongs_to("instrument", "The instrument."),
     required("as_of", Date, "Last session seen; always before target."),

@@ -4,7 +4,7 @@
 -- as_of        date       Last closed session: the last one seen.
 -- target       date       The session after it: the one predicted.
 -- status       text       'running', 'complete', 'complete_with_gaps' or 'refused'.
--- reason       text       Why it was rejected; missing otherwise.
+-- reason       text       Why it was refused, or what is to be known of its own code; missing otherwise.
 -- source       text       Where bars came from: yahoo, files, simulated.
 -- fetched      integer    Bars the source returned; missing while running.
 -- stored       integer    Bars that were new or restated; missing while running.

@@ -3,8 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from dtml.errors import UsageError
@@ -20,7 +21,7 @@ Returns = Literal["adj_close", "close"]
 ZClose = Literal["raw", "adjusted"]
 LabelProtocol = Literal["paper", "all"]  # which stock-days count: those that the paper labels, or all
 Retrain = Literal["never", "missing"] | int
-RankerName = Literal["ridge", "boosting", "blend", "dtml", "dtml_relative", "blend_relative"]
+RankerName = Literal["ridge", "boosting", "blend", "dtml", "dtml_relative", "blend_relative", "own"]
 Leg = Literal["next_close", "overnight", "intraday", "open_to_open", "second_close", "five_days"]  # of a return
 
 LABEL_PROTOCOLS: tuple[LabelProtocol, ...] = get_args(LabelProtocol)
@@ -149,6 +150,12 @@ class Market:
     retrain: Retrain = 63
     level: float = 0.8
     model: Mapping[str, object] = field(default_factory=dict)
+    code: Path | None = None  # a user's own features and model
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Return all that decides figures; of own code the text does, wherever its file lies."""
+        return {name: value for name, value in asdict(self).items() if name != "code"}
 
     @property
     def symbols(self) -> tuple[str, ...]:

@@ -78,12 +78,13 @@ def read_market(path: Path) -> Market:
         retrain=_retrain(table),
         level=_level(table),
         model=_model(table.subtable("model")),
+        code=_code(table),
     )
 
 
 _MARKET_KEYS = (
     *("title", "calendar", "timezone", "currency", "source", "returns", "z_close", "leg", "ranker", "retrain"),
-    *("level", "facts", "index", "checks", "model", "constituents"),
+    *("level", "facts", "index", "checks", "model", "constituents", "code"),
 )
 
 
@@ -267,6 +268,11 @@ def _level(table: _Table) -> float:
     if value in LEVELS:
         return value
     raise table.error("level", f"expected one of {', '.join(map(str, LEVELS))}, got {_shown(value)}")
+
+
+def _code(table: _Table) -> Path | None:
+    asked = "code" in table.values or table.values.get("ranker") == "own"
+    return table.path.parent / table.required("code", str) if asked else None
 
 
 def _model(table: _Table) -> dict[str, object]:

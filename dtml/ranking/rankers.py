@@ -14,6 +14,8 @@ from numpy import ndarray
 
 from dtml.checkpoints import WriteWhole, hash_of, read_tensors, sha256, write_tensors
 from dtml.errors import DtmlError
+from dtml.own.code import OwnCode
+from dtml.own.process import Fitted
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import Boosting, BoostingConfig, Ranker, Ridge, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import Leg, sessions_to
@@ -53,6 +55,7 @@ class Rankers:
 
     models: Mapping[str, Ranker | Relative]
     slopes: Mapping[str, float]
+    own: Fitted | None = None  # a user's own, which a process of its own asks
 
     def scores(
         self, features: Float[ndarray, "sessions stocks features"], there: Bool[ndarray, "sessions stocks"], days: slice
@@ -75,6 +78,15 @@ def fit_rankers(history: History, config: RankersConfig) -> Rankers:
     Slopes are measured on its last `VALIDATION_DAYS`, by rankers fitted on the days before them. Raises DtmlError for
     a history too short for that.
     """
+    (first, days), whole = spans_of(history)
+    tried = Rankers(_fitted(history, first, config), {})
+    scores = tried.scores(history.features, history.there, days)
+    slopes = {name: slope_of(ranked(each), history.relative[days]) for name, each in scores.items()}
+    return Rankers(_fitted(history, whole, config), slopes)
+
+
+def spans_of(history: History) -> tuple[tuple[slice, slice], slice]:
+    """Return days to try rankers on, fitted and scored, and all days with an outcome; DtmlError for too few."""
     known = np.flatnonzero(np.isfinite(history.relative).any(axis=1))
     stop = int(known[-1]) + 1 if len(known) else 0
     cut = stop - VALIDATION_DAYS
@@ -84,11 +96,7 @@ def fit_rankers(history: History, config: RankersConfig) -> Rankers:
             f"{max(stop, 0)} sessions have an outcome, and rankers need {MINIMUM_TRAIN_DAYS} before the last "
             f"{VALIDATION_DAYS}: fetch a longer history"
         )
-    days = slice(cut, stop)
-    tried = Rankers(_fitted(history, slice(0, end), config), {})
-    scores = tried.scores(history.features, history.there, days)
-    slopes = {name: slope_of(ranked(each), history.relative[days]) for name, each in scores.items()}
-    return Rankers(_fitted(history, slice(0, stop), config), slopes)
+    return (slice(0, end), slice(cut, stop)), slice(0, stop)
 
 
 def _fitted(history: History, days: slice, config: RankersConfig) -> dict[str, Ranker | Relative]:
@@ -155,6 +163,9 @@ def save_rankers(rankers: Rankers, settings: Mapping[str, Any], stem: Path, writ
             else:
                 scalars[f"{name}.{part}"] = value
     card = {**settings, "slopes": dict(rankers.slopes), "scalars": scalars}
+    if rankers.own is not None:
+        tensors |= {name: torch.from_numpy(value) for name, value in rankers.own.arrays.items()}
+        card["own"] = {"code": asdict(rankers.own.code), "told": rankers.own.told}
     sha = hash_of(tensors, card)
     file = stem.with_name(f"{stem.name}-{sha[:8]}-order.safetensors")
     write_tensors(file, tensors, card, write)
@@ -176,4 +187,6 @@ def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
         under = f"{RELATIVE}."
         weights = {name.removeprefix(under): value for name, value in held.items() if name.startswith(under)}
         models[RELATIVE] = Relative(RelativeConfig.read(config), weights)
-    return Rankers(models, card["slopes"])
+    mine = {name: each for name, each in held.items() if name.startswith("own.")}
+    own = Fitted(OwnCode(**card["own"]["code"]), card["own"]["told"], mine) if "own" in card else None
+    return Rankers(models, card["slopes"], own)

@@ -10,13 +10,22 @@ from numpy import ndarray
 
 from dtml.errors import DtmlError
 from dtml.evaluation.ranking import MINIMUM_STOCKS, both_known, rank_ics
+from dtml.markets import Market
+from dtml.prices.sessions import sessions_between
 from dtml.ranking.features import ranked_features
 from dtml.ranking.outcomes import Leg, outcomes, sessions_to
-from dtml.ranking.panel import Grid, Panel, ranked
+from dtml.ranking.panel import Grid, Panel, panel_of, ranked
 
 MINIMUM_TRAIN_DAYS = 126  # below that there is nothing to learn from
 RETRAIN_EVERY = 63  # sessions that each model scores
 GAP = 1  # sessions between the last outcome trained on and the first session scored
+
+
+def market_panel(market: Market, bars: pd.DataFrame, symbols: tuple[str, ...] = ()) -> Panel:
+    """Return the panel of a market's stocks, or of these alone, on the sessions of their bars."""
+    days = bars["session"]
+    sessions = sessions_between(market.calendar, days.min().date(), days.max().date())
+    return panel_of(bars, sessions=sessions, symbols=symbols or market.symbols, returns=market.returns)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class Backtest:
     def id(self) -> str:
         """Return a name of market, first session and a digest of all that decides the figures."""
         made_by = [version("dtml-nightshift"), version("torch"), choose_device(self.context.device).type, self.digest]
-        said = [asdict(self.plan), asdict(self.context.experiment), asdict(self.context.market), made_by]
+        said = [asdict(self.plan), asdict(self.context.experiment), self.context.market.settings, made_by]
         digest = hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:8]
         return f"{self.context.name}-{self.plan.first}-{digest}"
 

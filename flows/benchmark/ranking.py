@@ -20,6 +20,7 @@ from sqlalchemy import Engine
 from db.engine import reading, transaction
 from db.rows import rankings
 from dtml.evaluation.ranking import both_known, figures_of, paired_rank_ic, rank_ics, score_ranking
+from dtml.own.code import OWN
 from dtml.ranking.features import FEATURES
 from dtml.ranking.outcomes import LEGS, Leg, outcomes, sessions_to
 from dtml.ranking.panel import Grid
@@ -30,6 +31,7 @@ from dtml.ranking.walk import Fold, History, folds
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.night import Stage, directly
 from flows.nightly.order import history_of
+from flows.nightly.own_code import named, walk_own
 
 AFTERWARDS = timedelta(days=21)  # which hold the sessions that the longest leg needs after the last close
 BEGINNING = date(1970, 1, 1)
@@ -78,12 +80,13 @@ class Walk:
     @property
     def config(self) -> dict[str, Any]:
         """Return every setting, for the row."""
-        return asdict(self.rankers) | {"features": list(FEATURES), "max_return": self.context.market.checks.max_return}
+        data = {"features": list(FEATURES), "max_return": self.context.market.checks.max_return}
+        return asdict(self.rankers) | data | named(self.context)
 
     @property
     def id(self) -> str:
         """Return the name of the ranking: its market, its first day, and a digest of all that decides its figures."""
-        told = [asdict(self.plan), self.config, asdict(self.context.market), version("dtml-nightshift")]
+        told = [asdict(self.plan), self.config, self.context.market.settings, version("dtml-nightshift")]
         digest = hashlib.sha256(json.dumps(told, default=str).encode())
         digest.update(pd.util.hash_pandas_object(self.bars[0], index=False).to_numpy().tobytes())
         return f"{self.context.name}-{self.plan.first}-{digest.hexdigest()[:8]}"
@@ -104,6 +107,9 @@ def run_ranking(walk: Walk, stage: Stage = directly) -> Ranking:
     begun = time.perf_counter()
     walked = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
     scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers))
+    if walk.context.market.code:
+        spans = [(each.trained, each.scored) for each in walked]
+        scores[OWN] = stage("own code", lambda: walk_own(walk.context, walk.history, walk.bars[0], spans)[0])
     stage("score", lambda: _store(walk, walked, scores, begun))
     stored = stored_ranking(walk.context.engine, walk.id)
     assert stored is not None

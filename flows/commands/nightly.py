@@ -317,6 +317,8 @@ def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.
         out.print(f"  first {', '.join(names[:half])}\n  last  {', '.join(names[half:])}", soft_wrap=True)
     else:
         out.print("the stocks are not ordered: rankers need a year of sessions, or the night's log says why")
+    if row["reason"]:
+        out.print(f"own code: {row['reason']}", markup=False, soft_wrap=True)
     out.print(_what_was_done(night))
     for gap in row["gaps"][:SHOWN]:
         out.print(f"  left out: {gap['symbol']}, {gap['reason']}")

@@ -228,6 +228,7 @@ def _store(
             finished_at=now,
             counts=_counts(fetch_result, len(made.predictions)),
             gaps=[{"symbol": symbol, "reason": reason} for symbol, reason in made.gaps.items()],
+            reason=order.attrs.get("note") or None,
             run_id=model.run_id,
             known_at=made.known_at,
             inputs_hash=made.inputs_hash,

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from importlib.metadata import version
 from typing import Any
@@ -19,16 +19,18 @@ from dtml.baselines.naive_rules import MODEL
 from dtml.errors import DtmlError
 from dtml.evaluation.ranking import figures_of, score_daily, score_ranking
 from dtml.markets.definition import LEGS, Leg
+from dtml.own.code import OWN
+from dtml.own.process import warm
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.features import FEATURES, HISTORY, MAX_GAP
 from dtml.ranking.outcomes import outcomes, sessions_to
-from dtml.ranking.panel import panel_of
 from dtml.ranking.rankers import RELATIVES, Rankers, RankersConfig, fit_rankers, load_rankers, order_of, save_rankers
 from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
-from dtml.ranking.walk import History
+from dtml.ranking.walk import History, market_panel
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import history_start
+from flows.nightly.own_code import ask_own, change, train_own
 from flows.settings import data_folder
 from translation.atomic_files import write_whole
 
@@ -42,10 +44,8 @@ AWAITED = 250  # sessions for which a return is waited for
 
 def history_of(context: MarketContext, bars: pd.DataFrame, leg: Leg, symbols: tuple[str, ...] | None = None) -> History:
     """Return what rankers read of bars: ranked features and outcomes of each day's constituents, or of these alone."""
-    market, days = context.market, bars["session"]
-    sessions = sessions_between(market.calendar, days.min().date(), days.max().date())
-    panel = panel_of(bars, sessions=sessions, symbols=symbols or market.symbols, returns=market.returns)
-    among = None if symbols else context.membership(market.symbols, panel.sessions)
+    panel = market_panel(context.market, bars, symbols or ())
+    among = None if symbols else context.membership(context.market.symbols, panel.sessions)
     return History.of(panel, leg, among, max_return=context.experiment.windows.largest_return)
 
 
@@ -55,6 +55,7 @@ class Trained:
 
     row: Mapping[str, Any]
     rankers: Rankers
+    note: str = ""  # of a user's own code, for the night
 
 
 def rankers_for(
@@ -76,34 +77,50 @@ def rankers_for(
     try:
         if latest is not None and not anew and not (trains and _is_due(context, latest, as_of)):
             try:
-                return load_trained(context, latest)
+                return _noted(context, load_trained(context, latest), latest)
             except DtmlError as error:
                 if not trains:
                     raise
                 log.warning("training the rankers of %s again: %s", context.name, error)
         if trains:
-            return train_rankers(context, as_of, known_at)
+            return _noted(context, train_rankers(context, as_of, known_at, latest), latest)
         raise DtmlError(f"it has no rankers: run `dtml train {context.name}`")
     except DtmlError as error:
         log.warning("the stocks of %s are not ordered as of %s: %s", context.name, as_of, error)
         return None
 
 
+def _noted(context: MarketContext, trained: Trained, latest: Mapping[str, Any] | None) -> Trained:
+    """Say what a night is to know of the market's own code: that it changed since the latest, or why it is left out."""
+    said = [change(context, latest["config"])[1] if latest else "", trained.row["config"].get(OWN, {}).get("refused")]
+    if note := "; ".join(dict.fromkeys(each for each in said if each)):
+        log.warning("%s: %s", context.name, note)
+    if trained.rankers.own:
+        warm()
+    return replace(trained, note=note)
+
+
 def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> bool:
     policy = context.market.retrain
     age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
-    asked = latest["config"] == _config(context) and latest["chosen"] == context.market.ranker
+    config = {name: value for name, value in latest["config"].items() if name != OWN}
+    asked = config == _config(context) and latest["chosen"] == context.market.ranker
+    asked = asked and not change(context, latest["config"])[0]
     return not asked or (isinstance(policy, int) and age >= policy)
 
 
-def train_rankers(context: MarketContext, as_of: date, known_at: datetime | None = None) -> Trained:
+def train_rankers(
+    context: MarketContext, as_of: date, known_at: datetime | None = None, before: Mapping[str, Any] | None = None
+) -> Trained:
     """Train on what is stored up to `as_of`, as known at a moment (None: now), and record it.
 
-    Raises DtmlError for a history too short.
+    Own code that was audited `before` is not audited again. Raises DtmlError for a history too short.
     """
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
-    rankers = fit_rankers(history_of(context, bars, context.market.leg), _settings(context))
-    settings = {"market": context.name, "chosen": context.market.ranker, "config": _config(context)}
+    history = history_of(context, bars, context.market.leg)
+    rankers, config = fit_rankers(history, _settings(context)), _config(context)
+    rankers, own = train_own(context, history, bars, rankers, before["config"] if before else {})
+    settings = {"market": context.name, "chosen": context.market.ranker, "config": config | own}
     stem = data_folder() / "models" / f"{context.name}-{as_of}"
     file, sha = save_rankers(rankers, settings, stem, write_whole)
     row = settings | {
@@ -149,21 +166,26 @@ def order_night(
     `probabilities` are those that the night's model gives, by symbol: an order too. Rows are those of `order_of` with
     `ranker_id, as_of, target`; none when the bars do not end at `as_of`.
     """
-    bars = _recent(context, as_of, as_of, known_at)
+    own = trained.rankers.own
+    bars = _recent(context, as_of, as_of, known_at, own.told["history"] if own else 0)
     history = history_of(context, bars, trained.row["leg"], tuple(sorted(context.constituents(as_of))))
     if not len(history.panel.sessions) or history.panel.sessions[-1].date() != as_of:
         return pd.DataFrame()
     last = slice(-1, None)
     scores = {name: each[0] for name, each in trained.rankers.scores(history.features, history.there, last).items()}
+    mine, said = ask_own(context, own, history) if own else ({}, "")
+    scores |= mine
     scores[MODEL] = probabilities.reindex(list(history.panel.symbols)).to_numpy()
     order = order_of(scores, trained.rankers.slopes, history.panel.symbols)
     target = next_session(context.market.calendar, as_of)
-    return order.assign(ranker_id=trained.row["id"], as_of=pd.Timestamp(as_of), target=pd.Timestamp(target))
+    order = order.assign(ranker_id=trained.row["id"], as_of=pd.Timestamp(as_of), target=pd.Timestamp(target))
+    order.attrs["note"] = "; ".join(each for each in (trained.note, said) if each)
+    return order
 
 
-def _recent(context: MarketContext, first: date, last: date, known_at: datetime | None) -> pd.DataFrame:
-    """Return the bars that the features of first..last read."""
-    start = sessions_up_to(context.market.calendar, first, HISTORY + SEEN + 2 * MAX_GAP)[0].date()
+def _recent(context: MarketContext, first: date, last: date, known_at: datetime | None, sessions: int) -> pd.DataFrame:
+    """Return the bars that the features of first..last read, and own ones that read so many sessions."""
+    start = sessions_up_to(context.market.calendar, first, max(HISTORY + SEEN, sessions) + 2 * MAX_GAP)[0].date()
     return stored_bars(context, start, last, known_at)[0]
 
 

@@ -1,0 +1,109 @@
+"""A user's own code, asked in a process of its own: with no variable of this one, and limits on time and memory.
+
+This keeps a mistake from the night; it is no wall against an enemy, as the process may read what its user may read.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import numpy as np
+
+from dtml.own.code import PRICES, Arrays, OwnCode, OwnCodeError, There, Values
+from dtml.ranking.panel import Grid, Panel
+
+LIMITS = {"DTML_CODE_SECONDS": "600", "DTML_CODE_GIGABYTES": "4"}  # of each question; the variables change them
+PASSED_ON = ("PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR")
+_waiting: "list[subprocess.Popen[str]]" = []
+FIXED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}  # the same bits every time
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model of a user's code, fitted: the code, what is told of it (`features`, `history`), and what it learnt."""
+
+    code: OwnCode
+    told: Mapping[str, Any]
+    arrays: Arrays
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A user's code, each question a process; where it fails, OwnCodeError says why."""
+
+    code: OwnCode
+
+    def values(self, *panels: Panel) -> tuple[Mapping[str, Any], list[Values]]:
+        """Return what is told of the code, and the features of each panel: [sessions stocks features]."""
+        told, arrays = self._ask("values", panels)
+        return told, [arrays[str(at)] for at in range(len(panels))]
+
+    def walk(
+        self, panel: Panel, there: There, relative: Grid, folds: Sequence[tuple[slice, slice]]
+    ) -> tuple[Grid, Fitted]:
+        """Fit on the first days of each fold and score its others; return all scores, and the last model."""
+        spans = [[each.start, each.stop, scored.start, scored.stop] for each, scored in folds]
+        told, arrays = self._ask("walk", [panel], {"there": there, "relative": relative}, folds=spans)
+        return arrays.pop("scores"), Fitted(self.code, told, arrays)
+
+    def night(self, panel: Panel, there: There, fitted: Fitted) -> Grid:
+        """Return the scores of the last day, [1 stocks]."""
+        return self._ask("night", [panel], {"there": there} | fitted.arrays)[1]["scores"]
+
+    def _ask(
+        self, task: str, panels: Sequence[Panel], more: Arrays | None = None, **told: Any
+    ) -> tuple[Mapping[str, Any], Arrays]:
+        seconds, gigabytes = (float(os.environ.get(name, usual)) for name, usual in LIMITS.items())
+        told |= {"task": task, "name": self.code.name, "text": self.code.text, "memory": int(gigabytes * 2**30)}
+        told |= {"symbols": panels[0].symbols, "sessions": [each.sessions.astype(str).tolist() for each in panels]}
+        grids = {f"{at}.{name}": getattr(panel, name) for at, panel in enumerate(panels) for name in PRICES}
+        with TemporaryDirectory(prefix="dtml-own-") as name:
+            folder = Path(name)
+            (folder / "task.json").write_text(json.dumps(told, default=int))
+            np.savez(folder / "task.npz", **cast(Any, grids | (more or {})))
+            code = _run(folder, seconds)
+            if code is None:
+                raise OwnCodeError(f"{self.code.name} took more than {seconds:g} s: DTML_CODE_SECONDS allows more")
+            if code or not (folder / "answer.json").exists():
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+                raise OwnCodeError(f"the process of {self.code.name} {how} before it answered")
+            answer = json.loads((folder / "answer.json").read_text())
+            if "error" in answer:
+                raise OwnCodeError(answer["error"])
+            return answer, dict(np.load(folder / "answer.npz"))
+
+
+def warm() -> None:
+    """Start the process of the next question now: its imports are over when it is asked."""
+    if not _waiting:
+        _waiting.append(_started())
+
+
+def _started() -> "subprocess.Popen[str]":
+    passed = {key: value for key, value in os.environ.items() if key in PASSED_ON or key.startswith("COVERAGE_")}
+    program, pipe, nowhere = [sys.executable, "-m", "dtml.own.work"], subprocess.PIPE, subprocess.DEVNULL
+    return subprocess.Popen(  # noqa: S603 - this Python, and a module of this package
+        program, env=passed | FIXED, stdin=pipe, stdout=nowhere, stderr=nowhere, start_new_session=True, text=True
+    )
+
+
+def _run(folder: Path, seconds: float) -> int | None:
+    """Run the task of a folder; return its exit status, None where it took too long."""
+    process = _waiting.pop() if _waiting else _started()
+    try:
+        process.communicate(str(folder), timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with suppress(ProcessLookupError):  # it, and all that it started
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return process.returncode
