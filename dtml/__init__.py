@@ -1,1 +1,9 @@
 """Markets and tensors: from checked bars to scored probabilities; no Prefect, no SQL."""
+
+
+def __getattr__(name: str) -> object:  # what a notebook asks for, imported then: `import dtml` waits for nothing
+    if name in ("Study", "Walked"):
+        from dtml import notebook
+
+        return getattr(notebook, name)
+    raise AttributeError(f"module 'dtml' has no attribute {name!r}")

@@ -1,0 +1,51 @@
+"""A store for a notebook: opened read only by path or URL, its rows as frames."""
+
+from datetime import date
+from pathlib import Path
+
+import pandas as pd
+
+from db.connection.user_sql import select
+from db.engine import location, open_engine, reading, require_current
+from db.rows import nights, predictions, prices, rankings, scores
+
+
+class Store:
+    """The rows of a store as frames; `db/README.md` explains their columns.
+
+    `where` is an SQLite file or a URL; without it, the store is the one that `DTML_DATABASE_URL` names.
+    """
+
+    def __init__(self, where: str | Path | None = None) -> None:
+        url = None if where is None else str(where) if "://" in str(where) else f"sqlite:///{where}"
+        self._engine = open_engine(url, read_only=True)
+        require_current(self._engine)
+
+    def predictions(self, market: str, symbol: str | None = None) -> pd.DataFrame:
+        """Return what nights said of each session and stock, and what happened: the view prediction_history."""
+        with reading(self._engine) as conn:
+            return predictions.prediction_history(conn, market=market, symbol=symbol)
+
+    def orders(self, market: str) -> pd.DataFrame:
+        """Return how each predictor ordered the stocks of each session: the columns of stock_rank, and symbol."""
+        with reading(self._engine) as conn:
+            return rankings.orders(conn, market, first=date.min, last=date.max)
+
+    def scores(self, market: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return the last running scores, with intervals, of directions and of orders: a row a predictor or rule."""
+        with reading(self._engine) as conn:
+            return scores.last_running_scores(conn, market), rankings.last_rank_scores(conn, market, date.max)
+
+    def prices(self, market: str) -> pd.DataFrame:
+        """Return the newest version of every bar, and when it was fetched."""
+        with reading(self._engine) as conn:
+            return prices.prices(conn, market, date.min, date.max)
+
+    def query(self, sql: str) -> pd.DataFrame:
+        """Return the rows of one statement of SQL."""
+        return select(self._engine, sql)
+
+    def _repr_html_(self) -> str:
+        with reading(self._engine) as conn:
+            last = nights.nights(conn).groupby("market")[["as_of", "target", "status"]].last()
+        return f"<p>store {location(self._engine)}</p>{last.to_html()}"

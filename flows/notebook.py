@@ -1,0 +1,34 @@
+"""A night for a notebook: run in its own process, without a server, and shown as a table."""
+
+from datetime import date
+from pathlib import Path
+
+from db.engine import reading
+from db.rows import rankings
+from flows.nightly import night
+from flows.nightly.context import RunRequest, choose_as_of, open_context
+
+
+class Night:
+    """Run the night of a market, a name or a TOML file, as of a session (None: the last closed one), or find it done.
+
+    `row` is its row in the store, `order` the stocks by the market's ranker, best first. The store lies where
+    `DTML_DATABASE_URL` and `DTML_DATA` say. Raises DtmlError for a refused night.
+    """
+
+    def __init__(
+        self, market: str | Path, as_of: date | None = None, *, prices: Path | None = None, index: Path | None = None
+    ) -> None:
+        file = Path(market) if str(market).endswith(".toml") else None
+        context = open_context(RunRequest(Path(market).stem, file, prices=prices, index=index))
+        ended = night.run_night(context, choose_as_of(context, as_of))
+        self.row, self.report = ended.row, ended.report
+        with reading(context.engine) as conn:
+            self.order = rankings.night_order(conn, context.name, self.row["target"])
+
+    def __repr__(self) -> str:
+        said = "{market}: {status}, {predictions} stocks for {target}".format_map(self.row)
+        return f"{said}\n{self.row['reason'] or ''}".strip()
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self}</p>{self.order.to_html(index=False)}"
