@@ -47,7 +47,7 @@ def panel_of(bars: pd.DataFrame, *, sessions: pd.DatetimeIndex, symbols: tuple[s
     returns are taken from. A missing open, high or low stays missing; one of 0 or less is missing.
     """
     bars = bars[bars["symbol"].isin(symbols)]
-    had_volume = bars.sort_values("session")["volume"].gt(0).groupby(bars["symbol"]).cummax()
+    had_volume = bars.sort_values("session")["volume"].gt(0).groupby(bars["symbol"]).cummax().reindex(bars.index)
     bars = bars[bars["volume"].isna() | (bars["volume"] > 0) | ~had_volume]
     factor = adjusted_price(bars, returns) / bars["close"]
     priced = {name: (bars[name] * factor).where(bars[name] > 0) for name in ("open", "high", "low", "close")}
