@@ -24,6 +24,8 @@ from fault_sql import watch_drivers
 from fault_states import State, state_of
 from faults import Fault, Point, Watch
 
+from dtml.pages import charts
+
 PATIENCE_S = 300.0  # a try that takes as long hangs
 
 
@@ -162,12 +164,15 @@ def _watched(bench: Bench, step: Callable[[Path], object], fault: Fault | None) 
 
 @contextmanager
 def standing_in(bench: Bench) -> Iterator[None]:
-    """Let this process be a command in the home."""
+    """Let this process be a command in the home, that draws no chart: what draws them does not survive a fork."""
     (bench.home / "tmp").mkdir(exist_ok=True)
     before = Path.cwd(), tempfile.tempdir
     os.chdir(bench.home)
     tempfile.tempdir = None
-    with mock.patch.dict(os.environ, bench.environment):
+    with (
+        mock.patch.dict(os.environ, bench.environment),
+        mock.patch.object(charts, "_drawn", return_value="<svg></svg>"),
+    ):
         yield
     os.chdir(before[0])
     tempfile.tempdir = before[1]

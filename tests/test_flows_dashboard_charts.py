@@ -130,8 +130,10 @@ def test_a_table_is_filtered_and_sorted(site: Site, chromium: Any) -> None:
     page.get_by_label("Only where").select_option("symbol")
     page.get_by_label("value").fill("S03")
     page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**value=S03**")
     assert page.locator("tbody tr").count() == 1
     page.get_by_role("link", name="probability", exact=True).click()
+    page.locator("th[aria-sort]").wait_for()
     assert page.locator("th[aria-sort]").inner_text().startswith("probability")
     assert page.locator("tbody tr").count() == 1
     page.close()

@@ -43,7 +43,7 @@ MISTAKES = {
     "/table/run_log?column=seeds&is=~&value=1": "'~' is none of =, <>",
     "/table/daily_score?column=acc&is=%3D&value=high": "'high' is not a number",
     "/sql/rows.xml?q=select+1": "form='xml' is none of csv, json, parquet",
-    "/sql/rows.csv?q=delete+from+run": "the SQL",
+    "/sql/rows.csv?q=delete+from+run": "select",
     f"/market/{MARKET}/stock/S01?from=2024-13-01": "from: Value error",
     f"/market/{MARKET}/stock/S01?from=2024-06-02&to=2024-06-01": "the span ends before it begins",
     f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is none of nightly, backtest, benchmark",
