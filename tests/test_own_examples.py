@@ -39,7 +39,10 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["mine.py", "fifty.py", "pairs.py", "windows.py"])
+@pytest.mark.parametrize(
+    "name",
+    ["mine.py", *(pytest.param(name, marks=pytest.mark.soak) for name in ("fifty.py", "pairs.py", "windows.py"))],
+)
 def test_every_file_of_the_page_is_admitted(name: str) -> None:
     past = past_of(MARKET, SIMULATED.bars(date(2023, 12, 29)))
     found = admit(Asked(OwnCode(name, FILES[name])), past, "next_close")
@@ -52,6 +55,7 @@ def test_fifty_features_and_boosting_take_at_most_forty_lines() -> None:
     assert FILES["fifty.py"].count("\n") <= 40
 
 
+@pytest.mark.soak
 def test_what_the_page_does_in_a_notebook_runs(examples: Path, capsys: pytest.CaptureFixture[str]) -> None:
     held: dict[str, object] = {"__name__": "page"}
     for block in BLOCKS:
