@@ -156,10 +156,10 @@ async def _measure(url: str, pid: int | None, asked: argparse.Namespace) -> bool
 async def _addresses(host: str, port: int) -> tuple[list[str], list[str]]:
     """Pages and tables of the first market and its first stock: what a visitor finds who follows the first links."""
     pages = ["/"]
-    tables: list[str] = []
+    tables = ["/sql/rows.csv?q=select+*+from+latest_prediction"]
     for part in (r"/market/[^/?]+$", r"/market/[^/?]+/stock/[^/?]+$", None):
         links = [unescape(each) for each in LINK.findall((await _asked((host, port), pages[-1]))[1].decode())]
-        tables += [each for each in links if ".csv" in each and each not in tables]
+        tables += [each for each in links if each.startswith("/table/") and each not in tables]
         found = next((each for each in links if part and re.match(part, each)), None)
         pages += [found] if found and found not in pages else []
     return pages, tables
