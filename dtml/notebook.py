@@ -16,6 +16,7 @@ from dtml.own.code import OwnCode, fit, scored
 from dtml.own.process import Asked
 from dtml.pages.figures import between, figure
 from dtml.prices.bars import check
+from dtml.prices.constituents_index import index_of_constituents
 from dtml.prices.sessions import last_closed_session, sessions_between
 from dtml.ranking.features import FEATURES
 from dtml.ranking.outcomes import sessions_to
@@ -73,14 +74,18 @@ class Study:
         self.market = named if named.symbols else named.with_symbols(source.symbols() or ())
         start, closed = pd.Timestamp(first).date(), last_closed_session(named.calendar, datetime.now(UTC))
         end = min(pd.Timestamp(last).date(), closed) if last else closed
+        made = named.index.of_constituents
+        asked = self.market.symbols if made else (*self.market.symbols, named.index.symbol)
         self.bars = check(
-            source.fetch(dict.fromkeys((*self.market.symbols, named.index.symbol), start), end).bars,
+            source.fetch(dict.fromkeys(asked, start), end).bars,
             sessions=sessions_between(named.calendar, start, end),
             closed_until=end,
             checks=named.checks,
             index_symbol=named.index.symbol,
             returns=named.returns,
         ).accepted
+        if made:
+            self.bars = pd.concat([self.bars, index_of_constituents(self.market, self.bars)], ignore_index=True)
         self.leg, panel = leg, market_panel(self.market, self.bars)
         among = self.market.membership(panel.sessions)
         self._panel, self._history = panel, History.of(panel, leg, among, max_return=named.checks.max_return)

@@ -98,11 +98,15 @@ class Constituent:
 
 @dataclass(frozen=True)
 class Index:
-    """The index of a market: the symbol its bars carry, the symbol its source knows it by, its name."""
+    """The index of a market: the symbol its bars carry, the symbol its source knows it by, its name.
+
+    One `of_constituents` is asked of no source: it is the equal-weight mean of the constituents.
+    """
 
     symbol: str
     source_symbol: str
     name: str
+    of_constituents: bool = False
 
 
 @dataclass(frozen=True)

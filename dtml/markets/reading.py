@@ -156,10 +156,11 @@ def _parse(path: Path) -> dict[str, object]:
 
 
 def _index(table: _Table) -> Index:
-    table.allow("symbol", "source_symbol", "name")
+    table.allow("symbol", "source_symbol", "name", "of_constituents")
     symbol = _symbol(table, "symbol")
     source_symbol = _symbol(table, "source_symbol") if "source_symbol" in table.values else symbol
-    return Index(symbol, source_symbol, table.required("name", str))
+    of_constituents = table.optional("of_constituents", bool, default=False)
+    return Index(symbol, source_symbol, table.required("name", str), of_constituents)
 
 
 def _checks(table: _Table) -> Checks:

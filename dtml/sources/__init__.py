@@ -47,8 +47,10 @@ class Source(Protocol):
 def open_source(name: str, market: Market, *, prices: Path | None = None, index: Path | None = None) -> Source:
     """Return the source named `name`; `prices` and `index` are the paths that `files` reads.
 
-    Raises UsageError for an unknown name, for `files` without prices, and for paths where the source reads none.
+    Raises UsageError for an unknown name, for `files` without prices, and for paths that nothing would read.
     """
+    if index is not None and market.index.of_constituents:
+        raise UsageError(f"the index of {market.name} is made of its constituents: leave out --index")
     if name not in get_args(SourceName):
         raise UsageError(f"source {name!r} is unknown: choose one of {', '.join(get_args(SourceName))}")
     if name == "files":

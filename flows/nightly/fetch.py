@@ -11,7 +11,8 @@ from db.engine import reading, transaction
 from db.rows import fetches, markets, prices
 from dtml.errors import DtmlError
 from dtml.prices.alignment import ENOUGH, index_fault, shifted_stocks
-from dtml.prices.bars import BAR_COLUMNS, Checked, check
+from dtml.prices.bars import BAR_COLUMNS, Checked, check, no_bars
+from dtml.prices.constituents_index import index_of_constituents
 from dtml.prices.dividends import judged, over_corrected
 from dtml.prices.restatements import restated_symbols
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
@@ -73,16 +74,19 @@ def fetch_bars(
     if known_at is None:
         with reading(context.engine) as conn:
             fetches.require_clocks_agree(conn, context.name)
-    brought, restated = _with_restated_histories(context, wanted, context.source.fetch(wanted.first, wanted.last))
+    brought, restated = _with_restated_histories(context, wanted, context.source.fetch(wanted.asked, wanted.last))
     checked = _rejected_as_before(context, _check(context, brought.bars, wanted.last))
     _require_sessions(context, brought.bars, checked.rejected)
     _require_index_in_step(context, checked.accepted)
     answered = set(brought.outcomes.loc[brought.outcomes["status"].isin(["ok", "no_data"]), "symbol"])
+    made = _made_index(context, wanted, checked.accepted)
+    answered |= set(made["symbol"])
     with transaction(context.engine) as conn:
         known_at = known_at or fetches.next_known_at(conn, context.name)
         stored = prices.append_prices(
             conn, context.name, checked.accepted, source=context.source.name, known_at=known_at
         )
+        stored += prices.append_prices(conn, context.name, made, source="constituents", known_at=known_at)
         prices.record_rejected(conn, context.name, checked.rejected, source=context.source.name, known_at=known_at)
         doubtful = _doubtful(context, checked.accepted)
         prices.record_warnings(conn, context.name, judged(checked.accepted), doubtful, known_at=known_at)
@@ -90,7 +94,7 @@ def fetch_bars(
         markets.note_asked(conn, context.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
         unadjusted = _unadjusted(context, checked.accepted)
         fetch_result = FetchResult(
-            len(wanted.first),
+            len(wanted.asked),
             len(brought.bars),
             stored,
             checked.rejected,
@@ -160,6 +164,12 @@ class _Wanted:
     first: dict[str, date]
     last: date
     since: dict[str, date]
+    made: frozenset[str]  # symbols that no source has
+
+    @property
+    def asked(self) -> dict[str, date]:
+        """Return the first session of each symbol that the source is asked for."""
+        return {symbol: day for symbol, day in self.first.items() if symbol not in self.made}
 
 
 def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
@@ -172,12 +182,13 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
         asked = markets.instruments(conn, context.name).set_index("symbol")["asked_from"].dropna()
     start = history_start(context, as_of)
     since = {str(symbol): day.date() for symbol, day in asked.items()}
-    symbols = (context.market.index.symbol, *context.market.symbols)
+    index = context.market.index
+    symbols, made = (index.symbol, *context.market.symbols), frozenset([index.symbol] * index.of_constituents)
     first, last = {}, as_of
     if whole:  # sessions after `as_of` too: a restatement changes them all
         first = {symbol: min(start, since.get(symbol, start)) for symbol in symbols}
         last = max([as_of, *(day.date() for symbol, day in stored.items() if symbol in first)])
-        return _Wanted(first, last, since)
+        return _Wanted(first, last, since, made)
     for symbol in symbols:
         newest = stored.get(symbol)
         if symbol not in since or start < since[symbol]:
@@ -186,7 +197,7 @@ def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
         elif newest is None or newest.date() < as_of:
             known = as_of if newest is None else newest.date()
             first[symbol] = sessions_up_to(context.market.calendar, known, OVERLAP)[0].date()  # no hole after it either
-    return _Wanted(first, last, since)
+    return _Wanted(first, last, since, made)
 
 
 def _with_restated_histories(context: MarketContext, wanted: _Wanted, brought: Fetched) -> tuple[Fetched, list[str]]:
@@ -208,6 +219,27 @@ def _with_restated_histories(context: MarketContext, wanted: _Wanted, brought: F
     bars = pd.concat([kept, again.bars[again.bars["symbol"].isin(whole)]], ignore_index=True)
     others = brought.outcomes[~brought.outcomes["symbol"].isin(lacking)]
     return Fetched(bars, pd.concat([others, again.outcomes], ignore_index=True)), restated
+
+
+def _made_index(context: MarketContext, wanted: _Wanted, accepted: pd.DataFrame) -> pd.DataFrame:
+    """Return the bars of an index of constituents that the store lacks, chained to the last one that it holds.
+
+    A history that begins earlier than before, or that is asked for as a whole, gets a new chain from its start.
+    """
+    symbol = context.market.index.symbol
+    first = wanted.first.get(symbol) if symbol in wanted.made else None
+    if first is None:
+        return no_bars()
+    with reading(context.engine) as conn:
+        stored = prices.prices(conn, context.name, first, wanted.last)[list(BAR_COLUMNS)]
+    known = pd.concat([accepted, stored]).drop_duplicates(["symbol", "session"])
+    held = stored[stored["symbol"] == symbol].sort_values("session")
+    if held.empty or first <= wanted.since[symbol]:
+        return index_of_constituents(context.market, known)
+    known = known[known["session"] >= held["session"].iloc[0]]
+    made = index_of_constituents(context.market, known, level=held["close"].iloc[0])
+    newer: pd.DataFrame = made[made["session"] > held["session"].iloc[-1]]
+    return newer
 
 
 def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
