@@ -14,11 +14,12 @@ from scipy.stats import spearmanr
 from dtml.errors import DtmlError
 from dtml.evaluation.ranking import rank_ics
 from dtml.layers.network import Batch
+from dtml.markets.definition import NetworkName
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import BoostingConfig
 from dtml.ranking.panel import Panel, ranked
 from dtml.ranking.rankers import BLEND_RELATIVE, RELATIVE, RankersConfig, fit_rankers, load_rankers, save_rankers
-from dtml.ranking.relative import Relative, RelativeConfig, RelativeModelConfig, fit_relative
+from dtml.ranking.relative import NETWORKS, Relative, RelativeConfig, RelativeModelConfig, fit_relative
 from dtml.ranking.walk import History
 from dtml.sources.simulated import SimulatedMarket
 from dtml.training.recipe import TrainingConfig
@@ -58,12 +59,23 @@ def mean_ic(score: np.ndarray, history: History, days: slice = SCORED) -> float:
     return float(np.nanmean(rank_ics(np.where(np.isfinite(outcome), score, np.nan), outcome)))
 
 
-@pytest.mark.parametrize("loss", ["binary", "squared", "correlation"])
+@pytest.mark.parametrize("loss", ["own", "squared", "correlation"])
 def test_every_loss_finds_an_order_that_is_there(loss: str) -> None:
     shape = replace(SMALL.model, loss=loss)  # type: ignore[arg-type]
     config = replace(SMALL, seeds=1, model=shape, training=replace(SMALL.training, epochs=14))
     model = fit_relative(reverting(), TRAINED, config)
     assert mean_ic(scores_of(model, reverting()), reverting()) > 0.2
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_network_can_be_asked(network: NetworkName) -> None:
+    config = replace(
+        SMALL, seeds=1, model=RelativeConfig.asking(network).model, training=replace(SMALL.training, epochs=14)
+    )
+    assert config.name == f"{network}_relative"
+    found = mean_ic(scores_of(fit_relative(reverting(), TRAINED, config), reverting()), reverting())
+    assert found > 0.1
+    assert RankersConfig.asking("next_close", config.name).networks[0].model.network == network
 
 
 def test_labels_permuted_within_days_leave_nothing_to_find() -> None:
@@ -131,10 +143,13 @@ def test_what_validation_counts_is_the_rank_ic_of_each_day() -> None:
 
 def test_a_saved_ranker_replays_to_the_last_bit(tmp_path: Path) -> None:
     history = reverting()
-    config = RankersConfig(boosting=BoostingConfig(trees=5, rows_a_leaf=50), dtml_relative=replace(QUICK, seeds=2))
+    config = RankersConfig(boosting=BoostingConfig(trees=5, rows_a_leaf=50), networks=(replace(QUICK, seeds=2),))
     made = fit_rankers(history, config)
     assert {RELATIVE, BLEND_RELATIVE} <= set(made.slopes)
-    card = {"market": "toy", "config": {"features": list(FEATURES), "dtml_relative": asdict(config.dtml_relative)}}
+    card = {
+        "market": "toy",
+        "config": {"features": list(FEATURES), "networks": [asdict(each) for each in config.networks]},
+    }
     file, sha = save_rankers(made, card, tmp_path / "toy", write_whole)
     read = load_rankers(file, market="toy", sha=sha)
     for name, score in made.scores(history.features, history.there, SCORED).items():
@@ -160,7 +175,7 @@ def test_on_stocks_that_follow_others_it_finds_most_of_what_can_be_known() -> No
         seeds=1,
         sessions=1200,
         validation=100,
-        model=RelativeModelConfig(normalisation="per_stock", identity=1.0),  # which tells the leaders apart
+        model=RelativeModelConfig(settings={"normalisation": "per_stock", "identity": 1.0}),  # tells leaders apart
         training=replace(SMALL.training, epochs=12, batch_days=16),
     )
     scored = slice(1252, sessions - 1)

@@ -17,7 +17,7 @@ from dtml.features import FEATURES
 from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
 from dtml.layers.random import Dropout, Gaussian
 
-Z_ADJ_CLOSE = FEATURES.index("z_adj_close")  # the feature whose sign is the movement of a session
+Z_ADJ_CLOSE = FEATURES.index("z_adj_close")
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,13 @@ class StockNetConfig(NetworkConfig):
     alpha: float = 0.5  # weight of the auxiliary targets
     annealing: float = 0.005  # the weight of the KL divergence grows by this a step, up to 1
     posterior_past: bool = False  # True: with posteriors where the next session was seen, as in that code
+    movement_feature: int = Z_ADJ_CLOSE  # the feature whose sign is the movement of a session
 
     def __post_init__(self) -> None:
         sizes = (self.hidden, self.latent, self.movement)
-        if min(sizes) < 1 or self.features <= Z_ADJ_CLOSE:
+        if min(sizes) < 1 or self.features <= self.movement_feature:
             raise UsageError(
-                f"hidden, latent and movement are 1 or more, features above {Z_ADJ_CLOSE}; got {sizes}, {self.features}"
+                f"hidden, latent and movement are 1 or more, features above {self.movement_feature}; got {sizes}, {self.features}"
             )
         if not 0 <= self.dropout < 1 or self.alpha < 0 or self.annealing <= 0:
             raise UsageError(
@@ -88,7 +89,7 @@ class StockNet(Network):
         self.register_buffer("alpha", torch.tensor(config.alpha), persistent=False)
         self.register_buffer("annealing", torch.tensor(config.annealing), persistent=False)
         self.sizes = (hidden, latent)
-        self.posterior_past = config.posterior_past
+        self.posterior_past, self.movement_feature = config.posterior_past, config.movement_feature
         self.dropout = Dropout(config.dropout)
         self.gaussian = Gaussian()
         self.gates = nn.Linear(config.features + hidden + latent, 2 * hidden)  # reset and update
@@ -108,7 +109,7 @@ class StockNet(Network):
         """
         inputs = _inputs(rows, windows)
         x = self.dropout(inputs)
-        known = past_movements(inputs)
+        known = past_movements(inputs, self.movement_feature)
         return self._predict(x, self.decode(x, known if self.posterior_past else known[:0])).target
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
@@ -120,7 +121,7 @@ class StockNet(Network):
         """
         inputs = _inputs(batch.rows, batch.windows)
         x = self.dropout(inputs)
-        returns = torch.cat([past_movements(inputs), batch.rises.unsqueeze(0).to(x.dtype)])
+        returns = torch.cat([past_movements(inputs, self.movement_feature), batch.rises.unsqueeze(0).to(x.dtype)])
         decoded = self.decode(x, returns)
         predicted = self._predict(x, decoded)
         assert decoded.posterior is not None
@@ -210,9 +211,11 @@ class MovementAttention(nn.Module):
         return weights
 
 
-def past_movements(inputs: Float[Tensor, "window days stocks features"]) -> Float[Tensor, "earlier days stocks"]:
+def past_movements(
+    inputs: Float[Tensor, "window days stocks features"], feature: int = Z_ADJ_CLOSE
+) -> Float[Tensor, "earlier days stocks"]:
     """Return 1 where the next session is a rise, else 0, for all sessions but the last, read from the next row."""
-    return (inputs[1:, ..., Z_ADJ_CLOSE] > 0).to(inputs.dtype)
+    return (inputs[1:, ..., feature] > 0).to(inputs.dtype)
 
 
 def kl_divergence(of: Normal, given: Normal) -> Float[Tensor, "*batch"]:

@@ -21,7 +21,20 @@ Returns = Literal["adj_close", "close"]
 ZClose = Literal["raw", "adjusted"]
 LabelProtocol = Literal["paper", "all"]  # which stock-days count: those that the paper labels, or all
 Retrain = Literal["never", "missing"] | int
-RankerName = Literal["ridge", "boosting", "blend", "dtml", "dtml_relative", "blend_relative", "own"]
+NetworkName = Literal["dtml", "lstm", "alstm", "adv_alstm", "stocknet"]
+RankerName = Literal[
+    "ridge",
+    "boosting",
+    "blend",
+    "dtml",
+    "dtml_relative",
+    "lstm_relative",
+    "alstm_relative",
+    "adv_alstm_relative",
+    "stocknet_relative",
+    "blend_relative",
+    "own",
+]
 Leg = Literal["next_close", "overnight", "intraday", "open_to_open", "second_close", "five_days"]  # of a return
 
 LABEL_PROTOCOLS: tuple[LabelProtocol, ...] = get_args(LabelProtocol)

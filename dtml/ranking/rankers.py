@@ -1,7 +1,8 @@
 """The rankers of a market's nights: fitted together, kept in one checkpoint, and asked for the order of one day."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,29 +21,41 @@ from dtml.ranking.features import FEATURES
 from dtml.ranking.models import Boosting, BoostingConfig, Ranker, Ridge, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import Leg, sessions_to
 from dtml.ranking.panel import ranked
-from dtml.ranking.relative import Relative, RelativeConfig, fit_relative
+from dtml.ranking.relative import NETWORKS, Relative, RelativeConfig, fit_relative
 from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS, Fold, History
 
 VALIDATION_DAYS = 126  # the last days before a training, from which probabilities are measured
 BLEND = "blend"
 RELATIVE = "dtml_relative"  # `dtml` is the order of the probabilities of a rise
-BLEND_RELATIVE = "blend_relative"  # the blend of all three
-RELATIVES = (RELATIVE, BLEND_RELATIVE)
+BLEND_RELATIVE = "blend_relative"  # the blend of these three
 KINDS: Mapping[str, type[Ranker]] = MappingProxyType({"ridge": Ridge, "boosting": Boosting})
 Scores = dict[str, Float[ndarray, "days stocks"]]
+Train = Callable[[], Float[ndarray, "days stocks"]]
 
 
 @dataclass(frozen=True)
 class RankersConfig:
     """Every setting of a market's rankers; the leg is the return whose order they learn.
 
-    `dtml_relative` None leaves that ranker out: it trains for minutes, the others for seconds.
+    Networks are asked beside the others when named: they train for minutes, those for seconds.
     """
 
     leg: Leg = "next_close"
     ridge: RidgeConfig = field(default_factory=RidgeConfig)
     boosting: BoostingConfig = field(default_factory=BoostingConfig)
-    dtml_relative: RelativeConfig | None = None
+    networks: tuple[RelativeConfig, ...] = ()
+
+    @classmethod
+    def asking(cls, leg: Leg, ranker: str) -> "RankersConfig":
+        """Return the settings of a market whose nights show the order of a ranker."""
+        asked = "dtml" if ranker == BLEND_RELATIVE else ranker.removesuffix("_relative")
+        networks = (RelativeConfig.asking(name) for name in NETWORKS if name == asked)
+        return cls(leg, networks=tuple(networks) if ranker.endswith("_relative") else ())
+
+    @property
+    def trained(self) -> dict[str, int]:
+        """Return the models that learn, and for how many folds of a walk one training of each serves."""
+        return dict.fromkeys(KINDS, 1) | {each.name: each.folds for each in self.networks}
 
 
 @dataclass(frozen=True)
@@ -61,15 +74,7 @@ class Rankers:
         self, features: Float[ndarray, "sessions stocks features"], there: Bool[ndarray, "sessions stocks"], days: slice
     ) -> Scores:
         """Return the score of each stock that is there on some days, by ranker and by blend; NaN for the others."""
-        found: Scores = {}
-        for name, model in self.models.items():
-            if isinstance(model, Relative):
-                found[name] = model.scores(features, there, days)
-            else:
-                found[name] = np.full(there[days].shape, np.nan)
-                found[name][there[days]] = model.score(features[days][there[days]])
-        blends = {BLEND: blend({name: found[name] for name in KINDS})}
-        return found | blends | ({BLEND_RELATIVE: blend(found)} if RELATIVE in found else {})
+        return _blended({name: _scores(model, features, there, days) for name, model in self.models.items()})
 
 
 def fit_rankers(history: History, config: RankersConfig) -> Rankers:
@@ -79,10 +84,10 @@ def fit_rankers(history: History, config: RankersConfig) -> Rankers:
     a history too short for that.
     """
     (first, days), whole = spans_of(history)
-    tried = Rankers(_fitted(history, first, config), {})
+    tried = Rankers({name: _fit(name, history, first, config) for name in config.trained}, {})
     scores = tried.scores(history.features, history.there, days)
     slopes = {name: slope_of(ranked(each), history.relative[days]) for name, each in scores.items()}
-    return Rankers(_fitted(history, whole, config), slopes)
+    return Rankers({name: _fit(name, history, whole, config) for name in config.trained}, slopes)
 
 
 def spans_of(history: History) -> tuple[tuple[slice, slice], slice]:
@@ -99,25 +104,59 @@ def spans_of(history: History) -> tuple[tuple[slice, slice], slice]:
     return (slice(0, end), slice(cut, stop)), slice(0, stop)
 
 
-def _fitted(history: History, days: slice, config: RankersConfig) -> dict[str, Ranker | Relative]:
-    features, outcome = history.rows(days)
-    found: dict[str, Ranker | Relative] = {
-        "ridge": fit_ridge(features, outcome, config.ridge),
-        "boosting": fit_boosting(features, outcome, config.boosting),
-    }
-    if config.dtml_relative is not None:
-        found[RELATIVE] = fit_relative(history, days, config.dtml_relative)
+def _fit(name: str, history: History, days: slice, config: RankersConfig) -> Ranker | Relative:
+    if name == "ridge":
+        return fit_ridge(*history.rows(days), config.ridge)
+    if name == "boosting":
+        return fit_boosting(*history.rows(days), config.boosting)
+    return fit_relative(history, days, next(each for each in config.networks if each.name == name))
+
+
+def _scores(
+    model: Ranker | Relative,
+    features: Float[ndarray, "sessions stocks features"],
+    there: Bool[ndarray, "sessions stocks"],
+    days: slice,
+) -> Float[ndarray, "days stocks"]:
+    if isinstance(model, Relative):
+        return model.scores(features, there, days)
+    found = np.full(there[days].shape, np.nan)
+    found[there[days]] = model.score(features[days][there[days]])
     return found
 
 
-def walk(history: History, walked: Sequence[Fold], config: RankersConfig) -> Scores:
-    """Return the scores of rankers trained anew for each fold, and of their blends; NaN outside the folds."""
+def _fit_and_score(
+    name: str, history: History, trained: slice, scored: slice, config: RankersConfig
+) -> Float[ndarray, "days stocks"]:
+    return _scores(_fit(name, history, trained, config), history.features, history.there, scored)
+
+
+def _blended(scores: Scores) -> Scores:
+    """Return the scores with those of the blends."""
+    blends = {BLEND: blend({name: scores[name] for name in KINDS})}
+    if RELATIVE in scores:
+        blends[BLEND_RELATIVE] = blend({name: scores[name] for name in (*KINDS, RELATIVE)})
+    return scores | blends
+
+
+def walk(
+    history: History,
+    walked: Sequence[Fold],
+    config: RankersConfig,
+    once: Callable[[str, Train], Float[ndarray, "days stocks"]] = lambda _name, train: train(),
+) -> Scores:
+    """Return the scores of rankers trained anew as they walk, and of their blends; NaN outside the folds.
+
+    `once` gets the name of each training, and what trains and returns its scores; it may know them already.
+    """
     found: Scores = {}
-    for fold in walked:
-        fitted = Rankers(_fitted(history, fold.trained, config), {})
-        for name, scores in fitted.scores(history.features, history.there, fold.scored).items():
-            found.setdefault(name, np.full_like(history.outcome, np.nan))[fold.scored] = scores
-    return found
+    for name, folds in config.trained.items():
+        found[name] = np.full_like(history.outcome, np.nan)
+        for first, last in ((walked[i], walked[i : i + folds][-1]) for i in range(0, len(walked), folds)):
+            days = slice(first.scored.start, last.scored.stop)
+            training = partial(_fit_and_score, name, history, first.trained, days, config)
+            found[name][days] = once(f"{name}-{history.panel.sessions[days.start].date()}", training)
+    return _blended(found)
 
 
 def slope_of(ranks: Float[ndarray, "days stocks"], relative: Float[ndarray, "days stocks"]) -> float:
@@ -183,10 +222,10 @@ def load_rankers(file: Path, *, market: str, sha: str) -> Rankers:
     models: dict[str, Ranker | Relative] = {
         name: kind(**{part.name: held[f"{name}.{part.name}"] for part in fields(kind)}) for name, kind in KINDS.items()
     }
-    if (config := card["config"].get(RELATIVE)) is not None:
-        under = f"{RELATIVE}."
+    for config in map(RelativeConfig.read, card["config"]["networks"]):
+        under = f"{config.name}."
         weights = {name.removeprefix(under): value for name, value in held.items() if name.startswith(under)}
-        models[RELATIVE] = Relative(RelativeConfig.read(config), weights)
+        models[config.name] = Relative(config, weights)
     mine = {name: each for name, each in held.items() if name.startswith("own.")}
     own = Fitted(OwnCode(**card["own"]["code"]), card["own"]["told"], mine) if "own" in card else None
     return Rankers(models, card["slopes"], own)

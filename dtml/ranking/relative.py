@@ -1,11 +1,13 @@
-"""DTML asked the relative question: which stocks of a day will end above its median, whatever the market does.
+"""A network asked the relative question: which stocks of a day will end above its median, whatever the market does.
 
 Its windows hold features that are ranked within the day, its label is the outcome's rank, and the epoch that is kept is
 that of the best rank IC on the last days before a training. Trained by `dtml.training.fit`, as every network here.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -14,9 +16,12 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 from torch import Tensor
 
+from dtml.baselines.recurrent import RecurrentConfig
+from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import DtmlError
-from dtml.layers.network import Batch
-from dtml.model import DTML, ModelConfig
+from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
+from dtml.markets.definition import NetworkName
+from dtml.model import ModelConfig
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import blend
 from dtml.ranking.outcomes import sessions_to
@@ -25,48 +30,64 @@ from dtml.training.fit import fit_members, stack_members
 from dtml.training.recipe import Member, TrainingConfig
 from dtml.windows import Windows
 
-Loss = Literal["binary", "squared", "correlation"]
+Loss = Literal["own", "squared", "correlation"]
 PAPER = ("return_1", *(name for name in FEATURES if name.endswith("_over_close") or "average_" in name))
 RECIPE = TrainingConfig("all", 10, 4, 3e-3, penalty=0.0, first_kept_epoch=1, clip=1.0)
 DEVIATIONS = 12**0.5  # by which ranks in [-0.5, 0.5] have variance 1
 
 
-@dataclass(frozen=True)
-class RelativeModelConfig(ModelConfig):
-    """The shape of the network, without an index, and its loss.
+NETWORKS: Mapping[NetworkName, Callable[..., NetworkConfig]] = MappingProxyType(
+    {
+        "dtml": partial(ModelConfig, beta=0.0, normalisation="shared"),
+        "lstm": partial(RecurrentConfig, attention=False),
+        "alstm": RecurrentConfig,
+        "adv_alstm": partial(RecurrentConfig, epsilon=0.01, adversarial=0.01),
+        "stocknet": partial(StockNetConfig, latent=16, movement_feature=PAPER.index("return_1")),
+    }
+)
+OWN_LOSS = ("adv_alstm", "stocknet")  # what tells these from the others is in their losses
 
-    `binary` is the cross-entropy against the day's median, `squared` the squared error on ranks, `correlation` 1 less
-    the day's correlation of score and rank.
+
+@dataclass(frozen=True)
+class RelativeModelConfig(NetworkConfig):
+    """Which network is asked, its shape, without an index, and its loss; `settings` are more of its own.
+
+    `own` is the loss of its paper with "above the day's median" as the label (for DTML the cross-entropy), `squared`
+    the squared error on ranks, `correlation` 1 less the day's correlation of score and rank.
     """
 
-    features: int = len(PAPER)
+    network: NetworkName = "dtml"
     hidden: int = 16
-    beta: float = 0.0
-    normalisation: Literal["per_stock", "shared"] = "shared"
     loss: Loss = "correlation"
+    features: int = len(PAPER)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
-    def build(self, stocks: int) -> "RelativeDTML":
+    def build(self, stocks: int) -> "RelativeNetwork":
         """Return the network for so many stocks."""
-        return RelativeDTML(self, stocks)
+        return RelativeNetwork(
+            NETWORKS[self.network](features=self.features, hidden=self.hidden, **self.settings).build(stocks), self.loss
+        )
 
 
-class RelativeDTML(DTML):
-    """DTML whose batches hold, as `movement`, the rank of each outcome within its day, in [-0.5, 0.5]."""
+class RelativeNetwork(Network):
+    """A network whose batches hold, as `movement`, the rank of each outcome within its day, in [-0.5, 0.5]."""
 
-    def __init__(self, config: RelativeModelConfig, stocks: int) -> None:
-        super().__init__(config, stocks)
-        self.loss = config.loss
+    def __init__(self, asked: Network, loss: Loss) -> None:
+        super().__init__()
+        self.asked, self.loss = asked, loss
+
+    def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
+        """Return the score of each stock: within a day, a higher one is a higher rank."""
+        return self.asked.logits(rows, windows, observed)
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the loss of the configuration; `penalty` weighs the last layer, as in the paper."""
-        if self.loss == "binary":
-            return super().objective(batch, penalty)
+        """Return the loss of the configuration; `penalty` weighs that of the network's own, and nothing else."""
+        if self.loss == "own":
+            return self.asked.objective(batch, penalty)
         logits, size = self.logits(batch.rows, batch.windows, batch.observed), batch.counted.sum()
         if self.loss == "squared":
-            found = ((logits - batch.movement).square() * batch.counted).sum() / size
-        else:
-            found = 1 - (self._by_stock(logits, batch) * batch.counted).sum() / size
-        return found + penalty * (self.predict.weight.square().sum() + self.predict.bias.square().sum())
+            return ((logits - batch.movement).square() * batch.counted).sum() / size
+        return 1 - (self._by_stock(logits, batch) * batch.counted).sum() / size
 
     def correct(self, logits: Float[Tensor, "*axes days stocks"], batch: Batch) -> Float[Tensor, "*axes days stocks"]:
         """Return, for each stock, the rank IC of its day."""
@@ -84,15 +105,31 @@ class RelativeDTML(DTML):
 
 @dataclass(frozen=True)
 class RelativeConfig:
-    """Every setting of the ranker: `sessions` are the last before a training, `validation` the last of those."""
+    """Every setting of the ranker: `sessions` are the last before a training, `validation` the last of those.
+
+    A walk trains it for so many `folds` at once.
+    """
 
     features: tuple[str, ...] = PAPER
     window: int = 10
     sessions: int = 1000
     validation: int = 63
     seeds: int = 3
-    model: RelativeModelConfig = RelativeModelConfig()
+    folds: int = 4
+    model: RelativeModelConfig = field(default_factory=RelativeModelConfig)
     training: TrainingConfig = RECIPE
+
+    @classmethod
+    def asking(cls, network: NetworkName, seeds: int = seeds) -> "RelativeConfig":
+        """Return the settings with which a network is asked."""
+        return cls(
+            seeds=seeds, model=RelativeModelConfig(network, loss="own" if network in OWN_LOSS else "correlation")
+        )
+
+    @property
+    def name(self) -> str:
+        """Return the name of the predictor."""
+        return f"{self.model.network}_relative"
 
     @classmethod
     def read(cls, card: Mapping[str, Any]) -> "RelativeConfig":

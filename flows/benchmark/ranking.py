@@ -1,14 +1,18 @@
 """Walk every ranking model and rule through the stored history of a market, and score the order of each day once."""
 
 import hashlib
+import io
 import json
+import logging
+import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,18 +24,24 @@ from sqlalchemy import Engine
 from db.engine import reading, transaction
 from db.rows import rankings
 from dtml.evaluation.ranking import both_known, figures_of, paired_rank_ic, rank_ics, score_ranking
+from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
 from dtml.ranking.features import FEATURES
 from dtml.ranking.outcomes import LEGS, Leg, outcomes, sessions_to
 from dtml.ranking.panel import Grid
 from dtml.ranking.rankers import RankersConfig
 from dtml.ranking.rankers import walk as walk_rankers
+from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import Fold, History, folds
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.night import Stage, directly
 from flows.nightly.order import history_of
 from flows.nightly.own_code import named, walk_own
+from flows.settings import data_folder
+from translation.atomic_files import write_whole
+
+log = logging.getLogger(__name__)
 
 AFTERWARDS = timedelta(days=21)  # which hold the sessions that the longest leg needs after the last close
 BEGINNING = date(1970, 1, 1)
@@ -39,11 +49,16 @@ BEGINNING = date(1970, 1, 1)
 
 @dataclass(frozen=True)
 class Plan:
-    """What is ordered: the closes from `first` to `last`, by a leg of the return."""
+    """What is ordered: the closes from `first` to `last`, by a leg of the return.
+
+    `networks` are asked too, with so many seeds each.
+    """
 
     first: date
     last: date
     leg: Leg = "next_close"
+    networks: tuple[NetworkName, ...] = ()
+    seeds: int = 3
 
 
 @dataclass(frozen=True)
@@ -65,7 +80,8 @@ class Walk:
     @property
     def rankers(self) -> RankersConfig:
         """Return the settings of its models."""
-        return RankersConfig(self.plan.leg)
+        asked = (RelativeConfig.asking(name, self.plan.seeds) for name in self.plan.networks)
+        return RankersConfig(self.plan.leg, networks=tuple(asked))
 
     @cached_property
     def bars(self) -> tuple[pd.DataFrame, datetime]:
@@ -106,14 +122,29 @@ def run_ranking(walk: Walk, stage: Stage = directly) -> Ranking:
         return stored
     begun = time.perf_counter()
     walked = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
-    scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers))
+    folder = data_folder() / "rankings" / walk.id
+    scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, partial(_once, folder)))
     if walk.context.market.code:
         spans = [(each.trained, each.scored) for each in walked]
         scores[OWN] = stage("own code", lambda: walk_own(walk.context, walk.history, walk.bars[0], spans)[0])
     stage("score", lambda: _store(walk, walked, scores, begun))
+    shutil.rmtree(folder, ignore_errors=True)
     stored = stored_ranking(walk.context.engine, walk.id)
     assert stored is not None
     return stored
+
+
+def _once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
+    """Return the scores of a file of the folder, or train and keep them: an interrupted walk resumes where it was."""
+    file = folder / f"{name}.npy"
+    if not file.exists():
+        scores = train()
+        with io.BytesIO() as written:
+            np.save(written, scores, allow_pickle=False)
+            write_whole(file, lambda path: path.write_bytes(written.getvalue()))
+        log.info("%s: trained, and scored with it: %s", folder.name, name)
+    found: Grid = np.load(file, allow_pickle=False)
+    return found
 
 
 def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
@@ -134,7 +165,9 @@ def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], begun: fl
     row = {
         "id": walk.id,
         "market": walk.context.name,
-        **asdict(walk.plan),
+        "first": walk.plan.first,
+        "last": walk.plan.last,
+        "leg": walk.plan.leg,
         "config": walk.config,
         "stocks": int(np.isfinite(scored["ridge"]).any(axis=0).sum()),
         "folds": len(walked),

@@ -24,7 +24,7 @@ from dtml.own.process import warm
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.features import FEATURES, HISTORY, MAX_GAP
 from dtml.ranking.outcomes import outcomes, sessions_to
-from dtml.ranking.rankers import RELATIVES, Rankers, RankersConfig, fit_rankers, load_rankers, order_of, save_rankers
+from dtml.ranking.rankers import Rankers, RankersConfig, fit_rankers, load_rankers, order_of, save_rankers
 from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, market_panel
@@ -139,8 +139,7 @@ def train_rankers(
 
 
 def _settings(context: MarketContext) -> RankersConfig:
-    relative = RelativeConfig() if context.market.ranker in RELATIVES else None
-    return RankersConfig(context.market.leg, dtml_relative=relative)
+    return RankersConfig.asking(context.market.leg, context.market.ranker)
 
 
 def _config(context: MarketContext) -> dict[str, Any]:
