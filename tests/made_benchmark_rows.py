@@ -103,12 +103,18 @@ def ranker(**kept: str) -> dict[str, Any]:
 
 def rank_scores() -> pd.DataFrame:
     """Scores of a night's order, by the chosen ranker and by a rule."""
-    return ranking_scores().drop(columns="year").assign(target=pd.Timestamp("2024-01-03"), span="night")
+    return ranking_scores().drop(columns=["slice", "value"]).assign(target=pd.Timestamp("2024-01-03"), span="night")
 
 
 def ranking_scores() -> pd.DataFrame:
     figures = dict.fromkeys(_numbers(tables.ranking_score), 0.1 + 0.2)
-    rows = {"predictor": ["day_losers", "ridge"], "leg": "next_close", "year": 0, "is_rule": [True, False]}
+    rows = {
+        "predictor": ["day_losers", "ridge"],
+        "leg": "next_close",
+        "slice": "all",
+        "value": "",
+        "is_rule": [True, False],
+    }
     return pd.DataFrame(rows).assign(days=251, n=7001, **figures)
 
 

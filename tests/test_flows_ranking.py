@@ -29,11 +29,10 @@ def walk(run_request: RunRequest) -> Walk:
     return Walk(open_stored_context(run_request), Plan(FIRST, LAST))
 
 
-def cell(found: Ranking, predictor: str, leg: str = "next_close", year: int = 0) -> Mapping[str, Any]:
+def cell(found: Ranking, predictor: str, leg: str = "next_close", part: str = "all") -> Mapping[str, Any]:
     scores = found.scores
-    (row,) = scores[(scores["predictor"] == predictor) & (scores["leg"] == leg) & (scores["year"] == year)].to_dict(
-        "records"
-    )
+    mine = (scores["predictor"] == predictor) & (scores["leg"] == leg) & (scores["slice"] == part)
+    (row,) = scores[mine].to_dict("records")
     return row  # type: ignore[return-value]
 
 
@@ -41,7 +40,7 @@ def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_o
     found = run_ranking(walk)
     assert set(found.scores["predictor"]) == MODELS | set(RULES)
     assert set(found.scores["leg"]) == set(LEGS)
-    assert set(found.scores[found.scores["year"] > 0]["leg"]) == {"next_close"}
+    assert set(found.scores[found.scores["slice"] != "all"]["leg"]) == {"next_close"}
     assert (found.row["leg"], found.row["first"], found.row["last"]) == ("next_close", FIRST, LAST)
     assert found.row["folds"] == 2
     assert found.row["best_rule"] in RULES
@@ -114,7 +113,7 @@ def test_the_command_prints_what_it_stores_and_trains_nothing_again(
     rule, blend = stored.row["best_rule"], cell(stored, "blend")
     assert f"of {blend['days']} days, the blend " in said.splitlines()[-1]
     assert said.splitlines()[-1].count(f" {rule}: rank IC ") == 1
-    whole = stored.scores[(stored.scores["year"] == 0) & (stored.scores["leg"] == "next_close")]
+    whole = stored.scores[(stored.scores["slice"] == "all") & (stored.scores["leg"] == "next_close")]
     assert str(whole.sort_values("rank_ic").iloc[0]["predictor"]) in said.splitlines()[4]
     code, said, _ = command(*asked, "--markdown")
     assert said.startswith("| predictor | rank IC [95 %] |")

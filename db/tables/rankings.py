@@ -63,14 +63,16 @@ ranking_score = table(
     belongs_to("ranking", "The walk."),
     key("predictor", String, "Name of the model or of the rule."),
     _leg(),
-    key("year", Integer, "Year scored; 0 for all days."),
+    key("slice", String, "What was scored: 'all', 'year', 'sector' or 'move', a third of a day's stocks."),
+    key("value", String, "Year, sector, or 'small', 'middle', 'large' by the distance of the return from the median."),
     required("is_rule", Boolean, "Whether it is a one-line rule, which trains nothing."),
     required("days", Integer, "Days scored."),
     required("n", Integer, "Stock-days scored."),
     *_figures(),
-    CheckConstraint("days >= 0 and n >= 0 and year >= 0", name="counts"),
+    CheckConstraint("days >= 0 and n >= 0", name="counts"),
+    CheckConstraint("slice in ('all', 'year', 'sector', 'move') and (slice = 'all') = (value = '')", name="slice"),
     _in_range(),
-    comment="How well each model and rule ordered the stocks of a day: one row per return scored, and year.",
+    comment="How well each model and rule ordered the stocks of a day: one row per return scored, and part of it.",
 )
 
 ranking_difference = table(

@@ -38,7 +38,8 @@ class StockNetConfig(NetworkConfig):
         sizes = (self.hidden, self.latent, self.movement)
         if min(sizes) < 1 or self.features <= self.movement_feature:
             raise UsageError(
-                f"hidden, latent and movement are 1 or more, features above {self.movement_feature}; got {sizes}, {self.features}"
+                f"hidden, latent and movement are 1 or more, features above {self.movement_feature}; "
+                f"got {sizes}, {self.features}"
             )
         if not 0 <= self.dropout < 1 or self.alpha < 0 or self.annealing <= 0:
             raise UsageError(

@@ -6,10 +6,12 @@ import json
 import logging
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
+from importlib import resources
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int
+from jaxtyping import Bool
 from numpy import ndarray
 from sqlalchemy import Engine
 
@@ -28,7 +30,7 @@ from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
 from dtml.ranking.features import FEATURES
 from dtml.ranking.outcomes import LEGS, Leg, outcomes, sessions_to
-from dtml.ranking.panel import Grid
+from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import RankersConfig
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig
@@ -42,6 +44,8 @@ from flows.settings import data_folder
 from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
+
+StockDays = Bool[ndarray, "days stocks"]
 
 AFTERWARDS = timedelta(days=21)  # which hold the sessions that the longest leg needs after the last close
 BEGINNING = date(1970, 1, 1)
@@ -59,6 +63,40 @@ class Plan:
     leg: Leg = "next_close"
     networks: tuple[NetworkName, ...] = ()
     seeds: int = 3
+
+
+@dataclass(frozen=True)
+class RankingSet:
+    """A file of prices of the benchmark: the market whose calendar and checks it has, and the closes it is scored on.
+
+    Settings were chosen on the half years before the first closes of kospi200's files.
+    """
+
+    market: str
+    first: date
+    last: date
+
+    def plan(self, networks: tuple[NetworkName, ...], seeds: int) -> Plan:
+        """Return what is ordered."""
+        return Plan(self.first, self.last, networks=networks, seeds=seeds)
+
+
+SETS: Mapping[str, RankingSet] = {
+    "kospi200_2020": RankingSet("kospi200", date(2022, 1, 3), date(2026, 5, 29)),
+    "kospi200_2015": RankingSet("kospi200", date(2017, 1, 2), date(2020, 12, 18)),
+    "sp500": RankingSet("sp500", date(2018, 1, 2), date(2022, 12, 30)),
+    "kdd17": RankingSet("kdd17", date(2009, 1, 2), date(2016, 12, 30)),
+    "ndx100": RankingSet("ndx100", date(2014, 1, 2), date(2017, 12, 8)),
+    "acl18": RankingSet("acl18", date(2014, 1, 2), date(2017, 9, 1)),
+}
+
+
+def market_file_of(name: str) -> Path:
+    """Write the market of a set, its index made of its constituents, and return its file."""
+    text = resources.files("dtml.markets").joinpath(f"{SETS[name].market}.toml").read_text(encoding="utf-8")
+    file = data_folder() / "rankings" / f"ranking-{name}.toml"
+    write_whole(file, lambda path: path.write_text(text.replace("[index]\n", "[index]\nof_constituents = true\n")))
+    return file
 
 
 @dataclass(frozen=True)
@@ -161,7 +199,7 @@ def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], begun: fl
     rules = {name: rule_scores(walk.history.features, name) for name in RULES}
     scored = {name: np.where(walk.history.there, each, np.nan)[days] for name, each in {**models, **rules}.items()}
     found = {leg: walk.outcome(leg)[days] for leg in LEGS}
-    years = walk.history.panel.sessions[days].year.to_numpy()
+    parts = dict(_parts(walk, days))
     row = {
         "id": walk.id,
         "market": walk.context.name,
@@ -177,7 +215,7 @@ def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], begun: fl
         "seconds": time.perf_counter() - begun,
         "read_at": datetime.now(UTC),
     }
-    scores = pd.DataFrame(list(_scores(walk.plan.leg, scored, found, years)))
+    scores = pd.DataFrame(list(_scores(walk.plan.leg, scored, found, parts)))
     with transaction(walk.context.engine) as conn:
         rankings.save_ranking(conn, row, scores, pd.DataFrame(list(_differences(walk.plan.leg, scored, found))))
 
@@ -191,17 +229,31 @@ def _best_rule(walk: Walk, rules: Mapping[str, Grid], days: slice) -> str:
 
 
 def _scores(
-    leg: Leg, scored: Mapping[str, Grid], found: Mapping[Leg, Grid], years: Int[ndarray, " days"]
+    leg: Leg, scored: Mapping[str, Grid], found: Mapping[Leg, Grid], parts: Mapping[tuple[str, str], StockDays]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row for each predictor and leg over all days, and for each year of the leg it was trained for."""
+    """Yield a row for each predictor and leg over all days, and for each part of the leg it was trained for."""
     for (name, each), (scored_leg, outcome) in product(scored.items(), found.items()):
-        spans = {0: np.ones(len(years), dtype=bool)}
-        if scored_leg == leg:
-            spans |= {int(year): years == year for year in np.unique(years)}
-        for year, which in spans.items():
-            made = score_ranking(each[which], outcome[which], overlap=sessions_to(scored_leg))
-            row = {"predictor": name, "leg": scored_leg, "year": year, "is_rule": name in RULES}
-            yield row | figures_of(made)
+        for (part, value), which in parts.items():
+            if part == "all" or scored_leg == leg:
+                made = score_ranking(np.where(which, each, np.nan), outcome, overlap=sessions_to(scored_leg))
+                row = {"predictor": name, "leg": scored_leg, "slice": part, "value": value, "is_rule": name in RULES}
+                yield row | figures_of(made)
+
+
+def _parts(walk: Walk, days: slice) -> Iterator[tuple[tuple[str, str], StockDays]]:
+    """Yield the parts that are scored alone, as stock-days: years, sectors, thirds by the size of a day's returns."""
+    outcome, years = walk.history.outcome[days], walk.history.panel.sessions[days].year
+    yield ("all", ""), np.ones(outcome.shape, dtype=bool)
+    for year in years.unique():
+        yield ("year", str(year)), np.broadcast_to((years == year)[:, None], outcome.shape)
+    sectors = {each.symbol: each.sector for each in walk.context.market.constituents}
+    own = np.array([sectors.get(symbol) or "" for symbol in walk.history.panel.symbols])
+    for sector in sorted(set(own) - {""}):
+        yield ("sector", sector), np.broadcast_to(own == sector, outcome.shape)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of days without an outcome
+        size = ranked(np.abs(outcome - np.nanmedian(outcome, axis=1, keepdims=True)))
+    for number, value in enumerate(("small", "middle", "large")):
+        yield ("move", value), np.floor(3 * (size + 0.5)).clip(0, 2) == number
 
 
 def _differences(leg: Leg, scored: Mapping[str, Grid], found: Mapping[Leg, Grid]) -> Iterator[dict[str, Any]]:

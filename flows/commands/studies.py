@@ -19,7 +19,6 @@ from dtml.pages.backtest import verdict as backtest_verdict
 from dtml.pages.benchmark import PROTOCOL_WORDS, on_data, on_reading, readme_table, result_cells, sample, score_rows
 from dtml.pages.benchmark import verdict as benchmark_verdict
 from dtml.pages.figures import records
-from dtml.prices.sessions import previous_session
 from dtml.published import SETS, PublishedSet, require_set, shortened
 from flows.audit import SESSIONS, STOCKS, Audit, audit_market
 from flows.backtest.folds import Plan, PricesKnown, open_backtest
@@ -38,6 +37,7 @@ from flows.commands.options import (
     of_a_market,
     request_of,
 )
+from flows.commands.ranking import NetworksOption, fetch_named, rank_sets
 from flows.console import announce, print_frame, print_json, print_scores
 from flows.nightly.context import (
     MarketContext,
@@ -94,25 +94,32 @@ class Where:
 
 @commands.command()
 def benchmark(
-    market: Annotated[Literal["acl18", "kdd17", "ndx100"], typer.Argument(help="A set of the published table.")],
+    market: Annotated[
+        Literal["acl18", "kdd17", "ndx100", "ranking"],
+        typer.Argument(help="A set of the published table, or `ranking`: who orders the stocks of a day best."),
+    ],
     source: SourceOption = None,
     prices: PricesOption = None,
     index: IndexOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each model.")] = 10,
     epochs: Annotated[int | None, typer.Option(min=1, help="At most this many epochs, for a quick look.")] = None,
     with_grid: Annotated[bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")] = False,
+    networks: NetworksOption = None,
     device: DeviceOption = "auto",
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the published experiment with every model of its table.
 
-    Interrupted, it resumes when run again.
+    Interrupted, it resumes when run again. `ranking` is run on every set of which --prices, a folder, holds the file,
+    such as sp500.parquet.
 
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
+    if market == "ranking":
+        return rank_sets(prices, networks, seeds, as_markdown=as_markdown, as_json=as_json)
     request = request_of(market, None, source, prices, index, device=device)
-    run_published(request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown)
+    return run_published(request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown)
 
 
 def run_published(
@@ -263,16 +270,6 @@ def backtest_market(
         return print(readme_lines(result.row, result.scores, result.portfolios))  # noqa: T201 - Markdown is for a file
     print_backtest(result)
     return None
-
-
-def fetch_named(request: RunRequest, first: date) -> None:
-    """Bring the store up to date from the prices that the user names, if any, with what a training at `first` reads."""
-    if request.source or request.prices:
-        context = open_context(request)
-        announce(context)
-        with err.status(f"fetching {context.name}"):
-            for day in (previous_session(context.market.calendar, first), choose_as_of(context, None)):
-                fetch_bars(context, day)
 
 
 def print_backtest(result: Result) -> None:
