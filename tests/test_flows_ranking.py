@@ -4,21 +4,29 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from made_commands import Command
+from made_nights import BARS
 from sqlalchemy import Engine
 
 from db.engine import reading
 from db.rows import rankings
 from dtml.errors import DtmlError
+from dtml.evaluation.ranking import score_ranking
+from dtml.ranking import rankers, relative
 from dtml.ranking.outcomes import LEGS
+from dtml.ranking.rankers import walk as walk_rankers
+from dtml.ranking.relative import RelativeConfig, RelativeModelConfig
 from dtml.ranking.rules import RULES
-from flows.benchmark.ranking import Plan, Ranking, Walk, run_ranking
+from dtml.ranking.walk import folds
+from flows.benchmark.ranking import Plan, Ranking, RankingSet, Walk, run_ranking
 from flows.nightly.context import RunRequest, open_stored_context
+from flows.settings import data_folder
 
 FIRST, LAST = date(2024, 2, 1), date(2024, 5, 17)
 MODELS = {"ridge", "boosting", "blend"}
@@ -69,6 +77,81 @@ def test_a_difference_is_that_of_the_two_scores_and_turns_its_sign(walk: Walk) -
     rules = cell(found, "day_losers")["rank_ic"] - cell(found, "intraday_reversal")["rank_ic"]
     assert gains["day_losers", "intraday_reversal"] == pytest.approx(rules)
     assert gains["ridge", "boosting"] == pytest.approx(-gains["boosting", "ridge"])
+
+
+def test_sectors_years_and_sizes_of_a_move_are_scored_alone(walk: Walk) -> None:
+    market = walk.context.market
+    stays = [
+        replace(each, sector="Leaders" if each.symbol.startswith("L") else "Followers") for each in market.constituents
+    ]
+    found = run_ranking(Walk(replace(walk.context, market=replace(market, constituents=tuple(stays))), walk.plan))
+    parts = found.scores[found.scores["predictor"] == "ridge"].groupby("slice")["value"].unique()
+    assert {name: sorted(set(values)) for name, values in parts.items()} == {
+        "all": [""],
+        "year": ["2024"],
+        "sector": ["Followers", "Leaders"],
+        "move": ["large", "middle", "small"],
+    }
+    whole = cell(found, "ridge")["n"]
+    sizes = found.scores[(found.scores["predictor"] == "ridge") & (found.scores["slice"] == "year")]
+    assert sizes["n"].sum() == whole
+    followers = found.scores[(found.scores["value"] == "Followers") & (found.scores["predictor"] == "ridge")].iloc[0]
+    assert 0 < followers["n"] < whole
+    assert np.isnan(found.scores.loc[found.scores["value"] == "Leaders", "rank_ic"]).all()  # three stocks have no order
+
+
+def test_an_interrupted_walk_resumes_at_the_training_it_was_in(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, fit = [], rankers._fit
+
+    def counted(name: str, *rest: Any) -> Any:
+        trained.append(name)
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return fit(name, *rest)
+
+    monkeypatch.setattr(rankers, "_fit", counted)
+    with pytest.raises(KeyboardInterrupt):
+        run_ranking(walk)
+    assert trained == ["ridge", "ridge", "boosting"]
+    found = run_ranking(Walk(walk.context, walk.plan))
+    assert trained[3:] == ["boosting", "boosting"]
+    monkeypatch.setattr(rankers, "_fit", fit)
+    once = walk_rankers(walk.history, folds(walk.history, pd.Timestamp(FIRST), pd.Timestamp(LAST)), walk.rankers)
+    expected = score_ranking(once["ridge"], walk.history.outcome)
+    assert cell(found, "ridge")["rank_ic"] == pytest.approx(expected.rank_ic.value, abs=1e-12)
+    assert not list((data_folder() / "rankings").glob("*/*.npy"))
+
+
+@pytest.mark.slow
+def test_a_network_is_asked_for_the_order_when_named(walk: Walk, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = RelativeConfig(window=3, seeds=1, training=replace(relative.RECIPE, epochs=1))
+    asking = lambda name, _seeds: replace(made, model=RelativeModelConfig(name, 4))  # noqa: E731
+    monkeypatch.setattr(RelativeConfig, "asking", asking)
+    found = run_ranking(Walk(walk.context, replace(walk.plan, networks=("dtml", "lstm"), seeds=1)))
+    assert set(found.scores["predictor"]) == MODELS | set(RULES) | {"dtml_relative", "lstm_relative", "blend_relative"}
+    assert [each["model"]["network"] for each in found.row["config"]["networks"]] == ["dtml", "lstm"]
+    assert found.row["id"] != run_ranking(walk).row["id"]
+
+
+@pytest.mark.slow
+def test_the_benchmark_walks_every_set_whose_file_is_there(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
+    sets = {name: RankingSet("simulated", FIRST, LAST) for name in ("toy", "absent")}
+    monkeypatch.setattr("flows.commands.ranking.SETS", sets)
+    monkeypatch.setattr("flows.benchmark.ranking.SETS", sets)
+    asked = ("benchmark", "ranking", "--prices", str(tmp_path))
+    code, _, complaint = command(*asked)
+    assert (code, "holds one of toy.parquet, absent.parquet" in complaint) == (2, True)
+    bars = BARS[(BARS["symbol"] != "SIMX") & (BARS["session"] <= pd.Timestamp("2024-06-28"))]
+    bars.rename(columns={"session": "date"}).to_parquet(tmp_path / "toy.parquet")
+    code, said, _ = command(*asked)
+    assert (code, "ranking-toy-2024-02-01" in said, "how well the stocks of a day" in said) == (0, True, True)
+    code, said, complaint = command(*asked, "--markdown")
+    assert (code, "nothing was trained" in complaint, said.startswith("**toy**: 9 stocks")) == (0, True, True)
+    code, said, _ = command(*asked, "--json")
+    assert json.loads(said)["toy"]["ranking"]["market"] == "ranking-toy"
 
 
 def test_another_leg_or_other_days_are_another_ranking(walk: Walk) -> None:
