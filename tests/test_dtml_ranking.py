@@ -15,12 +15,16 @@ from dtml.ranking.features import FEATURES, HISTORY, Bars, ranked_features
 from dtml.ranking.models import BoostingConfig, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import LEGS, outcomes, sessions_to
 from dtml.ranking.panel import panel_of, ranked
+from dtml.ranking.peers import peer_returns
 from dtml.ranking.rankers import RankersConfig, slope_of, walk
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import GAP, RETRAIN_EVERY, History, folds
 
 DAY = 300  # with a whole history behind it
 STOCK = "S04"  # with a bar on every session
+
+
+OF_ONE_STOCK = {name: each for name, each in FEATURES.items() if not name.startswith("less_peers")}
 
 
 def one(bars: pd.DataFrame, symbol: str = STOCK) -> pd.DataFrame:
@@ -74,7 +78,7 @@ def test_every_feature_is_its_formula() -> None:
     bars = full_bars()
     panel = made_panel(bars)
     held, column = Bars.of(panel), panel.symbols.index(STOCK)
-    found = {name: float(feature.of(held)[DAY, column]) for name, feature in FEATURES.items()}
+    found = {name: float(feature.of(held)[DAY, column]) for name, feature in OF_ONE_STOCK.items()}
     assert found == pytest.approx(by_hand(bars), rel=1e-9, abs=1e-12)
 
 
@@ -82,7 +86,7 @@ def test_a_feature_says_how_many_bars_it_reads() -> None:
     bars = full_bars()
     panel = made_panel(bars)
     held = Bars.of(panel)
-    for name, feature in FEATURES.items():
+    for name, feature in OF_ONE_STOCK.items():
         values = feature.of(held)
         first = np.isfinite(values).all(axis=1).argmax()
         assert first <= feature.bars - 1, name
@@ -91,6 +95,50 @@ def test_a_feature_says_how_many_bars_it_reads() -> None:
         scrambled.loc[early, ["open", "high", "low", "close", "adj_close", "volume"]] *= 1.7
         after = feature.of(Bars.of(made_panel(scrambled)))[DAY]
         np.testing.assert_allclose(after, values[DAY], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def peers_by_hand(returns: pd.DataFrame, day: int) -> pd.DataFrame:
+    """The correlations from which the peers of a day's month are chosen: those of returns less the day's mean."""
+    month = returns.index[day].to_period("M")
+    first = int(np.argmax(returns.index.to_period("M") == month))
+    seen = returns.iloc[max(0, first - 250) : first]
+    return seen.sub(seen.mean(axis=1), axis=0).corr()
+
+
+def test_the_return_of_peers_is_that_of_the_stocks_a_stock_moved_with_before_the_month() -> None:
+    drawn = np.random.default_rng(4)
+    sectors = drawn.standard_normal((400, 3))
+    values = 0.01 * (sectors[:, np.arange(36) % 3] + drawn.standard_normal((400, 36)))
+    returns = pd.DataFrame(values, index=pd.bdate_range("2020-01-01", periods=400))
+    found = peer_returns(returns.to_numpy(), pd.DatetimeIndex(returns.index))
+    assert np.isnan(found[:60]).all()
+    for day in (140, 333, 399):
+        together = peers_by_hand(returns, day)
+        for stock in (0, 17, 35):
+            own = together[stock].drop(stock).nlargest(10)
+            assert {each % 3 for each in own.index} == {stock % 3}
+            assert found[day, stock] == pytest.approx(returns.iloc[day][own.index].mean(), abs=1e-15)
+
+
+def test_peers_are_the_same_whenever_the_history_begins_and_whatever_follows() -> None:
+    bars = made_bars(stocks=23)
+    whole = ranked_features(made_panel(bars))
+    late = bars[bars["session"] >= SESSIONS[DAY + 1 - HISTORY]]
+    columns = [list(FEATURES).index(f"less_peers_{k}") for k in (1, 5, 20)]
+    found = ranked_features(made_panel(late))
+    assert np.isfinite(found[DAY + 1 - len(SESSIONS) + len(found) - 1][:, columns]).any()
+    np.testing.assert_array_equal(found[HISTORY - 1][:, columns], whole[DAY][:, columns])
+
+
+def test_a_stock_without_enough_returns_or_alone_has_no_peers() -> None:
+    drawn = np.random.default_rng(4).standard_normal((130, 5))
+    drawn[:, 1:] += np.array([2, 2, 2, -2]) * drawn[:, :1]
+    drawn[:75, 2] = np.nan
+    found = peer_returns(drawn, pd.bdate_range("2020-01-01", periods=130))
+    assert np.isnan(found[-1, :4]).tolist() == [False, False, True, False]
+    assert found[-1, 0] == pytest.approx(drawn[-1, [1, 3]].mean())
+    alone = peer_returns(drawn[:, :1], pd.bdate_range("2020-01-01", periods=130))
+    assert np.isnan(alone).all()
 
 
 def test_no_feature_reads_a_later_bar_and_a_rescaled_past_changes_no_price_feature() -> None:
@@ -303,7 +351,7 @@ def test_every_rule_orders_by_its_feature() -> None:
     for rule, (name, sign) in RULES.items():
         expected = sign * features[DAY, :, list(FEATURES).index(name)]
         np.testing.assert_array_equal(rule_scores(features, rule)[DAY], expected)
-    assert HISTORY == 251
+    assert HISTORY == 296
 
 
 def test_a_relative_outcome_does_not_know_what_all_stocks_did_together() -> None:

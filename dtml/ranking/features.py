@@ -16,6 +16,7 @@ from numpy import ndarray
 from numpy.lib.stride_tricks import sliding_window_view
 
 from dtml.ranking.panel import Panel, in_time, ranked
+from dtml.ranking.peers import MONTH, SESSIONS, peer_returns
 
 Column = Float[ndarray, "bars stocks"]
 
@@ -28,7 +29,7 @@ class Bars:
     """The bars of each stock in time, those it lacks last; adjusted currency units, `volume` in shares.
 
     `market` is the mean return, over the stocks, of the session of each bar, without the changes beyond a
-    `max_return`; `position` its row in the grid.
+    `max_return`; `peers` the same over the stocks that it moves with; `position` its row in the grid.
     """
 
     open: Column
@@ -38,6 +39,7 @@ class Bars:
     volume: Column
     value: Column
     market: Column
+    peers: Column
     position: Int[ndarray, "bars stocks"]
 
     @classmethod
@@ -50,7 +52,8 @@ class Bars:
         returns = change(taken["close"])
         np.put_along_axis(grid, position, np.where(np.abs(returns) > max_return, np.nan, returns), axis=0)
         market = np.take_along_axis(np.broadcast_to(_mean_of_day(grid)[:, None], grid.shape), position, axis=0)
-        return cls(**taken, market=market, position=position)
+        peers = np.take_along_axis(peer_returns(grid, panel.sessions), position, axis=0)
+        return cls(**taken, market=market, peers=peers, position=position)
 
     @cached_property
     def returns(self) -> Column:
@@ -179,6 +182,11 @@ def residual(bars: Bars, *, count: int, last: int) -> Column:
     return np.asarray(mean(bars.returns, last) - beta(bars, count=count) * mean(bars.market, last))
 
 
+def less_peers(bars: Bars, *, last: int) -> Column:
+    """Return the mean of the last returns less that of the stocks that it moves with."""
+    return np.asarray(mean(bars.returns, last) - mean(bars.peers, last))
+
+
 def average_over_close(bars: Bars, *, count: int) -> Column:
     """Return the mean of the last closes over the close, minus 1, above -1: the paper's moving averages."""
     return np.asarray(mean(bars.close, count) / bars.close - 1)
@@ -210,12 +218,13 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
         "excess_20": Feature(21, partial(excess_in_deviations, count=20)),
         "beta_60": Feature(61, partial(beta, count=60)),
         **{f"residual_{k}": Feature(61, partial(residual, count=60, last=k)) for k in (1, 5, 20)},
+        **{f"less_peers_{k}": Feature(k + 1, partial(less_peers, last=k)) for k in (1, 5, 20)},
         "illiquidity_20": Feature(21, partial(illiquidity, count=20)),
         **{f"{name}_over_close": Feature(1, partial(over_close, name=name)) for name in ("open", "high", "low")},
         **{f"average_{k}": Feature(k, partial(average_over_close, count=k)) for k in (5, 10, 15, 20, 25, 30)},
     }
 )
-HISTORY = max(feature.bars for feature in FEATURES.values())
+HISTORY = max(SESSIONS + 2 * MONTH, *(feature.bars for feature in FEATURES.values()))  # peers of the month before too
 
 
 def ranked_features(

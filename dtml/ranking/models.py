@@ -34,7 +34,7 @@ class BoostingConfig:
     """
 
     trees: int = 300
-    leaves: int = 8
+    leaves: int = 16
     rate: float = 0.03
     rows_a_leaf: int = 1000
     columns_a_split: float = 0.2
