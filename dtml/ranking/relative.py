@@ -32,7 +32,7 @@ from dtml.windows import Windows
 
 Loss = Literal["own", "squared", "correlation"]
 PAPER = ("return_1", *(name for name in FEATURES if name.endswith("_over_close") or "average_" in name))
-RECIPE = TrainingConfig("all", 10, 4, 3e-3, penalty=0.0, first_kept_epoch=1, clip=1.0)
+RECIPE = TrainingConfig("all", 10, 4, 6e-3, penalty=0.0, first_kept_epoch=1, clip=1.0)
 DEVIATIONS = 12**0.5  # by which ranks in [-0.5, 0.5] have variance 1
 
 
