@@ -77,14 +77,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def is_left_to_the_other_engine(item: pytest.Item) -> bool:
     """Whether a long test waits for `make soak` on this engine: `make test` runs each on one of the two.
 
-    Which one, its name decides, so that about half of a file's are on either. What only reads and writes rows is not
-    long: it runs on both.
+    Which one, its name decides, so that about half of a file's are on either; of a dashboard, whose store is filled
+    once a file, the file's name. What only reads and writes rows is not long: it runs on both.
     """
     given = getattr(item, "callspec", None)
-    engine = None if given is None else given.params.get("store_url")
+    params = {} if given is None else given.params
+    engine = params.get("store_url") or params.get("site")
     if engine is None or not (item.get_closest_marker("slow") or asks_for_training(item)):
         return False
-    return ENGINES[crc32(item.nodeid.replace(engine, "").encode()) % 2] != engine
+    name = item.path.name if "site" in params else item.nodeid.replace(engine, "")
+    return ENGINES[crc32(name.encode()) % 2] != engine
 
 
 @pytest.fixture(scope="session")
