@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
+from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -77,13 +78,12 @@ def of_a_market(*more: str) -> Callable[[Callable[..., None]], Callable[..., Non
     names = ("market", "market_file", *more)
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
         def asked(**given: Any) -> None:
             command(request_of(**{name: given.pop(name) for name in names}), **given)
 
         told = [Parameter(name, KEYWORD, default=NAMED[name][1], annotation=NAMED[name][0]) for name in names]
         own = [each.replace(kind=KEYWORD) for each in signature(command, eval_str=True).parameters.values()][1:]
-        for name in ("__name__", "__doc__", "__module__"):
-            setattr(asked, name, getattr(command, name))
         asked.__signature__ = Signature([*told, *own])  # type: ignore[attr-defined]  # which Typer reads
         asked.__annotations__ = {each.name: each.annotation for each in (*told, *own)}
         return asked

@@ -1,6 +1,5 @@
 """The command that writes the page of a past night again: it reads the store and writes nothing to it."""
 
-from datetime import date
 from typing import Annotated
 
 import typer
@@ -34,15 +33,10 @@ def report(
 
     Example: dtml report simulated --level 0.9
     """
-    write_report(request, day_of(as_of), level)
-
-
-def write_report(request: RunRequest, as_of: date | None, level: float | None) -> None:
-    """Write the page of a complete night, by default the last, at a level of its abstention band; print its path."""
     if level is not None and level not in LEVELS:
         raise UsageError(f"--level is one of {', '.join(f'{each:g}' for each in LEVELS)}; got {level:g}")
     archive = open_archive(request)
-    night = archive.night(as_of)
+    night = archive.night(day_of(as_of))
     with reading(archive.engine) as conn:
         predicted = predictions.night_directions(conn, archive.market.name, night["as_of"])["symbol"]
         run = runs.run(conn, night["run_id"])

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
@@ -74,22 +74,6 @@ backtest_id = '{id}'" """
 
 class LookAheadError(DtmlError):
     """A prediction depends on what came after it was made."""
-
-
-@dataclass(frozen=True)
-class Where:
-    """Where the folds of a backtest run: so many processes here, or the Dask cluster of a scheduler."""
-
-    workers: int = 1
-    cluster: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.workers > 1 and self.cluster is not None:
-            raise UsageError("--workers run on this machine, --cluster on others: choose one")
-        if self.cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", self.cluster):
-            raise UsageError(
-                f"--cluster {self.cluster!r} is no scheduler's address: give one such as tcp://scheduler:8786"
-            )
 
 
 @commands.command()
@@ -232,37 +216,42 @@ def backtest(
 
     Example: dtml backtest kdd17 --prices kdd17.parquet --index GSPC.parquet --from 2015-01-02 --to 2016-12-29
     """
-    kept = tuple(day.date() for day in attention or ())
-    costs = Costs(commission, spread, borrow)
-    plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs, prices_known)
-    backtest_market(request, plan, kept, Where(workers, cluster), as_json=as_json, as_markdown=as_markdown)
-
-
-def backtest_market(
-    request: RunRequest, plan: Plan, attention_on: Sequence[date], where: Where, *, as_json: bool, as_markdown: bool
-) -> None:
-    """Run a backtest and print it; one that is stored is printed from there."""
     _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
-    if (request.overrides or {}).get("warm_start") and where != Where():
+    _require_place(workers, cluster, warm_start=(request.overrides or {}).get("warm_start", False))
+    costs, kept = Costs(commission, spread, borrow), tuple(day.date() for day in attention or ())
+    plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs, prices_known)
+    result = _backtest(request, plan, kept, workers, cluster)
+    if as_json:
+        print_json({name: getattr(result, name) for name in ("row", "folds", "scores", "portfolios")})
+    elif as_markdown:
+        print(readme_lines(result.row, result.scores, result.portfolios))  # noqa: T201 - Markdown is for a file
+    else:
+        print_backtest(result)
+
+
+def _require_place(workers: int, cluster: str | None, *, warm_start: bool) -> None:
+    """Raise UsageError where no fold can run: on so many processes here, or the Dask cluster of a scheduler."""
+    if workers > 1 and cluster is not None:
+        raise UsageError("--workers run on this machine, --cluster on others: choose one")
+    if cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", cluster):
+        raise UsageError(f"--cluster {cluster!r} is no scheduler's address: give one such as tcp://scheduler:8786")
+    if warm_start and (workers > 1 or cluster is not None):
         raise UsageError("--warm-start trains each fold from the one before: without --workers and --cluster")
+
+
+def _backtest(request: RunRequest, plan: Plan, kept: Sequence[date], workers: int, cluster: str | None) -> Result:
+    """A backtest as a flow; one that is stored already needs none."""
     fetch_named(request, plan.first)
     _require_stored(request, "say where its prices come from: --source yahoo, --source simulated or --prices FILE")
     found = open_backtest(request, plan)
-    if stored_backtest(found.context.engine, found.id) is None:
-        require_server()
-        from flows.backtest.flow import backtest_flow
-
-        attended = replace(request, attended=True)
-        result = backtest_flow(attended, plan, attention_on, workers=where.workers, cluster=where.cluster)
-    else:
+    if stored_backtest(found.context.engine, found.id) is not None:
         err.print(f"{found.id} was done before: nothing is trained, no prediction is added")
-        result = run_backtest(found, attention_on=attention_on)
-    if as_json:
-        return print_json({name: getattr(result, name) for name in ("row", "folds", "scores", "portfolios")})
-    if as_markdown:
-        return print(readme_lines(result.row, result.scores, result.portfolios))  # noqa: T201 - Markdown is for a file
-    print_backtest(result)
-    return None
+        return run_backtest(found, attention_on=kept)
+    require_server()
+    from flows.backtest.flow import backtest_flow
+
+    result: Result = backtest_flow(replace(request, attended=True), plan, kept, workers=workers, cluster=cluster)
+    return result
 
 
 def fetch_named(request: RunRequest, first: date) -> None:
@@ -307,25 +296,20 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
     Example: dtml audit kdd17
     """
-    audit_stored(request, day_of(as_of), as_json=as_json)
-
-
-def audit_stored(request: RunRequest, asked: date | None, *, as_json: bool) -> None:
-    """Audit a market and print what was found; raises LookAheadError when that is anything."""
     context = open_stored_context(request)
-    as_of = choose_as_of(context, asked)
+    day = choose_as_of(context, day_of(as_of))
     with err.status("auditing") as status:
-        found = audit_market(context, as_of, lambda step: status.update(f"auditing {step}"))
+        found = audit_market(context, day, lambda step: status.update(f"auditing {step}"))
     if as_json:
-        print_json({"as_of": as_of, "passed": found.passed, "findings": found.findings, "leaks": found.proof})
+        print_json({"as_of": day, "passed": found.passed, "findings": found.findings, "leaks": found.proof})
     else:
         print_audit(found)
     if found.alarm:
-        raise LookAheadError(f"the audit of {context.name} as of {as_of} found look-ahead, or missed a planted leak")
+        raise LookAheadError(f"the audit of {context.name} as of {day} found look-ahead, or missed a planted leak")
     if not found.passed:
         blind = ", ".join(found.findings.loc[~found.findings["has_power"], "check"].unique())
         raise DtmlError(
-            f"the audit of {context.name} as of {as_of} found no look-ahead, but could not tell in {blind}: "
+            f"the audit of {context.name} as of {day} found no look-ahead, but could not tell in {blind}: "
             "fetch a longer history, or audit as of another day"
         )
 
