@@ -16,7 +16,7 @@ import typer
 from db.engine import open_reader
 from dtml.errors import UsageError
 from flows.commands.options import AsJson, AsOf, DeviceOption, MarketFile, day_of, known_markets, request_of
-from flows.console import print_frame, print_json
+from flows.console import print_frame, print_json, rendered
 from flows.nightly.context import RunRequest, experiment_of
 from flows.progress import training_progress
 from flows.replay.archive import FIGURES, Archive, NotReplayedError, made_by, open_archive
@@ -164,19 +164,9 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
 
 def print_replay(replay: Replay) -> None:
     """Print which parts of a replay are equal to what the night stored."""
-    night, run = replay.night, replay.run
-    known = f"bars as known at {at(replay.known_at)}"
-    out.print(f"[bold]{night['market']}, night of {night['as_of']}: {night['target']} predicted again[/bold], {known}")
-    if replay.failure is not None:
-        return out.print(f"not replayed: {replay.failure}")
-    out.print(f"inputs       {_inputs(replay)}")
-    out.print(f"model        {run['id']}, checkpoint as recorded, SHA-256 {run['checkpoint_hash'][:12]}...")
-    out.print(f"predictions  {_predictions(replay)}")
-    same = replay.left_out == replay.left_out_again
-    left_out = "the same" if same else f"{len(replay.left_out_again)} stocks, the night had"
-    out.print(f"left out     {left_out} {len(replay.left_out)} stocks")
-    out.print(f"computed by  {made_by(run, replay.device)}")
-    return None
+    night, run, known_at = replay.night, replay.run, at(replay.known_at)
+    told = {"predictions": _predictions(replay), "made_by": made_by(run, replay.device)}
+    out.print(rendered("replay.txt", replay=replay, night=night, run=run, known_at=known_at, **told), end="")
 
 
 def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
@@ -227,37 +217,20 @@ def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dic
 
 def print_reproduction(found: Reproduction, trained: Retraining | None) -> None:
     """Print a receipt with all that it leads to, the prediction made again, and the model trained again."""
-    run, made, again = found.run, found.prediction, found.again
-    span = f"trained on {run['train_first']} .. {run['train_last']}, seeds {', '.join(map(str, run['seeds']))}"
-    out.print(f"[bold]{found.receipt}[/bold]")
-    out.print(f"run          {run['id']}, {run['kind']}, {span}")
-    out.print(f"settings     SHA-256 {found.config_digest[:12]}..., code {run['code_version']}")
-    lost = trained is not None and trained.lost and not trained.restored
-    out.print(f"checkpoint   {'lost' if lost else 'as recorded'}, SHA-256 {run['checkpoint_hash']}")
-    out.print(f"bars         as known at {at(made['known_at'])}, trained on as known at {at(run['data_watermark'])}")
-    out.print(f"stocks       {found.universe}")
-    if found.changed_since is not None:
-        out.print(f"today        {found.changed_since}; the run's own index and list are used")
-    out.print(f"stored       {_figures(made)}")
-    if again is not None:
-        out.print(f"made again   {_figures(again)}")
-    out.print(f"computed by  {made_by(run, found.device)}")
-    out.print(f"found        {'; '.join(found.reasons) or 'equal to the last bit'}")
-    if trained is not None:
-        equal = f"the weights are the same to the last bit, {trained.parameters} parameters"
-        if trained.restored:
-            equal = "the checkpoint was lost, came out as it was, and lies there again"
-        out.print(f"retrained    {'; '.join(trained.reasons) or equal}; checkpoint SHA-256 {trained.checkpoint_hash}")
+    run, made = found.run, found.prediction
+    told = {
+        "known_at": at(made["known_at"]),
+        "trained_as_known_at": at(run["data_watermark"]),
+        "stored": _figures(made),
+        "again": found.again and _figures(found.again),
+        "made_by": made_by(run, found.device),
+    }
+    out.print(rendered("reproduction.txt", found=found, run=run, trained=trained, **told), end="")
 
 
 def at(moment: datetime) -> str:
     """Return a moment in UTC, to the microsecond, as it can be given to --known-at."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def _inputs(replay: Replay) -> str:
-    recorded, found = str(replay.night["inputs_hash"]), f"SHA-256 {str(replay.inputs_hash)[:12]}..."
-    return f"equal, {found}" if replay.inputs_equal else f"differ: {found}, the night recorded {recorded[:12]}..."
 
 
 def _figures(prediction: Mapping[str, float]) -> str:
