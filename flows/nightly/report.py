@@ -29,17 +29,8 @@ from flows.settings import reports_folder, write_page
 log = logging.getLogger(__name__)
 
 ROLLED_NIGHTS = 250  # drawn in the chart of rolling scores
-RECEIPT = (
-    "id",
-    "model",
-    "created_at",
-    "train_first",
-    "train_last",
-    "seeds",
-    "code_version",
-    "data_watermark",
-    "checkpoint_hash",
-)
+TRAINED = ("model", "created_at", "train_first", "train_last", "seeds")
+RECEIPT = ("id", *TRAINED, "code_version", "data_watermark", "checkpoint_hash")
 
 
 def publish_night(context: MarketContext, as_of: date, level: float | None = None) -> Path:
@@ -57,6 +48,7 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
         bands = calibration.bands(conn, run["id"])
         scores = stored_scores.scores(conn, context.name, last=as_of, span="running")
         counts = calibration.band_counts(conn, context.name, as_of)
+        rejected = prices.rejected_bars(conn, context.name, since, as_of)
         stored: dict[str, Any] = {
             "directions": predictions.night_directions(conn, context.name, as_of),
             "scores": scores,
@@ -64,7 +56,7 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
             "bins": calibration.calibration_bins(conn, context.name, as_of),
             "explanation": attention.explanation(conn, run["id"]),
             "warnings": prices.price_warnings(conn, context.name),
-            "rejected": _dated(prices.rejected_bars(conn, context.name, since, as_of)),
+            "rejected": rejected.assign(session=rejected["session"].dt.date),
             "order": order_part(
                 rankings.night_order(conn, context.name, night["target"]),
                 rankings.last_rank_scores(conn, context.name, as_of),
@@ -124,8 +116,3 @@ def receipt(night: Mapping[str, Any], run: Mapping[str, Any], bands: pd.DataFram
         calibrated["abstention band"] = "measured on {:,} validation days, {:,} stock-days".format(*held)
     inputs = {"inputs known at": night["known_at"], "inputs hash": night["inputs_hash"], "config": run["config"]}
     return {name: run[name] for name in RECEIPT} | calibrated | inputs
-
-
-def _dated(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with their sessions as plain dates."""
-    return rows.assign(session=rows["session"].dt.date)
