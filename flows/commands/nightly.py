@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -53,28 +53,20 @@ def nightly(
 
     Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
     """
-    if not missed:
-        return _run_nights(request, day_of(as_of), nights, as_json=as_json)
-    if nights > 1:
+    if missed and nights > 1:
         raise typer.BadParameter("--catch-up finds its nights by itself: leave out --nights")
-    return _catch_up(request, day_of(as_of), as_json=as_json)
-
-
-def _run_nights(request: RunRequest, asked: date | None, nights: int, *, as_json: bool) -> None:
-    """Run the last `nights` nights up to a session, in order, and print them."""
     context = open_context(request)
-    last = choose_as_of(context, asked)
+    last = choose_as_of(context, day_of(as_of))
+    announce(context)
+    if missed:
+        return _catch_up(context, request, last, as_json=as_json)
     days = [day.date() for day in sessions_up_to(context.market.calendar, last, nights)]
-    announce(context)
-    _show_nights(context, [_night(context, request, day) for day in days], as_json=as_json)
+    return _show_nights(context, [_night(context, request, day) for day in days], as_json=as_json)
 
 
-def _catch_up(request: RunRequest, asked: date | None, *, as_json: bool) -> None:
+def _catch_up(context: MarketContext, request: RunRequest, last: date, *, as_json: bool) -> None:
     """Run every missed night up to a session, in order, and print them; raises for those refused."""
-    context = open_context(request)
-    last = choose_as_of(context, asked)
     days = missed_nights(context, last)
-    announce(context)
     if not days:
         err.print("no night was missed")
         return _show_nights(context, [run_night(context, last)], as_json=as_json)
@@ -161,15 +153,9 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     if as_json:
         return print_json(run)
     out.print(f"{run['id']}: trained on {run['train_first']} .. {run['train_last']}, SHA-256 {run['checkpoint_hash']}")
-    trained = [
-        {"seed": member["seed"], "best epoch": member["best_epoch"]} | member["epochs"][member["best_epoch"] - 1]
-        for member in run["losses"]
-    ]
-    print_frame(
-        pd.DataFrame(trained).drop(columns="number"),
-        formats={"loss": ".4f", "validation_loss": ".4f", "validation_acc": ".4f"},
-    )
-    return None
+    best = [{"seed": each["seed"]} | each["epochs"][each["best_epoch"] - 1] for each in run["losses"]]
+    shown = pd.DataFrame(best).rename(columns={"number": "best epoch"})
+    return print_frame(shown, formats=dict.fromkeys(("loss", "validation_loss", "validation_acc"), ".4f"))
 
 
 @commands.command()
@@ -199,23 +185,15 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     with reading(context.engine) as conn:
         scores = stored_scores.scores(conn, context.name, last=last)
     if as_json:
-        return print_json(
-            {
-                "new_outcomes": scored.outcomes,
-                "unresolved": scored.unresolved,
-                "nights": scored.nights,
-                "scores": scores,
-            }
-        )
+        named = {"new_outcomes": scored.outcomes, "unresolved": scored.unresolved, "nights": scored.nights}
+        return print_json(named | {"scores": scores})
     out.print(
         f"{context.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights scored anew, "
         f"{scored.unresolved} predictions have no outcome: no good bar came"
     )
     if scores.empty:
-        out.print("no prediction of this market has an outcome yet")
-    else:
-        print_scores(scores[(scores["span"] == "running") & (scores["target"] == scores["target"].max())])
-    return None
+        return out.print("no prediction of this market has an outcome yet")
+    return print_scores(scores[(scores["span"] == "running") & (scores["target"] == scores["target"].max())])
 
 
 def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bool) -> None:
@@ -232,7 +210,10 @@ def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bo
     said = made.assign(direction=_directions_at(made["calibrated"], bands, level))
     kept = coverage(counts[counts["level"] == level])
     if as_json:
-        return print_json(_summary(nights, said, latest, kept) | {"order": order, "rank_scores": ranks})
+        last = {"night": row, "new": not nights[-1].was_done_before, "report": str(nights[-1].report)}
+        rows = {"nights": [each.row for each in nights], "rejected": _rejected(nights)}
+        found = {"predictions": said, "scores": latest, "coverage": kept, "order": order, "rank_scores": ranks}
+        return print_json(last | rows | found)
     _print_nights(nights, said, order, ranks)
     return _print_scores(nights[-1], latest, kept, location(context.engine))
 
@@ -251,23 +232,6 @@ def _rejected(nights: Sequence[Night]) -> pd.DataFrame:
     found = [each.fetch_result.rejected.assign(night=each.row["as_of"]) for each in nights if each.fetch_result]
     columns = ["night", "symbol", "session", "reason", "value"]
     return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
-
-
-def _summary(
-    nights: Sequence[Night], predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame
-) -> dict[str, Any]:
-    """Return the last of these nights as one JSON document, with the rows and the rejected bars of all."""
-    night = nights[-1]
-    return {
-        "night": night.row,
-        "nights": [each.row for each in nights],
-        "rejected": _rejected(nights),
-        "new": not night.was_done_before,
-        "predictions": predictions,
-        "scores": scores,
-        "coverage": coverage,
-        "report": str(night.report),
-    }
 
 
 def _print_predictions(predictions: pd.DataFrame) -> None:

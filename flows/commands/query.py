@@ -81,19 +81,9 @@ def _print_history(title: str, rows: pd.DataFrame) -> None:
     names = {"index_reversal": "reversal", "index_below_mean20": "mean20"}
     short = names | {"realised_return": "return", "always_up": "up"}
     placed = ["place"] if rows["place"].notna().any() else []
-    told = [
-        "as_of",
-        "target",
-        "probability",
-        "calibrated",
-        "direction",
-        *placed,
-        "realised_return",
-        "correct",
-        "always_up",
-        *names,
-    ]
-    formats = {"probability": ".3f", "calibrated": ".3f", "return": "+.4f"}
+    figures = ("probability", "calibrated")
+    told = ["as_of", "target", *figures, "direction", *placed, "realised_return", "correct", "always_up", *names]
+    formats = dict.fromkeys(figures, ".3f") | {"return": "+.4f"}
     print_frame(rows[told].rename(columns=short), title, formats=formats)
     by = ", ".join(f"{count} by {run}" for run, count in rows["run_id"].value_counts(sort=False).items())
     out.print(f"on the right the naive rules' directions; the model's: {by}", soft_wrap=True)
@@ -118,8 +108,7 @@ def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
         checkpoint_hash=shown["checkpoint_hash"].str.slice(0, 12),
         created_at=shown["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
     )
-    print_frame(shown)
-    return None
+    return print_frame(shown)
 
 
 def require_market(engine: Engine, market: str, how: str = "") -> None:
@@ -157,10 +146,7 @@ def list_markets(as_json: AsJson = False) -> None:
                 "retrain": str(market.retrain),
             }
         )
-    if as_json:
-        return print_json(rows)
-    print_frame(pd.DataFrame(rows))
-    return None
+    return print_json(rows) if as_json else print_frame(pd.DataFrame(rows))
 
 
 @commands.command()
