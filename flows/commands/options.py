@@ -58,6 +58,7 @@ WarmStart = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
+EACH: dict[str, Any] = {"market": "each", "market_file": None}  # of a request that names no market
 NAMED: Mapping[str, tuple[Any, Any]] = {  # the options of which a request is made
     "market": (OptionalMarket, None),
     "market_file": (MarketFile, None),
@@ -75,12 +76,20 @@ NAMED: Mapping[str, tuple[Any, Any]] = {  # the options of which a request is ma
 
 def of_a_market(*more: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options that name a market, and `more` of `NAMED`: it takes them as its first, a request."""
-    names = ("market", "market_file", *more)
+    return with_request("market", "market_file", *more)
+
+
+def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these options of `NAMED`: it takes them as its first, a request, of the market `each` by default.
+
+    They stand before its own options.
+    """
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def asked(**given: Any) -> None:
-            command(request_of(**{name: given.pop(name) for name in names}), **given)
+            named = {name: given.pop(name) for name in names}
+            command(request_of(**EACH | named), **given)
 
         told = [Parameter(name, KEYWORD, default=NAMED[name][1], annotation=NAMED[name][0]) for name in names]
         own = [each.replace(kind=KEYWORD) for each in signature(command, eval_str=True).parameters.values()][1:]

@@ -26,18 +26,7 @@ from flows.backtest.folds import Plan, PricesKnown, open_backtest
 from flows.backtest.results import Result, run_backtest, stored_backtest
 from flows.benchmark.results import Benchmark, stored_benchmark
 from flows.benchmark.train import PublishedExperiment
-from flows.commands.options import (
-    DAY,
-    AsJson,
-    AsOf,
-    DeviceOption,
-    IndexOption,
-    PricesOption,
-    SourceOption,
-    day_of,
-    of_a_market,
-    request_of,
-)
+from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market, with_request
 from flows.console import announce, print_frame, print_json, print_scores
 from flows.nightly.context import (
     MarketContext,
@@ -77,15 +66,13 @@ class LookAheadError(DtmlError):
 
 
 @commands.command()
+@with_request("source", "prices", "index", "device")
 def benchmark(
+    request: RunRequest,
     market: Annotated[Literal["acl18", "kdd17", "ndx100"], typer.Argument(help="A set of the published table.")],
-    source: SourceOption = None,
-    prices: PricesOption = None,
-    index: IndexOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each model.")] = 10,
     epochs: Annotated[int | None, typer.Option(min=1, help="At most this many epochs, for a quick look.")] = None,
     with_grid: Annotated[bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")] = False,
-    device: DeviceOption = "auto",
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -95,7 +82,7 @@ def benchmark(
 
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
-    request = request_of(market, None, source, prices, index, device=device)
+    request = replace(request, market=market)
     run_published(request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown)
 
 
