@@ -183,7 +183,8 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
 ) -> None:
     planted = {"pipeline": ["honest", "leak"], "planted": [False, True], "caught_by": ["", "spans_apart"]}
     proof = pd.DataFrame(planted).assign(caught=[False, True])
-    monkeypatch.setattr(flow_module, "prove", lambda *_, **__: proof)  # tests/test_dtml_audit.py sees to that
+    # tests/test_dtml_audit.py sees to the leaks.
+    monkeypatch.setattr(flow_module.look_ahead, "prove", lambda *_, **__: proof)
     before = counted(run_request)
     audit.__wrapped__(run_request, as_json=True)
     found = json.loads(capsys.readouterr().out)

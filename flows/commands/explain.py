@@ -5,11 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
+from db.engine import reading
+from db.rows import attention
 from dtml.attention.summary import words
 from dtml.errors import UsageError
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
 from flows.console import print_json
-from flows.explain import Trial, explain_run, latest_run, stored_explanation
+from flows.explain import Trial, explain_run, latest_run
 from flows.nightly.context import RunRequest, open_stored_context
 from flows.settings import err, out
 
@@ -39,7 +41,8 @@ def explain(
     asked = {name: value for name, value in wanted.items() if value is not None}
     context, trial = open_stored_context(request), Trial(**asked)
     run = latest_run(context, day_of(as_of))
-    row = stored_explanation(context, run)
+    with reading(context.engine) as conn:
+        row = attention.explanation(conn, run["id"])
     if row is not None and not again:
         _require_same(row, asked)
         err.print(f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again tests it anew)")

@@ -58,6 +58,7 @@ WarmStart = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
+OVERRIDES = ("seeds", "epochs", "train_sessions", "warm_start")  # of the experiment
 EACH: dict[str, Any] = {"market": "each", "market_file": None}  # of a request that names no market
 NAMED: Mapping[str, tuple[Any, Any]] = {  # the options of which a request is made
     "market": (OptionalMarket, None),
@@ -105,21 +106,8 @@ def day_of(moment: datetime | None) -> date | None:
     return None if moment is None else moment.date()
 
 
-def request_of(
-    market: str | None,
-    market_file: Path | None,
-    source: str | None = None,
-    prices: Path | None = None,
-    index: Path | None = None,
-    universe: Universe | None = None,
-    seeds: int | None = None,
-    epochs: int | None = None,
-    device: str = "auto",
-    train_sessions: int | None = None,
-    *,
-    warm_start: bool = False,
-) -> Any:
-    """Return the order of these options; a market's file may be given with the name that it has from the file."""
+def request_of(market: str | None, market_file: Path | None, device: str = "auto", **given: Any) -> Any:
+    """Return the order of these options of `NAMED`; a market's file may be given with the name that it has from it."""
     from dtml.errors import UsageError
     from flows.nightly.context import RunRequest
 
@@ -129,8 +117,7 @@ def request_of(
         raise UsageError(f"name one market: {market_file} is of the market {market_file.stem}, not {market}")
     if not market and not market_file:
         raise UsageError("name one market, such as `simulated`, or a file of your own with --market-file")
-    asked = {"seeds": seeds, "epochs": epochs, "train_sessions": train_sessions, "warm_start": warm_start or None}
-    overrides = {name: value for name, value in asked.items() if value is not None}
-    name = market or str(market_file)
+    asked = {name: given.pop(name, None) for name in OVERRIDES}
+    overrides = {name: value for name, value in asked.items() if value}
     found = market_file.absolute() if market_file else None  # a worker may be in another folder
-    return RunRequest(name, found, source, prices, index, universe, overrides, device)
+    return RunRequest(market or str(market_file), found, overrides=overrides, device=device, **given)
