@@ -55,7 +55,7 @@ def _plain_scalar(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def rendered(name: str, **values: object) -> str:
+def rendered(name: str, /, **values: object) -> str:
     """Return the text that a template of `flows/commands/templates` makes of these values."""
     files = jinja2.FileSystemLoader(Path(__file__).parent / "commands" / "templates")
     undefined = jinja2.StrictUndefined

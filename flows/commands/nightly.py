@@ -20,11 +20,11 @@ from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.pages.order import ends, order_words
 from dtml.prices.sessions import sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
-from flows.console import announce, print_frame, print_json, print_scores
+from flows.console import announce, print_frame, print_json, print_scores, rendered
 from flows.nightly.calibration import threshold_at
 from flows.nightly.catch_up import missed_nights
 from flows.nightly.context import MarketContext, RunRequest, choose_as_of, open_context, open_stored_context
-from flows.nightly.fetch import FetchResult, fetch_bars
+from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import Night, finished_night, run_night
 from flows.nightly.score import score_market
 from flows.service.prefect_server import require_server
@@ -34,7 +34,6 @@ commands = typer.Typer()
 
 ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
 PROBABILITIES = dict.fromkeys(("probability", "probability_std", "calibrated"), ".3f")
-DOUBTFUL = 5  # stocks with doubtful prices; price_warning has all
 SHOWN = 12  # rows of the most and the least probable risers
 
 
@@ -116,23 +115,14 @@ def fetch(
     if as_json:
         print_json({"as_of": last} | asdict(fetch_result) | {"outcomes": fetch_result.failures})
     else:
-        _print_fetch_result(context, last, fetch_result)
+        out.print(rendered("fetch.txt", name=context.name, as_of=last, result=fetch_result), end="")
+        if len(fetch_result.failures):
+            print_frame(fetch_result.failures, "not answered")
+        if len(fetch_result.rejected):
+            print_frame(fetch_result.rejected["reason"].value_counts().rename("bars").reset_index(), "rejected")
     symbol, failed = context.market.index.symbol, fetch_result.failures
     for status in failed.loc[(failed["symbol"] == symbol) & (failed["status"] != "no_data"), "status"]:
         raise DtmlError(f"the index {symbol} is missing ({status}), and no night can be without it: fetch again")
-
-
-def _print_fetch_result(context: MarketContext, as_of: date, fetch_result: FetchResult) -> None:
-    out.print(
-        f"{context.name} up to {as_of}: {fetch_result.asked} symbols asked for, {fetch_result.fetched} bars fetched, "
-        f"{fetch_result.stored} new or restated, {len(fetch_result.rejected)} rejected{_notes(fetch_result)}"
-    )
-    if fetch_result.restated:
-        out.print(f"restated, fetched anew: {', '.join(fetch_result.restated)}")
-    if len(fetch_result.failures):
-        print_frame(fetch_result.failures, "not answered")
-    if len(fetch_result.rejected):
-        print_frame(fetch_result.rejected["reason"].value_counts().rename("bars").reset_index(), "rejected")
 
 
 @commands.command()
@@ -271,7 +261,7 @@ def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.
     *earlier, night = nights
     row = night.row
     for each in earlier:
-        out.print(f"night of {each.row['as_of']}: {_what_was_done(each)}")
+        out.print(f"night of {each.row['as_of']}: {_what_was_done(each)}", end="")
     out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
     _print_predictions(predictions)
     if len(order):
@@ -283,7 +273,7 @@ def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.
         out.print("the stocks are not ordered: rankers need a year of sessions, or the night's log says why")
     if row["reason"]:
         out.print(f"own code: {row['reason']}", markup=False, soft_wrap=True)
-    out.print(_what_was_done(night))
+    out.print(_what_was_done(night), end="")
     for gap in row["gaps"][:SHOWN]:
         out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
     _print_rejected(_rejected(nights))
@@ -305,23 +295,4 @@ def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, st
 
 
 def _what_was_done(night: Night) -> str:
-    row = night.row
-    if night.fetch_result is None:
-        return "This night was complete before: no row was added."
-    said = (
-        f"{row['fetched']} bars fetched, {row['stored']} new, {row['rejected']} rejected; "
-        f"{row['predictions']} stocks predicted by {row['run_id']}, {len(row['gaps'])} left out"
-    )
-    if night.scored is not None and night.scored.unresolved:
-        said += f"\n{night.scored.unresolved} predictions of closed sessions have no outcome: no good bar came"
-    return said + _notes(night.fetch_result)
-
-
-def _notes(fetch_result: FetchResult) -> str:
-    """Return a line on the stocks whose returns are those of the close, and one on each whose prices are doubtful."""
-    count, doubtful = len(fetch_result.unadjusted), fetch_result.doubtful
-    said = f"\nnote: {count} symbols have no adjusted close; their returns come from the close" if count else ""
-    for row in doubtful.head(DOUBTFUL).itertuples():
-        said += f"\ndoubtful: {row.symbol}, {row.value}"
-    more = len(doubtful) - DOUBTFUL
-    return said + (f"\nand {more} more: see price_warning" if more > 0 else "")
+    return rendered("night.txt", row=night.row, result=night.fetch_result, scored=night.scored)

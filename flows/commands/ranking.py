@@ -15,7 +15,7 @@ from dtml.ranking.outcomes import Leg
 from flows.benchmark.ranking import Plan, Ranking, Walk, stored_ranking
 from flows.commands.options import DAY, AsJson, of_a_market
 from flows.commands.studies import fetch_named
-from flows.console import print_frame, print_json
+from flows.console import print_frame, print_json, rendered
 from flows.nightly.context import RunRequest, open_stored_context, read_market
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
@@ -79,12 +79,7 @@ def print_ranking(found: Ranking) -> None:
 
     Then the mean rank IC of the blend over every leg, and whether it is ahead of the best rule.
     """
-    row = found.row
-    out.print(
-        f"[bold]{row['id']}: {row['leg']}, closes from {row['first']} to {row['last']}[/bold]\n"
-        f"{row['stocks']} stocks, {row['folds']} trainings of each model in {row['seconds']:.0f} s; "
-        f"the best rule of the days before is {row['best_rule']}"
-    )
+    out.print(rendered("ranking.txt", **found.row), end="")
     print_frame(pd.DataFrame(_cells(found), columns=list(COLUMNS)), "how well the stocks of a day were ordered")
     legs = found.scores[(found.scores["predictor"] == HEADLINE) & (found.scores["year"] == 0)]
     cells = [(each["leg"], with_interval(each, "rank_ic"), figure(each["t"], 1)) for each in records(legs)]

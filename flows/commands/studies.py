@@ -13,7 +13,7 @@ from db.engine import reading
 from db.rows import markets
 from dtml.backtest.portfolio import Costs
 from dtml.errors import DtmlError, UsageError
-from dtml.lookahead.audit import LONGER, SHORT, TRAIN_DAYS, ZOO_SESSIONS, ZOO_STOCKS
+from dtml.lookahead import audit as look_ahead
 from dtml.pages.backtest import PORTFOLIO_COLUMNS, portfolio_cells, readme_lines, settlements, survivorship, vintage
 from dtml.pages.backtest import verdict as backtest_verdict
 from dtml.pages.benchmark import PROTOCOL_WORDS, on_data, on_reading, readme_table, result_cells, sample, score_rows
@@ -27,7 +27,7 @@ from flows.backtest.results import Result, run_backtest, stored_backtest
 from flows.benchmark.results import Benchmark, stored_benchmark
 from flows.benchmark.train import PublishedExperiment
 from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market, with_request
-from flows.console import announce, print_frame, print_json, print_scores
+from flows.console import announce, print_frame, print_json, print_scores, rendered
 from flows.nightly.context import (
     MarketContext,
     RunRequest,
@@ -254,13 +254,8 @@ def fetch_named(request: RunRequest, first: date) -> None:
 def print_backtest(result: Result) -> None:
     """Print the whole; the page has it by fold, year and stock."""
     row, folds = result.row, result.folds
-    out.print(f"[bold]{row['id']}: {row['first']} .. {row['last']}, {len(folds)} folds[/bold]")
-    out.print(
-        f"{folds['predictions'].sum()} predictions of {row['stocks']} stocks, trained anew every "
-        f"{row['retrain_every']} sessions, seeds {row['seeds']}"
-    )
-    out.print(survivorship(row))
-    out.print(vintage(row))
+    about = {"survivorship": survivorship(row), "vintage": vintage(row)}
+    out.print(rendered("backtest.txt", row=row, folds=folds, **about), end="")
     whole = result.scores[result.scores["slice"] == "all"].rename(columns={"days": "nights"})
     print_scores(whole)
     cells = [portfolio_cells(each) for each in records(result.portfolios)]
@@ -314,12 +309,6 @@ def print_audit(audit: Audit) -> None:
     print_frame(findings[["audited", "check", "at", "passed", "detail"]], "what was checked")
     planted = audit.proof[audit.proof["planted"]]
     print_frame(planted[["pipeline", "caught_by"]], "leaks planted on purpose, and the checks that caught them")
-    out.print(
-        f"found on at most {STOCKS} stocks and {SESSIONS:,} sessions of the market, leaks on {ZOO_STOCKS} and "
-        f"{ZOO_SESSIONS}; trainings of one or two seeds, {SHORT} to {LONGER} epochs, at most {TRAIN_DAYS} days"
-    )
     honest = audit.proof[~audit.proof["planted"]]
-    out.print(
-        f"{int(audit.findings['passed'].sum())} of {len(findings)} checks passed; {int(planted['caught'].sum())} of "
-        f"{len(planted)} planted leaks caught; {int(honest['caught'].sum())} alarms on {len(honest)} clean pipelines"
-    )
+    whole = {"stocks": STOCKS, "sessions": SESSIONS, "checks": look_ahead}
+    out.print(rendered("audit.txt", findings=audit.findings, planted=planted, honest=honest, **whole), end="")
