@@ -32,6 +32,7 @@ from dtml.sources.simulated import SimulatedMarket
 from dtml.training.fit import fit_members
 from dtml.training.state import Fit
 from dtml.windows import Windows
+from flows.console import plain
 from flows.nightly.context import MarketContext, experiment_of, stored_bars
 
 VALIDATION_DAYS, DAYS = 126, 42  # at most: of validation, and, evenly spaced, of those looked at
@@ -88,7 +89,7 @@ def explain_run(context: MarketContext, run: Mapping[str, Any], trial: Trial, te
         "as_of": as_of,
         "made_at": datetime.now(UTC),
         "epochs": trial.epochs,
-        **{name: _stored(value) for name, value in asdict(found).items()},
+        **plain(asdict(found)),
         "seconds": time.perf_counter() - begun,
     }
     with transaction(context.engine) as conn:
@@ -221,8 +222,3 @@ def _side_by_side(work: Callable[[int, Event], T], count: int, report: Callable[
         torch.set_num_threads(threads)
         sys.setswitchinterval(interval)  # trainings that end side by side may leave one another's
     return made
-
-
-def _stored(value: Any) -> Any:
-    """Return the value as a store has it: None for what is missing."""
-    return None if isinstance(value, float) and np.isnan(value) else value

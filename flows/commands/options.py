@@ -31,48 +31,41 @@ MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as 
 MarketFiles = Annotated[
     list[Path] | None, typer.Option(help="A market of your own, as a TOML file; may be given again.")
 ]
-SourceOption = Annotated[
-    SourceName | None,
-    typer.Option(help="Where prices come from; by default the market's own source, or files with --prices."),
-]
-PricesOption = Annotated[Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")]
-IndexOption = Annotated[Path | None, typer.Option(help="The index for --source files, if not among the prices.")]
-UniverseOption = Annotated[
-    Universe | None,
-    typer.Option(
-        help="Stocks of the market's list or of the source; by default the list, unless the source lacks much of it."
-    ),
-]
 AsOf = Annotated[datetime | None, typer.Option(formats=DAY, help="Last session seen; by default the last closed.")]
 DeviceOption = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes CUDA if there.")
 ]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")]
-TrainSessions = Annotated[
-    int | None, typer.Option(min=64, help="Sessions to train on; by default the market's setting, or all.")
-]
-WarmStart = Annotated[
-    bool, typer.Option("--warm-start", help="Start each training from the weights of the fold before.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
-
+NAMED: Mapping[str, Any] = {  # the options of which a request is made
+    "market": OptionalMarket,
+    "market_file": MarketFile,
+    "source": Annotated[
+        SourceName | None,
+        typer.Option(help="Where prices come from; by default the market's own source, or files with --prices."),
+    ],
+    "prices": Annotated[Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")],
+    "index": Annotated[Path | None, typer.Option(help="The index for --source files, if not among the prices.")],
+    "universe": Annotated[
+        Universe | None,
+        typer.Option(
+            help="Stocks of the market's list or of the source; by default the list, "
+            "unless the source lacks much of it."
+        ),
+    ],
+    "seeds": Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")],
+    "epochs": Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")],
+    "device": DeviceOption,
+    "train_sessions": Annotated[
+        int | None, typer.Option(min=64, help="Sessions to train on; by default the market's setting, or all.")
+    ],
+    "warm_start": Annotated[
+        bool, typer.Option("--warm-start", help="Start each training from the weights of the fold before.")
+    ],
+}
+DEFAULTS: Mapping[str, object] = {"device": "auto", "warm_start": False}  # None for the others
 OVERRIDES = ("seeds", "epochs", "train_sessions", "warm_start")  # of the experiment
 EACH: dict[str, Any] = {"market": "each", "market_file": None}  # of a request that names no market
-NAMED: Mapping[str, tuple[Any, Any]] = {  # the options of which a request is made
-    "market": (OptionalMarket, None),
-    "market_file": (MarketFile, None),
-    "source": (SourceOption, None),
-    "prices": (PricesOption, None),
-    "index": (IndexOption, None),
-    "universe": (UniverseOption, None),
-    "seeds": (Seeds, None),
-    "epochs": (Epochs, None),
-    "device": (DeviceOption, "auto"),
-    "train_sessions": (TrainSessions, None),
-    "warm_start": (WarmStart, False),
-}
 
 
 def of_a_market(*more: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -92,7 +85,7 @@ def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
             named = {name: given.pop(name) for name in names}
             command(request_of(**EACH | named), **given)
 
-        told = [Parameter(name, KEYWORD, default=NAMED[name][1], annotation=NAMED[name][0]) for name in names]
+        told = [Parameter(name, KEYWORD, default=DEFAULTS.get(name), annotation=NAMED[name]) for name in names]
         own = [each.replace(kind=KEYWORD) for each in signature(command, eval_str=True).parameters.values()][1:]
         asked.__signature__ = Signature([*told, *own])  # type: ignore[attr-defined]  # which Typer reads
         asked.__annotations__ = {each.name: each.annotation for each in (*told, *own)}

@@ -20,7 +20,7 @@ from dtml.pages.benchmark import PROTOCOL_WORDS, on_data, on_reading, readme_tab
 from dtml.pages.benchmark import verdict as benchmark_verdict
 from dtml.pages.figures import records
 from dtml.prices.sessions import previous_session
-from dtml.published import SETS, PublishedSet, require_set, shortened
+from dtml.published import SETS, require_set, shortened
 from flows.audit import SESSIONS, STOCKS, Audit, audit_market
 from flows.backtest.folds import Plan, PricesKnown, open_backtest
 from flows.backtest.results import Result, run_backtest, stored_backtest
@@ -28,15 +28,7 @@ from flows.benchmark.results import Benchmark, stored_benchmark
 from flows.benchmark.train import PublishedExperiment
 from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market, with_request
 from flows.console import announce, print_frame, print_json, print_scores, rendered
-from flows.nightly.context import (
-    MarketContext,
-    RunRequest,
-    choose_as_of,
-    open_context,
-    open_store,
-    open_stored_context,
-    read_market,
-)
+from flows.nightly.context import RunRequest, choose_as_of, open_context, open_store, open_stored_context, read_market
 from flows.nightly.fetch import fetch_bars
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
@@ -137,19 +129,15 @@ def _fetch_set(request: RunRequest) -> None:
     context, paper = open_context(request), SETS[request.market]
     require_set(context.market, paper)
     if request.prices:
-        _require_index(context, paper)
+        index = context.market.index.symbol
+        answer = context.source.fetch({index: paper.validation[0]}, paper.validation[1]).outcomes.iloc[0]
+        if answer["status"] != "ok":
+            raise UsageError(f"the index {index}: {answer['detail']}: give --index FILE")
     announce(context)
     with err.status(f"fetching {context.name}"):
         fetch_result = fetch_bars(context, choose_as_of(context, None))
     if not fetch_result.asked:
         err.print(f"note: the store's bars of {context.name} are used: nothing was asked of the files")
-
-
-def _require_index(context: MarketContext, paper: PublishedSet) -> None:
-    index = context.market.index.symbol
-    answer = context.source.fetch({index: paper.validation[0]}, paper.validation[1]).outcomes.iloc[0]
-    if answer["status"] != "ok":
-        raise UsageError(f"the index {index}: {answer['detail']}: give --index FILE")
 
 
 def _require_one_form(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:

@@ -1,22 +1,12 @@
-"""Calibrate a model on its validation days, and read the calibrations that the store holds."""
+"""Read the calibrations of models that the store holds."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
-from dtml.checkpoints import Ensemble
-from dtml.evaluation.calibration import Calibration, calibrate
-from dtml.inference import member_probabilities
-from dtml.windows import Windows
-
-
-def calibrate_on(ensemble: Ensemble, validation: Windows, device: torch.device) -> Calibration:
-    """Calibrate an ensemble's mean probability on its validation days."""
-    said = member_probabilities(ensemble, validation, device).mean(dim=0)
-    return calibrate(said.double().numpy(), validation.movement.double().numpy())
+from dtml.evaluation.calibration import Calibration
 
 
 def calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration | None:

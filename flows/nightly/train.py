@@ -20,14 +20,14 @@ from db.rows import calibration as stored_calibration
 from db.rows import runs
 from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ensemble
 from dtml.errors import DtmlError
-from dtml.evaluation.calibration import Calibration
-from dtml.inference import choose_device
+from dtml.evaluation.calibration import Calibration, calibrate
+from dtml.inference import choose_device, member_probabilities
 from dtml.markets import Market
 from dtml.prices.sessions import next_session, previous_session, sessions_between
 from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
 from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows, build_windows
-from flows.nightly.calibration import calibrate_on, calibration_of
+from flows.nightly.calibration import calibration_of
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import history_start
 from flows.progress import training_progress
@@ -199,7 +199,8 @@ def fit_bars(
         windows=context.experiment.windows,
         weights=stack_members(fits),
     )
-    calibration = calibrate_on(ensemble, validation, choose_device(context.device))
+    said = member_probabilities(ensemble, validation, choose_device(context.device)).mean(dim=0)
+    calibration = calibrate(said.double().numpy(), validation.movement.double().numpy())
     return Fitted(ensemble, calibration, fits, train.target[0].date())
 
 
