@@ -135,17 +135,8 @@ def list_markets(as_json: AsJson = False) -> None:
         listed = f"{len(market.symbols)} of {market.constituents_as_of}" if market.constituents else "from a file"
         if market.source == "simulated":
             listed = f"{len(SimulatedMarket().symbols)}, simulated"
-        rows.append(
-            {
-                "market": name,
-                "title": market.title,
-                "index": market.index.symbol,
-                "calendar": market.calendar,
-                "source": market.source,
-                "constituents": listed,
-                "retrain": str(market.retrain),
-            }
-        )
+        told = {"market": name, "title": market.title, "index": market.index.symbol, "calendar": market.calendar}
+        rows.append(told | {"source": market.source, "constituents": listed, "retrain": str(market.retrain)})
     return print_json(rows) if as_json else print_frame(pd.DataFrame(rows))
 
 

@@ -1,6 +1,6 @@
 """The command that makes the past again: a night, every night of a market, one prediction, or its model.
 
-It reads the store, writes nothing to it, and needs no Prefect.
+It reads the store, writes nothing to it, and needs no Prefect. Another writes the page of a past night again.
 """
 
 import time
@@ -13,13 +13,25 @@ from typing import Annotated, Any
 
 import typer
 
-from db.engine import open_reader
+from db.engine import open_reader, reading
+from db.rows import predictions, runs
 from dtml.errors import UsageError
-from flows.commands.options import AsJson, AsOf, DeviceOption, MarketFile, day_of, known_markets, request_of
+from dtml.markets.definition import LEVELS
+from flows.commands.options import (
+    AsJson,
+    AsOf,
+    DeviceOption,
+    MarketFile,
+    day_of,
+    known_markets,
+    of_a_market,
+    request_of,
+)
 from flows.console import print_frame, print_json, rendered
 from flows.nightly.context import RunRequest, experiment_of
+from flows.nightly.report import publish_night
 from flows.progress import training_progress
-from flows.replay.archive import FIGURES, Archive, NotReplayedError, made_by, open_archive
+from flows.replay.archive import FIGURES, Archive, NotReplayedError, made_by, open_archive, stocks_of
 from flows.replay.night import Replay, replay_of, restated_since
 from flows.replay.prediction import Receipt, Reproduction, market_of, reproduce, run_of
 from flows.replay.training import Retraining, retrain
@@ -28,7 +40,6 @@ from flows.settings import out
 commands = typer.Typer()
 
 PRECISE = dict.fromkeys(("probability", "replayed_probability"), ".6f") | {"difference": "+.2e"}
-SHOWN = 12  # symbols whose predictions differ
 
 
 @commands.command()
@@ -75,6 +86,33 @@ def replay(
     return _replay_all(request, as_json=as_json)
 
 
+@commands.command()
+@of_a_market("device")
+def report(
+    request: RunRequest,
+    as_of: AsOf = None,
+    level: Annotated[
+        float | None, typer.Option(help="Level of the abstention band, such as 0.9; by default the market's own.")
+    ] = None,
+) -> None:
+    """Write the HTML page of a past night again, and print its path.
+
+    By default that of the last complete night. With --level, it shows the directions at another level: a higher one
+    decides fewer stocks.
+
+    Example: dtml report simulated --level 0.9
+    """
+    if level is not None and level not in LEVELS:
+        raise UsageError(f"--level is one of {', '.join(f'{each:g}' for each in LEVELS)}; got {level:g}")
+    archive = open_archive(request)
+    night = archive.night(day_of(as_of))
+    with reading(archive.engine) as conn:
+        predicted = predictions.night_directions(conn, archive.market.name, night["as_of"])["symbol"]
+        run = runs.run(conn, night["run_id"])
+    context = archive.context(run, stocks_of(night, predicted))
+    out.print(str(publish_night(context, night["as_of"], level)), soft_wrap=True)
+
+
 def _refuse(options: Mapping[str, object], why: str) -> None:
     """Raise UsageError for the options that were given but do not fit what is replayed."""
     if given := [name for name, value in options.items() if value]:
@@ -109,7 +147,8 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
     if as_json:
         print_json([replay_summary(replay) for replay in replays])
     else:
-        print_all(archive.market.name, replays, seconds)
+        each_ms = 1000 * seconds / len(replays)
+        out.print(rendered("replays.txt", name=archive.market.name, replays=replays, each_ms=each_ms), end="")
     if wrong := [str(replay.night["as_of"]) for replay in replays if replay.reasons]:
         raise NotReplayedError(f"{len(wrong)} of {len(replays)} nights differ: {', '.join(wrong)}")
 
@@ -164,9 +203,8 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
 
 def print_replay(replay: Replay) -> None:
     """Print which parts of a replay are equal to what the night stored."""
-    night, run, known_at = replay.night, replay.run, at(replay.known_at)
-    told = {"predictions": _predictions(replay), "made_by": made_by(run, replay.device)}
-    out.print(rendered("replay.txt", replay=replay, night=night, run=run, known_at=known_at, **told), end="")
+    told = {"known_at": at(replay.known_at), "made_by": made_by(replay.run, replay.device)}
+    out.print(rendered("replay.txt", replay=replay, night=replay.night, run=replay.run, **told), end="")
 
 
 def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
@@ -178,17 +216,6 @@ def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
         difference=replay.predictions["replayed_probability"] - replay.predictions["probability"]
     )
     print_frame(rows[["symbol", "probability", "replayed_probability", "difference"]], formats=PRECISE)
-
-
-def print_all(name: str, replays: list[Replay], seconds: float) -> None:
-    """Print how many nights are as they were, and a line for each that is not."""
-    wrong = [replay for replay in replays if replay.reasons]
-    for replay in wrong:
-        out.print(f"{replay.night['as_of']}  {'; '.join(replay.reasons)}")
-    out.print(
-        f"{name}: {len(replays)} nights replayed, {replays[0].night['as_of']} .. {replays[-1].night['as_of']}, "
-        f"{len(replays) - len(wrong)} equal to the last bit, {1000 * seconds / len(replays):.0f} ms each"
-    )
 
 
 def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dict[str, Any]:
@@ -217,31 +244,12 @@ def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dic
 
 def print_reproduction(found: Reproduction, trained: Retraining | None) -> None:
     """Print a receipt with all that it leads to, the prediction made again, and the model trained again."""
-    run, made = found.run, found.prediction
-    told = {
-        "known_at": at(made["known_at"]),
-        "trained_as_known_at": at(run["data_watermark"]),
-        "stored": _figures(made),
-        "again": found.again and _figures(found.again),
-        "made_by": made_by(run, found.device),
-    }
-    out.print(rendered("reproduction.txt", found=found, run=run, trained=trained, **told), end="")
+    run, names = found.run, FIGURES
+    told = {"known_at": at(found.prediction["known_at"]), "trained_as_known_at": at(run["data_watermark"])}
+    told |= {"made_by": made_by(run, found.device)}
+    out.print(rendered("reproduction.txt", found=found, run=run, trained=trained, names=names, **told), end="")
 
 
 def at(moment: datetime) -> str:
     """Return a moment in UTC, to the microsecond, as it can be given to --known-at."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def _figures(prediction: Mapping[str, float]) -> str:
-    """Return the figures of a prediction with every digit."""
-    return ", ".join(f"{name} {float(prediction[name])!r}" for name in FIGURES)
-
-
-def _predictions(replay: Replay) -> str:
-    count, rows = len(replay.predictions), replay.differing
-    if rows.empty:
-        return f"{count} of {count} equal to the last bit"
-    symbol, by = replay.largest
-    listed = ", ".join(rows["symbol"].head(SHOWN)) + (", ..." if len(rows) > SHOWN else "")
-    return f"{len(rows)} of {count} differ, most that of {symbol} by {by:.2g}: {listed}"

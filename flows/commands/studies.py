@@ -1,4 +1,4 @@
-"""The commands over years of history: the published experiment, backtests, the look-ahead audit."""
+"""The commands over years of history: the published experiment, backtests, the look-ahead audit, explanations."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,9 @@ import pandas as pd
 import typer
 
 from db.engine import reading
+from db.rows import attention as stored_attention
 from db.rows import markets
+from dtml.attention.summary import words as explanation_words
 from dtml.backtest.portfolio import Costs
 from dtml.errors import DtmlError, UsageError
 from dtml.lookahead import audit as look_ahead
@@ -28,6 +30,7 @@ from flows.benchmark.results import Benchmark, stored_benchmark
 from flows.benchmark.train import PublishedExperiment
 from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market, with_request
 from flows.console import announce, print_frame, print_json, print_scores, rendered
+from flows.explain import Trial, explain_run, latest_run
 from flows.nightly.context import RunRequest, choose_as_of, open_context, open_store, open_stored_context, read_market
 from flows.nightly.fetch import fetch_bars
 from flows.service.prefect_server import require_server
@@ -300,3 +303,47 @@ def print_audit(audit: Audit) -> None:
     honest = audit.proof[~audit.proof["planted"]]
     whole = {"stocks": STOCKS, "sessions": SESSIONS, "checks": look_ahead}
     out.print(rendered("audit.txt", findings=audit.findings, planted=planted, honest=honest, **whole), end="")
+
+
+@commands.command()
+@of_a_market()
+def explain(
+    request: RunRequest,
+    as_of: AsOf = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Networks trained on true labels; 4 by default.")] = None,
+    shuffles: Annotated[
+        int | None, typer.Option(min=1, help="Networks trained on labels of shuffled days; 8 by default.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each training; 12 by default.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Repeat a test that is stored.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Test whether the latest model's attention explains anything.
+
+    Its attention is compared with that of models trained on shuffled labels, and with what changes its predictions.
+
+    Example: dtml explain simulated
+    """
+    wanted = {"seeds": seeds, "shuffles": shuffles, "epochs": epochs}
+    asked = {name: value for name, value in wanted.items() if value is not None}
+    context, trial = open_stored_context(request), Trial(**asked)
+    run = latest_run(context, day_of(as_of))
+    with reading(context.engine) as conn:
+        row = stored_attention.explanation(conn, run["id"])
+    if row is not None and not again:
+        _require_same(row, asked)
+        err.print(f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again tests it anew)")
+    else:
+        with err.status(f"testing {run['id']}") as status:
+            row = explain_run(context, run, trial, lambda step: status.update(f"testing {run['id']}: {step}"))
+    if as_json:
+        return print_json(row)
+    out.print(f"[bold]{row['run_id']}[/bold], trained on sessions up to {row['as_of']}")
+    return out.print(explanation_words(row))
+
+
+def _require_same(row: Mapping[str, Any], asked: Mapping[str, int]) -> None:
+    other = {name: row[name] for name, value in asked.items() if row[name] != value}
+    if other:
+        stored = " and ".join(f"{value} {name}" for name, value in other.items())
+        raise UsageError(f"{row['run_id']} was tested with {stored}: add --again to test it anew")

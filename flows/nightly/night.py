@@ -140,15 +140,11 @@ def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[Fet
         _refuse(context, as_of, str(error), fetched[-1])
         code = getattr(error, "exit_code", 1)
         message = f"night {as_of} of {context.name} refused: {error}"
-        raise NightRefusedError(message, code, may_pass=_source_failed(fetched[-1])) from error
+        out_of_reach = fetched[-1].failures["status"] != "no_data"  # or limited the rate, or answered nonsense
+        raise NightRefusedError(message, code, may_pass=bool(out_of_reach.any())) from error
     except Exception as error:
         _refuse(context, as_of, f"unexpected {type(error).__name__}: {error}", fetched[-1])
         raise
-
-
-def _source_failed(fetch_result: FetchResult) -> bool:
-    """Return whether the source was out of reach, limited the rate or answered nonsense, not merely empty."""
-    return bool((fetch_result.failures["status"] != "no_data").any())
 
 
 def _require_bars(context: MarketContext, as_of: date, fetch_result: FetchResult, known_at: datetime | None) -> None:

@@ -6,6 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
@@ -14,11 +15,10 @@ from db.rows import attention, calibration, nights, predictions, prices, ranking
 from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import rolling_scores
-from dtml.evaluation.calibration import coverage
+from dtml.evaluation.calibration import Calibration, coverage
 from dtml.pages.night import night_report
 from dtml.pages.order import order_part
 from dtml.prices.sessions import sessions_up_to
-from flows.nightly.calibration import calibrations, threshold_at
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import day_counts
@@ -116,3 +116,16 @@ def receipt(night: Mapping[str, Any], run: Mapping[str, Any], bands: pd.DataFram
         calibrated["abstention band"] = "measured on {:,} validation days, {:,} stock-days".format(*held)
     inputs = {"inputs known at": night["known_at"], "inputs hash": night["inputs_hash"], "config": run["config"]}
     return {name: run[name] for name in RECEIPT} | calibrated | inputs
+
+
+def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
+    """Return the threshold of a run at a level; None where the run was not calibrated."""
+    found = bands.loc[np.isclose(bands["level"].astype(float), level), "threshold"]
+    return None if found.empty else float(found.iloc[0])
+
+
+def calibrations(runs: pd.DataFrame) -> dict[str, Calibration]:
+    """Return the calibration of each run that has one, by its id, without thresholds."""
+    fitted = runs.dropna(subset=["slope", "intercept"])
+    rows = zip(fitted["id"], fitted["slope"], fitted["intercept"], strict=True)
+    return {run_id: Calibration(float(slope), float(intercept), {}, 0, 0) for run_id, slope, intercept in rows}
