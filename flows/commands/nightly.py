@@ -1,6 +1,5 @@
 """The nightly commands: a whole night, or one step of it."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import date
@@ -236,17 +235,6 @@ def _print_predictions(predictions: pd.DataFrame) -> None:
     print_frame(shown, formats=PROBABILITIES)
 
 
-def _print_coverage(coverage: pd.DataFrame) -> None:
-    """Print what came of the directions at the market's level; nothing before the first outcome."""
-    for row in coverage.to_dict("records"):
-        correct = "" if math.isnan(row["decided_acc"]) else f", {row['decided_acc']:.1%} of these correctly"
-        out.print(
-            f"directions at level {row['level']:g}: {row['coverage']:.1%} of {row['n']:,} outcomes covered "
-            f"(abstained, or correct); {row['decided']:.1%} decided{correct}",
-            soft_wrap=True,
-        )
-
-
 def _print_rejected(rejected: pd.DataFrame) -> None:
     """Print how many bars each night rejected and why, and the last of them."""
     if len(rejected):
@@ -287,7 +275,7 @@ def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, st
         last = scores["target"].max().date()
         out.print(f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that resample days")
         print_scores(scores)
-        _print_coverage(coverage)
+        out.print(rendered("coverage.txt", rows=coverage.to_dict("records")), end="", soft_wrap=True)
         if scores["nights"].max() < MINIMUM_DAYS:
             out.print(f"No interval is printed below {MINIMUM_DAYS} nights.")
     out.print(f"\nreport    {night.report}\ndatabase  {store}")

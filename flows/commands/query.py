@@ -161,12 +161,14 @@ def query(
     with _bounded_memory():
         if as_csv or as_json:
             return _print_all(engine, sql, csv_lines if as_csv else json_lines)
-        if parquet is None:
-            return _print_head(select(engine, sql, SHOWN + 1))
-        rows = select(engine, sql)
+        rows = select(engine, sql, SHOWN + 1 if parquet is None else None)
         _require_distinct(rows.columns)
-        write_parquet(rows, parquet)
-    out.print(f"{len(rows)} rows written to {parquet}", soft_wrap=True)
+        if parquet is not None:
+            write_parquet(rows, parquet)
+            return out.print(f"{len(rows)} rows written to {parquet}", soft_wrap=True)
+        print_frame(rows.head(SHOWN))
+    if len(rows) > SHOWN:
+        err.print(f"note: these are the first {SHOWN:,} rows; --csv and --json print all of them", soft_wrap=True)
     return None
 
 
@@ -188,13 +190,6 @@ def _bounded_memory() -> Iterator[None]:
         raise UsageError(f"the answer takes more than {MEMORY:,} bytes of memory: ask for less") from error
     finally:
         resource.setrlimit(kind, before)
-
-
-def _print_head(rows: pd.DataFrame) -> None:
-    _require_distinct(rows.columns)
-    print_frame(rows.head(SHOWN))
-    if len(rows) > SHOWN:
-        err.print(f"note: these are the first {SHOWN:,} rows; --csv and --json print all of them", soft_wrap=True)
 
 
 def _print_all(engine: Engine, sql: str, form: Callable[[Answer], Iterator[str]]) -> None:
@@ -274,11 +269,7 @@ def _typed(values: pd.Series[Any]) -> pd.Series[Any]:
                 with suppress(ValueError):  # text such as 2024-02-30 stays text
                     return values.map(read, na_action="ignore")
         return values
-    return values.map(_plain_text)
-
-
-def _plain_text(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | dict) else value
+    return values.map(lambda each: json.dumps(each) if isinstance(each, list | dict) else each)
 
 
 def stored_moment(written: str) -> datetime:

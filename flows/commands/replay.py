@@ -209,13 +209,11 @@ def print_replay(replay: Replay) -> None:
 
 def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
     """Print what became of a night's bars until another moment, and its predictions then and from them."""
-    night = replay.night
-    counts = f"{restated['restated']} restated, {restated['new']} new, {restated['gone']} not known"
-    out.print(f"since        of the bars in reach of its windows, as known at {at(night['known_at'])}: {counts}")
-    rows = replay.predictions.assign(
-        difference=replay.predictions["replayed_probability"] - replay.predictions["probability"]
-    )
-    print_frame(rows[["symbol", "probability", "replayed_probability", "difference"]], formats=PRECISE)
+    counts = "{restated} restated, {new} new, {gone} not known".format_map(restated)
+    known_at = at(replay.night["known_at"])
+    out.print(f"since        of the bars in reach of its windows, as known at {known_at}: {counts}")
+    rows = replay.predictions[["symbol", "probability", "replayed_probability"]]
+    print_frame(rows.assign(difference=rows["replayed_probability"] - rows["probability"]), formats=PRECISE)
 
 
 def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pandas as pd
 import typer
 
@@ -287,16 +288,11 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
         )
 
 
-def _verdict(passed: bool, has_power: bool) -> str:
-    return "passed" if passed else "FAILED" if has_power else "no power"
-
-
 def print_audit(audit: Audit) -> None:
     """Print every finding, then the planted leaks, then on how much it was found and how it ended."""
-    findings = audit.findings.assign(
-        passed=[_verdict(row["passed"], row["has_power"]) for row in records(audit.findings)],
-        at=audit.findings["at"].dt.date,
-    )
+    failed = np.where(audit.findings["has_power"], "FAILED", "no power")
+    verdicts = np.where(audit.findings["passed"], "passed", failed)
+    findings = audit.findings.assign(passed=verdicts, at=audit.findings["at"].dt.date)
     print_frame(findings[["audited", "check", "at", "passed", "detail"]], "what was checked")
     planted = audit.proof[audit.proof["planted"]]
     print_frame(planted[["pipeline", "caught_by"]], "leaks planted on purpose, and the checks that caught them")

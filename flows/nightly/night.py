@@ -103,7 +103,9 @@ def run_night(
             model = train_if_due(context, as_of)
             return model, rankers_for(context, as_of, known_at, only_stored=only_stored)
 
-        _start(context, as_of)
+        target, begun, source = next_session(context.market.calendar, as_of), datetime.now(UTC), context.source.name
+        with transaction(context.engine) as conn:
+            nights.start_night(conn, context.name, as_of, target=target, source=source, started_at=begun)
         with _recording_refusal(context, as_of) as fetched:
             fetch_result = stage("fetch", fetch)  # which checks and stores the bars
             fetched.append(fetch_result)
@@ -119,12 +121,6 @@ def run_night(
         finished = finished_night(context, as_of)
         assert finished is not None
         return Night(finished, report, fetch_result, scored)
-
-
-def _start(context: MarketContext, as_of: date) -> None:
-    target, begun = next_session(context.market.calendar, as_of), datetime.now(UTC)
-    with transaction(context.engine) as conn:
-        nights.start_night(conn, context.name, as_of, target=target, source=context.source.name, started_at=begun)
 
 
 @contextmanager
