@@ -4,29 +4,19 @@ It audits a part of the market with short trainings, in a minute or two, and pri
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import pandas as pd
 
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import prices, runs
 from dtml.backtest.folds import Fold
-from dtml.lookahead.audit import (
-    LOOK_AHEAD,
-    LOOK_BACK,
-    MEMBERS,
-    SHORT,
-    Finding,
-    audit,
-    audit_model,
-    changes,
-    hurried,
-    prove,
-)
+from dtml.lookahead import audit as look_ahead
+from dtml.lookahead.audit import Finding
 from dtml.lookahead.pipeline import History, Pipeline
 from dtml.lookahead.ranks import SMALL, Ordering, audit_ranking, prove_ranking
 from dtml.own.admission import admit
@@ -82,7 +72,7 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     )
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
     tell("the pipeline: windows, spans, training, predictions")
-    findings = audit(Pipeline(context.experiment), part, seed=SEED)
+    findings = look_ahead.audit(Pipeline(context.experiment), part, seed=SEED)
     rows = [{"audited": "pipeline"} | asdict(each) for each in findings]
     tell("nights from a store")
     rows += [{"audited": "nights"} | asdict(stored_nights(context, part, findings[0].at, SEED))]
@@ -91,7 +81,10 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     if trained:
         model = load_model(context, as_of)
         tell(f"the model {model.run_id}")
-        rows += [{"audited": model.run_id} | asdict(each) for each in audit_model(model.ensemble, history, seed=SEED)]
+        rows += [
+            {"audited": model.run_id} | asdict(each)
+            for each in look_ahead.audit_model(model.ensemble, history, seed=SEED)
+        ]
     tell("the order of the stocks")
     ordering = Ordering(RankersConfig(context.market.leg, boosting=SMALL), context.experiment.windows.largest_return)
     rows += [{"audited": "ranking"} | asdict(each) for each in audit_ranking(ordering, part, seed=SEED)]
@@ -104,7 +97,7 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
         own = admit(Asked(OwnCode.read(context.market.code)), history, context.market.leg)
         rows += [{"audited": OWN, "at": part.sessions[-1], "has_power": True} | each for each in own]
     tell("leaks planted on purpose")
-    proofs = prove(part, context.experiment, seed=SEED, dates=1), prove_ranking(part, ordering, seed=SEED)
+    proofs = look_ahead.prove(part, context.experiment, seed=SEED, dates=1), prove_ranking(part, ordering, seed=SEED)
     planted = pd.concat([each for each in proofs if len(each)], ignore_index=True)
     return Audit(pd.DataFrame(rows).drop(columns="what", errors="ignore"), planted)
 
@@ -140,7 +133,7 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
     if before.run_id != after.run_id:
         detail = f"the training as of {at.date()} reads bars of later sessions or fetches, or a later one serves"
     elif differing:
-        detail = changes(*differing[0])
+        detail = look_ahead.changes(*differing[0])
     return Finding("stored_nights", at, before.run_id == after.run_id and not differing, detail)
 
 
@@ -149,10 +142,10 @@ def _nights(context: MarketContext, history: History, at: pd.Timestamp, restated
 
     With `restated` bars, a later fetch brought these, and a later training saw them.
     """
-    with TemporaryDirectory(prefix="dtml-audit-") as folder, _models_in(folder):
+    with TemporaryDirectory(prefix="dtml-audit-") as folder, patch.dict(os.environ, DTML_DATA=folder):  # its models too
         engine = open_engine(f"sqlite:///{folder}/store.sqlite")
-        mine = replace(context, market=history.market, engine=engine, device="cpu")
-        mine = replace(mine, experiment=hurried(context.experiment, SHORT, seeds=MEMBERS))
+        brief = look_ahead.hurried(context.experiment, look_ahead.SHORT, seeds=look_ahead.MEMBERS)
+        mine = replace(context, market=history.market, engine=engine, experiment=brief, device="cpu")
         upgrade(engine)
         with transaction(engine) as conn:
             save_universe(conn, mine)
@@ -160,8 +153,8 @@ def _nights(context: MarketContext, history: History, at: pd.Timestamp, restated
             if restated is not None:
                 prices.append_prices(conn, mine.name, restated, source="audit", known_at=FETCHED_AGAIN)
         index = history.bars.loc[history.bars["symbol"] == mine.market.index.symbol, "session"]
-        days = [day.date() for day in index[index <= at].sort_values().iloc[-1 - LOOK_BACK :]]
-        later = history.sessions[history.sessions > at][LOOK_AHEAD - 1].date()
+        days = [day.date() for day in index[index <= at].sort_values().iloc[-1 - look_ahead.LOOK_BACK :]]
+        later = history.sessions[history.sessions > at][look_ahead.LOOK_AHEAD - 1].date()
         train_model(mine, at.date(), known_at=FETCHED)
         if restated is not None:
             train_model(mine, later)
@@ -173,16 +166,3 @@ def _nights(context: MarketContext, history: History, at: pd.Timestamp, restated
     rows = pd.concat(made, ignore_index=True)
     walked = walked.reindex(columns=list(rows)).astype(dict(rows.dtypes))
     return _Made(model.run_id, rows, walked[walked["as_of"] <= at], refused)
-
-
-@contextmanager
-def _models_in(folder: str) -> Iterator[None]:
-    """Keep the models that are trained meanwhile in a folder of their own."""
-    before = os.environ.get("DTML_DATA")
-    os.environ["DTML_DATA"] = folder
-    try:
-        yield
-    finally:
-        del os.environ["DTML_DATA"]
-        if before is not None:
-            os.environ["DTML_DATA"] = before

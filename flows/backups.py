@@ -5,7 +5,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -166,28 +166,18 @@ def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
 
     The copy has a fixed name below the data folder, so that the next restore removes what a killed one left.
     """
-    if revision == REVISION:
-        with _opened(file, read_only=True) as engine:
-            yield engine
-        return
-    folder = data_folder() / "restored.partial"
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.mkdir(parents=True)
-        with _opened(Path(shutil.copy(file, folder)), read_only=False) as engine:
+    with ExitStack() as undone:
+        if is_older := revision != REVISION:
+            folder = data_folder() / "restored.partial"
+            shutil.rmtree(folder, ignore_errors=True)
+            undone.callback(shutil.rmtree, folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            file = Path(shutil.copy(file, folder))
+        engine = open_engine(f"sqlite:///{file.absolute()}", read_only=not is_older)
+        undone.callback(engine.dispose)
+        if is_older:
             upgrade(engine)
-            yield engine
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _opened(file: Path, *, read_only: bool) -> Iterator[Engine]:
-    engine = open_engine(f"sqlite:///{file.absolute()}", read_only=read_only)
-    try:
         yield engine
-    finally:
-        engine.dispose()
 
 
 def _sha256(file: Path) -> str:

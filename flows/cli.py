@@ -3,8 +3,10 @@
 import gc
 import os
 import sys
+import tomllib
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,41 +15,8 @@ from typer.main import get_group
 
 from flows.settings import prepare_prefect, prepare_torch, set_up_logging
 
-# By heading: each command, the module in flows/commands that holds it, and its line in `dtml --help`.
-COMMANDS = {
-    "Every night": (
-        ("nightly", "nightly", "Run a night: fetch, check, store, train if due, predict, score, report."),
-        ("fetch", "nightly", "Fetch what the store lacks, check it, and store it."),
-        ("train", "nightly", "Train the market's model on what is stored; interrupted, it resumes when run again."),
-        ("predict", "nightly", "Predict the next session from what is stored, with the latest model."),
-        ("score", "nightly", "Score every past prediction whose outcome is stored, beside the naive rules."),
-        ("report", "report", "Write the HTML page of a past night again, and print its path."),
-        ("serve", "serve", "Run nights, trainings and refetches on schedule, missed nights first."),
-        ("status", "status", "Show the state of each market: last night, next night, model, scores, unsent alerts."),
-    ),
-    "Read the history": (
-        ("query", "query", "Run one SQL statement on the database, read-only."),
-        ("questions", "questions", "List twenty questions about the history of predictions, or answer one."),
-        ("history", "query", "Show what was predicted of a stock and what happened."),
-        ("runs", "query", "List the trained models and what they were trained on."),
-        ("markets", "query", "List the markets that can be named."),
-        ("dashboard", "dashboard", "Serve the prediction history as read-only pages on this machine."),
-    ),
-    "Test the model": (
-        ("replay", "replay", "Make a past night, or one prediction, again and compare it to the last bit."),
-        ("backtest", "studies", "Walk forward through history as the nights would have."),
-        ("ranking", "ranking", "Order the stocks of each day by models and one-line rules, walked forward."),
-        ("benchmark", "studies", "Run the published experiment with every model of its table."),
-        ("audit", "studies", "Look for look-ahead in the stored prices, the training and the model of a market."),
-        ("explain", "explain", "Test whether the latest model's attention explains anything."),
-    ),
-    "Maintain the store": (
-        ("db", "database", "Check, back up, copy and upgrade the database."),
-        ("doctor", "status", "Examine this machine: can it run nights, and if not, what has to be done?"),
-    ),
-    "Translate": (("translate", "translate", "Train and run translation models on the Transformer of DTML."),),
-}
-MODULES = {name: module for listed in COMMANDS.values() for name, module, _ in listed}
+COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
+MODULES = {name: module for listed in COMMANDS.values() for name, (module, _) in listed.items()}
 
 
 class LateCommand(TyperCommand):
@@ -74,7 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for heading, listed in COMMANDS.items():
-    for command, _, line in listed:
+    for command, (_, line) in listed.items():
         app.command(command, cls=LateCommand, help=line, rich_help_panel=heading)(_listed)
 
 

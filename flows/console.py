@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 from datetime import date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jinja2
 import pandas as pd
 from rich.table import Table
 from rich.text import Text
@@ -51,6 +53,16 @@ def _plain_scalar(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return value.item() if hasattr(value, "item") else value
+
+
+def rendered(name: str, /, **values: object) -> str:
+    """Return the text that a template of `flows/commands/templates` makes of these values."""
+    files = jinja2.FileSystemLoader(Path(__file__).parent / "commands" / "templates")
+    undefined = jinja2.StrictUndefined
+    texts = jinja2.Environment(  # noqa: S701 - no HTML
+        loader=files, undefined=undefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    return texts.get_template(name).render(values)
 
 
 def announce(context: MarketContext) -> None:

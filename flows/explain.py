@@ -19,16 +19,8 @@ import torch
 
 from db.engine import reading, transaction
 from db.rows import attention, runs
-from dtml.attention.significance import (
-    SIGNIFICANT,
-    STOCKS,
-    Findings,
-    Positions,
-    attention_by_day,
-    find,
-    importance_by_day,
-    shuffled,
-)
+from dtml.attention import significance
+from dtml.attention.significance import Findings, Positions
 from dtml.attention.summary import STOCK_DAYS
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment
@@ -40,6 +32,7 @@ from dtml.sources.simulated import SimulatedMarket
 from dtml.training.fit import fit_members
 from dtml.training.state import Fit
 from dtml.windows import Windows
+from flows.console import plain
 from flows.nightly.context import MarketContext, experiment_of, stored_bars
 
 VALIDATION_DAYS, DAYS = 126, 42  # at most: of validation, and, evenly spaced, of those looked at
@@ -64,10 +57,10 @@ class Trial:
             )
         swapped = 2 if self.seeds == self.shuffles else 1  # groups of equal size may swap names
         ways = comb(self.seeds + self.shuffles, self.seeds) // swapped
-        if ways * SIGNIFICANT < 1:
+        if ways * significance.SIGNIFICANT < 1:
             raise UsageError(
                 f"{self.seeds} seeds and {self.shuffles} shuffles can be grouped in {ways} ways and never be told "
-                f"apart at p <= {SIGNIFICANT}: ask for more of them"
+                f"apart at p <= {significance.SIGNIFICANT}: ask for more of them"
             )
 
 
@@ -79,12 +72,6 @@ def latest_run(context: MarketContext, as_of: date | None) -> dict[str, Any]:
         up_to = "" if as_of is None else f" up to {as_of}"
         raise UsageError(f"market {context.name} has no model trained{up_to}: run `dtml train {context.name}`")
     return run
-
-
-def stored_explanation(context: MarketContext, run: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what was found of a run before; None when it was never tested."""
-    with reading(context.engine) as conn:
-        return attention.explanation(conn, run["id"])
 
 
 def explain_run(context: MarketContext, run: Mapping[str, Any], trial: Trial, tell: Tell = str) -> dict[str, Any]:
@@ -102,7 +89,7 @@ def explain_run(context: MarketContext, run: Mapping[str, Any], trial: Trial, te
         "as_of": as_of,
         "made_at": datetime.now(UTC),
         "epochs": trial.epochs,
-        **{name: _stored(value) for name, value in asdict(found).items()},
+        **plain(asdict(found)),
         "seconds": time.perf_counter() - begun,
     }
     with transaction(context.engine) as conn:
@@ -118,11 +105,11 @@ def history_of(context: MarketContext, run: Mapping[str, Any]) -> History:
     """
     calendar, as_of = context.market.calendar, run["train_last"]
     market = context.market.with_symbols(run["config"].get("stocks") or context.constituents(as_of))
-    count = STOCK_DAYS // min(STOCKS, len(market.symbols))
+    count = STOCK_DAYS // min(significance.STOCKS, len(market.symbols))
     first = sessions_up_to(calendar, as_of, count)[0].date()
     bars, _ = stored_bars(context, first, as_of, run["data_watermark"])
     sessions = sessions_between(calendar, bars["session"].min().date(), next_session(calendar, as_of))
-    return History(bars, sessions, market).cut(stocks=STOCKS, sessions=count, seed=0)
+    return History(bars, sessions, market).cut(stocks=significance.STOCKS, sessions=count, seed=0)
 
 
 def explain(
@@ -142,10 +129,12 @@ def explain(
     networks = train_networks(train, validation, pipeline.experiment, trial, tell)
     tell("whose input changes whose probability")
     true = networks[: trial.seeds]
-    importance = _side_by_side(lambda i, _: importance_by_day(true[i], validation, days, seed=seed), len(true))
-    looked = _side_by_side(lambda i, _: attention_by_day(networks[i], validation, days), len(networks))
+    importance = _side_by_side(
+        lambda i, _: significance.importance_by_day(true[i], validation, days, seed=seed), len(true)
+    )
+    looked = _side_by_side(lambda i, _: significance.attention_by_day(networks[i], validation, days), len(networks))
     here = np.ix_(np.arange(len(days)), stocks, stocks)
-    return find(
+    return significance.find(
         np.array([each[here] for each in looked]),
         np.mean(importance, axis=0)[here],
         there[:, stocks, None] & there[:, None, stocks],
@@ -198,7 +187,7 @@ def train_networks(
                 raise InterruptedError
 
         seed = trial.seeds + place
-        parts = shuffled(train, 2 * seed), shuffled(validation, 2 * seed + 1)
+        parts = significance.shuffled(train, 2 * seed), significance.shuffled(validation, 2 * seed + 1)
         return fit_members(*parts, experiment.members_of(seed), device=CPU, on_epoch=watch)[0]
 
     fits = true + _side_by_side(
@@ -233,8 +222,3 @@ def _side_by_side(work: Callable[[int, Event], T], count: int, report: Callable[
         torch.set_num_threads(threads)
         sys.setswitchinterval(interval)  # trainings that end side by side may leave one another's
     return made
-
-
-def _stored(value: Any) -> Any:
-    """Return the value as a store has it: None for what is missing."""
-    return None if isinstance(value, float) and np.isnan(value) else value

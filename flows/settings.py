@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,7 @@ OWN_LOGGERS = ("dtml", "flows", "db", "translation")
 # Of <malloc.h>: no large block by mmap, nothing trimmed, growth by 256 MB.
 MALLOC_OPTIONS = ((-4, 0), (-1, 2**31 - 1), (-2, 2**28))
 
-PREFECT_DEFAULTS = {
-    # Prefect's own temporary servers run what any page of a browser sends; `flows.service.prefect_server` starts ours.
-    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
-    "PREFECT_API_REQUEST_TIMEOUT": "300",  # of a busy machine; Prefect gives up after 60 s
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-    # Written one by one, the records of task runs keep Prefect's SQLite busy until flows stall.
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "200",
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "200",
-    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",  # our loggers are also used outside flows
-    "PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(OWN_LOGGERS),
-}
-
+PREFECT_DEFAULTS = tomllib.loads(Path(__file__).with_name("prefect_defaults.toml").read_text(encoding="utf-8"))
 
 # What a program needs to find itself, its libraries, the network, and how this one is set up.
 NEEDED = re.compile(
@@ -118,7 +106,8 @@ def give_memory_back() -> None:
 
 def prepare_prefect(*, quiet: bool) -> None:
     """Set what Prefect needs, leaving what the user has set; call it before the first import of prefect."""
-    defaults = PREFECT_DEFAULTS | {"PREFECT_HOME": str(data_folder() / "prefect")}
+    defaults = PREFECT_DEFAULTS | {"PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(OWN_LOGGERS)}
+    defaults["PREFECT_HOME"] = str(data_folder() / "prefect")
     if quiet:
         # Prefect stores every line; the console shows only the command's own output.
         defaults |= {"PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL", "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL"}

@@ -25,7 +25,7 @@ from flows import audit as flow_module
 from flows.audit import stored_nights
 from flows.backtest import folds as folds_module
 from flows.backtest.folds import Nights
-from flows.commands.studies import LookAheadError, audit_stored
+from flows.commands.studies import LookAheadError, audit
 from flows.nightly import predict as predict_module
 from flows.nightly import train as train_module
 from flows.nightly.context import MarketContext, RunRequest, stored_bars
@@ -183,9 +183,10 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
 ) -> None:
     planted = {"pipeline": ["honest", "leak"], "planted": [False, True], "caught_by": ["", "spans_apart"]}
     proof = pd.DataFrame(planted).assign(caught=[False, True])
-    monkeypatch.setattr(flow_module, "prove", lambda *_, **__: proof)  # tests/test_dtml_audit.py sees to that
+    # tests/test_dtml_audit.py sees to the leaks.
+    monkeypatch.setattr(flow_module.look_ahead, "prove", lambda *_, **__: proof)
     before = counted(run_request)
-    audit_stored(run_request, None, as_json=True)
+    audit.__wrapped__(run_request, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["passed"]
     assert {row["audited"] for row in found["findings"]} == {"pipeline", "nights"}
@@ -194,7 +195,7 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
     assert counted(run_request) == before
     monkeypatch.setattr(predict_module, "stored_bars", reading_on(stored_bars))
     with pytest.raises(LookAheadError, match="the audit of past as of 2024-05-31 found look-ahead"):
-        audit_stored(run_request, None, as_json=False)
+        audit.__wrapped__(run_request)
     printed = " ".join(capsys.readouterr().out.split())
     assert "found on at most 50 stocks and 1,000 sessions of the market" in printed
     assert "FAILED" in printed

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from made_backtests import FIRST, LAST, backtest_of, context_of
+from made_commands import Command
 from made_nights import BARS, FrameSource
 
 from db.admin.copying import table_counts
@@ -20,9 +20,8 @@ from db.rows import runs as stored_runs
 from dtml.errors import DtmlError, UsageError
 from dtml.prices.sessions import previous_session, sessions_between
 from flows.backtest import folds as backtest_module
-from flows.backtest.folds import Backtest, Job, Plan, one_by_one, run_fold
+from flows.backtest.folds import Backtest, Job, one_by_one, run_fold
 from flows.backtest.results import Result, run_backtest
-from flows.commands.studies import Where, backtest_market
 from flows.nightly.context import RunRequest, stored_bars
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
@@ -293,15 +292,20 @@ def test_a_plan_that_no_portfolio_can_follow_is_refused_before_anything_is_train
         backtest_of(run_request, max_weight=2.0)
 
 
-def test_a_market_of_which_nothing_is_stored_says_where_prices_may_come_from(run_request: RunRequest) -> None:
-    plan = Plan(FIRST, LAST, 21)
-    with pytest.raises(UsageError, match="nothing of kdd17 is stored: say where its prices come from: --source yahoo"):
-        backtest_market(RunRequest("kdd17"), plan, (), Where(), as_json=False, as_markdown=False)
+SPAN = ("backtest", "kdd17", "--from", str(FIRST), "--to", str(LAST))
+
+
+def test_a_market_of_which_nothing_is_stored_says_where_prices_may_come_from(command: Command) -> None:
+    code, _, complaint = command(*SPAN)
+    assert code == 2
+    assert "nothing of kdd17 is stored: say where its prices come from: --source yahoo" in complaint
 
 
 @pytest.mark.parametrize(
-    "where", [{"cluster": "nonsense"}, {"cluster": "tcp://host"}, {"workers": 2, "cluster": "tcp://host:1"}]
+    "where",
+    ["--cluster nonsense", "--cluster tcp://host", "--workers 2 --cluster tcp://host:1", "--workers 2 --warm-start"],
 )
-def test_a_place_that_no_fold_can_run_at_is_the_users_mistake(where: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="--cluster"):
-        Where(**where)
+def test_a_place_that_no_fold_can_run_at_is_the_users_mistake(where: str, command: Command) -> None:
+    code, _, complaint = command(*SPAN, *where.split())
+    assert code == 2
+    assert complaint.startswith(("error: --cluster", "error: --workers", "error: --warm-start"))

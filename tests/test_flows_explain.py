@@ -26,7 +26,7 @@ from dtml.prices.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.training.fit import fit_members
 from flows import explain as flow_module
-from flows.commands.explain import commands
+from flows.commands.studies import commands
 from flows.explain import (
     Trial,
     days_looked_at,

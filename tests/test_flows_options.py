@@ -51,7 +51,7 @@ def test_every_command_is_under_a_heading_of_the_help_which_begins_as_its_own() 
     headings = ["Every night", "Read the history", "Test the model", "Maintain the store", "Translate"]
     assert re.findall(r"^╭─ (.+?) ─+╮$", said, re.MULTILINE) == ["Options", *headings] == ["Options", *COMMANDS]
     for listed in COMMANDS.values():
-        for name, _, line in listed:
+        for name, (_, line) in listed.items():
             assert re.search(rf"^│ {name} ", said, re.MULTILINE)
             assert load(name).help.split("\n\n")[0] == line
 

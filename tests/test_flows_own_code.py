@@ -205,10 +205,10 @@ def test_the_audit_of_a_market_audits_its_own_code(
     run_night(owned, AS_OF)
     mine.write_text("def ahead(bars):\n    return bars.close.shift(-1) / bars.close\n")
     honest = Finding("spans_apart", pd.Timestamp(AS_OF), passed=True, detail="")
-    monkeypatch.setattr(audit, "audit", lambda *_, **__: [honest])
-    monkeypatch.setattr(audit, "audit_model", lambda *_, **__: [honest])
+    monkeypatch.setattr(audit.look_ahead, "audit", lambda *_, **__: [honest])
+    monkeypatch.setattr(audit.look_ahead, "audit_model", lambda *_, **__: [honest])
     monkeypatch.setattr(audit, "stored_nights", lambda *_: honest)
-    monkeypatch.setattr(audit, "prove", lambda *_, **__: pd.DataFrame({"caught": [], "planted": []}))
+    monkeypatch.setattr(audit.look_ahead, "prove", lambda *_, **__: pd.DataFrame({"caught": [], "planted": []}))
     found = audit.audit_market(owned, AS_OF, lambda _: None)
     assert not found.passed
     failed = found.findings[~found.findings["passed"]]

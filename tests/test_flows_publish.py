@@ -7,6 +7,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from made_commands import Command
 from made_nights import AS_OF
 from sqlalchemy import text
 
@@ -14,11 +15,9 @@ from db.admin.copying import table_counts
 from db.engine import reading, transaction
 from db.rows import calibration, predictions, runs
 from db.rows import nights as stored_nights
-from dtml.errors import UsageError
 from dtml.evaluation.calibration import LEVELS
 from dtml.prices.sessions import sessions_up_to
-from flows.commands.report import write_report
-from flows.nightly.context import MarketContext, RunRequest
+from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.nightly.report import publish_night
 from flows.settings import data_folder
@@ -64,7 +63,7 @@ def require_page_of(context: MarketContext, level: float) -> None:
 
 
 def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_same(
-    nights: MarketContext, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    nights: MarketContext, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for level in (LEVELS[0], nights.market.level, LEVELS[-1]):
         require_page_of(nights, level)
@@ -75,18 +74,20 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
     monkeypatch.setenv("DTML_DATABASE_URL", nights.engine.url.render_as_string(hide_password=False))
     with reading(nights.engine) as conn:
         before = table_counts(conn)
-    write_report(RunRequest("simulated"), DAYS[0], None)
-    assert capsys.readouterr().out.strip() == str(first)
+    code, said, _ = command("report", "simulated", "--as-of", str(DAYS[0]))
+    assert (code, said.strip()) == (0, str(first))
     assert first.read_text(encoding="utf-8") == past
-    write_report(RunRequest("simulated"), None, 0.9)
+    assert command("report", "simulated", "--level", "0.9")[0] == 0
     assert "at the level of 90 %" in seen(first.with_name(f"{AS_OF}-level-0.9.html"))
     assert "at the level of 80 %" in seen(first.with_name(f"{AS_OF}.html"))
     with reading(nights.engine) as conn:
         assert table_counts(conn) == before
-    with pytest.raises(UsageError, match=r"--level is one of 0.5, 0.55, .*, 0.99; got 0.8123"):
-        write_report(RunRequest("simulated"), None, 0.8123)
-    with pytest.raises(UsageError, match="was never run: 2 are complete"):
-        write_report(RunRequest("simulated"), date(2024, 3, 1), None)
+    code, _, complaint = command("report", "simulated", "--level", "0.8123")
+    assert code == 2
+    assert re.search(r"--level is one of 0.5, 0.55, .*, 0.99; got 0.8123", complaint)
+    code, _, complaint = command("report", "simulated", "--as-of", "2024-03-01")
+    assert code == 2
+    assert "was never run: 2 are complete" in complaint
 
 
 def test_nothing_that_is_gone_keeps_a_night_from_its_page(

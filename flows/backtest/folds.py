@@ -201,15 +201,15 @@ def run_fold(job: Job) -> Path:
     nights = Nights(context, job.fold, job.known_at, job.prices_known)
     previous = None if job.previous is None else load_run(context, read_card(job.previous)["run"])
     known_at = known_before(context, job.fold.as_of, job.known_at, job.prices_known)
-    trained = fit_model(
+    model, run = fit_model(
         context, job.fold.as_of, kind="backtest", known_at=known_at, previous=previous, serves=nights.digest
     )
-    made, refused = nights.predict(trained.model)
+    made, refused = nights.predict(model)
     write_whole(job.card.with_suffix(".parquet"), lambda file: made.to_parquet(file, index=False))
     card = {
         "fold": asdict(job.fold),
-        "run": dict(trained.row),
-        "bands": [] if (found := trained.model.calibration) is None else found.bands.to_dict("records"),
+        "run": dict(run),
+        "bands": [] if (found := model.calibration) is None else found.bands.to_dict("records"),
         "refused": refused,
         "seconds": time.perf_counter() - begun,
     }

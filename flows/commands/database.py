@@ -175,11 +175,7 @@ def _findings(engine: Engine) -> Iterator[Finding]:
         require_current(engine)
     except StoreError:  # which is among the findings
         return
-    wrong = [
-        {"run_id": run_id, "path": path, "why": why}
-        for run_id, path, _sha, why in checkpoints(engine)
-        if why is not None
-    ]
+    wrong = [{"run_id": run_id, "path": path, "why": why} for run_id, path, _, why in checkpoints(engine) if why]
     yield finding_of("every model's weights are as its run recorded them", wrong)
 
 

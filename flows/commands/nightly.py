@@ -1,10 +1,9 @@
 """The nightly commands: a whole night, or one step of it."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -20,12 +19,12 @@ from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.pages.order import ends, order_words
 from dtml.prices.sessions import sessions_up_to
 from flows.commands.options import AsJson, AsOf, day_of, of_a_market
-from flows.console import announce, print_frame, print_json, print_scores
-from flows.nightly.calibration import threshold_at
+from flows.console import announce, print_frame, print_json, print_scores, rendered
 from flows.nightly.catch_up import missed_nights
 from flows.nightly.context import MarketContext, RunRequest, choose_as_of, open_context, open_stored_context
-from flows.nightly.fetch import FetchResult, fetch_bars
+from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import Night, finished_night, run_night
+from flows.nightly.report import threshold_at
 from flows.nightly.score import score_market
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
@@ -34,7 +33,6 @@ commands = typer.Typer()
 
 ASK_MORE = """ask more  dtml query "select * from prediction_history where market = '{market}' order by target desc" """
 PROBABILITIES = dict.fromkeys(("probability", "probability_std", "calibrated"), ".3f")
-DOUBTFUL = 5  # stocks with doubtful prices; price_warning has all
 SHOWN = 12  # rows of the most and the least probable risers
 
 
@@ -53,28 +51,20 @@ def nightly(
 
     Example: dtml nightly kdd17 --source files --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
     """
-    if not missed:
-        return _run_nights(request, day_of(as_of), nights, as_json=as_json)
-    if nights > 1:
+    if missed and nights > 1:
         raise typer.BadParameter("--catch-up finds its nights by itself: leave out --nights")
-    return _catch_up(request, day_of(as_of), as_json=as_json)
-
-
-def _run_nights(request: RunRequest, asked: date | None, nights: int, *, as_json: bool) -> None:
-    """Run the last `nights` nights up to a session, in order, and print them."""
     context = open_context(request)
-    last = choose_as_of(context, asked)
+    last = choose_as_of(context, day_of(as_of))
+    announce(context)
+    if missed:
+        return _catch_up(context, request, last, as_json=as_json)
     days = [day.date() for day in sessions_up_to(context.market.calendar, last, nights)]
-    announce(context)
-    _show_nights(context, [_night(context, request, day) for day in days], as_json=as_json)
+    return _show_nights(context, [_night(context, request, day) for day in days], as_json=as_json)
 
 
-def _catch_up(request: RunRequest, asked: date | None, *, as_json: bool) -> None:
+def _catch_up(context: MarketContext, request: RunRequest, last: date, *, as_json: bool) -> None:
     """Run every missed night up to a session, in order, and print them; raises for those refused."""
-    context = open_context(request)
-    last = choose_as_of(context, asked)
     days = missed_nights(context, last)
-    announce(context)
     if not days:
         err.print("no night was missed")
         return _show_nights(context, [run_night(context, last)], as_json=as_json)
@@ -124,23 +114,14 @@ def fetch(
     if as_json:
         print_json({"as_of": last} | asdict(fetch_result) | {"outcomes": fetch_result.failures})
     else:
-        _print_fetch_result(context, last, fetch_result)
+        out.print(rendered("fetch.txt", name=context.name, as_of=last, result=fetch_result), end="")
+        if len(fetch_result.failures):
+            print_frame(fetch_result.failures, "not answered")
+        if len(fetch_result.rejected):
+            print_frame(fetch_result.rejected["reason"].value_counts().rename("bars").reset_index(), "rejected")
     symbol, failed = context.market.index.symbol, fetch_result.failures
     for status in failed.loc[(failed["symbol"] == symbol) & (failed["status"] != "no_data"), "status"]:
         raise DtmlError(f"the index {symbol} is missing ({status}), and no night can be without it: fetch again")
-
-
-def _print_fetch_result(context: MarketContext, as_of: date, fetch_result: FetchResult) -> None:
-    out.print(
-        f"{context.name} up to {as_of}: {fetch_result.asked} symbols asked for, {fetch_result.fetched} bars fetched, "
-        f"{fetch_result.stored} new or restated, {len(fetch_result.rejected)} rejected{_notes(fetch_result)}"
-    )
-    if fetch_result.restated:
-        out.print(f"restated, fetched anew: {', '.join(fetch_result.restated)}")
-    if len(fetch_result.failures):
-        print_frame(fetch_result.failures, "not answered")
-    if len(fetch_result.rejected):
-        print_frame(fetch_result.rejected["reason"].value_counts().rename("bars").reset_index(), "rejected")
 
 
 @commands.command()
@@ -161,15 +142,9 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     if as_json:
         return print_json(run)
     out.print(f"{run['id']}: trained on {run['train_first']} .. {run['train_last']}, SHA-256 {run['checkpoint_hash']}")
-    trained = [
-        {"seed": member["seed"], "best epoch": member["best_epoch"]} | member["epochs"][member["best_epoch"] - 1]
-        for member in run["losses"]
-    ]
-    print_frame(
-        pd.DataFrame(trained).drop(columns="number"),
-        formats={"loss": ".4f", "validation_loss": ".4f", "validation_acc": ".4f"},
-    )
-    return None
+    best = [{"seed": each["seed"]} | each["epochs"][each["best_epoch"] - 1] for each in run["losses"]]
+    shown = pd.DataFrame(best).rename(columns={"number": "best epoch"})
+    return print_frame(shown, formats=dict.fromkeys(("loss", "validation_loss", "validation_acc"), ".4f"))
 
 
 @commands.command()
@@ -199,23 +174,15 @@ def score(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     with reading(context.engine) as conn:
         scores = stored_scores.scores(conn, context.name, last=last)
     if as_json:
-        return print_json(
-            {
-                "new_outcomes": scored.outcomes,
-                "unresolved": scored.unresolved,
-                "nights": scored.nights,
-                "scores": scores,
-            }
-        )
+        named = {"new_outcomes": scored.outcomes, "unresolved": scored.unresolved, "nights": scored.nights}
+        return print_json(named | {"scores": scores})
     out.print(
         f"{context.name}: {scored.outcomes} new outcomes, {len(scored.nights)} nights scored anew, "
         f"{scored.unresolved} predictions have no outcome: no good bar came"
     )
     if scores.empty:
-        out.print("no prediction of this market has an outcome yet")
-    else:
-        print_scores(scores[(scores["span"] == "running") & (scores["target"] == scores["target"].max())])
-    return None
+        return out.print("no prediction of this market has an outcome yet")
+    return print_scores(scores[(scores["span"] == "running") & (scores["target"] == scores["target"].max())])
 
 
 def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bool) -> None:
@@ -232,7 +199,10 @@ def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bo
     said = made.assign(direction=_directions_at(made["calibrated"], bands, level))
     kept = coverage(counts[counts["level"] == level])
     if as_json:
-        return print_json(_summary(nights, said, latest, kept) | {"order": order, "rank_scores": ranks})
+        last = {"night": row, "new": not nights[-1].was_done_before, "report": str(nights[-1].report)}
+        rows = {"nights": [each.row for each in nights], "rejected": _rejected(nights)}
+        found = {"predictions": said, "scores": latest, "coverage": kept, "order": order, "rank_scores": ranks}
+        return print_json(last | rows | found)
     _print_nights(nights, said, order, ranks)
     return _print_scores(nights[-1], latest, kept, location(context.engine))
 
@@ -253,23 +223,6 @@ def _rejected(nights: Sequence[Night]) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
 
 
-def _summary(
-    nights: Sequence[Night], predictions: pd.DataFrame, scores: pd.DataFrame, coverage: pd.DataFrame
-) -> dict[str, Any]:
-    """Return the last of these nights as one JSON document, with the rows and the rejected bars of all."""
-    night = nights[-1]
-    return {
-        "night": night.row,
-        "nights": [each.row for each in nights],
-        "rejected": _rejected(nights),
-        "new": not night.was_done_before,
-        "predictions": predictions,
-        "scores": scores,
-        "coverage": coverage,
-        "report": str(night.report),
-    }
-
-
 def _print_predictions(predictions: pd.DataFrame) -> None:
     """Print the most and the least probable risers of a night, and their directions."""
     ordered = predictions.sort_values(["probability", "symbol"], ascending=[False, True])
@@ -280,17 +233,6 @@ def _print_predictions(predictions: pd.DataFrame) -> None:
         out.print(f"... {left} more, in the report and in the store")
         shown = shown.tail(SHOWN)
     print_frame(shown, formats=PROBABILITIES)
-
-
-def _print_coverage(coverage: pd.DataFrame) -> None:
-    """Print what came of the directions at the market's level; nothing before the first outcome."""
-    for row in coverage.to_dict("records"):
-        correct = "" if math.isnan(row["decided_acc"]) else f", {row['decided_acc']:.1%} of these correctly"
-        out.print(
-            f"directions at level {row['level']:g}: {row['coverage']:.1%} of {row['n']:,} outcomes covered "
-            f"(abstained, or correct); {row['decided']:.1%} decided{correct}",
-            soft_wrap=True,
-        )
 
 
 def _print_rejected(rejected: pd.DataFrame) -> None:
@@ -307,7 +249,7 @@ def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.
     *earlier, night = nights
     row = night.row
     for each in earlier:
-        out.print(f"night of {each.row['as_of']}: {_what_was_done(each)}")
+        out.print(f"night of {each.row['as_of']}: {_what_was_done(each)}", end="")
     out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
     _print_predictions(predictions)
     if len(order):
@@ -319,7 +261,7 @@ def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.
         out.print("the stocks are not ordered: rankers need a year of sessions, or the night's log says why")
     if row["reason"]:
         out.print(f"own code: {row['reason']}", markup=False, soft_wrap=True)
-    out.print(_what_was_done(night))
+    out.print(_what_was_done(night), end="")
     for gap in row["gaps"][:SHOWN]:
         out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
     _print_rejected(_rejected(nights))
@@ -333,7 +275,7 @@ def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, st
         last = scores["target"].max().date()
         out.print(f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that resample days")
         print_scores(scores)
-        _print_coverage(coverage)
+        out.print(rendered("coverage.txt", rows=coverage.to_dict("records")), end="", soft_wrap=True)
         if scores["nights"].max() < MINIMUM_DAYS:
             out.print(f"No interval is printed below {MINIMUM_DAYS} nights.")
     out.print(f"\nreport    {night.report}\ndatabase  {store}")
@@ -341,23 +283,4 @@ def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, st
 
 
 def _what_was_done(night: Night) -> str:
-    row = night.row
-    if night.fetch_result is None:
-        return "This night was complete before: no row was added."
-    said = (
-        f"{row['fetched']} bars fetched, {row['stored']} new, {row['rejected']} rejected; "
-        f"{row['predictions']} stocks predicted by {row['run_id']}, {len(row['gaps'])} left out"
-    )
-    if night.scored is not None and night.scored.unresolved:
-        said += f"\n{night.scored.unresolved} predictions of closed sessions have no outcome: no good bar came"
-    return said + _notes(night.fetch_result)
-
-
-def _notes(fetch_result: FetchResult) -> str:
-    """Return a line on the stocks whose returns are those of the close, and one on each whose prices are doubtful."""
-    count, doubtful = len(fetch_result.unadjusted), fetch_result.doubtful
-    said = f"\nnote: {count} symbols have no adjusted close; their returns come from the close" if count else ""
-    for row in doubtful.head(DOUBTFUL).itertuples():
-        said += f"\ndoubtful: {row.symbol}, {row.value}"
-    more = len(doubtful) - DOUBTFUL
-    return said + (f"\nand {more} more: see price_warning" if more > 0 else "")
+    return rendered("night.txt", row=night.row, result=night.fetch_result, scored=night.scored)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from datetime import date, datetime
+from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,60 +31,62 @@ MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as 
 MarketFiles = Annotated[
     list[Path] | None, typer.Option(help="A market of your own, as a TOML file; may be given again.")
 ]
-SourceOption = Annotated[
-    SourceName | None,
-    typer.Option(help="Where prices come from; by default the market's own source, or files with --prices."),
-]
-PricesOption = Annotated[Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")]
-IndexOption = Annotated[Path | None, typer.Option(help="The index for --source files, if not among the prices.")]
-UniverseOption = Annotated[
-    Universe | None,
-    typer.Option(
-        help="Stocks of the market's list or of the source; by default the list, unless the source lacks much of it."
-    ),
-]
 AsOf = Annotated[datetime | None, typer.Option(formats=DAY, help="Last session seen; by default the last closed.")]
 DeviceOption = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes CUDA if there.")
 ]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")]
-TrainSessions = Annotated[
-    int | None, typer.Option(min=64, help="Sessions to train on; by default the market's setting, or all.")
-]
-WarmStart = Annotated[
-    bool, typer.Option("--warm-start", help="Start each training from the weights of the fold before.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
-
-NAMED: Mapping[str, tuple[Any, Any]] = {  # the options of which a request is made
-    "market": (OptionalMarket, None),
-    "market_file": (MarketFile, None),
-    "source": (SourceOption, None),
-    "prices": (PricesOption, None),
-    "index": (IndexOption, None),
-    "universe": (UniverseOption, None),
-    "seeds": (Seeds, None),
-    "epochs": (Epochs, None),
-    "device": (DeviceOption, "auto"),
-    "train_sessions": (TrainSessions, None),
-    "warm_start": (WarmStart, False),
+NAMED: Mapping[str, Any] = {  # the options of which a request is made
+    "market": OptionalMarket,
+    "market_file": MarketFile,
+    "source": Annotated[
+        SourceName | None,
+        typer.Option(help="Where prices come from; by default the market's own source, or files with --prices."),
+    ],
+    "prices": Annotated[Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")],
+    "index": Annotated[Path | None, typer.Option(help="The index for --source files, if not among the prices.")],
+    "universe": Annotated[
+        Universe | None,
+        typer.Option(
+            help="Stocks of the market's list or of the source; by default the list, "
+            "unless the source lacks much of it."
+        ),
+    ],
+    "seeds": Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")],
+    "epochs": Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")],
+    "device": DeviceOption,
+    "train_sessions": Annotated[
+        int | None, typer.Option(min=64, help="Sessions to train on; by default the market's setting, or all.")
+    ],
+    "warm_start": Annotated[
+        bool, typer.Option("--warm-start", help="Start each training from the weights of the fold before.")
+    ],
 }
+DEFAULTS: Mapping[str, object] = {"device": "auto", "warm_start": False}  # None for the others
+OVERRIDES = ("seeds", "epochs", "train_sessions", "warm_start")  # of the experiment
+EACH: dict[str, Any] = {"market": "each", "market_file": None}  # of a request that names no market
 
 
 def of_a_market(*more: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options that name a market, and `more` of `NAMED`: it takes them as its first, a request."""
-    names = ("market", "market_file", *more)
+    return with_request("market", "market_file", *more)
+
+
+def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these options of `NAMED`: it takes them as its first, a request, of the market `each` by default.
+
+    They stand before its own options.
+    """
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
         def asked(**given: Any) -> None:
-            command(request_of(**{name: given.pop(name) for name in names}), **given)
+            named = {name: given.pop(name) for name in names}
+            command(request_of(**EACH | named), **given)
 
-        told = [Parameter(name, KEYWORD, default=NAMED[name][1], annotation=NAMED[name][0]) for name in names]
+        told = [Parameter(name, KEYWORD, default=DEFAULTS.get(name), annotation=NAMED[name]) for name in names]
         own = [each.replace(kind=KEYWORD) for each in signature(command, eval_str=True).parameters.values()][1:]
-        for name in ("__name__", "__doc__", "__module__"):
-            setattr(asked, name, getattr(command, name))
         asked.__signature__ = Signature([*told, *own])  # type: ignore[attr-defined]  # which Typer reads
         asked.__annotations__ = {each.name: each.annotation for each in (*told, *own)}
         return asked
@@ -96,21 +99,8 @@ def day_of(moment: datetime | None) -> date | None:
     return None if moment is None else moment.date()
 
 
-def request_of(
-    market: str | None,
-    market_file: Path | None,
-    source: str | None = None,
-    prices: Path | None = None,
-    index: Path | None = None,
-    universe: Universe | None = None,
-    seeds: int | None = None,
-    epochs: int | None = None,
-    device: str = "auto",
-    train_sessions: int | None = None,
-    *,
-    warm_start: bool = False,
-) -> Any:
-    """Return the order of these options; a market's file may be given with the name that it has from the file."""
+def request_of(market: str | None, market_file: Path | None, device: str = "auto", **given: Any) -> Any:
+    """Return the order of these options of `NAMED`; a market's file may be given with the name that it has from it."""
     from dtml.errors import UsageError
     from flows.nightly.context import RunRequest
 
@@ -120,8 +110,7 @@ def request_of(
         raise UsageError(f"name one market: {market_file} is of the market {market_file.stem}, not {market}")
     if not market and not market_file:
         raise UsageError("name one market, such as `simulated`, or a file of your own with --market-file")
-    asked = {"seeds": seeds, "epochs": epochs, "train_sessions": train_sessions, "warm_start": warm_start or None}
-    overrides = {name: value for name, value in asked.items() if value is not None}
-    name = market or str(market_file)
+    asked = {name: given.pop(name, None) for name in OVERRIDES}
+    overrides = {name: value for name, value in asked.items() if value}
     found = market_file.absolute() if market_file else None  # a worker may be in another folder
-    return RunRequest(name, found, source, prices, index, universe, overrides, device)
+    return RunRequest(market or str(market_file), found, overrides=overrides, device=device, **given)

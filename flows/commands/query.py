@@ -81,19 +81,9 @@ def _print_history(title: str, rows: pd.DataFrame) -> None:
     names = {"index_reversal": "reversal", "index_below_mean20": "mean20"}
     short = names | {"realised_return": "return", "always_up": "up"}
     placed = ["place"] if rows["place"].notna().any() else []
-    told = [
-        "as_of",
-        "target",
-        "probability",
-        "calibrated",
-        "direction",
-        *placed,
-        "realised_return",
-        "correct",
-        "always_up",
-        *names,
-    ]
-    formats = {"probability": ".3f", "calibrated": ".3f", "return": "+.4f"}
+    figures = ("probability", "calibrated")
+    told = ["as_of", "target", *figures, "direction", *placed, "realised_return", "correct", "always_up", *names]
+    formats = dict.fromkeys(figures, ".3f") | {"return": "+.4f"}
     print_frame(rows[told].rename(columns=short), title, formats=formats)
     by = ", ".join(f"{count} by {run}" for run, count in rows["run_id"].value_counts(sort=False).items())
     out.print(f"on the right the naive rules' directions; the model's: {by}", soft_wrap=True)
@@ -118,8 +108,7 @@ def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
         checkpoint_hash=shown["checkpoint_hash"].str.slice(0, 12),
         created_at=shown["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
     )
-    print_frame(shown)
-    return None
+    return print_frame(shown)
 
 
 def require_market(engine: Engine, market: str, how: str = "") -> None:
@@ -146,21 +135,9 @@ def list_markets(as_json: AsJson = False) -> None:
         listed = f"{len(market.symbols)} of {market.constituents_as_of}" if market.constituents else "from a file"
         if market.source == "simulated":
             listed = f"{len(SimulatedMarket().symbols)}, simulated"
-        rows.append(
-            {
-                "market": name,
-                "title": market.title,
-                "index": market.index.symbol,
-                "calendar": market.calendar,
-                "source": market.source,
-                "constituents": listed,
-                "retrain": str(market.retrain),
-            }
-        )
-    if as_json:
-        return print_json(rows)
-    print_frame(pd.DataFrame(rows))
-    return None
+        told = {"market": name, "title": market.title, "index": market.index.symbol, "calendar": market.calendar}
+        rows.append(told | {"source": market.source, "constituents": listed, "retrain": str(market.retrain)})
+    return print_json(rows) if as_json else print_frame(pd.DataFrame(rows))
 
 
 @commands.command()
@@ -184,12 +161,14 @@ def query(
     with _bounded_memory():
         if as_csv or as_json:
             return _print_all(engine, sql, csv_lines if as_csv else json_lines)
-        if parquet is None:
-            return _print_head(select(engine, sql, SHOWN + 1))
-        rows = select(engine, sql)
+        rows = select(engine, sql, SHOWN + 1 if parquet is None else None)
         _require_distinct(rows.columns)
-        write_parquet(rows, parquet)
-    out.print(f"{len(rows)} rows written to {parquet}", soft_wrap=True)
+        if parquet is not None:
+            write_parquet(rows, parquet)
+            return out.print(f"{len(rows)} rows written to {parquet}", soft_wrap=True)
+        print_frame(rows.head(SHOWN))
+    if len(rows) > SHOWN:
+        err.print(f"note: these are the first {SHOWN:,} rows; --csv and --json print all of them", soft_wrap=True)
     return None
 
 
@@ -211,13 +190,6 @@ def _bounded_memory() -> Iterator[None]:
         raise UsageError(f"the answer takes more than {MEMORY:,} bytes of memory: ask for less") from error
     finally:
         resource.setrlimit(kind, before)
-
-
-def _print_head(rows: pd.DataFrame) -> None:
-    _require_distinct(rows.columns)
-    print_frame(rows.head(SHOWN))
-    if len(rows) > SHOWN:
-        err.print(f"note: these are the first {SHOWN:,} rows; --csv and --json print all of them", soft_wrap=True)
 
 
 def _print_all(engine: Engine, sql: str, form: Callable[[Answer], Iterator[str]]) -> None:
@@ -297,11 +269,7 @@ def _typed(values: pd.Series[Any]) -> pd.Series[Any]:
                 with suppress(ValueError):  # text such as 2024-02-30 stays text
                     return values.map(read, na_action="ignore")
         return values
-    return values.map(_plain_text)
-
-
-def _plain_text(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | dict) else value
+    return values.map(lambda each: json.dumps(each) if isinstance(each, list | dict) else each)
 
 
 def stored_moment(written: str) -> datetime:

@@ -15,32 +15,12 @@ from db.questions import Question, questions
 from dtml.errors import UsageError
 from flows.commands.options import STORED_MARKET, AsJson
 from flows.commands.query import MOMENT, require_market, stored_moment
-from flows.console import plain, print_frame, print_json
+from flows.console import plain, print_frame, print_json, rendered
 from flows.settings import out
 
 commands = typer.Typer()
 
 SHOWN = 10  # rows of an answer on the page
-PAGE = """# Twenty questions
-
-What a quant asks of a history of predictions. Each statement runs unchanged on SQLite and on PostgreSQL, over the
-documented views alone: `dtml questions` lists them, `dtml questions 7` asks the seventh of your store, `--market` of
-another market, and `dtml questions --markdown` makes this page from your store. The answers below, {shown} rows each at
-most, are those of the market `{market}`.{remark}
-
-{contents}
-"""
-SECTION = """
-## {number}. {title}
-
-{note}
-
-```sql
-{sql}
-```
-
-{answer}
-"""
 
 
 @commands.command("questions")
@@ -65,8 +45,7 @@ def show_questions(
     engine = open_reader()
     require_market(engine, market, " with --market")
     if as_markdown:
-        found = questions_page(engine, market) if number is None else section(engine, number, market)
-        return print(found.strip())  # noqa: T201 - not for people
+        return print(questions_page(engine, market, only=number).strip())  # noqa: T201 - not for people
     assert number is not None
     question = questions()[number - 1]
     answer = ask(engine, question, market)
@@ -86,23 +65,15 @@ def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
     return pd.DataFrame({name: _alike(rows[name]) for name in rows}, columns=rows.columns)
 
 
-def questions_page(engine: Engine, market: str, remark: str = "") -> str:
-    """Every question with its statement and its answer, as Markdown; a remark says what the store holds."""
-    contents = "\n".join(f"{number}. {question.title}" for number, question in enumerate(questions(), start=1))
-    head = PAGE.format(shown=SHOWN, market=market, remark=remark, contents=contents)
-    return head + "".join(section(engine, number, market) for number in range(1, len(questions()) + 1))
+def questions_page(engine: Engine, market: str, remark: str = "", only: int | None = None) -> str:
+    """Every question with its statement and the first rows of its answer, as Markdown, or one of them alone.
 
-
-def section(engine: Engine, number: int, market: str) -> str:
-    """One question with its statement and the first rows of its answer, as Markdown."""
-    question = questions()[number - 1]
-    answer = ask(engine, question, market)
-    shown = _table(answer.head(SHOWN)) if len(answer) else f"No row of {market} yet."
-    if len(answer) > SHOWN:
-        shown += f"\n\n... and {len(answer) - SHOWN} more."
-    return SECTION.format(
-        number=number, title=question.title, note=question.note, sql=question.about(market), answer=shown
-    )
+    A remark says what the store holds.
+    """
+    numbered = [(number, each) for number, each in enumerate(questions(), start=1) if only in {None, number}]
+    asked = [(_told(number, each, market), ask(engine, each, market)) for number, each in numbered]
+    values = {"asked": asked, "whole": only is None, "market": market, "remark": remark}
+    return rendered("questions.txt", most=SHOWN, table=_table, **values)
 
 
 def _list(*, as_json: bool) -> None:

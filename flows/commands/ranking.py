@@ -1,6 +1,6 @@
 """The command that walks ranking models and one-line rules through a market's history."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from enum import StrEnum
@@ -160,22 +160,24 @@ def verdict(found: Ranking) -> str:
     return f"Ordering the stocks of {blend['days']} days, the {HEADLINE} {compared} {rule}: {said}."
 
 
-def _cells(found: Ranking) -> list[tuple[str, ...]]:
-    return [_cells_of(found, each) for each in _whole(found)]
-
-
-def _cells_of(found: Ranking, each: dict[str, Any]) -> tuple[str, ...]:
-    name, rule = each["predictor"], found.row["best_rule"]
-    beside = rule, "ridge"
-    return (
-        f"{name} (best rule)" if name == rule else name,
-        with_interval(each, "rank_ic"),
-        figure(each["t"], 1),
-        *("" if name == other else with_interval(_gain(found, name, other), "gain", signed=True) for other in beside),
-        with_interval(each, "auc"),
-        with_interval(each, "acc"),
-        signed_percent(each["decile_spread"]),
-    )
+def _cells(found: Ranking) -> Iterator[tuple[str, ...]]:
+    """Yield a row a predictor, the worst first."""
+    rule = found.row["best_rule"]
+    for each in _whole(found):
+        name = each["predictor"]
+        gains = [
+            "" if name == other else with_interval(_gain(found, name, other), "gain", signed=True)
+            for other in (rule, "ridge")
+        ]
+        yield (
+            f"{name} (best rule)" if name == rule else name,
+            with_interval(each, "rank_ic"),
+            figure(each["t"], 1),
+            *gains,
+            with_interval(each, "auc"),
+            with_interval(each, "acc"),
+            signed_percent(each["decile_spread"]),
+        )
 
 
 def _whole(found: Ranking) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """The command that makes the past again: a night, every night of a market, one prediction, or its model.
 
-It reads the store, writes nothing to it, and needs no Prefect.
+It reads the store, writes nothing to it, and needs no Prefect. Another writes the page of a past night again.
 """
 
 import time
@@ -13,13 +13,25 @@ from typing import Annotated, Any
 
 import typer
 
-from db.engine import open_reader
+from db.engine import open_reader, reading
+from db.rows import predictions, runs
 from dtml.errors import UsageError
-from flows.commands.options import AsJson, AsOf, DeviceOption, MarketFile, day_of, known_markets, request_of
-from flows.console import print_frame, print_json
+from dtml.markets.definition import LEVELS
+from flows.commands.options import (
+    AsJson,
+    AsOf,
+    DeviceOption,
+    MarketFile,
+    day_of,
+    known_markets,
+    of_a_market,
+    request_of,
+)
+from flows.console import print_frame, print_json, rendered
 from flows.nightly.context import RunRequest, experiment_of
+from flows.nightly.report import publish_night
 from flows.progress import training_progress
-from flows.replay.archive import FIGURES, Archive, NotReplayedError, made_by, open_archive
+from flows.replay.archive import FIGURES, Archive, NotReplayedError, made_by, open_archive, stocks_of
 from flows.replay.night import Replay, replay_of, restated_since
 from flows.replay.prediction import Receipt, Reproduction, market_of, reproduce, run_of
 from flows.replay.training import Retraining, retrain
@@ -28,7 +40,6 @@ from flows.settings import out
 commands = typer.Typer()
 
 PRECISE = dict.fromkeys(("probability", "replayed_probability"), ".6f") | {"difference": "+.2e"}
-SHOWN = 12  # symbols whose predictions differ
 
 
 @commands.command()
@@ -75,6 +86,33 @@ def replay(
     return _replay_all(request, as_json=as_json)
 
 
+@commands.command()
+@of_a_market("device")
+def report(
+    request: RunRequest,
+    as_of: AsOf = None,
+    level: Annotated[
+        float | None, typer.Option(help="Level of the abstention band, such as 0.9; by default the market's own.")
+    ] = None,
+) -> None:
+    """Write the HTML page of a past night again, and print its path.
+
+    By default that of the last complete night. With --level, it shows the directions at another level: a higher one
+    decides fewer stocks.
+
+    Example: dtml report simulated --level 0.9
+    """
+    if level is not None and level not in LEVELS:
+        raise UsageError(f"--level is one of {', '.join(f'{each:g}' for each in LEVELS)}; got {level:g}")
+    archive = open_archive(request)
+    night = archive.night(day_of(as_of))
+    with reading(archive.engine) as conn:
+        predicted = predictions.night_directions(conn, archive.market.name, night["as_of"])["symbol"]
+        run = runs.run(conn, night["run_id"])
+    context = archive.context(run, stocks_of(night, predicted))
+    out.print(str(publish_night(context, night["as_of"], level)), soft_wrap=True)
+
+
 def _refuse(options: Mapping[str, object], why: str) -> None:
     """Raise UsageError for the options that were given but do not fit what is replayed."""
     if given := [name for name, value in options.items() if value]:
@@ -109,7 +147,8 @@ def _replay_all(request: RunRequest, *, as_json: bool) -> None:
     if as_json:
         print_json([replay_summary(replay) for replay in replays])
     else:
-        print_all(archive.market.name, replays, seconds)
+        each_ms = 1000 * seconds / len(replays)
+        out.print(rendered("replays.txt", name=archive.market.name, replays=replays, each_ms=each_ms), end="")
     if wrong := [str(replay.night["as_of"]) for replay in replays if replay.reasons]:
         raise NotReplayedError(f"{len(wrong)} of {len(replays)} nights differ: {', '.join(wrong)}")
 
@@ -164,41 +203,17 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
 
 def print_replay(replay: Replay) -> None:
     """Print which parts of a replay are equal to what the night stored."""
-    night, run = replay.night, replay.run
-    known = f"bars as known at {at(replay.known_at)}"
-    out.print(f"[bold]{night['market']}, night of {night['as_of']}: {night['target']} predicted again[/bold], {known}")
-    if replay.failure is not None:
-        return out.print(f"not replayed: {replay.failure}")
-    out.print(f"inputs       {_inputs(replay)}")
-    out.print(f"model        {run['id']}, checkpoint as recorded, SHA-256 {run['checkpoint_hash'][:12]}...")
-    out.print(f"predictions  {_predictions(replay)}")
-    same = replay.left_out == replay.left_out_again
-    left_out = "the same" if same else f"{len(replay.left_out_again)} stocks, the night had"
-    out.print(f"left out     {left_out} {len(replay.left_out)} stocks")
-    out.print(f"computed by  {made_by(run, replay.device)}")
-    return None
+    told = {"known_at": at(replay.known_at), "made_by": made_by(replay.run, replay.device)}
+    out.print(rendered("replay.txt", replay=replay, night=replay.night, run=replay.run, **told), end="")
 
 
 def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
     """Print what became of a night's bars until another moment, and its predictions then and from them."""
-    night = replay.night
-    counts = f"{restated['restated']} restated, {restated['new']} new, {restated['gone']} not known"
-    out.print(f"since        of the bars in reach of its windows, as known at {at(night['known_at'])}: {counts}")
-    rows = replay.predictions.assign(
-        difference=replay.predictions["replayed_probability"] - replay.predictions["probability"]
-    )
-    print_frame(rows[["symbol", "probability", "replayed_probability", "difference"]], formats=PRECISE)
-
-
-def print_all(name: str, replays: list[Replay], seconds: float) -> None:
-    """Print how many nights are as they were, and a line for each that is not."""
-    wrong = [replay for replay in replays if replay.reasons]
-    for replay in wrong:
-        out.print(f"{replay.night['as_of']}  {'; '.join(replay.reasons)}")
-    out.print(
-        f"{name}: {len(replays)} nights replayed, {replays[0].night['as_of']} .. {replays[-1].night['as_of']}, "
-        f"{len(replays) - len(wrong)} equal to the last bit, {1000 * seconds / len(replays):.0f} ms each"
-    )
+    counts = "{restated} restated, {new} new, {gone} not known".format_map(restated)
+    known_at = at(replay.night["known_at"])
+    out.print(f"since        of the bars in reach of its windows, as known at {known_at}: {counts}")
+    rows = replay.predictions[["symbol", "probability", "replayed_probability"]]
+    print_frame(rows.assign(difference=rows["replayed_probability"] - rows["probability"]), formats=PRECISE)
 
 
 def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dict[str, Any]:
@@ -227,48 +242,12 @@ def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dic
 
 def print_reproduction(found: Reproduction, trained: Retraining | None) -> None:
     """Print a receipt with all that it leads to, the prediction made again, and the model trained again."""
-    run, made, again = found.run, found.prediction, found.again
-    span = f"trained on {run['train_first']} .. {run['train_last']}, seeds {', '.join(map(str, run['seeds']))}"
-    out.print(f"[bold]{found.receipt}[/bold]")
-    out.print(f"run          {run['id']}, {run['kind']}, {span}")
-    out.print(f"settings     SHA-256 {found.config_digest[:12]}..., code {run['code_version']}")
-    lost = trained is not None and trained.lost and not trained.restored
-    out.print(f"checkpoint   {'lost' if lost else 'as recorded'}, SHA-256 {run['checkpoint_hash']}")
-    out.print(f"bars         as known at {at(made['known_at'])}, trained on as known at {at(run['data_watermark'])}")
-    out.print(f"stocks       {found.universe}")
-    if found.changed_since is not None:
-        out.print(f"today        {found.changed_since}; the run's own index and list are used")
-    out.print(f"stored       {_figures(made)}")
-    if again is not None:
-        out.print(f"made again   {_figures(again)}")
-    out.print(f"computed by  {made_by(run, found.device)}")
-    out.print(f"found        {'; '.join(found.reasons) or 'equal to the last bit'}")
-    if trained is not None:
-        equal = f"the weights are the same to the last bit, {trained.parameters} parameters"
-        if trained.restored:
-            equal = "the checkpoint was lost, came out as it was, and lies there again"
-        out.print(f"retrained    {'; '.join(trained.reasons) or equal}; checkpoint SHA-256 {trained.checkpoint_hash}")
+    run, names = found.run, FIGURES
+    told = {"known_at": at(found.prediction["known_at"]), "trained_as_known_at": at(run["data_watermark"])}
+    told |= {"made_by": made_by(run, found.device)}
+    out.print(rendered("reproduction.txt", found=found, run=run, trained=trained, names=names, **told), end="")
 
 
 def at(moment: datetime) -> str:
     """Return a moment in UTC, to the microsecond, as it can be given to --known-at."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
-
-
-def _inputs(replay: Replay) -> str:
-    recorded, found = str(replay.night["inputs_hash"]), f"SHA-256 {str(replay.inputs_hash)[:12]}..."
-    return f"equal, {found}" if replay.inputs_equal else f"differ: {found}, the night recorded {recorded[:12]}..."
-
-
-def _figures(prediction: Mapping[str, float]) -> str:
-    """Return the figures of a prediction with every digit."""
-    return ", ".join(f"{name} {float(prediction[name])!r}" for name in FIGURES)
-
-
-def _predictions(replay: Replay) -> str:
-    count, rows = len(replay.predictions), replay.differing
-    if rows.empty:
-        return f"{count} of {count} equal to the last bit"
-    symbol, by = replay.largest
-    listed = ", ".join(rows["symbol"].head(SHOWN)) + (", ..." if len(rows) > SHOWN else "")
-    return f"{len(rows)} of {count} differ, most that of {symbol} by {by:.2g}: {listed}"

@@ -1,53 +1,38 @@
-"""The commands over years of history: the published experiment, backtests, the look-ahead audit."""
+"""The commands over years of history: the published experiment, backtests, the look-ahead audit, explanations."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pandas as pd
 import typer
 
 from db.engine import reading
+from db.rows import attention as stored_attention
 from db.rows import markets
+from dtml.attention.summary import words as explanation_words
 from dtml.backtest.portfolio import Costs
 from dtml.errors import DtmlError, UsageError
-from dtml.lookahead.audit import LONGER, SHORT, TRAIN_DAYS, ZOO_SESSIONS, ZOO_STOCKS
+from dtml.lookahead import audit as look_ahead
 from dtml.pages.backtest import PORTFOLIO_COLUMNS, portfolio_cells, readme_lines, settlements, survivorship, vintage
 from dtml.pages.backtest import verdict as backtest_verdict
 from dtml.pages.benchmark import PROTOCOL_WORDS, on_data, on_reading, readme_table, result_cells, sample, score_rows
 from dtml.pages.benchmark import verdict as benchmark_verdict
 from dtml.pages.figures import records
-from dtml.published import SETS, PublishedSet, require_set, shortened
+from dtml.published import SETS, require_set, shortened
 from flows.audit import SESSIONS, STOCKS, Audit, audit_market
 from flows.backtest.folds import Plan, PricesKnown, open_backtest
 from flows.backtest.results import Result, run_backtest, stored_backtest
 from flows.benchmark.results import Benchmark, stored_benchmark
 from flows.benchmark.train import PublishedExperiment
-from flows.commands.options import (
-    DAY,
-    AsJson,
-    AsOf,
-    DeviceOption,
-    IndexOption,
-    PricesOption,
-    SourceOption,
-    day_of,
-    of_a_market,
-    request_of,
-)
+from flows.commands.options import DAY, AsJson, AsOf, day_of, of_a_market, with_request
 from flows.commands.ranking import NetworksOption, fetch_named, rank_sets
-from flows.console import announce, print_frame, print_json, print_scores
-from flows.nightly.context import (
-    MarketContext,
-    RunRequest,
-    choose_as_of,
-    open_context,
-    open_store,
-    open_stored_context,
-    read_market,
-)
+from flows.console import announce, print_frame, print_json, print_scores, rendered
+from flows.explain import Trial, explain_run, latest_run
+from flows.nightly.context import RunRequest, choose_as_of, open_context, open_store, open_stored_context, read_market
 from flows.nightly.fetch import fetch_bars
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
@@ -76,36 +61,18 @@ class LookAheadError(DtmlError):
     """A prediction depends on what came after it was made."""
 
 
-@dataclass(frozen=True)
-class Where:
-    """Where the folds of a backtest run: so many processes here, or the Dask cluster of a scheduler."""
-
-    workers: int = 1
-    cluster: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.workers > 1 and self.cluster is not None:
-            raise UsageError("--workers run on this machine, --cluster on others: choose one")
-        if self.cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", self.cluster):
-            raise UsageError(
-                f"--cluster {self.cluster!r} is no scheduler's address: give one such as tcp://scheduler:8786"
-            )
-
-
 @commands.command()
+@with_request("source", "prices", "index", "device")
 def benchmark(
+    request: RunRequest,
     market: Annotated[
         Literal["acl18", "kdd17", "ndx100", "ranking"],
         typer.Argument(help="A set of the published table, or `ranking`: who orders the stocks of a day best."),
     ],
-    source: SourceOption = None,
-    prices: PricesOption = None,
-    index: IndexOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each model.")] = 10,
     epochs: Annotated[int | None, typer.Option(min=1, help="At most this many epochs, for a quick look.")] = None,
     with_grid: Annotated[bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")] = False,
     networks: NetworksOption = None,
-    device: DeviceOption = "auto",
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -117,8 +84,8 @@ def benchmark(
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
     if market == "ranking":
-        return rank_sets(prices, networks, seeds, as_markdown=as_markdown, as_json=as_json)
-    request = request_of(market, None, source, prices, index, device=device)
+        return rank_sets(request.prices, networks, seeds, as_markdown=as_markdown, as_json=as_json)
+    request = replace(request, market=market)
     return run_published(request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown)
 
 
@@ -173,19 +140,15 @@ def _fetch_set(request: RunRequest) -> None:
     context, paper = open_context(request), SETS[request.market]
     require_set(context.market, paper)
     if request.prices:
-        _require_index(context, paper)
+        index = context.market.index.symbol
+        answer = context.source.fetch({index: paper.validation[0]}, paper.validation[1]).outcomes.iloc[0]
+        if answer["status"] != "ok":
+            raise UsageError(f"the index {index}: {answer['detail']}: give --index FILE")
     announce(context)
     with err.status(f"fetching {context.name}"):
         fetch_result = fetch_bars(context, choose_as_of(context, None))
     if not fetch_result.asked:
         err.print(f"note: the store's bars of {context.name} are used: nothing was asked of the files")
-
-
-def _require_index(context: MarketContext, paper: PublishedSet) -> None:
-    index = context.market.index.symbol
-    answer = context.source.fetch({index: paper.validation[0]}, paper.validation[1]).outcomes.iloc[0]
-    if answer["status"] != "ok":
-        raise UsageError(f"the index {index}: {answer['detail']}: give --index FILE")
 
 
 def _require_one_form(request: RunRequest, *, as_json: bool, as_markdown: bool) -> None:
@@ -239,49 +202,49 @@ def backtest(
 
     Example: dtml backtest kdd17 --prices kdd17.parquet --index GSPC.parquet --from 2015-01-02 --to 2016-12-29
     """
-    kept = tuple(day.date() for day in attention or ())
-    costs = Costs(commission, spread, borrow)
-    plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs, prices_known)
-    backtest_market(request, plan, kept, Where(workers, cluster), as_json=as_json, as_markdown=as_markdown)
-
-
-def backtest_market(
-    request: RunRequest, plan: Plan, attention_on: Sequence[date], where: Where, *, as_json: bool, as_markdown: bool
-) -> None:
-    """Run a backtest and print it; one that is stored is printed from there."""
     _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
-    if (request.overrides or {}).get("warm_start") and where != Where():
+    _require_place(workers, cluster, warm_start=(request.overrides or {}).get("warm_start", False))
+    costs, kept = Costs(commission, spread, borrow), tuple(day.date() for day in attention or ())
+    plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs, prices_known)
+    result = _backtest(request, plan, kept, workers, cluster)
+    if as_json:
+        print_json({name: getattr(result, name) for name in ("row", "folds", "scores", "portfolios")})
+    elif as_markdown:
+        print(readme_lines(result.row, result.scores, result.portfolios))  # noqa: T201 - Markdown is for a file
+    else:
+        print_backtest(result)
+
+
+def _require_place(workers: int, cluster: str | None, *, warm_start: bool) -> None:
+    """Raise UsageError where no fold can run: on so many processes here, or the Dask cluster of a scheduler."""
+    if workers > 1 and cluster is not None:
+        raise UsageError("--workers run on this machine, --cluster on others: choose one")
+    if cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", cluster):
+        raise UsageError(f"--cluster {cluster!r} is no scheduler's address: give one such as tcp://scheduler:8786")
+    if warm_start and (workers > 1 or cluster is not None):
         raise UsageError("--warm-start trains each fold from the one before: without --workers and --cluster")
+
+
+def _backtest(request: RunRequest, plan: Plan, kept: Sequence[date], workers: int, cluster: str | None) -> Result:
+    """A backtest as a flow; one that is stored already needs none."""
     fetch_named(request, plan.first)
     _require_stored(request, "say where its prices come from: --source yahoo, --source simulated or --prices FILE")
     found = open_backtest(request, plan)
-    if stored_backtest(found.context.engine, found.id) is None:
-        require_server()
-        from flows.backtest.flow import backtest_flow
-
-        attended = replace(request, attended=True)
-        result = backtest_flow(attended, plan, attention_on, workers=where.workers, cluster=where.cluster)
-    else:
+    if stored_backtest(found.context.engine, found.id) is not None:
         err.print(f"{found.id} was done before: nothing is trained, no prediction is added")
-        result = run_backtest(found, attention_on=attention_on)
-    if as_json:
-        return print_json({name: getattr(result, name) for name in ("row", "folds", "scores", "portfolios")})
-    if as_markdown:
-        return print(readme_lines(result.row, result.scores, result.portfolios))  # noqa: T201 - Markdown is for a file
-    print_backtest(result)
-    return None
+        return run_backtest(found, attention_on=kept)
+    require_server()
+    from flows.backtest.flow import backtest_flow
+
+    result: Result = backtest_flow(replace(request, attended=True), plan, kept, workers=workers, cluster=cluster)
+    return result
 
 
 def print_backtest(result: Result) -> None:
     """Print the whole; the page has it by fold, year and stock."""
     row, folds = result.row, result.folds
-    out.print(f"[bold]{row['id']}: {row['first']} .. {row['last']}, {len(folds)} folds[/bold]")
-    out.print(
-        f"{folds['predictions'].sum()} predictions of {row['stocks']} stocks, trained anew every "
-        f"{row['retrain_every']} sessions, seeds {row['seeds']}"
-    )
-    out.print(survivorship(row))
-    out.print(vintage(row))
+    about = {"survivorship": survivorship(row), "vintage": vintage(row)}
+    out.print(rendered("backtest.txt", row=row, folds=folds, **about), end="")
     whole = result.scores[result.scores["slice"] == "all"].rename(columns={"days": "nights"})
     print_scores(whole)
     cells = [portfolio_cells(each) for each in records(result.portfolios)]
@@ -304,48 +267,76 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
     Example: dtml audit kdd17
     """
-    audit_stored(request, day_of(as_of), as_json=as_json)
-
-
-def audit_stored(request: RunRequest, asked: date | None, *, as_json: bool) -> None:
-    """Audit a market and print what was found; raises LookAheadError when that is anything."""
     context = open_stored_context(request)
-    as_of = choose_as_of(context, asked)
+    day = choose_as_of(context, day_of(as_of))
     with err.status("auditing") as status:
-        found = audit_market(context, as_of, lambda step: status.update(f"auditing {step}"))
+        found = audit_market(context, day, lambda step: status.update(f"auditing {step}"))
     if as_json:
-        print_json({"as_of": as_of, "passed": found.passed, "findings": found.findings, "leaks": found.proof})
+        print_json({"as_of": day, "passed": found.passed, "findings": found.findings, "leaks": found.proof})
     else:
         print_audit(found)
     if found.alarm:
-        raise LookAheadError(f"the audit of {context.name} as of {as_of} found look-ahead, or missed a planted leak")
+        raise LookAheadError(f"the audit of {context.name} as of {day} found look-ahead, or missed a planted leak")
     if not found.passed:
         blind = ", ".join(found.findings.loc[~found.findings["has_power"], "check"].unique())
         raise DtmlError(
-            f"the audit of {context.name} as of {as_of} found no look-ahead, but could not tell in {blind}: "
+            f"the audit of {context.name} as of {day} found no look-ahead, but could not tell in {blind}: "
             "fetch a longer history, or audit as of another day"
         )
 
 
-def _verdict(passed: bool, has_power: bool) -> str:
-    return "passed" if passed else "FAILED" if has_power else "no power"
-
-
 def print_audit(audit: Audit) -> None:
     """Print every finding, then the planted leaks, then on how much it was found and how it ended."""
-    findings = audit.findings.assign(
-        passed=[_verdict(row["passed"], row["has_power"]) for row in records(audit.findings)],
-        at=audit.findings["at"].dt.date,
-    )
+    failed = np.where(audit.findings["has_power"], "FAILED", "no power")
+    verdicts = np.where(audit.findings["passed"], "passed", failed)
+    findings = audit.findings.assign(passed=verdicts, at=audit.findings["at"].dt.date)
     print_frame(findings[["audited", "check", "at", "passed", "detail"]], "what was checked")
     planted = audit.proof[audit.proof["planted"]]
     print_frame(planted[["pipeline", "caught_by"]], "leaks planted on purpose, and the checks that caught them")
-    out.print(
-        f"found on at most {STOCKS} stocks and {SESSIONS:,} sessions of the market, leaks on {ZOO_STOCKS} and "
-        f"{ZOO_SESSIONS}; trainings of one or two seeds, {SHORT} to {LONGER} epochs, at most {TRAIN_DAYS} days"
-    )
     honest = audit.proof[~audit.proof["planted"]]
-    out.print(
-        f"{int(audit.findings['passed'].sum())} of {len(findings)} checks passed; {int(planted['caught'].sum())} of "
-        f"{len(planted)} planted leaks caught; {int(honest['caught'].sum())} alarms on {len(honest)} clean pipelines"
-    )
+    whole = {"stocks": STOCKS, "sessions": SESSIONS, "checks": look_ahead}
+    out.print(rendered("audit.txt", findings=audit.findings, planted=planted, honest=honest, **whole), end="")
+
+
+@commands.command()
+@of_a_market()
+def explain(
+    request: RunRequest,
+    as_of: AsOf = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Networks trained on true labels; 4 by default.")] = None,
+    shuffles: Annotated[
+        int | None, typer.Option(min=1, help="Networks trained on labels of shuffled days; 8 by default.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each training; 12 by default.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Repeat a test that is stored.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Test whether the latest model's attention explains anything.
+
+    Its attention is compared with that of models trained on shuffled labels, and with what changes its predictions.
+
+    Example: dtml explain simulated
+    """
+    wanted = {"seeds": seeds, "shuffles": shuffles, "epochs": epochs}
+    asked = {name: value for name, value in wanted.items() if value is not None}
+    context, trial = open_stored_context(request), Trial(**asked)
+    run = latest_run(context, day_of(as_of))
+    with reading(context.engine) as conn:
+        row = stored_attention.explanation(conn, run["id"])
+    if row is not None and not again:
+        _require_same(row, asked)
+        err.print(f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again tests it anew)")
+    else:
+        with err.status(f"testing {run['id']}") as status:
+            row = explain_run(context, run, trial, lambda step: status.update(f"testing {run['id']}: {step}"))
+    if as_json:
+        return print_json(row)
+    out.print(f"[bold]{row['run_id']}[/bold], trained on sessions up to {row['as_of']}")
+    return out.print(explanation_words(row))
+
+
+def _require_same(row: Mapping[str, Any], asked: Mapping[str, int]) -> None:
+    other = {name: row[name] for name, value in asked.items() if row[name] != value}
+    if other:
+        stored = " and ".join(f"{value} {name}" for name, value in other.items())
+        raise UsageError(f"{row['run_id']} was tested with {stored}: add --again to test it anew")

@@ -19,18 +19,8 @@ from flows.console import counted, print_frame, print_json
 from flows.nightly.context import open_store
 from flows.service.prefect_server import require_server
 from flows.settings import data_folder, make_data_folder, out, prepare_torch
+from flows.translating import models as translators
 from flows.translating.files import translate_lines
-from flows.translating.models import (
-    assist,
-    cards,
-    chosen,
-    compared_sources,
-    named_test,
-    open_model,
-    receipt,
-    recipe_of,
-    score_on,
-)
 from flows.translating.worker import in_words, nothing_to_do
 from translation.data.corpus import lines_of
 from translation.decoding.beam_search import Search
@@ -78,20 +68,21 @@ def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | Non
     make_data_folder()
     prepare_torch()
     if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes the first has the flow
-        assist(recipe, choose_device(device).type)
+        translators.assist(recipe, choose_device(device).type)
         return None
     require_server()
     from flows.translating.flow import train_translator
 
     model, scores = train_translator(recipe, device, attended=True)
-    card = model.card
+    card, recipe_words = model.card, translators.recipe_of(model.card)
     if as_json:
         figures = {name: asdict(each) for name, each in scores.items()}
-        print_json({"model": card.name, "receipt": receipt(card), "recipe": recipe_of(card), "scores": figures})
+        named = {"model": card.name, "receipt": translators.receipt(card), "recipe": recipe_words}
+        print_json(named | {"scores": figures})
     else:
         steps, bleu = card.made["progress"]["step"], card.made["validation_bleu"]
         out.print(f"{card.name}: {card.size} {card.kind}, {card.languages}, {steps} steps, validation BLEU {bleu:.1f}")
-        out.print(recipe_of(card), markup=False, soft_wrap=True)
+        out.print(recipe_words, markup=False, soft_wrap=True)
         print_scores(scores)
         out.print(f'use it    dtml translate text "..." --model {card.name}', markup=False)
     return model
@@ -125,7 +116,7 @@ def text(
 
     Example: dtml translate text "A dog runs through the snow." --model multi30k-en-de
     """
-    model = open_model(name, choose_device(device))
+    model = translators.open_model(name, choose_device(device))
     how = Search(beams=max(beams, best), alpha=alpha, best=best, with_attention=attention is not None)
     asked = [line for each in texts for line in (_input_lines() if each == "-" else [each])]
     found = translate(model, asked, how)
@@ -173,8 +164,8 @@ def file(
 
     Example: dtml translate file captions.en.txt --to captions.de.txt --model multi30k-en-de
     """
-    model = open_model(name, choose_device(device))
-    done = translate_lines(model, source, to, Search(beams, alpha), receipt(model.card))
+    model = translators.open_model(name, choose_device(device))
+    done = translate_lines(model, source, to, Search(beams, alpha), translators.receipt(model.card))
     out.print(f"{counted(done, 'line')} translated into {to}", markup=False)
 
 
@@ -198,13 +189,13 @@ def score(
     Example: dtml translate score flickr2016 --model multi30k-en-de --against multi30k-rnn
     """
     place = choose_device(device)
-    model = open_model(name, place)
-    other = None if against is None else open_model(against, place)
+    model = translators.open_model(name, place)
+    other = None if against is None else translators.open_model(against, place)
     if other is not None and other.card.languages != model.card.languages:
         raise UsageError(f"{against} translates {other.card.languages}, but {model.card.name} {model.card.languages}")
     make_data_folder()
-    corpus = named_test(model.card, test, references, columns)
-    found, compared = score_on(model, corpus, Search(beams, alpha), open_store(), other)
+    corpus = translators.named_test(model.card, test, references, columns)
+    found, compared = translators.score_on(model, corpus, Search(beams, alpha), open_store(), other)
     if as_json:
         print_json({"score": asdict(found), "against": against, "compared": compared and asdict(compared)})
         return
@@ -228,7 +219,7 @@ def queue(
     queued = [*(texts or ()), *(lines_of(file) if file is not None else ())]
     if not queued:
         raise UsageError("nothing to queue: give texts, or --file")
-    model = chosen(name).name
+    model = translators.chosen(name).name
     make_data_folder()
     with transaction(open_store()) as conn:
         numbers = translation_queue.queue_texts(conn, model, queued, priority)
@@ -249,7 +240,7 @@ def work(
     """
     Search(beams, alpha)  # its mistakes come before a server is started
     for model in models or ():
-        chosen(model)
+        translators.chosen(model)
     make_data_folder()
     counts: Any = nothing_to_do(open_store(), models or None)  # a server for nothing takes 20 seconds of a core
     if counts is None:
@@ -303,10 +294,10 @@ def models(as_json: AsJson = False) -> None:
             "pairs": card.made["pairs"],
             "validation BLEU": card.made["validation_bleu"],
             "tests": _tests(scores, card.name),
-            "recipe": recipe_of(card),
-            "receipt": receipt(card),
+            "recipe": translators.recipe_of(card),
+            "receipt": translators.receipt(card),
         }
-        for card in cards()
+        for card in translators.cards()
     ]
     if as_json:
         print_json(rows)
@@ -354,10 +345,10 @@ def export(
     """
     from translation.ctranslate2_export import agreement, export_model
 
-    found = open_model(model, torch.device("cpu"))
+    found = translators.open_model(model, torch.device("cpu"))
     export_model(found, to, int8=int8)
     out.print(f"{model} written to {to} for {form}, its vocabularies beside it", markup=False)
-    sources = compared_sources(found)
+    sources = translators.compared_sources(found)
     same = agreement(found, to, found.source.encode_all(sources)) if sources else 0
     said = f"{same} of {len(sources)} sentences of its test are translated, greedily, as here"
     out.print(said if sources else "none of its test sets is here: no translation was compared", markup=False)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
-from functools import partial
+from functools import cache, partial
 
 import pandas as pd
 
@@ -76,18 +76,18 @@ def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run
 
 def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchResult]:
     """Return what gives each night its part of one fetch up to `last`; a failure is every night's."""
-    answers: list[FetchResult | DtmlError | StoreError | OSError] = []
+
+    @cache
+    def answer() -> FetchResult | Exception:
+        try:
+            return fetch_bars(context, last)
+        except (DtmlError, StoreError, OSError) as error:
+            return error
 
     def fetch(day: date) -> FetchResult:
-        if not answers:
-            try:
-                answers.append(fetch_bars(context, last))
-            except (DtmlError, StoreError, OSError) as error:
-                answers.append(error)
-        answer = answers[0]
-        if isinstance(answer, FetchResult):
-            return answer if day == last else _of_session(answer, day)
-        raise answer
+        if isinstance(found := answer(), Exception):
+            raise found
+        return found if day == last else _of_session(found, day)
 
     return fetch
 

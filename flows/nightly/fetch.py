@@ -1,8 +1,9 @@
 """Fetch the bars that the store lacks, check them, and store them."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
+from functools import partial
 
 import pandas as pd
 from sqlalchemy import Connection
@@ -21,6 +22,8 @@ from flows.nightly.context import MarketContext
 
 log = logging.getLogger(__name__)
 
+REJECTED = ["symbol", "session", "reason", "value"]
+DOUBTFUL, FAILURE = ["symbol", "reason", "value"], ["symbol", "status", "detail"]
 OFF_CALENDAR = 0.1  # share of a symbol's bars on no session: filled-in holidays make up to .08, a wrong time zone .2
 OVERLAP = 10  # stored sessions asked for again, to find restatements and to check the returns of new bars
 
@@ -33,26 +36,24 @@ class FetchResult:
     in. `doubtful` are stocks whose prices show a fault that no single bar does: symbol, reason, value in words.
     """
 
-    asked: int
-    fetched: int
-    stored: int
-    rejected: pd.DataFrame
-    outcomes: pd.DataFrame
-    restated: list[str]
-    unadjusted: list[str]
-    doubtful: pd.DataFrame
+    asked: int = 0
+    fetched: int = 0
+    stored: int = 0
+    rejected: pd.DataFrame = field(default_factory=partial(pd.DataFrame, columns=REJECTED))
+    outcomes: pd.DataFrame = field(default_factory=partial(pd.DataFrame, columns=OUTCOME_COLUMNS))
+    restated: list[str] = field(default_factory=list)
+    unadjusted: list[str] = field(default_factory=list)
+    doubtful: pd.DataFrame = field(default_factory=partial(pd.DataFrame, columns=DOUBTFUL))
 
     @property
     def failures(self) -> pd.DataFrame:
         """Return the symbols that the source could not answer for."""
         return self.outcomes[self.outcomes["status"] != "ok"]
 
-
-def nothing_fetched() -> FetchResult:
-    """Return the result of a night that did not ask its source."""
-    rejected = pd.DataFrame(columns=["symbol", "session", "reason", "value"])
-    outcomes, doubtful = pd.DataFrame(columns=list(OUTCOME_COLUMNS)), rejected.drop(columns="session")
-    return FetchResult(0, 0, 0, rejected, outcomes, [], [], doubtful)
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return how many bars were fetched, stored and rejected."""
+        return {"fetched": self.fetched, "stored": self.stored, "rejected": len(self.rejected)}
 
 
 def fetch_bars(
@@ -70,7 +71,7 @@ def fetch_bars(
         save_universe(conn, context)
     wanted = _wanted(context, as_of, whole=whole)
     if not wanted.first:
-        return nothing_fetched()
+        return FetchResult()
     if known_at is None:
         with reading(context.engine) as conn:
             fetches.require_clocks_agree(conn, context.name)
@@ -80,47 +81,26 @@ def fetch_bars(
     _require_index_in_step(context, checked.accepted)
     answered = set(brought.outcomes.loc[brought.outcomes["status"].isin(["ok", "no_data"]), "symbol"])
     made = _made_index(context, wanted, checked.accepted)
+    source, rejected = context.source.name, checked.rejected
     answered |= set(made["symbol"])
     with transaction(context.engine) as conn:
         known_at = known_at or fetches.next_known_at(conn, context.name)
-        stored = prices.append_prices(
-            conn, context.name, checked.accepted, source=context.source.name, known_at=known_at
-        )
+        stored = prices.append_prices(conn, context.name, checked.accepted, source=source, known_at=known_at)
         stored += prices.append_prices(conn, context.name, made, source="constituents", known_at=known_at)
-        prices.record_rejected(conn, context.name, checked.rejected, source=context.source.name, known_at=known_at)
+        prices.record_rejected(conn, context.name, rejected, source=source, known_at=known_at)
         doubtful = _doubtful(context, checked.accepted)
         prices.record_warnings(conn, context.name, judged(checked.accepted), doubtful, known_at=known_at)
         earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
         markets.note_asked(conn, context.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
         unadjusted = _unadjusted(context, checked.accepted)
         fetch_result = FetchResult(
-            len(wanted.asked),
-            len(brought.bars),
-            stored,
-            checked.rejected,
-            brought.outcomes,
-            restated,
-            unadjusted,
-            doubtful,
+            len(wanted.asked), len(brought.bars), stored, rejected, brought.outcomes, restated, unadjusted, doubtful
         )
-        fetches.save_fetch(conn, {"known_at": known_at, "as_of": as_of} | _fetch_row(context, fetch_result))
-    log.info(
-        "%s: %d bars fetched, %d new, %d rejected", context.name, fetch_result.fetched, stored, len(checked.rejected)
-    )
+        told = {"market": context.name, "source": source, "known_at": known_at, "as_of": as_of, "restated": restated}
+        told |= {"asked": fetch_result.asked, "failures": fetch_result.failures[FAILURE].to_dict("records")}
+        fetches.save_fetch(conn, told | fetch_result.counts)
+    log.info("%s: %d bars fetched, %d new, %d rejected", context.name, len(brought.bars), stored, len(rejected))
     return fetch_result
-
-
-def _fetch_row(context: MarketContext, fetch_result: FetchResult) -> dict[str, object]:
-    return {
-        "market": context.name,
-        "source": context.source.name,
-        "asked": fetch_result.asked,
-        "fetched": fetch_result.fetched,
-        "stored": fetch_result.stored,
-        "rejected": len(fetch_result.rejected),
-        "restated": fetch_result.restated,
-        "failures": fetch_result.failures[["symbol", "status", "detail"]].to_dict("records"),
-    }
 
 
 def _doubtful(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:

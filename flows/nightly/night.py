@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext
-from flows.nightly.fetch import FetchResult, fetch_bars, nothing_fetched
+from flows.nightly.fetch import FetchResult, fetch_bars
 from flows.nightly.order import Trained, order_night, rankers_for
 from flows.nightly.predict import Forecast, forecast, shortage, too_few
 from flows.nightly.report import publish_night
@@ -96,21 +96,25 @@ def run_night(
             drop_states(context.name, as_of)
             score_market(context, as_of)  # the run that completed the night may have ended before this
             return Night(done, publish_night(context, as_of))
-        fetch = nothing_fetched if only_stored else fetch or (lambda: fetch_bars(context, as_of))
+        fetch = FetchResult if only_stored else fetch or (lambda: fetch_bars(context, as_of))
         train_if_due = load_model if only_stored else partial(_train_if_due, known_at=known_at)
 
         def models() -> tuple[Model, Trained | None]:
             model = train_if_due(context, as_of)
             return model, rankers_for(context, as_of, known_at, only_stored=only_stored)
 
-        _start(context, as_of)
+        target, begun, source = next_session(context.market.calendar, as_of), datetime.now(UTC), context.source.name
+        with transaction(context.engine) as conn:
+            nights.start_night(conn, context.name, as_of, target=target, source=source, started_at=begun)
         with _recording_refusal(context, as_of) as fetched:
-            fetch_result = fetched.fetch_result = stage("fetch", fetch)  # which checks and stores the bars
+            fetch_result = stage("fetch", fetch)  # which checks and stores the bars
+            fetched.append(fetch_result)
             _require_bars(context, as_of, fetch_result, known_at)
             model, rankers = stage("model", models)
             made = stage("predict", lambda: forecast(context, model, as_of, known_at))
             _require_predictions(context, made, as_of)
-            order = _order(context, rankers, as_of, made, known_at)
+            said = made.predictions.set_index("symbol")["probability"]
+            order = pd.DataFrame() if rankers is None else order_night(context, rankers, as_of, said, known_at)
             stage("store", lambda: _store(context, as_of, fetch_result, model, made, order))
         scored = stage("score", lambda: score_market(context, as_of))
         report = stage("report", lambda: publish_night(context, as_of))
@@ -119,38 +123,24 @@ def run_night(
         return Night(finished, report, fetch_result, scored)
 
 
-def _start(context: MarketContext, as_of: date) -> None:
-    target, begun = next_session(context.market.calendar, as_of), datetime.now(UTC)
-    with transaction(context.engine) as conn:
-        nights.start_night(conn, context.name, as_of, target=target, source=context.source.name, started_at=begun)
-
-
-@dataclass
-class _Fetched:
-    """Hold what a night has fetched so far."""
-
-    fetch_result: FetchResult = field(default_factory=nothing_fetched)
-
-
 @contextmanager
-def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[_Fetched]:
-    """Record why a night failed; raise NightRefusedError in place of the failures that a night can expect."""
-    fetched = _Fetched()
+def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[FetchResult]]:
+    """Record why a night failed; raise NightRefusedError in place of the failures that a night can expect.
+
+    The list that it yields takes what the night has fetched.
+    """
+    fetched = [FetchResult()]
     try:
         yield fetched
     except (DtmlError, StoreError, OSError) as error:
-        _refuse(context, as_of, str(error), fetched.fetch_result)
+        _refuse(context, as_of, str(error), fetched[-1])
         code = getattr(error, "exit_code", 1)
         message = f"night {as_of} of {context.name} refused: {error}"
-        raise NightRefusedError(message, code, may_pass=_source_failed(fetched.fetch_result)) from error
+        out_of_reach = fetched[-1].failures["status"] != "no_data"  # or limited the rate, or answered nonsense
+        raise NightRefusedError(message, code, may_pass=bool(out_of_reach.any())) from error
     except Exception as error:
-        _refuse(context, as_of, f"unexpected {type(error).__name__}: {error}", fetched.fetch_result)
+        _refuse(context, as_of, f"unexpected {type(error).__name__}: {error}", fetched[-1])
         raise
-
-
-def _source_failed(fetch_result: FetchResult) -> bool:
-    """Return whether the source was out of reach, limited the rate or answered nonsense, not merely empty."""
-    return bool((fetch_result.failures["status"] != "no_data").any())
 
 
 def _require_bars(context: MarketContext, as_of: date, fetch_result: FetchResult, known_at: datetime | None) -> None:
@@ -192,15 +182,6 @@ def _require_predictions(context: MarketContext, made: Forecast, as_of: date) ->
         )
 
 
-def _order(
-    context: MarketContext, rankers: Trained | None, as_of: date, made: Forecast, known_at: datetime | None
-) -> pd.DataFrame:
-    """Return the order of the night's stocks; no rows without rankers."""
-    if rankers is None:
-        return pd.DataFrame()
-    return order_night(context, rankers, as_of, made.predictions.set_index("symbol")["probability"], known_at)
-
-
 def _store(
     context: MarketContext, as_of: date, fetch_result: FetchResult, model: Model, made: Forecast, order: pd.DataFrame
 ) -> None:
@@ -226,18 +207,13 @@ def _store(
             as_of,
             status="complete_with_gaps" if made.gaps else "complete",
             finished_at=now,
-            counts=_counts(fetch_result, len(made.predictions)),
+            counts=fetch_result.counts | {"predictions": len(made.predictions)},
             gaps=[{"symbol": symbol, "reason": reason} for symbol, reason in made.gaps.items()],
             reason=order.attrs.get("note") or None,
             run_id=model.run_id,
             known_at=made.known_at,
             inputs_hash=made.inputs_hash,
         )
-
-
-def _counts(fetch_result: FetchResult, predictions: int) -> dict[str, int]:
-    counts = {"fetched": fetch_result.fetched, "stored": fetch_result.stored, "rejected": len(fetch_result.rejected)}
-    return counts | {"predictions": predictions}
 
 
 def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: FetchResult) -> None:
@@ -251,6 +227,6 @@ def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: Fetc
             status="refused",
             reason=reason,
             finished_at=datetime.now(UTC),
-            counts=_counts(fetch_result, 0),
+            counts=fetch_result.counts | {"predictions": 0},
             gaps=[],
         )

@@ -118,7 +118,8 @@ def train_rankers(
     """
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
     history = history_of(context, bars, context.market.leg)
-    rankers, config = fit_rankers(history, _settings(context)), _config(context)
+    asked, config = RankersConfig.asking(context.market.leg, context.market.ranker), _config(context)
+    rankers = fit_rankers(history, asked)
     rankers, own = train_own(context, history, bars, rankers, before["config"] if before else {})
     settings = {"market": context.name, "chosen": context.market.ranker, "config": config | own}
     stem = data_folder() / "models" / f"{context.name}-{as_of}"
@@ -138,12 +139,9 @@ def train_rankers(
     return Trained(row, rankers)
 
 
-def _settings(context: MarketContext) -> RankersConfig:
-    return RankersConfig.asking(context.market.leg, context.market.ranker)
-
-
 def _config(context: MarketContext) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads(json.dumps(asdict(_settings(context))))
+    asked = RankersConfig.asking(context.market.leg, context.market.ranker)
+    config: dict[str, Any] = json.loads(json.dumps(asdict(asked)))
     return config | {"features": list(FEATURES), "max_return": context.market.checks.max_return}
 
 

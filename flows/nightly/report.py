@@ -6,6 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
@@ -14,11 +15,10 @@ from db.rows import attention, calibration, nights, predictions, prices, ranking
 from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import rolling_scores
-from dtml.evaluation.calibration import coverage
+from dtml.evaluation.calibration import Calibration, coverage
 from dtml.pages.night import night_report
 from dtml.pages.order import order_part
 from dtml.prices.sessions import sessions_up_to
-from flows.nightly.calibration import calibrations, threshold_at
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import day_counts
@@ -29,17 +29,8 @@ from flows.settings import reports_folder, write_page
 log = logging.getLogger(__name__)
 
 ROLLED_NIGHTS = 250  # drawn in the chart of rolling scores
-RECEIPT = (
-    "id",
-    "model",
-    "created_at",
-    "train_first",
-    "train_last",
-    "seeds",
-    "code_version",
-    "data_watermark",
-    "checkpoint_hash",
-)
+TRAINED = ("model", "created_at", "train_first", "train_last", "seeds")
+RECEIPT = ("id", *TRAINED, "code_version", "data_watermark", "checkpoint_hash")
 
 
 def publish_night(context: MarketContext, as_of: date, level: float | None = None) -> Path:
@@ -57,6 +48,7 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
         bands = calibration.bands(conn, run["id"])
         scores = stored_scores.scores(conn, context.name, last=as_of, span="running")
         counts = calibration.band_counts(conn, context.name, as_of)
+        rejected = prices.rejected_bars(conn, context.name, since, as_of)
         stored: dict[str, Any] = {
             "directions": predictions.night_directions(conn, context.name, as_of),
             "scores": scores,
@@ -64,7 +56,7 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
             "bins": calibration.calibration_bins(conn, context.name, as_of),
             "explanation": attention.explanation(conn, run["id"]),
             "warnings": prices.price_warnings(conn, context.name),
-            "rejected": _dated(prices.rejected_bars(conn, context.name, since, as_of)),
+            "rejected": rejected.assign(session=rejected["session"].dt.date),
             "order": order_part(
                 rankings.night_order(conn, context.name, night["target"]),
                 rankings.last_rank_scores(conn, context.name, as_of),
@@ -126,6 +118,14 @@ def receipt(night: Mapping[str, Any], run: Mapping[str, Any], bands: pd.DataFram
     return {name: run[name] for name in RECEIPT} | calibrated | inputs
 
 
-def _dated(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with their sessions as plain dates."""
-    return rows.assign(session=rows["session"].dt.date)
+def threshold_at(bands: pd.DataFrame, level: float) -> float | None:
+    """Return the threshold of a run at a level; None where the run was not calibrated."""
+    found = bands.loc[np.isclose(bands["level"].astype(float), level), "threshold"]
+    return None if found.empty else float(found.iloc[0])
+
+
+def calibrations(runs: pd.DataFrame) -> dict[str, Calibration]:
+    """Return the calibration of each run that has one, by its id, without thresholds."""
+    fitted = runs.dropna(subset=["slope", "intercept"])
+    rows = zip(fitted["id"], fitted["slope"], fitted["intercept"], strict=True)
+    return {run_id: Calibration(float(slope), float(intercept), {}, 0, 0) for run_id, slope, intercept in rows}

@@ -26,6 +26,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP
 from flows.nightly.order import score_orders
 
+FIGURES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
 LATEST_OUTCOME = 250  # sessions for which a missing bar is waited for
 
 
@@ -180,35 +181,18 @@ def day_counts(conn: Connection, context: MarketContext, last: date, first: date
 
 def _all_predicted(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, "days 4"]:
     """Return the counts of one direction for all of a day's stocks: a rise where it is `up`, else a fall."""
-    rises, falls = counts[:, 0] + counts[:, 2], counts[:, 1] + counts[:, 3]
-    return np.where(
-        up[:, None],
-        np.stack([rises, falls, 0 * rises, 0 * falls], 1),
-        np.stack([0 * rises, 0 * falls, rises, falls], 1),
-    )
+    both = counts.reshape(-1, 2, 2).sum(axis=1)  # rises and falls
+    return np.concatenate([both * up[:, None], both * ~up[:, None]], axis=1)
 
 
 def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
     """Return the score as the table has it, missing where nothing was counted."""
+    counted = {"n": int(counts.sum()), "nights": int(counts.any(axis=1).sum()), "rises": int(counts[:, [0, 2]].sum())}
     if not counts.any():
-        return {
-            "n": 0,
-            "nights": 0,
-            "rises": 0,
-            **dict.fromkeys(("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")),
-        }
+        return counted | dict.fromkeys(FIGURES)
     found = score_days(counts)
-    return {
-        "n": found.directions,
-        "nights": found.days,
-        "rises": int(counts[:, [0, 2]].sum()),
-        "acc": found.acc,
-        "acc_low": found.acc_interval[0],
-        "acc_high": found.acc_interval[1],
-        "mcc": found.mcc,
-        "mcc_low": found.mcc_interval[0],
-        "mcc_high": found.mcc_interval[1],
-    }
+    values = (found.acc, *found.acc_interval, found.mcc, *found.mcc_interval)
+    return counted | dict(zip(FIGURES, values, strict=True))
 
 
 def rules_on(

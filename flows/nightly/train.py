@@ -20,14 +20,13 @@ from db.rows import calibration as stored_calibration
 from db.rows import runs
 from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ensemble
 from dtml.errors import DtmlError
-from dtml.evaluation.calibration import Calibration
-from dtml.inference import choose_device
+from dtml.evaluation.calibration import Calibration, calibrate
+from dtml.inference import choose_device, member_probabilities
 from dtml.markets import Market
 from dtml.prices.sessions import next_session, previous_session, sessions_between
 from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
 from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows, build_windows
-from flows.nightly.calibration import calibrate_on, calibration_of
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import history_start
 from flows.progress import training_progress
@@ -58,14 +57,6 @@ class Fitted:
     calibration: Calibration
     fits: Sequence[Fit]
     first: date
-
-
-@dataclass(frozen=True)
-class Trained:
-    """Hold a model and its row of `run`, which is not stored yet; its weights are, in a checkpoint."""
-
-    model: Model
-    row: Mapping[str, Any]
 
 
 def why_due(context: MarketContext, as_of: date, known_at: datetime | None = None) -> str | None:
@@ -125,13 +116,13 @@ def train_model(
 
     The bars are as known at a moment (None: now). After an interruption it resumes from the last epoch.
     """
-    trained = fit_model(context, as_of, on_epoch, known_at=known_at, previous=_previous(context, as_of, known_at))
+    model, row = fit_model(context, as_of, on_epoch, known_at=known_at, previous=_previous(context, as_of, known_at))
     with transaction(context.engine) as conn:
-        runs.save_run(conn, trained.row)
-        if (calibration := trained.model.calibration) is not None:
+        runs.save_run(conn, row)
+        if (calibration := model.calibration) is not None:
             level = context.market.level
-            stored_calibration.save_bands(conn, trained.model.run_id, calibration.bands, default=level)
-    return trained.model
+            stored_calibration.save_bands(conn, model.run_id, calibration.bands, default=level)
+    return model
 
 
 def train_with_progress(context: MarketContext, as_of: date, known_at: datetime | None = None) -> Model:
@@ -149,12 +140,13 @@ def fit_model(
     known_at: datetime | None = None,
     previous: Model | None = None,
     serves: str = "",
-) -> Trained:
+) -> tuple[Model, Mapping[str, Any]]:
     """Train on bars up to `as_of` as known at a moment (None: now), or load the run if it is stored.
 
-    Nothing is written to the store. A warm start begins with the weights of the `previous` model. `serves` tells apart
-    runs with equal weights that will predict from different bars. A run whose weights are lost is trained again; if
-    that gives other weights, as on another processor, they become a run of their own beside it.
+    It returns the row of the run too, and writes nothing to the store. A warm start begins with the weights of the
+    `previous` model. `serves` tells apart runs with equal weights that will predict from different bars. A run whose
+    weights are lost is trained again; if that gives other weights, as on another processor, they become a run of their
+    own beside it.
     """
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
     run_id = _run_id(context, as_of, bars, [kind, serves, None if previous is None else previous.run_id])
@@ -167,7 +159,7 @@ def fit_model(
     run_id = _own_name(context, run_id, checkpoint_hash(fitted.ensemble))
     row = _row(context, run_id, fitted) | {"kind": kind, "data_watermark": watermark, "train_last": as_of}
     drop_states(context.name, as_of, kind, folder.name)
-    return Trained(Model(run_id, fitted.ensemble, fitted.calibration), row)
+    return Model(run_id, fitted.ensemble, fitted.calibration), row
 
 
 def fit_bars(
@@ -199,7 +191,8 @@ def fit_bars(
         windows=context.experiment.windows,
         weights=stack_members(fits),
     )
-    calibration = calibrate_on(ensemble, validation, choose_device(context.device))
+    said = member_probabilities(ensemble, validation, choose_device(context.device)).mean(dim=0)
+    calibration = calibrate(said.double().numpy(), validation.movement.double().numpy())
     return Fitted(ensemble, calibration, fits, train.target[0].date())
 
 
@@ -254,14 +247,14 @@ def _run_id(context: MarketContext, as_of: date, bars: pd.DataFrame, purpose: li
     return f"{context.name}-{as_of}-{digest.hexdigest()[:8]}"
 
 
-def _known(context: MarketContext, run_id: str) -> Trained | None:
+def _known(context: MarketContext, run_id: str) -> tuple[Model, Mapping[str, Any]] | None:
     """Return what is stored of a run, or of one beside it, with its weights; None when none has them."""
     with reading(context.engine) as conn:
         names = [name for name in runs.runs(conn, context.name)["id"] if f"{name}-".startswith(f"{run_id}-")]
         stored = [runs.run(conn, name) for name in names]
     for run in stored:
         with suppress(DtmlError):
-            return Trained(load_run(context, run), run)
+            return load_run(context, run), run
     if stored:
         log.warning("the weights of %s are lost; training it anew", run_id)
     return None
@@ -289,7 +282,16 @@ def load_run(context: MarketContext, run: Mapping[str, Any]) -> Model:
     ensemble = load_ensemble(file, market=context.name, sha=run["checkpoint_hash"])
     with reading(context.engine) as conn:
         bands = stored_calibration.bands(conn, run["id"])
-    return Model(run["id"], ensemble, calibration_of(run, bands))
+    return Model(run["id"], ensemble, _calibration_of(run, bands))
+
+
+def _calibration_of(run: Mapping[str, Any], bands: pd.DataFrame) -> Calibration | None:
+    """Return the calibration that a row of `run` and its bands hold; None for a model that was not calibrated."""
+    if run["slope"] is None or bands.empty:
+        return None
+    thresholds = dict(zip(bands["level"], bands["threshold"], strict=True))
+    first = bands.iloc[0]
+    return Calibration(run["slope"], run["intercept"], thresholds, int(first["days"]), int(first["n"]))
 
 
 def _row(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
