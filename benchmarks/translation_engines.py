@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 from sacrebleu.metrics.bleu import BLEU
 
+from benchmarks.ctranslate2_export import export_model, open_exported, translate_exported
 from benchmarks.translation_search_speed import stops_of
 from benchmarks.translation_training_speed import CLOCKS
 from flows.translating.models import named_test
-from translation.ctranslate2_export import export_model, open_exported, translate_exported
 from translation.data.corpus import Pair
 from translation.decoding.beam_search import Search, search
 from translation.errors import UsageError

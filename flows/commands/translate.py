@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 import typer
 
 from db.engine import open_reader, reading, transaction
@@ -330,25 +329,3 @@ def demo(device: DeviceOption = "auto") -> None:
         out.print(
             f"{source}\n  {said.text}" + ("" if said.text == expected else f"\n  rightly: {expected}"), markup=False
         )
-
-
-@translations.command()
-def export(
-    model: Annotated[str, typer.Argument(help="A model that `dtml translate models` lists.")],
-    to: Annotated[Path, typer.Option("--to", help="The folder to write.")],
-    form: Annotated[Literal["ctranslate2"], typer.Option("--format", help="Format to write.")] = "ctranslate2",
-    int8: Annotated[bool, typer.Option("--int8", help="Use 8-bit weights: smaller and faster, other results.")] = False,
-) -> None:
-    """Write a model for another program to run; needs the extra `ctranslate2`.
-
-    Example: dtml translate export multi30k-en-de --to exported --int8
-    """
-    from translation.ctranslate2_export import agreement, export_model
-
-    found = translators.open_model(model, torch.device("cpu"))
-    export_model(found, to, int8=int8)
-    out.print(f"{model} written to {to} for {form}, its vocabularies beside it", markup=False)
-    sources = translators.compared_sources(found)
-    same = agreement(found, to, found.source.encode_all(sources)) if sources else 0
-    said = f"{same} of {len(sources)} sentences of its test are translated, greedily, as here"
-    out.print(said if sources else "none of its test sets is here: no translation was compared", markup=False)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from translation.training.loop import Check
 from translation.translate import translate
 
 TRAINED_BY = ("training", "rules", "decide_by", "processes")
-COMPARED = 200  # sentences that are compared
 
 
 def models_folder() -> Path:
@@ -167,15 +165,6 @@ def named_test(card: Card, test: str, references: Path | None = None, columns: t
     corpus = Corpus(Path(test), references, columns, name=Path(test).name)
     check_languages(corpus, card.source_language, card.target_language)
     return corpus
-
-
-def compared_sources(model: Model) -> list[str]:
-    """Return sentences to compare engines on, from the model's first test set whose files still exist."""
-    for name in model.card.made["tests"]:
-        corpus = named_test(model.card, name)
-        if all(file is None or file.exists() for file in (corpus.source, corpus.target)):
-            return [source for source, _ in islice(corpus.pairs(), COMPARED)]
-    return []
 
 
 def score_on(

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from translation.ctranslate2_export import export_ctranslate2
+from benchmarks.ctranslate2_export import export_ctranslate2
 from translation.decoding.beam_search import Search, search
 from translation.decoding.incremental import IncrementalTransformer
 from translation.errors import TranslationError, UsageError
