@@ -1,4 +1,4 @@
-"""What a night tells Prefect: artifacts, events, and alerts by a webhook kept as a block; none of it ends a night."""
+"""What a night tells Prefect: artifacts and events, with alerts sent beside them; none of it ends a night."""
 
 import json
 import time
@@ -42,7 +42,7 @@ def server() -> Iterator[None]:
 @pytest.fixture
 def run_request(server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRequest:
     monkeypatch.setenv("DTML_DATABASE_URL", f"sqlite:///{tmp_path}/store.sqlite")
-    monkeypatch.delenv("DTML_ALERT_WEBHOOK", raising=False)
+    monkeypatch.delenv("DTML_ALERTS", raising=False)
     file = tmp_path / "small_one.toml"
     file.write_text(MARKET_FILE)
     return RunRequest(str(file), file, overrides=SMALL, device="cpu")
@@ -91,23 +91,21 @@ def test_nights_leave_their_directions_their_gaps_and_their_scores(run_request: 
     assert f"Report: `{night.report}`" in page
 
 
-def test_a_refused_night_is_an_event_and_goes_to_the_webhook_that_prefect_keeps(
-    run_request: RunRequest, tmp_path: Path
+def test_a_refused_night_of_a_flow_is_an_event_and_is_sent(
+    run_request: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from prefect.blocks.webhook import Webhook
-
     from flows.service.flows import nightly
 
     early = BARS[BARS["session"] < "2024-06-03"].drop(columns=["dividend", "split"])
     early.to_csv(tmp_path / "early.csv", index=False)
     refused = replace(run_request, source="files", prices=tmp_path / "early.csv")
     with webhook() as hook:
-        Webhook(url=hook.url).save("dtml-alerts", overwrite=True)
+        monkeypatch.setenv("DTML_ALERTS", hook.url)
         with pytest.raises(NightRefusedError):
             nightly(refused, date(2024, 6, 4))
         with pytest.raises(NightRefusedError):
             nightly(refused, date(2024, 6, 5))
-    assert [said["as_of"] for said in hook.taken] == ["2024-06-04", "2024-06-05"]
+    assert [said["title"] for said in hook.taken] == ["small_one 2024-06-04 refused", "small_one 2024-06-05 refused"]
     found = events("dtml.night.refused")
     assert {event["resource"]["prefect.resource.id"] for event in found} == {"dtml.market.small_one"}
     assert found[0]["payload"]["kind"] == "refused"

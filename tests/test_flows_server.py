@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 EVIL = "https://evil.example"
 SECRET = {"MY_CLOUD_SECRET": "planted", "DTML_READER_PASSWORD": "planted"}
-OF_RUNS = {"DTML_ALERT_WEBHOOK": "http://127.0.0.1:9/planted"}  # nothing to the server
+OF_RUNS = {"DTML_ALERTS": "http://127.0.0.1:9/planted"}  # nothing to the server
 PLANTED = ("uvicorn.py", "orjson.py", "anyio.py")  # what server and runs import, if it is found first
 RUN_ENDED = re.compile("small night (done|skipped)")
 SCRIPT = [{"prefect.deployments.steps.run_shell_script": {"script": "touch attacked"}}]

@@ -100,7 +100,7 @@ def mark_sent(conn: Connection, market: str, as_of: date, kind: str, *, sent_at:
 
 
 def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False) -> pd.DataFrame:
-    """Return alerts by moment: the columns of alert; `unsent` keeps those that no webhook took."""
+    """Return alerts by moment: the columns of alert; `unsent` keeps those that nobody took."""
     table = tables.alert
     mine = matching(table, market=market) + ([table.c.sent_at.is_(None)] if unsent else [])
     order = (table.c.raised_at, table.c.market, table.c.as_of, table.c.kind)

@@ -35,7 +35,7 @@ alert = table(
     key("kind", String, "'refused', 'late' or 'below_rule'."),
     required("message", String, "What happened, in words."),
     required("raised_at", UtcTimestamp, "When it was noticed."),
-    optional("sent_at", UtcTimestamp, "When a webhook took it; missing without one, or until it does."),
+    optional("sent_at", UtcTimestamp, "When every service of DTML_ALERTS took it; missing until then."),
     CheckConstraint("kind in ('refused', 'late', 'below_rule')", name="kind"),
     comment="What somebody should know of a night, once for each night and kind.",
 )

@@ -1,23 +1,14 @@
-"""Raise alerts of nights: kept once in the store, told to Prefect, sent to a webhook.
+"""Raise alerts of nights: kept once in the store, told to Prefect, sent to the services that Apprise knows."""
 
-The environment names the webhook, or Prefect keeps it as a block.
-"""
-
-import asyncio
-import json
 import logging
 import os
+import re
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from http.client import HTTPException
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import pandas as pd
 from sqlalchemy import Connection, Engine
@@ -35,12 +26,8 @@ log = logging.getLogger(__name__)
 
 Kind = Literal["refused", "late", "below_rule"]
 
-VARIABLE = "DTML_ALERT_WEBHOOK"
-BLOCK = "dtml-alerts"
-ANSWER_S = 5  # for a webhook to answer; else it gets the alert again the next time
+VARIABLE = "DTML_ALERTS"
 SENDING_S = 10  # after this, the rest of the alerts wait for the next time
-
-Post = Callable[[Mapping[str, str]], None]
 
 
 @dataclass(frozen=True)
@@ -95,22 +82,22 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def send_waiting(engine: Engine, now: datetime) -> None:
-    """Send every alert of the last days that no webhook has taken yet, oldest first; without a webhook they stay."""
+    """Send every alert of the last days that was not taken yet, oldest first; without an address they stay."""
     with reading(engine) as conn:
         waiting = waiting_alerts(conn, now)
-    post = None if waiting.empty else find_webhook()
-    if post is None:
+    receivers = None if waiting.empty else find_receivers()
+    if receivers is None:
         return
+    services = ", ".join(sorted({str(each.service_name) for each in receivers})) or "no service"
     until = time.monotonic() + SENDING_S
     for each in waiting.to_dict("records"):
         market, as_of, kind = str(each["market"]), each["as_of"].date(), str(each["kind"])
-        try:
-            post({"market": market, "as_of": str(as_of), "kind": kind, "message": str(each["message"])})
-        except UndeliveredError as error:
-            log.warning("an alert of %s was not delivered: %s; it is kept and tried again", market, error)
-        else:
+        if receivers.notify(title=f"{market} {as_of} {kind}", body=str(each["message"])):
             with transaction(engine) as conn:
                 nights.mark_sent(conn, market, as_of, kind, sent_at=datetime.now(UTC))
+        else:
+            why = "`apprise --body test` with its address says why"
+            log.warning("an alert of %s was not taken by %s; it is tried again: %s", market, services, why)
         if time.monotonic() > until:
             break
 
@@ -175,10 +162,6 @@ def _emit(alert: Alert) -> None:
     )
 
 
-class UndeliveredError(Exception):
-    """Say that a webhook did not take an alert, without its URL, which may hold a token."""
-
-
 def in_flow() -> bool:
     """Return whether a Prefect flow is running this, without importing Prefect."""
     if "prefect" not in sys.modules:
@@ -188,64 +171,20 @@ def in_flow() -> bool:
     return FlowRunContext.get() is not None
 
 
-def find_webhook() -> Post | None:
-    """Return what sends an alert as JSON: to DTML_ALERT_WEBHOOK, else, in a flow, by Prefect's block; or None.
+def find_receivers() -> Any:
+    """Return the services of DTML_ALERTS as an `apprise.Apprise`, None without any; unknown addresses are a warning.
 
-    What is returned raises UndeliveredError unless the webhook accepts the alert.
+    Redirects are refused: a redirected POST would arrive as a GET without its body, and look delivered.
     """
-    if url := os.environ.get(VARIABLE):
-        return lambda said: _post(url, said)
-    return _call_block if in_flow() and _load_block() is not None else None
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Refuse redirects: a redirected POST would arrive as a GET without its body, and look delivered."""
-
-    def redirect_request(self, *_of_the_answer: Any) -> None:
-        """Follow none."""
-
-
-def _post(url: str, said: Mapping[str, str]) -> None:
-    try:
-        if urlsplit(url).scheme not in ("http", "https"):  # such as file
-            raise UndeliveredError(f"{VARIABLE} is no http or https URL")
-        body, headers = json.dumps(said).encode(), {"Content-Type": "application/json"}
-        request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - the scheme is known
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=ANSWER_S):
-            return
-    except urllib.error.HTTPError as error:
-        raise UndeliveredError(f"the webhook answered {error.code}") from None
-    except (OSError, HTTPException, ValueError) as error:  # their messages may quote the URL
-        cause = type(getattr(error, "reason", error)).__name__
-        raise UndeliveredError(f"the webhook cannot be reached or gave no answer in time ({cause})") from None
-
-
-def _load_block() -> Any:
-    """Load Prefect's block, or return None when there is none that can be read."""
-    from prefect.blocks.webhook import Webhook
-
-    try:
-        return Webhook.load(BLOCK)
-    except ValueError:  # there is none of that name
+    addresses = os.environ.get(VARIABLE, "").split()
+    if not addresses:
         return None
-    except Exception as error:  # noqa: BLE001 - a server in trouble is not the night's
-        log.warning("Prefect's block %s cannot be read (%s)", BLOCK, type(error).__name__)
-        return None
+    import apprise
 
-
-def _call_block(said: Mapping[str, str]) -> None:
-    """Send by the block, which is good for one call, in a loop of its own; its client waits 5 s."""
-    block = _load_block()
-    if block is None:
-        raise UndeliveredError(f"Prefect's block {BLOCK} is gone")
-
-    def call() -> int:
-        return int(asyncio.run(block.call(dict(said))).status_code)
-
-    try:
-        with ThreadPoolExecutor(1) as thread:
-            answered = thread.submit(call).result()
-    except Exception as error:  # noqa: BLE001 - whatever its client raises may quote the URL
-        raise UndeliveredError(f"the webhook of the block cannot be reached ({type(error).__name__})") from None
-    if not 200 <= answered < 300:
-        raise UndeliveredError(f"the webhook of the block answered {answered}")
+    for library in ("apprise", "urllib3"):  # their lines quote addresses, which may hold a token
+        logging.getLogger(library).setLevel(logging.CRITICAL + 1)
+    found = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
+    unknown = sum(not found.add(re.sub("^http", "json", each)) for each in addresses)
+    if unknown:
+        log.warning("Apprise knows no service of %d addresses in %s: see `apprise --details`", unknown, VARIABLE)
+    return found

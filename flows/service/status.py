@@ -23,7 +23,7 @@ from flows.service.schedules import DELAY, next_night
 
 TOLERANCE = timedelta(hours=2)  # a night that cannot fetch is retried for over an hour
 REJECTED_SESSIONS = 30
-WAITING_DAYS = 7  # an alert that no webhook took in a week is no longer sent
+WAITING_DAYS = 7  # an alert that nobody took in a week is no longer sent
 
 
 @dataclass(frozen=True)
