@@ -124,20 +124,8 @@ def test_a_batch_projects_each_session_once_and_its_windows_are_the_days_windows
     assert batch.step.tolist() == [3]
 
 
-def test_a_batch_filled_up_to_a_width_counts_its_real_days_alone() -> None:
-    """What a captured graph needs: shapes that stay the same; here on CPU, where the loss can be compared."""
-    span = Span.of(TRAIN, "all", CPU)
-    days = torch.tensor([[5, 6, 8]])
-    short, wide = span.batch(days, [0]), span.batch(days, [0], width=13)
-    assert wide.observed.shape == (1, 13, STOCKS)
-    assert not wide.counted[:, 3:].any()
-    network = replace(MODEL, dropout=0.0).build(STOCKS).eval()
-    losses = [network.objective(type(b)(*(v[0] for v in b)), torch.tensor(1.0)) for b in (short, wide)]
-    torch.testing.assert_close(*losses)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
-def test_a_captured_step_on_cuda_gives_the_losses_of_the_cpu() -> None:
+def test_a_training_on_cuda_gives_the_losses_of_the_cpu() -> None:
     still = replace(MODEL, dropout=0.0)  # masks of two devices differ
     members = [Member(seed, still, RECIPE) for seed in range(3)]
     on_cpu = fit_members(TRAIN, VALIDATION, members, device=CPU)

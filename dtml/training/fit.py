@@ -66,28 +66,22 @@ class Span:
             window=windows.window,
         )
 
-    def batch(self, days: Int[Tensor, "members days"], steps: Sequence[int], *, width: int | None = None) -> Batch:
+    def batch(self, days: Int[Tensor, "members days"], steps: Sequence[int]) -> Batch:
         """Return the batch of each member's days, as a `Batch` whose tensors have a leading axis of members.
 
-        A day is a row of the span. With a `width`, every member gets that many days, and distinct sessions for as
-        many: the days added count nowhere, and shapes stay the same from step to step, as a captured graph needs.
+        A day is a row of the span.
         """
-        real = days.shape[1]
-        if width is not None and width > real:
-            days = torch.cat([days, days[:, :1].expand(-1, width - real)], dim=1)
         sessions, windows = zip(*(self._sessions(each) for each in days), strict=True)
-        most = max(map(len, sessions)) if width is None else min(days[0].numel() * self.window, len(self.rows))
+        most = max(map(len, sessions))
         needed = torch.stack([nn.functional.pad(each, (0, most - len(each))) for each in sessions])
         device = self.rows.device
         there = days.to(device)
-        counted = self.counted[there]
-        counted[:, real:] = False
         return Batch(
             rows=self.rows[needed.to(device)],
             windows=torch.stack(windows).to(device),
             observed=self.observed[there],
             rises=self.rises[there],
-            counted=counted,
+            counted=self.counted[there],
             step=torch.tensor(steps, dtype=torch.float32, device=device),
             movement=self.movement[there],
         )
@@ -187,38 +181,6 @@ class Stack:
         """Return parameters and buffers by the names that they have in `_Calling`."""
         named = ({f"network.{name}": value for name, value in each.items()} for each in (self.parameters, self.buffers))
         return next(named), next(named)
-
-
-class Captured:
-    """A stack's step on CUDA, recorded once as a graph and replayed: losses and gradients of one batch.
-
-    Every batch has the shapes of the first. Masks keep coming from the members' own generators.
-    """
-
-    def __init__(self, stack: Stack, batch: Batch, generators: Sequence[torch.Generator]) -> None:
-        self.batch = Batch(*(value.clone() for value in batch))
-        states = [generator.get_state() for generator in generators]
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # libraries choose their kernels and workspaces before a recording
-            for _ in range(3):
-                stack.gradients(stack.losses(self.batch))
-        torch.cuda.current_stream().wait_stream(aside)
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
-        self.graph = torch.cuda.CUDAGraph()
-        for generator in generators:
-            self.graph.register_generator_state(generator)
-        with torch.cuda.graph(self.graph):
-            self.losses = stack.losses(self.batch)
-            self.gradients = stack.gradients(self.losses)
-
-    def __call__(self, batch: Batch) -> tuple[Float[Tensor, " members"], list[dict[str, Tensor]]]:
-        """Return losses and gradients, in memory that the next call overwrites."""
-        for mine, new in zip(self.batch, batch, strict=True):
-            mine.copy_(new)
-        self.graph.replay()
-        return self.losses, self.gradients
 
 
 def no_report(_member: Member, _epoch: Epoch) -> None:
@@ -364,9 +326,8 @@ def _fit_stack(
             on_epoch(fit.member, fit.epochs[-1])
     while active := [fit for fit in fits if not fit.finished]:
         stack = _assemble(active, stocks, device)
-        step = _Step(stack, [fit.random for fit in active])
         while not any(fit.finished for fit in active):
-            _epoch(active, stack, step, train, validation)
+            _epoch(active, stack, train, validation)
             if state_folder is not None:
                 state_folder.save(fits)
             for fit in active:
@@ -374,32 +335,14 @@ def _fit_stack(
             yield len(active[0].epochs)
 
 
-class _Step:
-    """The losses and gradients of a batch; on CUDA from a graph that the first batch is captured in."""
-
-    def __init__(self, stack: Stack, generators: Sequence[torch.Generator]) -> None:
-        self.stack = stack
-        self.generators = generators
-        self.captured: Captured | None = None
-
-    def __call__(self, span: Span, days: Tensor, fits: Sequence[Fit]) -> tuple[Tensor, list[Weights]]:
-        steps = [fit.steps for fit in fits]
-        if span.rows.device.type != "cuda":
-            losses = self.stack.losses(span.batch(days, steps))
-            return losses.detach(), self.stack.gradients(losses)
-        batch = span.batch(days, steps, width=fits[0].member.training.batch_days)
-        self.captured = self.captured or Captured(self.stack, batch, self.generators)
-        return self.captured(batch)
-
-
-def _epoch(fits: Sequence[Fit], stack: Stack, step: _Step, train: Span, validation: Span) -> None:
+def _epoch(fits: Sequence[Fit], stack: Stack, train: Span, validation: Span) -> None:
     """Pass once over the training days of every member, each in its own order."""
     orders = [train.days[torch.randperm(len(train.days), generator=fit.order)] for fit in fits]
     batches = torch.stack(orders).split(fits[0].member.training.batch_days, dim=1)
     total = torch.zeros(len(fits), device=train.rows.device)
     for days in batches:
-        losses, gradients = step(train, days, fits)
-        for fit, own in zip(fits, gradients, strict=True):
+        losses = stack.losses(train.batch(days, [fit.steps for fit in fits]))
+        for fit, own in zip(fits, stack.gradients(losses), strict=True):
             fit.step(own)
         total += losses.detach()
     validation_loss, validation_acc = stack.validate(validation)
