@@ -23,11 +23,12 @@ from sacrebleu.metrics.bleu import BLEU
 from benchmarks.ctranslate2_export import export_model, open_exported, translate_exported
 from benchmarks.translation_search_speed import stops_of
 from benchmarks.translation_training_speed import CLOCKS
-from flows.translating.models import named_test
+from flows.translating.models import DEMO, named_test
 from translation.data.corpus import Pair
 from translation.decoding.beam_search import Search, search
 from translation.errors import UsageError
 from translation.models import Model, load_model
+from translation.recipes import read_recipe
 from translation.scoring import tokenizer_of
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.from_recipe import TrainingCallbacks, train_model
@@ -39,9 +40,7 @@ Engine = Callable[[int], Rows]  # by a number of beams
 def trained(folder: Path | None, temporary: Path) -> tuple[Model, list[Pair]]:
     """Return the model and pairs that it has not seen."""
     if folder is None:
-        from flows.translating.demo import demo_recipe
-
-        recipe, _ = demo_recipe(temporary)
+        recipe = read_recipe(DEMO)
         cpu = torch.device("cpu")
         done = train_model(
             recipe,

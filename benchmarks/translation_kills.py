@@ -20,18 +20,18 @@ import sqlalchemy as sa
 import torch
 
 from benchmarks.backtest_kills import seconds_to_end
+from benchmarks.made_language import made_pairs
 from db.engine import reading, transaction
 from db.rows import translation_queue
 from db.tables.translations import translation_text
 from flows.nightly.context import open_store
 from flows.translating import files as translate_files
 from flows.translating import worker as translate
-from flows.translating.demo import demo_recipe
 from flows.translating.files import translate_lines
-from flows.translating.models import models_folder, open_model, train_and_store
-from translation.data.synthetic import made_pairs
+from flows.translating.models import DEMO, models_folder, open_model, train_and_store
 from translation.decoding.beam_search import Search
 from translation.models import read_card
+from translation.recipes import read_recipe
 
 CPU, GREEDY = torch.device("cpu"), Search(beams=1, alpha=0.0)
 NAME, TEXTS = "demo", 1500
@@ -104,7 +104,7 @@ def _run(kind: str, kill_after: float | None) -> float:
 def _child(kind: str) -> None:
     engine = open_store()
     if kind == "train":
-        recipe, _ = demo_recipe(Path("corpus"))
+        recipe = read_recipe(DEMO)
         short = dict(recipe.training) | {"updates": 150, "check_every": 25}
         print("ready", flush=True)
         train_and_store(replace(recipe, training=short), "cpu", engine, lambda _: None, lambda _: None)

@@ -24,10 +24,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.made_language import made_pairs
 from benchmarks.shared_data import SHARED
 from translation.data.batches import Batch, batch_indices, batch_of
 from translation.data.corpus import Corpus, Examples, Rules, clean
-from translation.data.synthetic import made_pairs
 from translation.data.tokenizer import PAD, Tokenizer
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.loop import TrainingConfig

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.made_language import LANGUAGES, made_pairs
 from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.language_id import LanguageIdentifier, piece_counts
-from translation.data.synthetic import LANGUAGES, made_pairs
 from translation.data.tokenizer import Tokenizer
 from translation.models import Card, Model, build_network
 from translation.recipes import Recipe

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.made_language import made_pairs
 from tests.made_translations import PAIRS, recipe_of
 from translation.data.corpus import Corpus, Examples, clean
 from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
-from translation.data.synthetic import made_pairs
 from translation.data.tokenizer import Tokenizer
 from translation.errors import UsageError
 from translation.recipes import Recipe

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.made_language import made_pairs
 from tests.made_translations import CPU, NETWORK, recipe_of
-from translation.data.synthetic import made_pairs
 from translation.decoding.beam_search import GREEDY
 from translation.errors import TranslationError, UsageError
 from translation.models import Model, load_model

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.made_language import made_pairs
 from tests.made_translations import CPU, NETWORK, PAIRS, drawn, model_of, same, tokenizer
 from translation import models
-from translation.data.synthetic import made_pairs
 from translation.decoding.beam_search import GREEDY
 from translation.errors import TranslationError, UsageError
 from translation.models import CONFIG, LANGUAGE_ID, SOURCE, TARGET, WEIGHTS, Model, load_model, save_model

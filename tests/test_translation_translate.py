@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.made_language import made_pairs
 from tests.made_translations import NETWORK, drawn, model_of, tokenizer
 from translation.data.language_id import LanguageIdentifier
-from translation.data.synthetic import made_pairs
 from translation.decoding.beam_search import GREEDY, Search
 from translation.models import Model
 from translation.translate import MAX_PIECES, translate

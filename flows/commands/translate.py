@@ -17,7 +17,7 @@ from flows.commands.options import AsJson, DeviceOption
 from flows.console import counted, print_frame, print_json
 from flows.nightly.context import open_store
 from flows.service.prefect_server import require_server
-from flows.settings import data_folder, make_data_folder, out, prepare_torch
+from flows.settings import make_data_folder, out, prepare_torch
 from flows.translating import models as translators
 from flows.translating.files import translate_lines
 from flows.translating.worker import in_words, nothing_to_do
@@ -319,12 +319,11 @@ def demo(device: DeviceOption = "auto") -> None:
 
     Example: dtml translate demo
     """
-    from flows.translating.demo import demo_recipe
-
-    recipe, unseen = demo_recipe(data_folder() / "translation-demo")
+    recipe = read_recipe(translators.DEMO)
     model = _train(recipe, device)
     if model is None:
         return
+    unseen = list(recipe.tests["test"].pairs())[:5]
     for (source, expected), said in zip(unseen, translate(model, [each for each, _ in unseen], Search()), strict=True):
         out.print(
             f"{source}\n  {said.text}" + ("" if said.text == expected else f"\n  rightly: {expected}"), markup=False

@@ -1,10 +1,12 @@
 """The made languages: the same for a seed, without repetition, and beyond a dictionary's reach."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from translation.data.synthetic import LANGUAGES, Pair, demo_corpus, made_pairs
+from benchmarks.made_language import LANGUAGES, Pair, demo_corpus, made_pairs, write_corpus
+from flows.translating.models import DEMO
 from translation.errors import UsageError
 from translation.scoring import score
 
@@ -32,6 +34,12 @@ def test_a_seed_gives_the_same_pairs_and_another_seed_others() -> None:
     assert made_pairs(50, seed=3) == made_pairs(80, seed=3)[:50]
     assert made_pairs(50, seed=3) != made_pairs(50, seed=4)
     assert demo_corpus(1) == demo_corpus(1)
+
+
+def test_the_demonstration_has_the_corpus_of_seed_0(tmp_path: Path) -> None:
+    write_corpus(tmp_path)
+    for file in tmp_path.iterdir():
+        assert file.read_bytes() == (DEMO.parent / file.name).read_bytes()
 
 
 @pytest.mark.parametrize("seed", range(5))

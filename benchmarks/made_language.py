@@ -1,13 +1,17 @@
 """Generate parallel text of two invented languages: `xa` does not inflect, `xb` inflects and puts the verb last.
 
+`python -m benchmarks.made_language FOLDER` writes the corpus of the demonstration in flows/translating/demo.
+
 Words alone do not suffice to translate. In xb, adjectives and articles agree with the gender of their noun, the
 object's article has a case, verbs inflect for tense and number, and a negation has two parts. Adjectives precede the
 noun; adverbs and subordinate clauses precede everything. Some verbs have a prefix that is separate in a main clause.
 Each sentence of xa has one translation.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -126,3 +130,14 @@ def demo_corpus(seed: int) -> tuple[list[Pair], list[Pair], list[Pair]]:
     """Return pairs for training, validation and test, which share no sentence of xa."""
     pairs = made_pairs(TRAIN + VALIDATION + TEST, seed)
     return pairs[:TRAIN], pairs[TRAIN : TRAIN + VALIDATION], pairs[TRAIN + VALIDATION :]
+
+
+def write_corpus(folder: Path, seed: int = 0) -> None:
+    """Write the pairs for training, validation and test as tables of two columns."""
+    for name, pairs in zip(("train", "validation", "test"), demo_corpus(seed), strict=True):
+        lines = (f"{source}\t{target}\n" for source, target in pairs)
+        (folder / f"{name}.tsv").write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_corpus(Path(sys.argv[1]))
