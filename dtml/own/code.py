@@ -155,14 +155,15 @@ def _fresh(model: Any) -> Any:
 def scored(model: Any, ranks: Values, there: There) -> Grid:
     """Return the scores of a model, asked day by day as nights ask it; NaN for the stocks that are not there."""
     found = np.full(there.shape, np.nan)
+    if isinstance(model, Boosting):  # ours looks at no other row, so that all days may be asked at once
+        found[there] = model.score(ranks[there])
+        return found
     for day in np.flatnonzero(there.any(axis=1)):
         found[day, there[day]] = np.asarray(_score(model, ranks[day][there[day]]), dtype=float).reshape(-1)
     return found
 
 
 def _score(model: Any, ranks: Float[ndarray, "stocks features"]) -> Any:
-    if isinstance(model, Boosting):
-        return model.score(ranks)
     filled = np.nan_to_num(ranks)
     if hasattr(model, "forward"):
         import torch

@@ -5,14 +5,17 @@ This keeps a mistake from the night; it is no wall against an enemy, as the proc
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +25,7 @@ from dtml.ranking.panel import Grid, Panel
 
 LIMITS = {"DTML_CODE_SECONDS": "600", "DTML_CODE_GIGABYTES": "4"}  # of each question; the variables change them
 PASSED_ON = ("PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR")
-_waiting: "list[subprocess.Popen[str]]" = []
+_one_at_a_time = Lock()
 FIXED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}  # the same bits every time
 
 
@@ -81,29 +84,50 @@ class Asked:
             return answer, dict(np.load(folder / "answer.npz"))
 
 
+class _Server:
+    """A process that has imported what own code needs, and forks one for each question: `dtml.own.work`."""
+
+    def __init__(self) -> None:
+        passed = {key: value for key, value in os.environ.items() if key in PASSED_ON or key.startswith("COVERAGE_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "dtml.own.work"],
+            env=passed | FIXED,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+            bufsize=1,
+        )
+
+    def run(self, folder: Path, seconds: float) -> int | None:
+        """Do the task of a folder; return the exit status of its process, None where it took too long."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{folder}\n")
+        child = int(self.process.stdout.readline())
+        answered, _, _ = select.select([self.process.stdout], [], [], seconds)
+        with suppress(ProcessLookupError):  # it, and all that it started
+            os.killpg(child, signal.SIGKILL)
+        code = int(self.process.stdout.readline())
+        return code if answered else None
+
+
+@cache
+def _server(process: int) -> _Server:  # noqa: ARG001 - a fork of this process has one of its own
+    return _Server()
+
+
 def warm() -> None:
-    """Start the process of the next question now: its imports are over when it is asked."""
-    if not _waiting:
-        _waiting.append(_started())
-
-
-def _started() -> "subprocess.Popen[str]":
-    passed = {key: value for key, value in os.environ.items() if key in PASSED_ON or key.startswith("COVERAGE_")}
-    program, pipe, nowhere = [sys.executable, "-m", "dtml.own.work"], subprocess.PIPE, subprocess.DEVNULL
-    return subprocess.Popen(  # noqa: S603 - this Python, and a module of this package
-        program, env=passed | FIXED, stdin=pipe, stdout=nowhere, stderr=nowhere, start_new_session=True, text=True
-    )
+    """Start the server of questions now: its imports are over when it is asked."""
+    _server(os.getpid())
 
 
 def _run(folder: Path, seconds: float) -> int | None:
     """Run the task of a folder; return its exit status, None where it took too long."""
-    process = _waiting.pop() if _waiting else _started()
-    try:
-        process.communicate(str(folder), timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with suppress(ProcessLookupError):  # it, and all that it started
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    return process.returncode
+    with _one_at_a_time:
+        try:
+            return _server(os.getpid()).run(folder, seconds)
+        except (OSError, ValueError):  # it was killed since the question before
+            _server.cache_clear()
+            return _server(os.getpid()).run(folder, seconds)

@@ -3,6 +3,7 @@
 Tasks: `values` (the features of several panels), `walk` (fits and scores by folds), `night` (scores of the last day).
 """
 
+import importlib
 import json
 import os
 import resource
@@ -17,6 +18,9 @@ import pandas as pd
 
 from dtml.own import code as own
 from dtml.ranking.panel import Panel
+
+USUAL = "sklearn.ensemble"  # of the model without another
+LIBRARIES = (USUAL, "sklearn.linear_model", "torch", "scipy.stats")
 
 
 def main(folder: Path) -> None:
@@ -59,5 +63,31 @@ def _done(code: own.OwnCode, task: Mapping[str, Any], arrays: own.Arrays) -> tup
     return told, {"scores": scores} | {f"own.{name}": each for name, each in kept.items()}
 
 
+def serve() -> None:
+    """Fork a process for each folder that standard input names, a line each; print its id, and how it ended.
+
+    What a task's text imports is imported before the fork, so that the next question finds it there.
+    """
+    for line in sys.stdin:
+        folder = Path(line.strip())
+        text = json.loads((folder / "task.json").read_text())["text"]
+        for name in LIBRARIES:
+            if name in text or name == USUAL:
+                importlib.import_module(name)
+        if (child := os.fork()) == 0:
+            os.setsid()
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for stream in range(3):
+                os.dup2(nowhere, stream)
+            code = 1
+            try:
+                main(folder)
+                code = 0
+            finally:
+                os._exit(code)
+        print(child, flush=True)  # noqa: T201
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)  # noqa: T201
+
+
 if __name__ == "__main__":
-    main(Path(sys.stdin.read()))  # at once, or when the night asks: imports are over by then
+    serve()

@@ -19,6 +19,7 @@ from dtml.experiments import Experiment, nightly_of, vary
 from dtml.markets import Market, load_market, load_market_file
 from dtml.markets.definition import Universe
 from dtml.model import ModelConfig
+from dtml.own.process import warm
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.sessions import last_closed_session, require_session, sessions_up_to
 from dtml.sources import Fetched, Source, open_source
@@ -76,6 +77,8 @@ def read_market(name: str, market_file: Path | None = None) -> Market:
 def open_context(request: RunRequest) -> MarketContext:
     """Open everything that a run request names; an empty database gets its tables."""
     market = read_market(request.market, request.market_file)
+    if market.code is not None:
+        warm()  # while Prefect starts and prices come
     source = open_source(
         request.source or ("files" if request.prices else market.source),
         market,

@@ -20,7 +20,6 @@ from dtml.errors import DtmlError
 from dtml.evaluation.ranking import figures_of, score_daily, score_ranking
 from dtml.markets.definition import LEGS, Leg
 from dtml.own.code import OWN
-from dtml.own.process import warm
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.features import FEATURES, HISTORY, MAX_GAP
 from dtml.ranking.outcomes import outcomes, sessions_to
@@ -95,8 +94,6 @@ def _noted(context: MarketContext, trained: Trained, latest: Mapping[str, Any] |
     said = [change(context, latest["config"])[1] if latest else "", trained.row["config"].get(OWN, {}).get("refused")]
     if note := "; ".join(dict.fromkeys(each for each in said if each)):
         log.warning("%s: %s", context.name, note)
-    if trained.rankers.own:
-        warm()
     return replace(trained, note=note)
 
 
