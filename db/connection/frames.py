@@ -16,8 +16,8 @@ from sqlalchemy import Boolean, Connection, CursorResult, Date, Float, Integer, 
 from sqlalchemy.sql.expression import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
+from db.tables import BAR_VALUES
 from db.tables.columns import UtcTimestamp
-from db.tables.markets import BAR_VALUES
 
 FETCHED_ROWS = 100_000
 BATCH = 2000  # rows of a CSV in memory at once

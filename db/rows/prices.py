@@ -16,7 +16,7 @@ from db.connection.differences import alongside, differ, is_stored, named, requi
 from db.connection.frames import Statement, bars, frame, matching, within
 from db.errors import StoreError
 from db.rows.markets import identified, instrument_ids
-from db.tables.markets import BAR_VALUES
+from db.tables import BAR_VALUES
 from db.views import view
 
 # A source's rounding is not a restatement.

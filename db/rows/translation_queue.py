@@ -17,7 +17,7 @@ from db import tables
 from db.connection.frames import frame, matching
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
-from db.tables.translations import LONGEST_TEXT
+from db.tables import LONGEST_TEXT
 from db.views import view
 
 MAX_ATTEMPTS = 3
