@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,17 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_missing
 from db.connection.differences import save_figures
-from db.connection.frames import frame, row, rows_of
+from db.connection.frames import frame, row, row_of, rows_of
 from db.errors import StoreError
 from db.rows.outcomes import of_fold
+
+# Of the backtest of a name: its row, or None; the folds that are done, its figures by slice, value, protocol and
+# predictor, its daily returns by portfolio and session, and its figures by portfolio, each without backtest_id.
+backtest = partial(row_of, tables.backtest, "id")
+backtest_folds = partial(rows_of, tables.backtest_fold, "backtest_id")
+backtest_scores = partial(rows_of, tables.backtest_score, "backtest_id")
+backtest_returns = partial(rows_of, tables.backtest_return, "backtest_id")
+backtest_portfolios = partial(rows_of, tables.backtest_portfolio, "backtest_id")
 
 COUNTS = ("stocks", "constituent_days", "without_price", "tried", "expected_best")
 
@@ -65,16 +73,6 @@ def finish_backtest(
     return sum(save_figures(conn, table, "backtest_id", backtest_id, rows, why=why) for table, rows in given.items())
 
 
-def backtest(conn: Connection, backtest_id: str) -> dict[str, Any] | None:
-    """Return one backtest, every column of backtest; None when there is none of that name."""
-    return row(conn, sa.select(tables.backtest).where(tables.backtest.c.id == backtest_id))
-
-
-def backtest_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return the folds that are done, by number: the columns of backtest_fold but backtest_id."""
-    return rows_of(conn, tables.backtest_fold, "backtest_id", backtest_id)
-
-
 def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
     """Return what the folds that are done predicted, by target and symbol; NaN is missing.
 
@@ -85,21 +83,6 @@ def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
     joined = fold.join(tables.prediction, of_fold(tables.prediction)).join(tables.instrument)
     statement = sa.select(*columns).select_from(joined).where(fold.c.backtest_id == backtest_id)
     return frame(conn, statement.order_by(made.target, stock.symbol))
-
-
-def backtest_scores(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return figures by slice, value, protocol, predictor: the columns of backtest_score but backtest_id."""
-    return rows_of(conn, tables.backtest_score, "backtest_id", backtest_id)
-
-
-def backtest_returns(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return daily returns by portfolio and session: the columns of backtest_return but backtest_id."""
-    return rows_of(conn, tables.backtest_return, "backtest_id", backtest_id)
-
-
-def backtest_portfolios(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return figures by portfolio: the columns of backtest_portfolio but backtest_id."""
-    return rows_of(conn, tables.backtest_portfolio, "backtest_id", backtest_id)
 
 
 def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[np.float64]:

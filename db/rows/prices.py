@@ -134,7 +134,6 @@ def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_
 
 
 def _restated(known_at: datetime | None) -> sa.Exists:
-    """Return whether a later version of the bar was known."""
     price, later = tables.price, tables.price.alias("later")
     restated = sa.exists().where(
         later.c.instrument_id == price.c.instrument_id,

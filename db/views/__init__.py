@@ -74,7 +74,6 @@ def parse_view(name: str, text: str) -> View:
 
 
 def _split(name: str, text: str) -> tuple[str, list[str], str]:
-    """Return the view's meaning, the lines of its columns, and its select."""
     lines = text.splitlines()
     length = next((place for place, line in enumerate(lines) if not line.startswith("--")), len(lines))
     head = "\n".join(line.removeprefix("--").removeprefix(" ") for line in lines[:length])
