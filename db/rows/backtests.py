@@ -67,7 +67,14 @@ def finish_backtest(
     backtest_id; what has no value is NaN or None. `counts` holds what `COUNTS` names.
     Figures of a finished backtest stand: raises StoreError, naming it, when one is stored with another value.
     """
-    _close(conn, backtest_id, counts, {"finished_at": finished_at, "seconds": seconds})
+    stored, begun = backtest(conn, backtest_id), sa.update(tables.backtest).where(tables.backtest.c.id == backtest_id)
+    if stored is None:
+        raise StoreError(f"backtest {backtest_id} was never begun")
+    counted = {name: counts[name] for name in COUNTS}
+    if stored["finished_at"] is None:
+        conn.execute(begun.values(**counted, finished_at=finished_at, seconds=seconds))
+    elif changed := [name for name in COUNTS if stored[name] != counted[name]]:
+        raise StoreError(f"{backtest_id} {changed[0]} is stored with another figure: a finished backtest stands")
     given = {tables.backtest_score: scores, tables.backtest_return: returns, tables.backtest_portfolio: portfolios}
     why = "a finished backtest stands"
     return sum(save_figures(conn, table, "backtest_id", backtest_id, rows, why=why) for table, rows in given.items())
@@ -92,18 +99,3 @@ def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[
     mine = (of.c.market == market, of.c.id != other_than, table.c.strategy.is_not(None), table.c.sharpe.is_not(None))
     statement = sa.select(table.c.sharpe).select_from(joined).where(*mine).order_by(of.c.id, table.c.portfolio)
     return np.array(conn.execute(statement).scalars().all(), dtype=float)
-
-
-def _close(conn: Connection, backtest_id: str, counts: Mapping[str, float], ending: Mapping[str, object]) -> None:
-    """Finish the row of a backtest, once; later its counts must be the same."""
-    table = tables.backtest
-    stored = backtest(conn, backtest_id)
-    if stored is None:
-        raise StoreError(f"backtest {backtest_id} was never begun")
-    given = {name: counts[name] for name in COUNTS}
-    if stored["finished_at"] is None:
-        conn.execute(sa.update(table).where(table.c.id == backtest_id).values(**given, **ending))
-        return
-    for name, value in given.items():
-        if stored[name] != value:
-            raise StoreError(f"{backtest_id} {name} is stored with another figure: a finished backtest stands")

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing
 from db.connection.differences import require_distinct, save_figures, stored_on, unstored
-from db.connection.frames import frame, matching, row_of, rows_of, within
+from db.connection.frames import frame, matching, row_of, rows_of
 from db.rows.markets import identified
 from db.rows.runs import latest_trained
 from db.rows.scores import save_scores_of
@@ -103,12 +103,10 @@ def orders(conn: Connection, market: str, *, first: date, last: date) -> pd.Data
     return frame(conn, statement.order_by(said.c.target, said.c.made_at, said.c.predictor, said.c.place))
 
 
-def rank_scores(
-    conn: Connection, market: str, *, span: str, leg: str | None = None, last: date | None = None
-) -> pd.DataFrame:
-    """Return scores of a market's orders up to target `last`, of one return or of all: the columns of rank_score."""
+def rank_scores(conn: Connection, market: str, *, span: str, leg: str | None = None) -> pd.DataFrame:
+    """Return scores of a market's orders, of one return or of all: the columns of rank_score."""
     table = tables.rank_score
-    mine = matching(table, market=market, span=span, leg=leg) + within(table.c.target, None, last)
+    mine = matching(table, market=market, span=span, leg=leg)
     return frame(conn, sa.select(table).where(*mine).order_by(table.c.target, table.c.leg, table.c.predictor))
 
 

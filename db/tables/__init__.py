@@ -31,6 +31,7 @@ from db.tables.columns import metadata as metadata
 
 BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 LONGEST_TEXT = 20_000  # characters to translate, about ten pages: others taken with it wait for its translation
+NULLABLE = {"key": False, "numbered": False, "required": False, "optional": True, "interval": True, "paired": True}
 INTERVALS = {"interval": "day-resampled", "paired": "paired"}
 
 
@@ -72,7 +73,7 @@ def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[Column[Any]]:
             TYPES[kind] if kind in TYPES else ForeignKey(kind),
             primary_key=role in ("key", "numbered"),
             autoincrement="auto" if role == "numbered" else False,
-            nullable=role in ("optional", *INTERVALS),
+            nullable=NULLABLE[role],
             server_default=Now() if default == "now()" else default and text(default),
             comment=meaning,
         )
