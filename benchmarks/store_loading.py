@@ -16,7 +16,7 @@ from sqlalchemy import URL, Engine, make_url, text
 
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import markets, prices
-from db.tables.markets import BAR_VALUES
+from db.tables import BAR_VALUES
 
 PRICES = Path(__file__).parents[2] / "shared" / "data" / "prices" / "sp500.parquet"
 REPEATS = 3

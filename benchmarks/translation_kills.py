@@ -23,7 +23,7 @@ from benchmarks.backtest_kills import seconds_to_end
 from benchmarks.made_language import made_pairs
 from db.engine import reading, transaction
 from db.rows import translation_queue
-from db.tables.translations import translation_text
+from db.tables import translation_text
 from flows.nightly.context import open_store
 from flows.translating import files as translate_files
 from flows.translating import worker as translate

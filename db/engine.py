@@ -257,19 +257,14 @@ def _stored_revision(conn: Connection) -> str | None:
         raise StoreError(f"{where} says that it has {len(stored)} schemas: alembic_version holds {said}. {RESTORE}")
     if not stored:
         return None
-    if stored[0] != REVISION:
-        _require_known(stored[0], where)
-    elif lacking := sorted(metadata.tables.keys() - tables):
+    if stored[0] not in migrations.revisions():
+        raise StoreUsageError(
+            f"{where} has schema {stored[0]}, unknown to this dtml ({REVISION}). It may be newer: update dtml. Or"
+            f" {UNRELEASED}. Or it is another program's"
+        )
+    if stored[0] == REVISION and (lacking := sorted(metadata.tables.keys() - tables)):
         raise StoreError(
             f"{where} has schema {REVISION} without its table {lacking[0]}. Perhaps {UNRELEASED}. Or it is damaged:"
             f" {RESTORE}"
         )
     return str(stored[0])
-
-
-def _require_known(revision: str, where: str) -> None:
-    if revision not in migrations.revisions():
-        raise StoreUsageError(
-            f"{where} has schema {revision}, unknown to this dtml ({REVISION}). It may be newer: update dtml. Or"
-            f" {UNRELEASED}. Or it is another program's"
-        )

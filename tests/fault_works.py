@@ -19,7 +19,7 @@ from made_recipe import SOURCES, write_recipe
 from db.admin.copying import no_progress
 from db.engine import reading, transaction
 from db.rows import translation_queue
-from db.tables.translations import translation_text
+from db.tables import translation_text
 from dtml.errors import DtmlError
 from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market

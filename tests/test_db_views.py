@@ -11,8 +11,8 @@ from sqlalchemy import Engine
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.rows import markets, nights, prices
+from db.tables import BAR_VALUES
 from db.tables.columns import UtcTimestamp
-from db.tables.markets import BAR_VALUES
 from db.views import view
 from db.views import views as documented_views
 

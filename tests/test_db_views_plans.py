@@ -14,7 +14,7 @@ from db.engine import open_engine, transaction, upgrade
 from db.rows import attention, markets, outcomes, predictions, prices, runs
 from db.rows import nights as stored_nights
 from db.rows import scores as stored_scores
-from db.tables.markets import BAR_VALUES
+from db.tables import BAR_VALUES
 
 FEW, MANY = 10, 80
 LAST = pd.Timestamp("2024-06-28")

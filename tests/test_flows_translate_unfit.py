@@ -15,7 +15,7 @@ from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
 from db.rows import translation_queue
 from db.rows.translation_queue import MOST_CHARACTERS, queue_texts, take_texts
-from db.tables.translations import LONGEST_TEXT
+from db.tables import LONGEST_TEXT
 from flows.translating.worker import work_off
 from translation.decoding.beam_search import Search
 

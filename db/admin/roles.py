@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import Connection, Engine, text
 
+from db.admin import statements
 from db.engine import READ_LIMIT_S, require_current, transaction
 from db.errors import StoreUsageError
 from db.views import views as documented_views
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import psycopg
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
+
+SQL = statements("roles")
 
 VERSION = "alembic_version"  # one row, which says whether the views are this program's: `dtml query` asks it
 
@@ -110,32 +113,15 @@ def _require_harmless(conn: Connection, name: str) -> None:
         reasons.append("the role that asks")
     member_of = "select g.rolname from pg_auth_members m join pg_roles g on g.oid = m.roleid where m.member = :role"
     reasons += [f"a member of {each}" for each in conn.execute(text(member_of), {"role": role["oid"]}).scalars()]
-    owned = """
-        select pg_describe_object(d.classid, d.objid, 0)
-        from pg_shdepend d
-        where d.refclassid = 'pg_authid'::regclass and d.refobjid = :role and d.deptype = 'o'
-            and d.dbid in (0, (select oid from pg_database where datname = current_database()))
-        order by 1 limit 1
-    """
-    reasons += [f"the owner of {each}" for each in conn.execute(text(owned), {"role": role["oid"]}).scalars()]
+    owned = text(SQL["what a role owns"])
+    reasons += [f"the owner of {each}" for each in conn.execute(owned, {"role": role["oid"]}).scalars()]
     if reasons:
         raise StoreUsageError(f"role {name} is {', '.join(reasons)}: name another, which only reads")
 
 
 def _revoke_all(conn: Connection, name: str, database: str) -> None:
-    """Take every right on this database, and on what its schemas hold, from the role."""
-    granted = """
-        select distinct n.nspname
-        from pg_shdepend d
-        left join pg_class c on d.classid = 'pg_class'::regclass and c.oid = d.objid
-        left join pg_proc p on d.classid = 'pg_proc'::regclass and p.oid = d.objid
-        join pg_namespace n on n.oid = coalesce(c.relnamespace, p.pronamespace, d.objid)
-        where d.refclassid = 'pg_authid'::regclass and d.deptype = 'a'
-            and d.refobjid = (select oid from pg_roles where rolname = :name)
-            and d.dbid = (select oid from pg_database where datname = current_database())
-    """
     _run(conn, f'revoke all on database {database} from "{name}"')
-    for schema in conn.execute(text(granted), {"name": name}).scalars().all():
+    for schema in conn.execute(text(SQL["schemas with what a role was granted"]), {"name": name}).scalars().all():
         for things in ("tables", "sequences", "routines"):
             _run(conn, f'revoke all on all {things} in schema {_quoted(schema)} from "{name}"')
         _run(conn, f'revoke all on schema {_quoted(schema)} from "{name}"')
@@ -161,27 +147,8 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
 
 def _others(conn: Connection, name: str) -> list[str]:
     """Return roles that own something in this database, were granted something, or belong to one; none is a reader."""
-    found = """
-        select r.rolname
-        from pg_roles r
-        join pg_database here on here.datname = current_database()
-        where r.rolname <> :name and r.rolname !~ '^pg_' and not r.rolsuper
-            and not exists (
-                select 1 from pg_db_role_setting s
-                where s.setrole = r.oid and s.setdatabase = 0 and :mark = any (s.setconfig)
-            )
-            and (
-                r.oid = here.datdba
-                or exists (select 1 from pg_auth_members m where m.member = r.oid)
-                or exists (
-                    select 1 from pg_shdepend d
-                    where d.refclassid = 'pg_authid'::regclass and d.refobjid = r.oid and d.dbid = here.oid
-                )
-            )
-        order by r.rolname
-    """
     mark = f'session_preload_libraries="{ELSEWHERE}"'
-    return list(conn.execute(text(found), {"name": name, "mark": mark}).scalars())
+    return list(conn.execute(text(SQL["roles that have something here"]), {"name": name, "mark": mark}).scalars())
 
 
 def _grant_views(conn: Connection, name: str, database: str, schema: str) -> None:
@@ -205,32 +172,8 @@ def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
 
 def _require_only_views(conn: Connection, name: str) -> None:
     """Raise StoreUsageError, which takes all back, when the role may do more: some right comes from elsewhere."""
-    excess = """
-        select 'make temporary tables' where has_database_privilege(:name, current_database(), 'TEMPORARY')
-        union all
-        select 'make schemas' where has_database_privilege(:name, current_database(), 'CREATE')
-        union all
-        select 'make tables in ' || nspname from pg_namespace
-        where nspname !~ '^pg_' and has_schema_privilege(:name, oid, 'CREATE')
-        union all
-        select 'use the table ' || c.relname from pg_class c
-        where c.relnamespace = (select oid from pg_namespace where nspname = current_schema())
-            and c.relkind in ('r', 'p', 'f', 'm') and c.relname <> :version
-            and (has_table_privilege(:name, c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
-                or has_any_column_privilege(:name, c.oid, 'SELECT, INSERT, UPDATE, REFERENCES'))
-        union all
-        select 'change the view ' || c.relname from pg_class c
-        where c.relnamespace = (select oid from pg_namespace where nspname = current_schema()) and c.relkind = 'v'
-            and has_table_privilege(:name, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
-        union all
-        select 'call ' || p.oid::regprocedure from pg_proc p
-        where (p.prosecdef and p.pronamespace <> 'pg_catalog'::regnamespace
-                or p.pronamespace = 'pg_catalog'::regnamespace and p.proname ~ :writing)
-            and has_schema_privilege(:name, p.pronamespace, 'USAGE') and has_function_privilege(:name, p.oid, 'EXECUTE')
-        order by 1
-    """
     given = {"name": name, "version": VERSION, "writing": WRITING}
-    if more := conn.execute(text(excess), given).scalars().all():
+    if more := conn.execute(text(SQL["what a role could do beyond reading"]), given).scalars().all():
         raise StoreUsageError(
             f"role {name} could still {more[0]}, a right that PUBLIC has: revoke it from PUBLIC and try again"
         )

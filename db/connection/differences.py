@@ -94,7 +94,7 @@ def save_figures(conn: Connection, table: sa.Table, owner: str, name: str, given
     require_distinct(given, key)
     rows = given[[each.name for each in columns]].reset_index(drop=True)
     rows = rows.astype(dict.fromkeys(figures, "float64"))
-    stored, wrong = rows_of(conn, table, owner, name), f"{name} {{}} is stored with another figure: {why}"
+    stored, wrong = rows_of(table, owner, conn, name), f"{name} {{}} is stored with another figure: {why}"
     new = unstored(rows, stored, key, figures, FIGURE_TOLERANCE, zero=FIGURE_ZERO, shown=key, wrong=wrong)
     new = new.assign(**{owner: name})
     if any(isinstance(each.type, sa.JSON) for each in columns):

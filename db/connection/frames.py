@@ -16,8 +16,8 @@ from sqlalchemy import Boolean, Connection, CursorResult, Date, Float, Integer, 
 from sqlalchemy.sql.expression import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
+from db.tables import BAR_VALUES
 from db.tables.columns import UtcTimestamp
-from db.tables.markets import BAR_VALUES
 
 FETCHED_ROWS = 100_000
 BATCH = 2000  # rows of a CSV in memory at once
@@ -37,6 +37,11 @@ def row(conn: Connection, statement: Statement) -> dict[str, Any] | None:
     """Return the first row of a statement as Python values, by column; None when there is none."""
     found = conn.execute(statement).mappings().first()
     return None if found is None else dict(found)
+
+
+def row_of(table: Table, key: str, conn: Connection, name: str) -> dict[str, Any] | None:
+    """Return the row whose column `key` is `name`, every column of the table; None when there is none."""
+    return row(conn, select(table).where(table.c[key] == name))
 
 
 def matching(of: FromClause, **values: object) -> list[ColumnElement[bool]]:
@@ -59,7 +64,7 @@ def stream(conn: Connection, statement: Statement) -> Iterator[Sequence[Sequence
     yield from conn.execution_options(yield_per=BATCH).execute(statement).partitions()
 
 
-def rows_of(conn: Connection, table: Table, owner: str, name: str, *, order: Sequence[str] = ()) -> pd.DataFrame:
+def rows_of(table: Table, owner: str, conn: Connection, name: str, *, order: Sequence[str] = ()) -> pd.DataFrame:
     """Return rows whose column `owner` is `name`, without it, by `order` or the rest of the primary key."""
     sought = order or [each.name for each in table.primary_key if each.name != owner]
     columns = (each for each in table.c if each.name != owner)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import date
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -11,7 +12,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, upsert
 from db.connection.differences import require_distinct, stored_on, unstored
-from db.connection.frames import frame, head, matching, row
+from db.connection.frames import frame, head, matching, row, row_of
 from db.rows.markets import identified
 from db.rows.nights import COMPLETE
 from db.views import view
@@ -19,6 +20,8 @@ from db.views import view
 LOOKING = 2000  # stocks that look at one another on a night, at most
 # The weights of a softmax in float32, summed over hundreds of stocks, agree to this on another thread count.
 WEIGHT_TOLERANCE = 1e-6
+
+explanation = partial(row_of, tables.explanation, "run_id")  # None of a run whose attention was never measured
 
 
 def save_attention(conn: Connection, market: str, attention: pd.DataFrame) -> int:
@@ -49,11 +52,6 @@ def attention(conn: Connection, run_id: str, target: date) -> pd.DataFrame:
 def save_explanation(conn: Connection, explained: Mapping[str, object]) -> int:
     """Store or renew what is known of a run's attention, every column of explanation by name; 1 when it is new."""
     return upsert(conn, tables.explanation, [dict(explained)], stamps=("made_at", "seconds"))
-
-
-def explanation(conn: Connection, run_id: str) -> dict[str, Any] | None:
-    """Return what is known of a run's attention, every column of explanation; None when it was never measured."""
-    return row(conn, sa.select(tables.explanation).where(tables.explanation.c.run_id == run_id))
 
 
 def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,9 +13,17 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_missing
 from db.connection.differences import save_figures
-from db.connection.frames import frame, row, rows_of
+from db.connection.frames import frame, row, row_of, rows_of
 from db.errors import StoreError
 from db.rows.outcomes import of_fold
+
+# Of the backtest of a name: its row, or None; the folds that are done, its figures by slice, value, protocol and
+# predictor, its daily returns by portfolio and session, and its figures by portfolio, each without backtest_id.
+backtest = partial(row_of, tables.backtest, "id")
+backtest_folds = partial(rows_of, tables.backtest_fold, "backtest_id")
+backtest_scores = partial(rows_of, tables.backtest_score, "backtest_id")
+backtest_returns = partial(rows_of, tables.backtest_return, "backtest_id")
+backtest_portfolios = partial(rows_of, tables.backtest_portfolio, "backtest_id")
 
 COUNTS = ("stocks", "constituent_days", "without_price", "tried", "expected_best")
 
@@ -59,20 +67,17 @@ def finish_backtest(
     backtest_id; what has no value is NaN or None. `counts` holds what `COUNTS` names.
     Figures of a finished backtest stand: raises StoreError, naming it, when one is stored with another value.
     """
-    _close(conn, backtest_id, counts, {"finished_at": finished_at, "seconds": seconds})
+    stored, begun = backtest(conn, backtest_id), sa.update(tables.backtest).where(tables.backtest.c.id == backtest_id)
+    if stored is None:
+        raise StoreError(f"backtest {backtest_id} was never begun")
+    counted = {name: counts[name] for name in COUNTS}
+    if stored["finished_at"] is None:
+        conn.execute(begun.values(**counted, finished_at=finished_at, seconds=seconds))
+    elif changed := [name for name in COUNTS if stored[name] != counted[name]]:
+        raise StoreError(f"{backtest_id} {changed[0]} is stored with another figure: a finished backtest stands")
     given = {tables.backtest_score: scores, tables.backtest_return: returns, tables.backtest_portfolio: portfolios}
     why = "a finished backtest stands"
     return sum(save_figures(conn, table, "backtest_id", backtest_id, rows, why=why) for table, rows in given.items())
-
-
-def backtest(conn: Connection, backtest_id: str) -> dict[str, Any] | None:
-    """Return one backtest, every column of backtest; None when there is none of that name."""
-    return row(conn, sa.select(tables.backtest).where(tables.backtest.c.id == backtest_id))
-
-
-def backtest_folds(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return the folds that are done, by number: the columns of backtest_fold but backtest_id."""
-    return rows_of(conn, tables.backtest_fold, "backtest_id", backtest_id)
 
 
 def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
@@ -87,21 +92,6 @@ def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
     return frame(conn, statement.order_by(made.target, stock.symbol))
 
 
-def backtest_scores(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return figures by slice, value, protocol, predictor: the columns of backtest_score but backtest_id."""
-    return rows_of(conn, tables.backtest_score, "backtest_id", backtest_id)
-
-
-def backtest_returns(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return daily returns by portfolio and session: the columns of backtest_return but backtest_id."""
-    return rows_of(conn, tables.backtest_return, "backtest_id", backtest_id)
-
-
-def backtest_portfolios(conn: Connection, backtest_id: str) -> pd.DataFrame:
-    """Return figures by portfolio: the columns of backtest_portfolio but backtest_id."""
-    return rows_of(conn, tables.backtest_portfolio, "backtest_id", backtest_id)
-
-
 def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[np.float64]:
     """Return the Sharpe ratio a year of each portfolio of predictions in the market's other finished backtests."""
     table, of = tables.backtest_portfolio, tables.backtest
@@ -109,18 +99,3 @@ def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[
     mine = (of.c.market == market, of.c.id != other_than, table.c.strategy.is_not(None), table.c.sharpe.is_not(None))
     statement = sa.select(table.c.sharpe).select_from(joined).where(*mine).order_by(of.c.id, table.c.portfolio)
     return np.array(conn.execute(statement).scalars().all(), dtype=float)
-
-
-def _close(conn: Connection, backtest_id: str, counts: Mapping[str, float], ending: Mapping[str, object]) -> None:
-    """Finish the row of a backtest, once; later its counts must be the same."""
-    table = tables.backtest
-    stored = backtest(conn, backtest_id)
-    if stored is None:
-        raise StoreError(f"backtest {backtest_id} was never begun")
-    given = {name: counts[name] for name in COUNTS}
-    if stored["finished_at"] is None:
-        conn.execute(sa.update(table).where(table.c.id == backtest_id).values(**given, **ending))
-        return
-    for name, value in given.items():
-        if stored[name] != value:
-            raise StoreError(f"{backtest_id} {name} is stored with another figure: a finished backtest stands")

@@ -1,7 +1,7 @@
 """Benchmarks: each is stored with its figures once its test was read, and never changed."""
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
 
 import pandas as pd
 import sqlalchemy as sa
@@ -10,7 +10,13 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_missing
 from db.connection.differences import save_figures
-from db.connection.frames import frame, matching, row, rows_of
+from db.connection.frames import frame, matching, row_of, rows_of
+
+# Of the benchmark of a name: its row, or None; its figures by protocol and predictor, and every seed by predictor and
+# configuration, each without benchmark_id.
+benchmark = partial(row_of, tables.benchmark, "id")
+benchmark_scores = partial(rows_of, tables.benchmark_score, "benchmark_id", order=("protocol", "predictor"))
+benchmark_seeds = partial(rows_of, tables.benchmark_seed, "benchmark_id")
 
 
 def save_benchmark(conn: Connection, benchmark: Mapping[str, object], scores: pd.DataFrame, seeds: pd.DataFrame) -> int:
@@ -31,19 +37,3 @@ def benchmarks(conn: Connection, market: str | None = None) -> pd.DataFrame:
     table = tables.benchmark
     statement = sa.select(*(each for each in table.c if each.name != "config")).where(*matching(table, market=market))
     return frame(conn, statement.order_by(table.c.test_read_at, table.c.id))
-
-
-def benchmark(conn: Connection, benchmark_id: str) -> dict[str, Any] | None:
-    """Return one benchmark, every column of benchmark; None when there is none of that name."""
-    return row(conn, sa.select(tables.benchmark).where(tables.benchmark.c.id == benchmark_id))
-
-
-def benchmark_scores(conn: Connection, benchmark_id: str) -> pd.DataFrame:
-    """Return a benchmark's figures by protocol and predictor: the columns of benchmark_score but benchmark_id."""
-    order = ("protocol", "predictor")
-    return rows_of(conn, tables.benchmark_score, "benchmark_id", benchmark_id, order=order)
-
-
-def benchmark_seeds(conn: Connection, benchmark_id: str) -> pd.DataFrame:
-    """Return every seed of a benchmark by predictor and configuration: the columns of benchmark_seed but its id."""
-    return rows_of(conn, tables.benchmark_seed, "benchmark_id", benchmark_id)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from datetime import date
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -27,7 +28,7 @@ def save_bands(conn: Connection, run_id: str, bands: pd.DataFrame, *, default: f
 
 def bands(conn: Connection, run_id: str) -> pd.DataFrame:
     """Return the bands of a run by level: level, threshold, days, n; no rows for a run that was not calibrated."""
-    return rows_of(conn, tables.abstention_band, "run_id", run_id).drop(columns="is_default")
+    return rows_of(tables.abstention_band, "run_id", conn, run_id).drop(columns="is_default")
 
 
 def default_level(conn: Connection, run_id: str) -> float | None:
@@ -37,24 +38,29 @@ def default_level(conn: Connection, run_id: str) -> float | None:
     return conn.execute(mine.limit(1)).scalar()
 
 
-def save_bins(conn: Connection, bins: pd.DataFrame) -> int:
-    """Store run_id, target, bin, n, probability_sum, rises in place of what is stored of these runs and targets."""
-    return _replace(conn, tables.calibration_bin, bins)
+def _save_counts(table: sa.Table, conn: Connection, counts: pd.DataFrame) -> int:
+    """Store the columns of a table of counts in place of what is stored of these runs and targets."""
+    if counts.empty:
+        return 0
+    for run_id, targets in counts.groupby("run_id")["target"]:
+        days = [day.date() for day in pd.DatetimeIndex(targets.unique())]
+        conn.execute(sa.delete(table).where(table.c.run_id == run_id, table.c.target.in_(days)))
+    return insert_frame(conn, table, counts[[each.name for each in table.c]])
 
 
-def save_band_counts(conn: Connection, counts: pd.DataFrame) -> int:
-    """Store run_id, target, level, n, covered, decided, decided_correct in place of what is stored of these nights."""
-    return _replace(conn, tables.abstention_count, counts)
+def _counts(table: sa.Table, conn: Connection, market: str, last: date) -> pd.DataFrame:
+    """Return the counts of a market's nightly runs, targets up to `last`, by target, run and the rest of the key."""
+    joined = table.join(tables.run, tables.run.c.id == table.c.run_id)
+    mine = (tables.run.c.market == market, tables.run.c.kind == "nightly", table.c.target <= last)
+    keys = [each for each in table.primary_key if each.name not in ("run_id", "target")]
+    statement = sa.select(table).select_from(joined).where(*mine)
+    return frame(conn, statement.order_by(table.c.target, table.c.run_id, *keys))
 
 
-def calibration_bins(conn: Connection, market: str, last: date) -> pd.DataFrame:
-    """Return columns of calibration_bin for nightly runs of a market, targets up to `last`, by target, run and bin."""
-    return _counts(conn, tables.calibration_bin, market, last)
-
-
-def band_counts(conn: Connection, market: str, last: date) -> pd.DataFrame:
-    """Return the columns of abstention_count for nightly runs, targets up to `last`, by target, run and level."""
-    return _counts(conn, tables.abstention_count, market, last)
+save_bins = partial(_save_counts, tables.calibration_bin)
+save_band_counts = partial(_save_counts, tables.abstention_count)
+calibration_bins = partial(_counts, tables.calibration_bin)
+band_counts = partial(_counts, tables.abstention_count)
 
 
 def fold_counts(conn: Connection, backtest_id: str) -> pd.DataFrame:
@@ -79,20 +85,3 @@ def coverage(conn: Connection, market: str, level: float, last: date) -> dict[st
     counted = row(conn, sa.select(*sums).where(*mine))
     assert counted is not None
     return counted
-
-
-def _replace(conn: Connection, table: sa.Table, rows: pd.DataFrame) -> int:
-    if rows.empty:
-        return 0
-    for run_id, targets in rows.groupby("run_id")["target"]:
-        days = [day.date() for day in pd.DatetimeIndex(targets.unique())]
-        conn.execute(sa.delete(table).where(table.c.run_id == run_id, table.c.target.in_(days)))
-    return insert_frame(conn, table, rows[[each.name for each in table.c]])
-
-
-def _counts(conn: Connection, table: sa.Table, market: str, last: date) -> pd.DataFrame:
-    joined = table.join(tables.run, tables.run.c.id == table.c.run_id)
-    mine = (tables.run.c.market == market, tables.run.c.kind == "nightly", table.c.target <= last)
-    keys = [each for each in table.primary_key if each.name not in ("run_id", "target")]
-    statement = sa.select(table).select_from(joined).where(*mine)
-    return frame(conn, statement.order_by(table.c.target, table.c.run_id, *keys))

@@ -56,7 +56,13 @@ def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
                 f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC and the server's {server:%Y-%m-%d %H:%M}: set the"
                 " wrong one; nothing was fetched"
             )
-    newest = _last_fetch(conn, market) or _last_price(conn, market)
+    fetched, price, named = tables.price_fetch.c, tables.price, tables.instrument
+    newest: datetime | None = conn.execute(
+        sa.select(sa.func.max(fetched.known_at)).where(fetched.market == market)
+    ).scalar_one()
+    if newest is None:  # a store filled before it kept its fetches
+        bars = sa.select(sa.func.max(price.c.known_at)).join_from(price, named).where(named.c.market == market)
+        newest = conn.execute(bars).scalar_one()
     if newest is not None and newest > now + AHEAD:
         raise StoreError(
             f"the newest fetch of {market} is dated {newest:%Y-%m-%d %H:%M} UTC, {(newest - now).days} days after this"
@@ -64,16 +70,3 @@ def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
             f" this one; or, if it is right, keep a backup and run `dtml db redate {market}`"
         )
     return newest
-
-
-def _last_fetch(conn: Connection, market: str) -> datetime | None:
-    table = tables.price_fetch
-    newest = sa.select(table.c.known_at).where(table.c.market == market).order_by(table.c.known_at.desc()).limit(1)
-    return conn.execute(newest).scalar_one_or_none()
-
-
-def _last_price(conn: Connection, market: str) -> datetime | None:
-    """Return the newest version of any bar: for a store filled before it kept its fetches."""
-    price, named = tables.price, tables.instrument
-    newest = sa.select(sa.func.max(price.c.known_at)).join_from(price, named).where(named.c.market == market)
-    return conn.execute(newest).scalar_one_or_none()

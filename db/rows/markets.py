@@ -110,9 +110,7 @@ def is_known(conn: Connection, market: str, symbol: str) -> bool:
 
 def require_symbol(conn: Connection, symbol: str, market: str | None) -> None:
     """Raise StoreUsageError for a symbol that is not stored, of a market or of any."""
-    if (
-        row(conn, sa.select(tables.instrument.c.id).where(*matching(tables.instrument, symbol=symbol, market=market)))
-        is None
-    ):
+    mine = matching(tables.instrument, symbol=symbol, market=market)
+    if row(conn, sa.select(tables.instrument.c.id).where(*mine)) is None:
         where = f" for market {market}" if market else ""
         raise StoreUsageError(f"no symbol {symbol!r} in the store{where}: check its spelling, or fetch it first")

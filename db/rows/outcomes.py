@@ -104,6 +104,5 @@ def _settled(conn: Connection, joined: sa.Join, mine: Iterable[sa.ColumnElement[
 
 
 def _has_outcome() -> sa.ColumnElement[bool]:
-    """Return whether an outcome is what came of a prediction."""
     made, happened = tables.prediction, tables.outcome
     return sa.and_(happened.c.instrument_id == made.c.instrument_id, happened.c.session == made.c.target)

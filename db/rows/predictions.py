@@ -130,7 +130,6 @@ def newest_directions(market: str) -> Statement:
 
 
 def _by_symbol(name: str, **values: object) -> Statement:
-    """Return the rows of a view whose columns have these values."""
     found = view(name)
     return sa.select(found).where(*matching(found, **values)).order_by(found.c.symbol)
 

@@ -16,7 +16,7 @@ from db.connection.differences import alongside, differ, is_stored, named, requi
 from db.connection.frames import Statement, bars, frame, matching, within
 from db.errors import StoreError
 from db.rows.markets import identified, instrument_ids
-from db.tables.markets import BAR_VALUES
+from db.tables import BAR_VALUES
 from db.views import view
 
 # A source's rounding is not a restatement.
@@ -134,7 +134,6 @@ def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_
 
 
 def _restated(known_at: datetime | None) -> sa.Exists:
-    """Return whether a later version of the bar was known."""
     price, later = tables.price, tables.price.alias("later")
     restated = sa.exists().where(
         later.c.instrument_id == price.c.instrument_id,

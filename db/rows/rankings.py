@@ -2,20 +2,31 @@
 
 from collections.abc import Mapping
 from datetime import date, datetime
-from typing import Any
+from functools import partial
 
 import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import insert_frame, insert_missing, records, upsert
+from db.connection.bulk import insert_frame, insert_missing
 from db.connection.differences import require_distinct, save_figures, stored_on, unstored
-from db.connection.frames import frame, matching, row, rows_of, within
+from db.connection.frames import frame, matching, row_of, rows_of
 from db.rows.markets import identified
+from db.rows.runs import latest_trained
+from db.rows.scores import save_scores_of
 from db.views import view
 
 SCORE_TOLERANCE = 1e-9
+
+# Of the ranking of a name: its row, or None; its figures, and its paired differences, each without ranking_id.
+ranking = partial(row_of, tables.ranking, "id")
+ranking_scores = partial(rows_of, tables.ranking_score, "ranking_id")
+ranking_differences = partial(rows_of, tables.ranking_difference, "ranking_id")
+# The rankers of a training: its row by name, and that of the last; None where there is none.
+ranker = partial(row_of, tables.ranker, "id")
+latest_ranker = partial(latest_trained, tables.ranker)
+save_rank_scores = partial(save_scores_of, tables.rank_score)
 
 
 def save_ranking(
@@ -32,46 +43,15 @@ def save_ranking(
     return new + save_figures(conn, tables.ranking_difference, "ranking_id", name, differences, why=why)
 
 
-def ranking(conn: Connection, ranking_id: str) -> dict[str, Any] | None:
-    """Return one ranking, every column of ranking; None when there is none of that name."""
-    return row(conn, sa.select(tables.ranking).where(tables.ranking.c.id == ranking_id))
-
-
-def ranking_scores(conn: Connection, ranking_id: str) -> pd.DataFrame:
-    """Return a ranking's figures: the columns of ranking_score but ranking_id."""
-    return rows_of(conn, tables.ranking_score, "ranking_id", ranking_id)
-
-
-def ranking_differences(conn: Connection, ranking_id: str) -> pd.DataFrame:
-    """Return a ranking's paired differences: the columns of ranking_difference but ranking_id."""
-    return rows_of(conn, tables.ranking_difference, "ranking_id", ranking_id)
-
-
 def save_ranker(conn: Connection, ranker: Mapping[str, object]) -> int:
     """Store the rankers of a training, every column of ranker by name. The first row of a name stands."""
     return insert_missing(conn, tables.ranker, [dict(ranker)])
-
-
-def ranker(conn: Connection, ranker_id: str) -> dict[str, Any] | None:
-    """Return the rankers of a training, every column of ranker; None when there are none of that name."""
-    return row(conn, sa.select(tables.ranker).where(tables.ranker.c.id == ranker_id))
 
 
 def rankers(conn: Connection) -> pd.DataFrame:
     """Return the name, the checkpoint_path and the checkpoint_hash of the rankers of every training."""
     of = tables.ranker.c
     return frame(conn, sa.select(of.id, of.checkpoint_path, of.checkpoint_hash).order_by(of.id))
-
-
-def latest_ranker(
-    conn: Connection, market: str, *, on_or_before: date, known_by: datetime | None = None
-) -> dict[str, Any] | None:
-    """Return the rankers trained on the latest sessions up to a day, on prices known at `known_by`; None without."""
-    table = tables.ranker
-    mine = within(table.c.train_last, None, on_or_before) + within(table.c.data_watermark, None, known_by)
-    mine += matching(table, market=market)
-    newest = (table.c.train_last.desc(), table.c.created_at.desc(), table.c.id.desc())
-    return row(conn, sa.select(table).where(*mine).order_by(*newest).limit(1))
 
 
 def save_order(conn: Connection, market: str, order: pd.DataFrame, *, known_at: datetime, made_at: datetime) -> int:
@@ -123,19 +103,10 @@ def orders(conn: Connection, market: str, *, first: date, last: date) -> pd.Data
     return frame(conn, statement.order_by(said.c.target, said.c.made_at, said.c.predictor, said.c.place))
 
 
-def save_rank_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime) -> int:
-    """Store or update scores of orders: the columns of rank_score but market and scored_at."""
-    columns = [each.name for each in tables.rank_score.c if each.name not in ("market", "scored_at")]
-    rows = records(tables.rank_score, scores.reindex(columns=columns).assign(market=market, scored_at=scored_at))
-    return upsert(conn, tables.rank_score, rows, stamps=("scored_at",))
-
-
-def rank_scores(
-    conn: Connection, market: str, *, span: str, leg: str | None = None, last: date | None = None
-) -> pd.DataFrame:
-    """Return scores of a market's orders up to target `last`, of one return or of all: the columns of rank_score."""
+def rank_scores(conn: Connection, market: str, *, span: str, leg: str | None = None) -> pd.DataFrame:
+    """Return scores of a market's orders, of one return or of all: the columns of rank_score."""
     table = tables.rank_score
-    mine = matching(table, market=market, span=span, leg=leg) + within(table.c.target, None, last)
+    mine = matching(table, market=market, span=span, leg=leg)
     return frame(conn, sa.select(table).where(*mine).order_by(table.c.target, table.c.leg, table.c.predictor))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import date, datetime
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -43,18 +44,26 @@ def run(conn: Connection, run_id: str) -> dict[str, Any]:
     return found
 
 
-def latest_run(
-    conn: Connection, market: str, *, on_or_before: date | None = None, known_by: datetime | None = None
+def latest_trained(
+    table: sa.Table,
+    conn: Connection,
+    market: str,
+    *,
+    on_or_before: date | None = None,
+    known_by: datetime | None = None,
+    **more: str,
 ) -> dict[str, Any] | None:
-    """Return the nightly model trained on the latest sessions; None when there is none.
+    """Return the row trained on a market's latest sessions, `more` its values in columns; None when there is none.
 
     None of its sessions lies after `on_or_before`, and each of its prices was known at `known_by`.
     """
-    model = tables.run
-    mine = within(model.c.train_last, None, on_or_before) + within(model.c.data_watermark, None, known_by)
-    mine += matching(model, market=market, kind="nightly")
-    newest = (model.c.train_last.desc(), model.c.created_at.desc(), model.c.id.desc())
-    return row(conn, sa.select(model).where(*mine).order_by(*newest).limit(1))
+    mine = within(table.c.train_last, None, on_or_before) + within(table.c.data_watermark, None, known_by)
+    mine += matching(table, market=market, **more)
+    newest = (table.c.train_last.desc(), table.c.created_at.desc(), table.c.id.desc())
+    return row(conn, sa.select(table).where(*mine).order_by(*newest).limit(1))
+
+
+latest_run = partial(latest_trained, tables.run, kind="nightly")
 
 
 def models(market: str | None = None) -> Statement:

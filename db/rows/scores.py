@@ -1,6 +1,7 @@
 """Scores of nights and of stocks."""
 
 from datetime import date, datetime
+from functools import partial
 
 import pandas as pd
 import sqlalchemy as sa
@@ -12,11 +13,14 @@ from db.connection.frames import Statement, frame, matching, within
 from db.views import view
 
 
-def save_scores(conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime) -> int:
-    """Store or update scores: the columns of score but market and scored_at; what has no value is NaN."""
-    columns = [each.name for each in tables.score.c if each.name not in ("market", "scored_at")]
-    rows = records(tables.score, scores.reindex(columns=columns).assign(market=market, scored_at=scored_at))
-    return upsert(conn, tables.score, rows, stamps=("scored_at",))
+def save_scores_of(table: sa.Table, conn: Connection, market: str, scores: pd.DataFrame, *, scored_at: datetime) -> int:
+    """Store or update scores: the columns of the table but market and scored_at; what has no value is NaN."""
+    columns = [each.name for each in table.c if each.name not in ("market", "scored_at")]
+    rows = records(table, scores.reindex(columns=columns).assign(market=market, scored_at=scored_at))
+    return upsert(conn, table, rows, stamps=("scored_at",))
+
+
+save_scores = partial(save_scores_of, tables.score)
 
 
 def scores(conn: Connection, market: str, *, last: date | None = None, span: str | None = None) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from db import tables
 from db.connection.frames import frame, matching
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
-from db.tables.translations import LONGEST_TEXT
+from db.tables import LONGEST_TEXT
 from db.views import view
 
 MAX_ATTEMPTS = 3
@@ -26,6 +26,7 @@ MOST_CHARACTERS = 5 * LONGEST_TEXT  # of what is taken at once, unless the first
 DIED = f"its worker ended {MAX_ATTEMPTS} times while it was translated"
 
 text = tables.translation_text
+TURN = (text.c.priority.desc(), text.c.id)
 
 
 def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:
@@ -84,8 +85,7 @@ def take_texts(
 
 def is_ready(conn: Connection, models: Collection[str] | None, now: datetime | None = None) -> bool:
     """Return whether a worker would find a text of one of the models (None: of any): queued, or with an ended lease."""
-    over = _over(datetime.now(UTC) if now is None else now)
-    ended = sa.select(text.c.id).where(*over, *_of(models)).limit(1)
+    ended = sa.select(text.c.id).where(*_over(models, datetime.now(UTC) if now is None else now)).limit(1)
     return _first_model(conn, models) is not None or conn.execute(ended).first() is not None
 
 
@@ -135,16 +135,13 @@ def _held_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
     return text.c.status == "taken", text.c.taken_by == worker
 
 
-def _over(now: datetime) -> tuple[sa.ColumnElement[bool], ...]:
-    return text.c.status == "taken", text.c.taken_until <= now
-
-
-def _of(models: Collection[str] | None) -> tuple[sa.ColumnElement[bool], ...]:
-    return () if models is None else (text.c.model.in_(models),)
+def _over(models: Collection[str] | None, now: datetime) -> list[sa.ColumnElement[bool]]:
+    mine = [] if models is None else [text.c.model.in_(models)]
+    return [text.c.status == "taken", text.c.taken_until <= now, *mine]
 
 
 def _end_leases(conn: Connection, models: Collection[str] | None, now: datetime) -> None:
-    ended = sa.update(text).where(*_over(now), *_of(models))
+    ended = sa.update(text).where(*_over(models, now))
     failed = {"status": "failed", "reason": DIED, "finished_at": now, "taken_until": None}
     conn.execute(ended.where(text.c.attempts >= MAX_ATTEMPTS).values(failed))
     conn.execute(ended.values(status="queued", taken_until=None))
@@ -152,7 +149,7 @@ def _end_leases(conn: Connection, models: Collection[str] | None, now: datetime)
 
 def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:
     """Return the model whose turn it is: each one's first text is found in the index, however many wait behind it."""
-    first = sa.select(text.c.priority, text.c.id).where(text.c.status == "queued").order_by(*_turn()).limit(1)
+    first = sa.select(text.c.priority, text.c.id).where(text.c.status == "queued").order_by(*TURN).limit(1)
     heads = (
         (name, conn.execute(first.where(text.c.model == name)).first())
         for name in (_waiting(conn) if models is None else models)
@@ -173,7 +170,7 @@ def _waiting(conn: Connection) -> list[str]:
 def _take(conn: Connection, worker: str, model: str, limit: int, until: datetime) -> list[dict[str, Any]]:
     queued = sa.select(text.c.id, text.c.attempts, sa.func.length(text.c.text).label("characters"))
     queued = queued.where(text.c.status == "queued", text.c.model == model)
-    turns = conn.execute(queued.order_by(*_turn()).limit(limit)).all()
+    turns = conn.execute(queued.order_by(*TURN).limit(limit)).all()
     fresh = list(takewhile(lambda each: each.attempts == 0, turns))
     sums = accumulate(each.characters for each in fresh)
     ids = [each.id for each, total in zip(fresh, sums, strict=True) if total <= MOST_CHARACTERS] or [turns[0].id]
@@ -188,10 +185,6 @@ def _take(conn: Connection, worker: str, model: str, limit: int, until: datetime
 
 def _as_text(said: str | bytes) -> str:
     return said.decode("utf-8", "backslashreplace") if isinstance(said, bytes) else said
-
-
-def _turn() -> tuple[sa.ColumnElement[Any], ...]:
-    return text.c.priority.desc(), text.c.id
 
 
 def newest(conn: Connection, model: str | None, status: str | None, limit: int) -> pd.DataFrame:

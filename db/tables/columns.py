@@ -1,14 +1,28 @@
-"""What tables and views are made of: the metadata they join, moments, numbers, columns that many views have."""
+"""What tables and views are made of: the metadata that tables join, moments, the types of columns by name."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Column, Date, DateTime, Dialect, Float, ForeignKey, MetaData, Table, TypeDecorator
-from sqlalchemy.schema import SchemaItem
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Date,
+    DateTime,
+    Dialect,
+    Float,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    TypeDecorator,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeEngine
 
 from db.errors import StoreError
-
-REAL = Float(53)
 
 metadata = MetaData(
     naming_convention={
@@ -46,46 +60,33 @@ class UtcTimestamp(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-def table(name: str, *parts: SchemaItem, comment: str, with_rowid: bool = False) -> Table:
-    """Return a table of the store; without a rowid SQLite keeps the rows in the order of their key."""
-    options: dict[str, Any] = {} if with_rowid else {"sqlite_with_rowid": False}
-    return Table(name, metadata, *parts, comment=comment, **options)
+class Now(FunctionElement[datetime]):
+    """The moment of an INSERT, in UTC, written as UtcTimestamp writes it."""
+
+    type = UtcTimestamp()
+    inherit_cache = True
 
 
-def required(name: str, kind: Any, meaning: str) -> Column[Any]:
-    """Return a column that always has a value, with what it means."""
-    return Column(name, kind, nullable=False, comment=meaning)
+# SQLite's own current_timestamp has no fraction: a copy in PostgreSQL, which has one, would differ from it.
+@compiles(Now, "sqlite")
+def _now_of_sqlite(_element: Now, _compiler: object, **_options: object) -> str:
+    return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
 
 
-def optional(name: str, kind: Any, meaning: str) -> Column[Any]:
-    """Return a column that may lack its value; what it means says when."""
-    return Column(name, kind, comment=meaning)
+@compiles(Now, "postgresql")
+def _now_of_postgresql(_element: Now, _compiler: object, **_options: object) -> str:
+    return "now()"
 
 
-def with_interval(name: str, meaning: str, *, kind: str = "day-resampled") -> list[Column[Any]]:
-    """Return the columns of a figure and of the ends of its interval."""
-    return [
-        optional(name, REAL, f"{meaning}."),
-        optional(f"{name}_low", REAL, f"Lower end of its {kind} 95 % interval; missing with too few days."),
-        optional(f"{name}_high", REAL, "Upper end of that interval; missing with too few days."),
-    ]
-
-
-def key(name: str, kind: Any, meaning: str) -> Column[Any]:
-    """Return a column that is part of a table's key, with what it means."""
-    return Column(name, kind, primary_key=True, autoincrement=False, comment=meaning)
-
-
-def belongs_to(table: str, meaning: str) -> Column[Any]:
-    """Return the column that names a row of another table, as part of a key."""
-    return key(f"{table}_id", ForeignKey(f"{table}.id"), meaning)
-
-
-def target() -> Column[Any]:
-    """Return the column of the session predicted, as part of a key."""
-    return key("target", Date, "Session predicted.")
-
-
-def level() -> Column[Any]:
-    """Return the column of a nominal coverage, as part of a key."""
-    return key("level", REAL, "Nominal share of outcomes that are to be covered, 0 to 1.")
+TYPES: Mapping[str, TypeEngine[Any]] = {
+    "date": Date(),
+    "integer": Integer(),
+    "big_integer": BigInteger(),
+    "small_integer": SmallInteger(),
+    "number": Float(53),
+    "boolean": Boolean(),
+    "text": String(),
+    "json": JSON(),
+    "nullable_json": JSON(none_as_null=True),
+    "timestamp": UtcTimestamp(),
+}

@@ -12,23 +12,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
-from db.tables.columns import REAL, UtcTimestamp
+from db.tables.columns import TYPES as COLUMN_TYPES
 
 FOLDER: Final = Path(__file__).parent
-TYPES: Final[Mapping[str, sa.types.TypeEngine[Any]]] = MappingProxyType(
-    {
-        "date": sa.Date(),
-        "integer": sa.Integer(),
-        "json": sa.JSON(),
-        "number": REAL,
-        "text": sa.String(),
-        "timestamp": UtcTimestamp(),
-    }
-)
+TYPES: Final = ("date", "integer", "json", "number", "text", "timestamp")
 _COLUMN = re.compile(rf"([a-z_0-9]+) +({'|'.join(TYPES)}) +(\S.*\.)")
 
 
@@ -65,7 +56,7 @@ def views() -> Mapping[str, View]:
 @cache
 def view(name: str) -> sa.TableClause:
     """Return a documented view to select from, with the types that both engines give back alike."""
-    return sa.table(name, *(sa.column(each.name, TYPES[each.type]) for each in views()[name].columns))
+    return sa.table(name, *(sa.column(each.name, COLUMN_TYPES[each.type]) for each in views()[name].columns))
 
 
 def parse_view(name: str, text: str) -> View:
@@ -83,7 +74,6 @@ def parse_view(name: str, text: str) -> View:
 
 
 def _split(name: str, text: str) -> tuple[str, list[str], str]:
-    """Return the view's meaning, the lines of its columns, and its select."""
     lines = text.splitlines()
     length = next((place for place, line in enumerate(lines) if not line.startswith("--")), len(lines))
     head = "\n".join(line.removeprefix("--").removeprefix(" ") for line in lines[:length])

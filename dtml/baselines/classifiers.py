@@ -81,7 +81,6 @@ def fit_classifier(kind: Kind, train: Windows, validation: Windows, protocol: La
 
 
 def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
-    """Return the rows and labels of the stock-days that count."""
     x, day, stock = design(windows, windows.labelled(protocol).numpy())
     if not len(x):
         raise DtmlError(f"no stock-day of the {span} span counts under the protocol {protocol!r}")
@@ -123,7 +122,6 @@ def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
 
 
 def _first_trees(model: HistGradientBoostingClassifier, trees: int) -> Rising:
-    """Return the boosting as it was after so many trees."""
     return _rising(lambda x: next(islice(model.staged_predict_proba(x), trees - 1, None)))
 
 

@@ -108,7 +108,7 @@ class StockNet(Network):
         The earlier latents are means of priors too or, with `posterior_past`, of posteriors: training draws from
         these, and the movements that they depend on lie inside the window.
         """
-        inputs = _inputs(rows, windows)
+        inputs = rows[windows.mT, :-1]
         x = self.dropout(inputs)
         known = past_movements(inputs, self.movement_feature)
         return self._predict(x, self.decode(x, known if self.posterior_past else known[:0])).target
@@ -120,7 +120,7 @@ class StockNet(Network):
         movement minus the weighted divergence of posterior from prior. That divergence is all the regularisation there
         is: `penalty` multiplies its annealed weight, and 1 is the published objective.
         """
-        inputs = _inputs(batch.rows, batch.windows)
+        inputs = batch.rows[batch.windows.mT, :-1]
         x = self.dropout(inputs)
         returns = torch.cat([past_movements(inputs, self.movement_feature), batch.rises.unsqueeze(0).to(x.dtype)])
         decoded = self.decode(x, returns)
@@ -224,8 +224,3 @@ def kl_divergence(of: Normal, given: Normal) -> Float[Tensor, "*batch"]:
     ratio = of.log_variance - given.log_variance
     apart = (of.mean - given.mean).square() * (-given.log_variance).exp()
     return (ratio.exp() - 1 - ratio + apart).sum(dim=-1) / 2
-
-
-def _inputs(rows: Rows, windows: Positions) -> Float[Tensor, "window days stocks features"]:
-    """Return the window of each day, without the index."""
-    return rows[windows.mT, :-1]

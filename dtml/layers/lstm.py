@@ -62,7 +62,7 @@ class _Recurrence(torch.autograd.Function):
                 gate = gates[t, :, part]
                 torch.index_select(table, 0, at[t, :, part].flatten(), out=gate.view(-1, symbols * width))
                 if t:
-                    _flat(gate).baddbmm_(_flat(states[t - 1, :, part]), from_state.mT)
+                    gate.flatten(1, 2).baddbmm_(states[t - 1, :, part].flatten(1, 2), from_state.mT)
                 gate[..., : 3 * hidden].sigmoid_()
                 gate[..., 3 * hidden :].tanh_()
                 enter, keep, leave, candidate = gate.split(hidden, dim=-1)
@@ -135,7 +135,7 @@ def _through_time(
             table.index_add_(0, at[t, :, part].flatten(), grad_gate.view(-1, symbols * width))
             if t:
                 grad_cell = grad_cell.mul_(gate[..., hidden : 2 * hidden])
-                grad_state = torch.bmm(_flat(grad_gate), from_state).view_as(tanh)
+                grad_state = torch.bmm(grad_gate.flatten(1, 2), from_state).view_as(tanh)
         for member in range(members):
             rows = grad_gates[1:, member].reshape(-1, width)
             grad_from_state[member].addmm_(rows.mT, states[:-1, member, part].reshape(-1, hidden))
@@ -177,11 +177,6 @@ def _chunks(members: int, days: int, device: torch.device) -> list[slice]:
     """Return the days that go through together: a few on CPU; all on an accelerator, or where members are stacked."""
     step = DAYS_AT_ONCE if members == 1 and device.type == "cpu" else days
     return [slice(first, min(first + step, days)) for first in range(0, days, step)]
-
-
-def _flat(x: Tensor) -> Tensor:
-    """Join days and symbols into one axis of rows."""
-    return x.flatten(1, 2)
 
 
 class _Workspace(threading.local):

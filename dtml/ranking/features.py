@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from numpy.lib.stride_tricks import sliding_window_view
 
-from dtml.ranking.panel import Panel, in_time, ranked
+from dtml.ranking.panel import Panel, mean_of_known, ranked
 from dtml.ranking.peers import MONTH, SESSIONS, peer_returns
 
 Column = Float[ndarray, "bars stocks"]
@@ -45,13 +45,13 @@ class Bars:
     @classmethod
     def of(cls, panel: Panel, *, max_return: float = np.inf) -> "Bars":
         """Return the bars of a panel."""
-        position = in_time(panel)
+        position = np.argsort(~panel.observed, axis=0, kind="stable")  # rows of the grid with a bar, then the others
         names = ("open", "high", "low", "close", "volume", "value")
         taken = {name: np.take_along_axis(getattr(panel, name), position, axis=0) for name in names}
         grid = np.full_like(panel.close, np.nan)
         returns = change(taken["close"])
         np.put_along_axis(grid, position, np.where(np.abs(returns) > max_return, np.nan, returns), axis=0)
-        market = np.take_along_axis(np.broadcast_to(_mean_of_day(grid)[:, None], grid.shape), position, axis=0)
+        market = np.take_along_axis(np.broadcast_to(mean_of_known(grid, 1)[:, None], grid.shape), position, axis=0)
         peers = np.take_along_axis(peer_returns(grid, panel.sessions), position, axis=0)
         return cls(**taken, market=market, peers=peers, position=position)
 
@@ -256,12 +256,6 @@ def _reads_enough(
     earlier = slice(0, max(len(position) - back, 0))
     enough[back:] = (position[back:] - position[earlier] <= back + MAX_GAP) & (era[back:] == era[earlier])
     return enough
-
-
-def _mean_of_day(returns: Float[ndarray, "sessions stocks"]) -> Float[ndarray, " sessions"]:
-    """Return the mean over the stocks with a return; 0 on a session without any."""
-    known = np.isfinite(returns)
-    return np.asarray(np.where(known, returns, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1))
 
 
 def _moments(one: Column, other: Column, count: int) -> tuple[Column, Column, Column]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from dtml.markets.definition import Returns
@@ -69,6 +69,7 @@ def ranked(values: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks
     return np.where(others > 0, (places - 1) / np.maximum(others, 1) - 0.5, np.where(np.isfinite(places), 0.0, np.nan))
 
 
-def in_time(panel: Panel) -> Int[ndarray, "bars stocks"]:
-    """Return the position in the grid of each stock's bars, in time; those of the sessions without one come last."""
-    return np.argsort(~panel.observed, axis=0, kind="stable")
+def mean_of_known(values: Float[ndarray, "..."], axis: int) -> Float[ndarray, "..."]:
+    """Return the mean along an axis of the values that are not NaN; 0 where there is none."""
+    known = np.isfinite(values)
+    return np.asarray(np.where(known, values, 0.0).sum(axis=axis) / np.maximum(known.sum(axis=axis), 1))

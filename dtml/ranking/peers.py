@@ -5,7 +5,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from dtml.ranking.panel import Grid
+from dtml.ranking.panel import Grid, mean_of_known
 
 PEERS = 10
 SESSIONS = 250  # before a month, in which peers moved together
@@ -26,19 +26,15 @@ def peer_returns(returns: Grid, sessions: pd.DatetimeIndex) -> Grid:
         if len(seen) >= LEAST_SESSIONS:
             chosen = _peers(seen)
             theirs = np.where(chosen < 0, np.nan, returns[days][:, chosen])  # [days, stocks, peers]
-            known = np.isfinite(theirs)
-            count = known.sum(axis=-1)
-            mean = np.where(known, theirs, 0.0).sum(axis=-1) / np.maximum(count, 1)
-            found[days] = np.where(count > 0, mean, np.nan)
+            found[days] = np.where(np.isfinite(theirs).any(axis=-1), mean_of_known(theirs, -1), np.nan)
     return found
 
 
 def _peers(returns: Float[ndarray, "sessions stocks"]) -> Int[ndarray, "stocks peers"]:
     """Return the positions of each stock's peers, -1 for one that is missing; a missing return is the day's mean."""
     known = np.isfinite(returns)
-    of_day = np.where(known, returns, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    excess = np.where(known, returns - of_day[:, None], 0.0)
-    excess -= np.where(known, excess.sum(axis=0) / np.maximum(known.sum(axis=0), 1), 0.0)
+    excess = np.where(known, returns - mean_of_known(returns, 1)[:, None], np.nan)
+    excess = np.where(known, excess - mean_of_known(excess, 0), 0.0)
     size = np.sqrt((excess**2).sum(axis=0))
     together = excess.T @ excess / np.maximum(np.outer(size, size), np.finfo(float).tiny)
     np.fill_diagonal(together, 0.0)

@@ -132,7 +132,6 @@ def _fit_and_score(
 
 
 def _blended(scores: Scores) -> Scores:
-    """Return the scores with those of the blends."""
     blends = {BLEND: blend({name: scores[name] for name in KINDS})}
     if RELATIVE in scores:
         blends[BLEND_RELATIVE] = blend({name: scores[name] for name in (*KINDS, RELATIVE)})

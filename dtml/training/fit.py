@@ -21,7 +21,7 @@ from threading import Event
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import functional_call, stack_module_state, vmap
 
 from dtml.checkpoints import Weights
 from dtml.errors import DtmlError
@@ -128,18 +128,9 @@ class Stack:
     ) -> None:
         # torch maps attention on CPU one member at a time and warns of it: there, stacks have one
         warnings.filterwarnings("ignore", message=".*_scaled_dot_product_flash_attention_for_cpu")
-        self.network = networks[0].to(device)
+        self.parameters, self.buffers = stack_module_state([network.to(device) for network in networks])
+        self.network = networks[0]
         use_generators(self.network, *generators)
-        self.parameters = {
-            name: torch.stack([dict(network.named_parameters())[name].detach().to(device) for network in networks])
-            for name, _ in self.network.named_parameters()
-        }
-        self.buffers = {
-            name: torch.stack([dict(network.named_buffers())[name].to(device) for network in networks])
-            for name, _ in self.network.named_buffers()
-        }
-        for stacked in self.parameters.values():
-            stacked.requires_grad_()
         self.penalty = torch.tensor(penalty, device=device)
 
     def member(self, position: int) -> dict[str, Tensor]:
@@ -212,7 +203,8 @@ def fit_members(
     groups = _stacks(members, train, device, stack)
     fits = {i: start(member, len(train.symbols), device) for i, member in enumerate(members)}
     for fit, weights in zip(fits.values(), begin or (), strict=begin is not None):
-        fit.start_from(weights)
+        for name, value in fit.weights.items():
+            value.copy_(weights[name])
     spans = {
         protocol: (Span.of(train, protocol, device), Span.of(validation, protocol, device))
         for protocol in {member.training.protocol for member in members}

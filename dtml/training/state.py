@@ -43,11 +43,6 @@ class Fit:
         stale = config.patience is not None and self.best_epoch > 0 and done - self.best_epoch >= config.patience
         return done >= config.epochs or stale
 
-    def start_from(self, weights: Weights) -> None:
-        """Replace the weights drawn by these."""
-        for name, value in self.weights.items():
-            value.copy_(weights[name])
-
     def step(self, gradients: Weights) -> None:
         """Take one step of the optimiser."""
         for name, parameter in self.weights.items():

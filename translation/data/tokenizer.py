@@ -130,8 +130,6 @@ def _drawn(lines: Iterable[str], most: int) -> list[str]:
 
 
 def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> bytes:
-    """Return the model that SentencePiece learns from the lines, in its own format."""
-
     def parts() -> Iterator[str]:
         for line in lines:
             text = line.translate(left_to_bytes) if left_to_bytes else line

@@ -95,10 +95,12 @@ def search(
         batch = waiting.popleft()
         begun = [_Sentence(number, sources[number], how) for number in batch]
         try:
-            for sentence in _done(decoder, begun, how, device):
-                found[sentence.number] = sentence.answer()
-                if report:
-                    report(1)
+            beams = _begin(decoder, begun, how, device)
+            while beams.sentences:
+                for sentence in beams.advance(decoder):
+                    found[sentence.number] = sentence.answer()
+                    if report:
+                        report(1)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -109,15 +111,6 @@ def search(
                 raise TranslationError(f"out of memory with {alone}: take {way_out}") from error
             waiting.extendleft([unfinished[len(unfinished) // 2 :], unfinished[: len(unfinished) // 2]])
     return found
-
-
-def _done(
-    decoder: IncrementalDecoder, sentences: list["_Sentence"], how: Search, device: torch.device | str
-) -> Iterator["_Sentence"]:
-    """Yield the sentences of a batch as they are done."""
-    beams = _begin(decoder, sentences, how, device)
-    while beams.sentences:
-        yield from beams.advance(decoder)
 
 
 def _by_length(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:
@@ -219,7 +212,9 @@ class _Beams:
             self.attention = None  # not asked for, or the network has no attention
         elif self.attention is not None:
             self.attention[:, :, self.length] = weights
-        scores = self._log_probabilities(logits)
+        if self.buffer is None:
+            self.buffer = torch.empty_like(logits)
+        scores = torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
         ends = scores[..., END] + self.so_far
         scores[..., : END + 1] = -math.inf  # PAD, UNKNOWN and BEGIN are never output
         going, origin, token = best_tokens(scores, self.so_far)
@@ -237,11 +232,6 @@ class _Beams:
         if self.sentences:
             self._extend(going, origin, token)
         return gone
-
-    def _log_probabilities(self, logits: Tensor) -> Tensor:
-        if self.buffer is None:
-            self.buffer = torch.empty_like(logits)
-        return torch.log_softmax(logits, dim=-1, out=self.buffer[: len(logits)])
 
     def _finish(self, ends: Tensor, going: Tensor) -> None:
         """Set aside the beams whose END is among the best of this step, and all beams at the limit.
@@ -264,7 +254,6 @@ class _Beams:
             self.sentences[row].finished.sort(key=lambda each: -each.score)
 
     def _shown(self, row: int, beam: int) -> Tensor | None:
-        """Return a copy of a beam's attention, without padding."""
         if self.attention is None:
             return None
         positions = len(self.sentences[row].source) + 1

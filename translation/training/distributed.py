@@ -55,23 +55,14 @@ class ProcessGroup:
         """Return the sum of all processes' `figures`, of the same shape and type, on the CPU."""
         if self.world_size == 1:
             return figures
-        shared = _on_backend_device(figures)
+        shared = figures.cuda() if dist.get_backend() == "nccl" else figures.clone()
         with _loss_of_others_reported():
             dist.all_reduce(shared)
         return shared.cpu()
 
     def broadcast(self, figure: float) -> float:
         """Return rank 0's `figure` to all: clocks differ, and a training must end everywhere at the same step."""
-        if self.world_size == 1:
-            return figure
-        shared = _on_backend_device(torch.tensor([figure], dtype=torch.float64))
-        with _loss_of_others_reported():
-            dist.broadcast(shared, 0)
-        return shared.item()
-
-
-def _on_backend_device(figures: Tensor) -> Tensor:
-    return figures.cuda() if dist.get_backend() == "nccl" else figures.clone()
+        return self.all_reduce(torch.tensor([figure if self.rank == 0 else 0.0], dtype=torch.float64)).item()
 
 
 @contextmanager
