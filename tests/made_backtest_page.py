@@ -31,13 +31,14 @@ BACKTEST |= {"config": {"note": "<script>alert(1)</script>"}, "seeds": [0, 1], "
 BACKTEST |= {"device": "cpu", "seconds": 7512.3}
 SCORES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
 GAINS = dict.fromkeys((f"{of}_gain{end}" for of in ("model", "index") for end in ("", "_low", "_high")), NAN)
+ORDER = dict.fromkeys((f"rank_{of}{end}" for of in ("ic", "gain") for end in ("", "_low", "_high")), NAN)
 OTHERS = {"settled": 0, "unbooked": 0.0} | GAINS
 FIGURES = tuple(each.name for each in fields(Performance) if each.name not in ("days", *OTHERS))
 
 
 def score(predictor: str = "dtml", kind: str = "all", value: str = "", **known: Any) -> dict[str, Any]:
     row = {"slice": kind, "value": value, "protocol": "all", "predictor": predictor, "n": 7398, "days": 252}
-    return row | {"rises": 3788} | dict.fromkeys(SCORES, NAN) | GAINS | known
+    return row | {"rises": 3788} | dict.fromkeys(SCORES, NAN) | GAINS | ORDER | known
 
 
 def held(portfolio: str, figures: Iterable[float] = (NAN,) * 10, names: tuple[str, ...] = FIGURES) -> dict[str, Any]:

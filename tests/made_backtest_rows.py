@@ -60,7 +60,9 @@ def scores() -> pd.DataFrame:
         }
     )
     gains = {"model_gain": [0.5, np.nan, 0.25, *[np.nan] * 3], "model_gain_low": np.nan, "model_gain_high": np.nan}
-    frame = frame.assign(**gains)
+    order = {"rank_ic": [np.nan, 0.25, np.nan, 0.5, np.nan, np.nan], "rank_gain": [np.nan, -0.125, *[np.nan] * 4]}
+    order |= dict.fromkeys((f"{name}_{end}" for name in ("rank_ic", "rank_gain") for end in ("low", "high")), np.nan)
+    frame = frame.assign(**gains, **order)
     return frame.assign(acc_low=[0.25, 0.5, 0.375, *[np.nan] * 3], acc_high=np.nan, mcc_low=np.nan, mcc_high=np.nan)
 
 

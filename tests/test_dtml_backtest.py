@@ -7,10 +7,18 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import spearmanr
 
 from dtml.backtest.folds import Fold, folds
 from dtml.errors import UsageError
-from dtml.evaluation.breakdowns import ROLLING_SESSIONS, confusion_by_stock, rolling_mcc, slice_scores
+from dtml.evaluation.breakdowns import (
+    ROLLING_SESSIONS,
+    confusion_by_stock,
+    order_scores,
+    rolling_mcc,
+    rolling_rank_ic,
+    slice_scores,
+)
 from dtml.evaluation.metrics import score
 
 DAYS = pd.bdate_range("2023-11-01", periods=97)
@@ -72,6 +80,27 @@ def test_slices_score_as_the_calls_one_by_one_do() -> None:
         assert found["mcc_high"] == pytest.approx(expected.mcc_interval[1], abs=0.04)
     assert mine.loc[("fold", "3"), ["acc_low", "mcc_high"]].isna().all()  # 17 days
     assert set(mine.index.get_level_values("slice")) == {"all", "fold", "year", "symbol"}
+
+
+def test_an_order_is_scored_as_the_correlation_of_ranks_of_each_day() -> None:
+    oracle, losers = MOVEMENT.copy(), GENERATOR.normal(0, 1, MOVEMENT.shape)
+    found = order_scores(oracle, losers, MOVEMENT, DAYS, FOLD).set_index(["slice", "value"])
+    assert found["rank_ic"].tolist() == pytest.approx([1.0] * len(found))
+    daily = [spearmanr(losers[day], MOVEMENT[day]).statistic for day in range(97) if np.isfinite(MOVEMENT[day]).all()]
+    assert found.loc[("all", ""), "rank_gain"] == pytest.approx(1 - np.mean(daily))
+    assert found.loc[("fold", "3"), ["rank_ic_low", "rank_gain_high"]].isna().all()  # 17 days
+    assert set(found.index) == {("all", ""), *(("fold", str(n)) for n in (1, 2, 3)), ("year", "2023"), ("year", "2024")}
+
+
+def test_a_rolling_rank_ic_is_the_mean_of_its_last_days() -> None:
+    scores = GENERATOR.normal(0, 1, MOVEMENT.shape)
+    found = rolling_rank_ic(scores, MOVEMENT, DAYS)
+    last = slice(len(DAYS) - ROLLING_SESSIONS, None)
+    daily = [spearmanr(scores[day], MOVEMENT[day]).statistic for day in range(97)[last]]
+    assert found["rank_ic"].iloc[-1] == pytest.approx(np.mean(daily))
+    assert (found["rank_ic_low"] < found["rank_ic_high"]).all()
+    assert found["session"].tolist() == list(DAYS[np.isfinite(MOVEMENT).all(axis=1)][ROLLING_SESSIONS - 1 :])
+    assert rolling_rank_ic(scores[:50], MOVEMENT[:50], DAYS[:50]).empty
 
 
 def test_every_predictor_is_scored_on_the_stock_days_that_all_of_them_called() -> None:

@@ -175,6 +175,21 @@ def test_the_verdict_on_directions_follows_the_paired_difference(ends: tuple[flo
 
 
 @pytest.mark.parametrize(
+    ("gain", "said"),
+    [
+        ((-0.01, -0.02, 0.01), 'cannot be told from "the day\'s losers rise": on the same days -.0100 [-.020, +.010].'),
+        ((-0.05, -0.06, -0.04), 'is beaten by "the day\'s losers rise": on the same days -.0500 [-.060, -.040].'),
+    ],
+)
+def test_the_verdict_says_how_the_probabilities_order_the_stocks(gain: tuple[float, ...], said: str) -> None:
+    ends = {f"rank_ic{end}": value for end, value in zip(("", "_low", "_high"), (0.01, 0.0, 0.02), strict=True)}
+    ends |= {f"rank_gain{end}": value for end, value in zip(("", "_low", "_high"), gain, strict=True)}
+    model, rule = score(mcc=0.1, **ends), score("always_up", mcc=0.0)
+    whole = verdict(BACKTEST, pd.DataFrame([model, rule]), random_performances())
+    assert f"Its probabilities order the stocks of a day with a rank IC of .0100 [.000, .020]; that {said}" in whole
+
+
+@pytest.mark.parametrize(
     ("first", "second", "gain", "said"),
     [
         ((0.9, 0.1, 1.7), (0.2, -0.5, 0.9), (-0.1, 0.3), "1 of 2: long, next open (.90 [.10, 1.70]), cannot be told"),

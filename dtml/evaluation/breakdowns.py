@@ -9,7 +9,8 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.baselines.naive_rules import MODEL
-from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, gain_in_mcc, mcc
+from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, gain_in_mcc, mcc, ratio
+from dtml.evaluation.ranking import both_known, mean_of_days, paired_rank_ic, rank_ics
 from dtml.labels import labelled
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
 
@@ -51,6 +52,25 @@ def slice_scores(
     return scores.loc[scores["n"] > 0, [*first, *(name for name in scores if name not in first)]].reset_index(drop=True)
 
 
+def order_scores(
+    probability: PerStock, losers: PerStock, movement: PerStock, target: pd.DatetimeIndex, fold: Int[ndarray, " days"]
+) -> pd.DataFrame:
+    """Score how probabilities order the stocks of a day, beside the `losers`' scores: in all, by fold and by year.
+
+    Rows `slice, value, rank_ic, rank_ic_low, rank_ic_high, rank_gain, rank_gain_low, rank_gain_high`: the mean rank IC
+    of a day, and by how much it is above the losers' on the stock-days that have both.
+    """
+    rows = []
+    for name, value, days in _spans(target, fold):
+        own = mean_of_days(rank_ics(*both_known(probability[days], movement[days])))
+        gain = paired_rank_ic(probability[days], losers[days], movement[days])
+        found: dict[str, Any] = {"slice": name, "value": value}
+        for column, estimate in (("rank_ic", own), ("rank_gain", gain)):
+            found |= {column: estimate.value, f"{column}_low": estimate.low, f"{column}_high": estimate.high}
+        rows.append(found)
+    return pd.DataFrame(rows)
+
+
 def rolling_mcc(directions: Directions, movement: PerStock, target: pd.DatetimeIndex) -> pd.DataFrame:
     """Return the MCC of the last `ROLLING_SESSIONS` up to each session: `session, predictor, mcc, mcc_low, mcc_high`.
 
@@ -75,14 +95,34 @@ def rolling_scores(
     names = ["session", *(name + end for name in statistics for end in ("", "_low", "_high"))]
     if len(counts) < ROLLING_SESSIONS:
         return pd.DataFrame(columns=names)
-    windows = np.lib.stride_tricks.sliding_window_view(counts, ROLLING_SESSIONS, axis=0)
-    sums = np.ascontiguousarray(windows.transpose(2, 0, 1))  # [sessions of a window, windows, 4]
+    sums = _windows(counts)
     columns: dict[str, Any] = {"session": target[ROLLING_SESSIONS - 1 :]}
     with np.errstate(invalid="ignore"):  # of a window in which nothing counted
         for name in statistics:
             low, high = day_interval(sums, STATISTICS[name], resamples=RESAMPLES, seed=0)
             columns |= {name: STATISTICS[name](sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
     return pd.DataFrame(columns, columns=names)
+
+
+def rolling_rank_ic(probability: PerStock, movement: PerStock, target: pd.DatetimeIndex) -> pd.DataFrame:
+    """Return the mean daily rank IC of the last `ROLLING_SESSIONS` up to each session, with its 95 % interval.
+
+    Columns: session, predictor (the model), rank_ic, rank_ic_low, rank_ic_high; no row with fewer sessions.
+    """
+    daily = rank_ics(*both_known(probability, movement))
+    known = np.isfinite(daily)
+    if known.sum() < ROLLING_SESSIONS:
+        return pd.DataFrame(columns=["session", "predictor", "rank_ic", "rank_ic_low", "rank_ic_high"])
+    sums = _windows(np.stack([daily[known], np.ones(known.sum())], axis=-1))
+    low, high = day_interval(sums, ratio, resamples=RESAMPLES, seed=0)
+    found = {"session": target[known][ROLLING_SESSIONS - 1 :], "predictor": MODEL, "rank_ic": ratio(sums.sum(axis=0))}
+    return pd.DataFrame(found | {"rank_ic_low": low, "rank_ic_high": high})
+
+
+def _windows(daily: ndarray) -> ndarray:
+    """Return the rows of the last `ROLLING_SESSIONS` days up to each, `[sessions of a window, windows, columns]`."""
+    windows = np.lib.stride_tricks.sliding_window_view(daily, ROLLING_SESSIONS, axis=0)
+    return np.ascontiguousarray(windows.transpose(2, 0, 1))
 
 
 def confusion_by_stock(directions: Directions, movement: PerStock, protocol: LabelProtocol) -> Counts:

@@ -65,13 +65,13 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore
     return RankScore(
         days=len(known),
         stock_days=int(np.isfinite(scores).sum()),
-        rank_ic=_average(ics),
+        rank_ic=mean_of_days(ics),
         icir=float(known.mean() / known.std()) if len(known) > 1 else np.nan,
         t=newey_west_t(known, lags=max(overlap, _usual_lags(len(known)))),
-        auc=_average(aucs),
+        auc=mean_of_days(aucs),
         acc=_estimate(counts[:, None], accuracy),
         mcc=_estimate(counts[:, None], mcc),
-        decile_spread=_average(spreads),
+        decile_spread=mean_of_days(spreads),
     )
 
 
@@ -85,13 +85,13 @@ def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> RankScore:
     return RankScore(
         days=len(known),
         stock_days=int(n.sum()),
-        rank_ic=_average(ics),
+        rank_ic=mean_of_days(ics),
         icir=float(known.mean() / known.std()) if len(known) > 1 else np.nan,
         t=newey_west_t(known, lags=max(overlap, _usual_lags(len(known)))),
-        auc=_average(daily["auc"]),
+        auc=mean_of_days(daily["auc"]),
         acc=_estimate(np.stack([daily["acc"] * n, n], axis=-1)[n > 0][:, None].astype(float), ratio),
-        mcc=_average(daily["mcc"]),
-        decile_spread=_average(daily["decile_spread"]),
+        mcc=mean_of_days(daily["mcc"]),
+        decile_spread=mean_of_days(daily["decile_spread"]),
     )
 
 
@@ -188,7 +188,8 @@ def _above_median(values: Days) -> Bool[ndarray, "days stocks"]:
     return np.asarray(np.nan_to_num(ranked(values), nan=-1.0) > 0)
 
 
-def _average(daily: Daily) -> Estimate:
+def mean_of_days(daily: Daily) -> Estimate:
+    """Return the mean of a figure over the days that have one."""
     known = daily[np.isfinite(daily)]
     return _estimate(np.stack([known, np.ones_like(known)], axis=-1)[:, None], ratio)
 

@@ -36,7 +36,7 @@ from dtml.pages.tear_sheet import ROLLED, drawdowns, histogram, months_chart, ra
 
 INDEX, EQUAL_WEIGHT = YARDSTICKS = ("index", "equal weight")  # the portfolios that follow no prediction
 PAPERS = "(the paper's)"  # ends the name of a portfolio filled at the close before its predictions: not tradable
-BASELINES = {"acc": 0.5, "mcc": 0.0}  # of directions without skill
+BASELINES = {"acc": 0.5, "mcc": 0.0, "rank_ic": 0.0}  # of predictions without skill
 EXTREMES = 10  # stocks at either end of the table
 SCORE_COLUMNS = ("predictor", "ACC [95 %]", "MCC [95 %]")
 PORTFOLIO_COLUMNS = (
@@ -46,8 +46,9 @@ PORTFOLIO_COLUMNS = (
 
 
 def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
-    """Say what the backtest shows of directions and portfolios; paired differences on the same days decide."""
-    return f"{directions_verdict(backtest, scores)} {portfolio_verdict(performances)} Nothing here promises profit."
+    """Say what the backtest shows of directions, order and portfolios; paired differences on the same days decide."""
+    said = (directions_verdict(backtest, scores), order_verdict(scores), portfolio_verdict(performances))
+    return " ".join([*filter(None, said), "Nothing here promises profit."])
 
 
 def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
@@ -65,6 +66,17 @@ def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
         f"{with_interval(model, 'mcc')}, ACC {with_interval(model, 'acc')}) {_compared(best, 'model_gain')} the best "
         f"naive rule in hindsight, {best['predictor']} (MCC {with_interval(best, 'mcc')}, ACC "
         f"{with_interval(best, 'acc')}){_difference(best, 'model_gain', 4)}."
+    )
+
+
+def order_verdict(scores: pd.DataFrame) -> str:
+    """Say how well the probabilities order the stocks of a day, beside the rule that yesterday's losers rise."""
+    row = next((row for row in _sliced(scores, "all", "all") if row["predictor"] == MODEL), None)
+    if row is None or pd.isna(row["rank_ic"]):
+        return ""
+    return (
+        f"Its probabilities order the stocks of a day with a rank IC of {with_interval(row, 'rank_ic')}; that "
+        f'{_compared(row, "rank_gain")} "the day\'s losers rise"{_difference(row, "rank_gain", 4)}.'
     )
 
 
@@ -209,7 +221,8 @@ def backtest_page(
         months=None if best is None else months_chart(best, net[best]),
         histogram=None if best is None else histogram(best, net[best]),
         drawdowns=[] if best is None else drawdowns(net[best]),
-        rolling=predictor_charts(rolling, "mcc"),
+        order=order_verdict(scores),
+        rolling=predictor_charts(rolling, *(name for name in ("mcc", "rank_ic") if name in rolling)),
         curve=calibration({MODEL: curve})[MODEL] if len(curve) else None,
         coverage=records(coverage),
         whole={protocol: rows for protocol, rows in whole.items() if rows},
@@ -247,9 +260,11 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
     panels = []
     for column in columns:
         band = {end: _by_session(lines[MODEL], f"{column}_{end}") for end in ("low", "high") if MODEL in lines}
-        series = {name: _by_session(lines[name], column) for name in named}
+        series = {name: _by_session(lines[name], column) for name in named if lines[name][column].notna().any()}
         bands = {MODEL: pd.DataFrame(band)} if band else {}
-        panels.append(Panel(column.removeprefix("running_").upper(), series, base=BASELINES[column[-3:]], bands=bands))
+        figure_name = column.removeprefix("running_")
+        title = figure_name.replace("_", " ") if "_" in figure_name else figure_name.upper()
+        panels.append(Panel(title, series, base=BASELINES[figure_name], bands=bands))
     shown = (MODEL, next(iter(NAIVE_RULES)))
     return over_sessions("Scores so far, 95 % interval of the model", panels, hidden=set(named) - set(shown))
 

@@ -19,7 +19,7 @@ from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.calibration import Calibration, decide
 from dtml.evaluation.calibration_curve import curve_with_intervals, recalibrated
 from dtml.pages.attention_map import MOST, Attention, heat_map, sector_map
-from dtml.pages.backtest import BASELINES, directions_verdict, predictor_charts
+from dtml.pages.backtest import directions_verdict, predictor_charts
 from dtml.pages.benchmark import PROTOCOL_WORDS
 from dtml.pages.charts import Axis, Chart, calibration, environment, probability_axis, square, stacked
 from dtml.pages.figures import Row, count, day, figure, percent, records, whole_percent
@@ -199,7 +199,7 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str
         "scored": {name: found for name, found in rows.items() if found},
         "scored_until": latest["target"].max() if len(latest) else None,
         "rolls": rolls,
-        "lines": predictor_charts(drawn, *BASELINES) if len(drawn) else None,
+        "lines": predictor_charts(drawn, "acc", "mcc") if len(drawn) else None,
     }
 
 

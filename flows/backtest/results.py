@@ -22,7 +22,7 @@ from dtml.backtest.performance import expected_best, performance, session_sharpe
 from dtml.backtest.portfolio import YEAR, Fill, Quotes, equal_weight_track, follow, index_track, positions
 from dtml.baselines.naive_rules import MODEL, directions_on, rules_read_from
 from dtml.errors import DtmlError, UsageError
-from dtml.evaluation.breakdowns import Directions, rolling_mcc, slice_scores
+from dtml.evaluation.breakdowns import Directions, order_scores, rolling_mcc, rolling_rank_ic, slice_scores
 from dtml.evaluation.calibration import coverage
 from dtml.evaluation.calibration_curve import calibration_curve
 from dtml.inference import choose_device
@@ -193,6 +193,7 @@ class TrackRecord:
     fold: Int[ndarray, " days"]
     symbols: tuple[str, ...]
     rules: pd.DataFrame  # a column a rule, a row a day
+    losers: Float[ndarray, "days stocks"]  # the fall to each `as_of` from the session before: a rule that orders stocks
 
     def directions(self) -> Directions:
         """Return what the model and each rule predicted, stock by stock."""
@@ -224,7 +225,9 @@ def read_record(backtest: Backtest, bars: pd.DataFrame) -> TrackRecord:
     probability = on_grid(made.rename(columns={"target": "session"}), "probability", target, symbols)
     movement = returns_between(bars, as_of, target, symbols, context.market.returns)
     rules = directions_on(as_of, bars, context.market.index.symbol)
-    return TrackRecord(probability, movement, as_of, target, fold, symbols, rules)
+    before = pd.DatetimeIndex([previous_session(context.market.calendar, day.date()) for day in as_of])
+    losers = -returns_between(bars, before, as_of, symbols, context.market.returns)
+    return TrackRecord(probability, movement, as_of, target, fold, symbols, rules, losers)
 
 
 def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> None:
@@ -241,6 +244,9 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
     bars = scored_bars(backtest)
     record = read_record(backtest, bars)
     scores = slice_scores(record.directions(), record.movement, record.target, record.fold, record.symbols)
+    orders = order_scores(record.probability, record.losers, record.movement, record.target, record.fold)
+    orders = orders.assign(predictor=MODEL, protocol="all")
+    scores = scores.merge(orders, how="left", on=["slice", "value", "protocol", "predictor"])
     tracks, strategies, indices = _tracks(backtest, record, bars)
     with reading(context.engine) as conn:
         before = backtests.sharpe_ratios(conn, context.name, other_than=backtest.id)
@@ -322,7 +328,9 @@ def _write_page(backtest: Backtest, result: Result) -> None:
         scores=result.scores,
         tracks=returns,
         performances=result.portfolios,
-        rolling=rolling_mcc(record.directions(), record.movement, record.target),
+        rolling=rolling_mcc(record.directions(), record.movement, record.target).merge(
+            rolling_rank_ic(record.probability, record.movement, record.target), how="left", on=["session", "predictor"]
+        ),
         curve=calibration_curve(np.where(known, record.probability, np.nan), record.movement > 0),
         coverage=coverage(counts),
     )
