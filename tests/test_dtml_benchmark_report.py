@@ -38,7 +38,7 @@ BENCHMARK = {
 SPREADS = ("acc_mean", "acc_sd", "mcc_mean", "mcc_sd")
 ENSEMBLE, GAINS, SKILL = (
     tuple(f"{name}{end}" for name in names for end in ("", "_low", "_high"))
-    for names in (("acc", "mcc"), ("acc_gain", "mcc_gain"), ("brier", "auc"))
+    for names in (("acc", "mcc"), ("acc_gain", "mcc_gain"), ("brier", "auc", "rank_ic"))
 )
 PUBLISHED = ("published_acc", "published_acc_sd", "published_mcc", "published_mcc_sd")
 OF_MODELS = (*SPREADS, *SKILL, "calibration_slope", "calibration_intercept", *PUBLISHED)

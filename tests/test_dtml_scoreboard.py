@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, brier_score_loss, matthews_corrcoef, roc_auc_score
 
@@ -130,6 +131,16 @@ def test_pairs_are_pooled_over_days_and_the_level_of_a_day_does_not_matter(
             weights.append(rose.sum() * (~rose).sum())
             scores.append(roc_auc_score(rose, chance))
     assert rows.loc["model", "auc"] == pytest.approx(np.average(scores, weights=weights))
+
+
+def test_rank_ic_is_the_mean_correlation_of_ranks_within_the_day(
+    movement: np.ndarray, model: Predictor, rule: Predictor
+) -> None:
+    rows, together = table(model, rule, movement=movement), model.probability.mean(axis=0)
+    daily = [spearmanr(said, outcome).statistic for said, outcome in zip(together, movement, strict=True)]
+    assert rows.loc["model", "rank_ic"] == pytest.approx(np.mean(daily))
+    assert rows.loc["model", "rank_ic_low"] < np.mean(daily) < rows.loc["model", "rank_ic_high"]
+    assert np.isnan(rows.loc["rule", "rank_ic"])
 
 
 def test_a_copy_of_the_rule_gains_exactly_nothing(movement: np.ndarray, rule: Predictor) -> None:

@@ -29,6 +29,9 @@
 -- auc             number     Within-day skill: share of same-day pairs (riser, faller) in which the riser got the higher probability, 0.5 is none; missing for a rule.
 -- auc_low         number     Lower end of its day-resampled 95 % interval; missing with auc.
 -- auc_high        number     Upper end of that interval; missing with auc.
+-- rank_ic         number     Mean over days of the rank correlation of probability and return within the day, -1 to 1, 0 is no skill; missing for a rule.
+-- rank_ic_low     number     Lower end of its day-resampled 95 % interval; missing with too few days.
+-- rank_ic_high    number     Upper end of that interval; missing with too few days.
 -- brier           number     Mean squared error of the probability, 0 to 1; missing for a rule.
 -- same_direction  number     Mean over days of the larger share of stocks with one direction, 0.5 to 1; missing when n is 0.
 -- is_rule         integer    1 for a naive rule, 0 for a trained model.
@@ -41,7 +44,7 @@ select
     b.market, s.benchmark_id, s.predictor, s.protocol, b.test_first, b.test_last, s.days, s.n, s.seeds,
     s.configurations, s.acc_mean, s.acc_sd, s.acc, s.acc_low, s.acc_high, s.mcc_mean, s.mcc_sd, s.mcc, s.mcc_low,
     s.mcc_high, s.acc_gain, s.acc_gain_low, s.acc_gain_high, s.mcc_gain, s.mcc_gain_low, s.mcc_gain_high, s.auc,
-    s.auc_low, s.auc_high, s.brier, s.same_direction,
+    s.auc_low, s.auc_high, s.rank_ic, s.rank_ic_low, s.rank_ic_high, s.brier, s.same_direction,
     case when s.is_rule then 1 else 0 end as is_rule,
     case when s.is_rule and s.predictor = b.best_rule then 1 else 0 end as is_best_rule,
     s.published_acc, s.published_mcc, s.run_id, b.test_read_at

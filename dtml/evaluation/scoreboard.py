@@ -5,7 +5,7 @@ measures the second alone; `same_direction` says how far a predictor gives all s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from numpy import ndarray
 from dtml.evaluation.bootstrap import RESAMPLES, Statistic, Sums, difference
 from dtml.evaluation.calibration import logit
 from dtml.evaluation.metrics import accuracy, confusion, day_interval, mcc, ratio
+from dtml.evaluation.ranking import both_known, mean_of_days, rank_ics
 from dtml.labels import labelled
 from dtml.markets.definition import LABEL_PROTOCOLS
 
@@ -22,11 +23,12 @@ COLUMNS = [
     *("predictor", "is_rule", "protocol", "days", "n", "rises", "seeds", "configurations"),
     *("acc_mean", "acc_sd", "mcc_mean", "mcc_sd"),
     *(name + end for name in ("acc", "mcc", "acc_gain", "mcc_gain", "brier") for end in ("", "_low", "_high")),
-    *("calibration_slope", "calibration_intercept", "auc", "auc_low", "auc_high", "same_direction"),
+    *("calibration_slope", "calibration_intercept", "auc", "auc_low", "auc_high"),
+    *("rank_ic", "rank_ic_low", "rank_ic_high", "same_direction"),
 ]
 OF_GAINS = [column for column in COLUMNS if "gain" in column]
 OF_MEMBERS = ["seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd"]
-OF_PROBABILITIES = [column for column in COLUMNS if column.startswith(("brier", "calibration", "auc"))]
+OF_PROBABILITIES = [column for column in COLUMNS if column.startswith(("brier", "calibration", "auc", "rank_ic"))]
 PerStock = Float[ndarray, "days stocks"]
 StockDays = Bool[ndarray, "days stocks"]
 Counts = Int[ndarray, "days predictors 4"]
@@ -53,8 +55,13 @@ class _Sample:
 
     days: Bool[ndarray, " all_days"]
     counted: StockDays
-    rose: StockDays
+    movement: PerStock
     resamples: int
+
+    @property
+    def rose(self) -> StockDays:
+        """Return which stock-days rose."""
+        return np.asarray(self.movement > 0)
 
     def counts(self, probability: PerStock) -> Int[ndarray, "days 4"]:
         """Return the confusion counts of each day, above one half predicted to rise."""
@@ -81,6 +88,7 @@ def scoreboard(
     other figures are of the ensemble, the mean probability. Gains are paired differences to the rule `best_rule`.
     `brier` is a mean squared error; slope 1 and intercept 0 are calibrated; `auc` (.5 is no skill) is the share of
     pairs of a riser and a faller of the same day in which the riser was the more probable, NaN without such a pair;
+    `rank_ic` is the mean over days of the rank correlation of probability and return within the day;
     `same_direction`, in [.5, 1], is the larger share of a day's stocks given one direction. Rules have no
     probabilities and no seeds: of these figures only the last. Intervals are NaN below `MINIMUM_DAYS`. Raises
     ValueError when shapes or names do not fit, a rule has no direction where the models have a probability, or a
@@ -94,7 +102,7 @@ def scoreboard(
         if not counted.any():
             raise ValueError(f"none of {known.sum()} stock-days that every model predicted counts under {protocol!r}")
         days = np.asarray(counted.any(axis=1))
-        sample = _Sample(days, counted[days], np.asarray(movement[days] > 0), resamples)
+        sample = _Sample(days, counted[days], movement[days], resamples)
         frames.append(_rows(predictors, sample, best_rule).assign(protocol=protocol))
     return pd.concat(frames, ignore_index=True)[COLUMNS]
 
@@ -109,7 +117,7 @@ def member_scores(
     counted = labelled(movement, "paper") & np.isfinite(probability).all(axis=0)
     if not counted.any():
         raise ValueError(f"none of {movement.size} stock-days has a label and a probability of every seed")
-    sample = _Sample(np.ones(len(movement), dtype=bool), counted, np.asarray(movement > 0), resamples=0)
+    sample = _Sample(np.ones(len(movement), dtype=bool), counted, movement, resamples=0)
     totals = np.stack([sample.counts(one).sum(axis=0) for one in probability])
     return accuracy(totals), mcc(totals)
 
@@ -242,8 +250,13 @@ def _of_probabilities(together: Sequence[PerStock], sample: _Sample) -> Columns:
     if not pairs[..., 1].any():
         auc = {column: np.full_like(values, np.nan) for column, values in auc.items()}
     slopes, intercepts = np.array(lines).T
+    ics = (rank_ics(*both_known(np.where(counted, each, np.nan), sample.movement)) for each in together)
+    order = np.array([astuple(mean_of_days(each)) for each in ics]).T
     return (
-        sample.measure("brier", brier, ratio) | {"calibration_slope": slopes, "calibration_intercept": intercepts} | auc
+        sample.measure("brier", brier, ratio)
+        | {"calibration_slope": slopes, "calibration_intercept": intercepts}
+        | auc
+        | dict(zip(("rank_ic", "rank_ic_low", "rank_ic_high"), order, strict=True))
     )
 
 
