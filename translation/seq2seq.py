@@ -62,10 +62,6 @@ class EncodedSource:
     keys: Tensor  # of the same shape; scores are computed from them
     mask: Tensor  # [sentences, 1, source positions]
 
-    def keep(self, sentences: Tensor) -> "EncodedSource":
-        """Return these sentences `[kept]` alone."""
-        return EncodedSource(self.memory[sentences], self.keys[sentences], self.mask[sentences])
-
 
 class Attention(nn.Module):
     """Context = sum_i a_i h_i over the encoder's states h, where a is softmax(score) or the marginals of a chain.
@@ -235,7 +231,8 @@ class RecurrentState:
 
     def keep(self, sentences: Tensor) -> None:
         """Implement what `translation.decoding.incremental.KeyValueCache` does."""
-        self.source = self.source.keep(sentences)
+        source = self.source
+        self.source = EncodedSource(source.memory[sentences], source.keys[sentences], source.mask[sentences])
         self.hidden, self.cell = self.hidden[:, sentences], self.cell[:, sentences]
 
 

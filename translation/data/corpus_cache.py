@@ -108,12 +108,11 @@ def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]
 
 
 def _examples(folder: Path, name: str, dropped: dict[str, int]) -> Examples:
-    source, target = (_sentences(*_files(folder, name, side)) for side in SIDES)
+    files = (_files(folder, name, side) for side in SIDES)
+    source, target = (
+        Sentences(np.memmap(tokens, np.int32, "r"), np.memmap(starts, np.int64, "r")) for tokens, starts in files
+    )
     return Examples(source, target, dropped)
-
-
-def _sentences(tokens: Path, starts: Path) -> Sentences:
-    return Sentences(np.memmap(tokens, np.int32, "r"), np.memmap(starts, np.int64, "r"))
 
 
 def _files(folder: Path, name: str, side: str) -> tuple[Path, Path]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -113,28 +112,24 @@ def launch_processes(command: Sequence[str], world_size: int) -> int:
     when it ends or any process fails, all end.
     """
     with tempfile.TemporaryDirectory() as folder:
-        return _launch_processes(command, world_size, Path(folder) / "rendezvous")
-
-
-def _launch_processes(command: Sequence[str], world_size: int, rendezvous: Path) -> int:
-    threads = max(1, torch.get_num_threads() // world_size)
-    shared = {RENDEZVOUS: str(rendezvous), PARENT: str(os.getpid()), "WORLD_SIZE": str(world_size)}
-    processes: list[subprocess.Popen[bytes]] = []
-    for rank in range(world_size):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": str(threads)}
-        processes.append(subprocess.Popen(command, env=os.environ | shared | own, start_new_session=True))  # noqa: S603
-    before = {
-        number: signal.signal(number, lambda received, _: processes[0].send_signal(received))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    while processes[0].poll() is None and not any(each.poll() for each in processes):
-        time.sleep(POLL_S)
-    with suppress(subprocess.TimeoutExpired):
-        processes[0].wait(EXIT_S)  # it notices that another is lost, and says so
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    failed = next((each.returncode for each in processes if each.returncode), 0)
-    for each in processes:
-        each.terminate()
-        each.wait()
-    return failed
+        threads = max(1, torch.get_num_threads() // world_size)
+        shared = {RENDEZVOUS: f"{folder}/rendezvous", PARENT: str(os.getpid()), "WORLD_SIZE": str(world_size)}
+        processes: list[subprocess.Popen[bytes]] = []
+        for rank in range(world_size):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": str(threads)}
+            processes.append(subprocess.Popen(command, env=os.environ | shared | own, start_new_session=True))  # noqa: S603
+        before = {
+            number: signal.signal(number, lambda received, _: processes[0].send_signal(received))
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        while processes[0].poll() is None and not any(each.poll() for each in processes):
+            time.sleep(POLL_S)
+        with suppress(subprocess.TimeoutExpired):
+            processes[0].wait(EXIT_S)  # it notices that another is lost, and says so
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        failed = next((each.returncode for each in processes if each.returncode), 0)
+        for each in processes:
+            each.terminate()
+            each.wait()
+        return failed
