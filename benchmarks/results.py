@@ -67,7 +67,33 @@ ALONE = ("--rounds", "3", "--threads", "1")
 TRANSLATION = (module("translation_training_speed", *ALONE), module("translation_search_speed"))
 MULTI30K = "runs/data/translation/multi30k-en-de"
 BLEU = (module("translation_quality", "--folder", "runs"), module("translation_engines", *ALONE, "--model", MULTI30K))
-RANKINGS = (module("ranking"), module("ranking", "--leg", "open_to_open"))
+SETS = ("ranking", "--prices", str(SHARED / "prices"), "--markdown")
+NETWORKS = ("--with", "dtml", "--with", "alstm", "--seeds", "3")
+RANKINGS = (dtml("benchmark", *SETS, *NETWORKS), dtml("benchmark", *SETS, "--leg", "open_to_open"))
+NIGHTS = dtml("nightly", "simulated", "--nights", "120", "--as-of", "2026-11-19")
+BAND = "sum(covered) * 1.0 / sum(n) as covered, sum(decided) * 1.0 / sum(n) as decided"
+RIGHT = "sum(decided_correct) * 1.0 / sum(decided) as correct_of_those"
+BANDS = dtml("query", f"select kind, level, {BAND}, {RIGHT} from coverage group by kind, level")  # noqa: S608
+SP500, KOSPI = (*prices("sp500"), *FIVE_YEARS), (*prices("kospi200_2020", "KS11"), *TWO_YEARS)
+TWO = ("--workers", "2")
+SHORTER = ("--seeds", "5", "--epochs", "30", "--markdown")
+ALONE = ("--rounds", "3", "--threads", "1")
+TRANSLATION = (module("translation_training_speed", *ALONE), module("translation_search_speed"))
+MULTI30K = "runs/data/translation/multi30k-en-de"
+BLEU = (module("translation_quality", "--folder", "runs"), module("translation_engines", *ALONE, "--model", MULTI30K))
+EVERY_SET = (
+    "ranking",
+    "--prices",
+    str(SHARED / "prices"),
+    "--with",
+    "dtml",
+    "--with",
+    "alstm",
+    "--seeds",
+    "3",
+    "--markdown",
+)
+RANKINGS = (dtml("benchmark", *EVERY_SET), dtml("benchmark", *EVERY_SET[:3], "--leg", "open_to_open", "--markdown"))
 NIGHTS = (dtml("nightly", "simulated", "--nights", "6"),)
 EXPLAINED = (dtml("nightly", "simulated"), dtml("explain", "simulated"), FIRST, dtml("explain", "kdd17"))
 
@@ -114,7 +140,7 @@ RESULTS = (
     Result("kdd17-backtest", "a walk through KDD17", 20, (dtml("backtest", "kdd17", *prices("kdd17"), *SPAN), BANDS)),
     Result("kospi200-backtest", "a walk through 192 stocks", 8, (dtml("backtest", "kospi200", *KOSPI, *TWO),)),
     Result("sp500-backtest", "a walk through 483 stocks", 60, (dtml("backtest", "sp500", *SP500, *TWO),)),
-    Result("ranking", "the order of a day's stocks", 25, RANKINGS),
+    Result("ranking", "the order of a day's stocks", 90, RANKINGS),
     Result("history", "ten years in one store", 25, (module("view_latency"),), shared=False),
     Result("translation-speed", "training and search against others", 15, TRANSLATION, shared=False),
     Result("translation-kills", "trainings and jobs that are killed", 20, (module("translation_kills"),), shared=False),

@@ -44,9 +44,9 @@ def percent(value: float | None) -> str:
     return "-" if value is None or pd.isna(value) else f"{100 * value:.1f} %".replace("-0.0 ", "0.0 ")
 
 
-def signed_percent(value: float) -> str:
+def signed_percent(value: float, digits: int = 1) -> str:
     """Return a change as +54.0 %."""
-    return f"{100 * value:+.1f} %"
+    return f"{100 * value:+.{digits}f} %"
 
 
 def whole_percent(value: float | None) -> str:

@@ -69,16 +69,16 @@ class Plan:
 class RankingSet:
     """A file of prices of the benchmark: the market whose calendar and checks it has, and the closes it is scored on.
 
-    Settings were chosen on the half years before the first closes of kospi200's files.
+    Settings were chosen on the half years before these closes; benchmarks/README.md says which.
     """
 
     market: str
     first: date
     last: date
 
-    def plan(self, networks: tuple[NetworkName, ...], seeds: int) -> Plan:
+    def plan(self, networks: tuple[NetworkName, ...], seeds: int, leg: Leg) -> Plan:
         """Return what is ordered."""
-        return Plan(self.first, self.last, networks=networks, seeds=seeds)
+        return Plan(self.first, self.last, leg, networks, seeds)
 
 
 SETS: Mapping[str, RankingSet] = {

@@ -75,7 +75,7 @@ def ranking(
 
 
 def rank_sets(
-    folder: Path | None, networks: Sequence[Network] | None, seeds: int, *, as_markdown: bool, as_json: bool
+    folder: Path | None, networks: Sequence[Network] | None, seeds: int, leg: Leg, *, as_markdown: bool, as_json: bool
 ) -> None:
     """Walk models and rules through every set whose prices are in a folder, and print a table of each."""
     files = {} if folder is None else {name: folder / f"{name}.parquet" for name in SETS}
@@ -87,7 +87,7 @@ def rank_sets(
     answers = {}
     for name, file in files.items():
         request = RunRequest(f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source")
-        found = answers[name] = _ranking(request, SETS[name].plan(_names(networks), seeds))
+        found = answers[name] = _ranking(request, SETS[name].plan(_names(networks), seeds, leg))
         if as_markdown:
             print(f"**{name}**: {sentence(found)}\n\n{_table(found)}\n\n{verdict(found)}\n")  # noqa: T201
         elif not as_json:
@@ -176,7 +176,7 @@ def _cells(found: Ranking) -> Iterator[tuple[str, ...]]:
             *gains,
             with_interval(each, "auc"),
             with_interval(each, "acc"),
-            signed_percent(each["decile_spread"]),
+            signed_percent(each["decile_spread"], 2),
         )
 
 

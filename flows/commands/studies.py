@@ -23,6 +23,7 @@ from dtml.pages.benchmark import PROTOCOL_WORDS, on_data, on_reading, readme_tab
 from dtml.pages.benchmark import verdict as benchmark_verdict
 from dtml.pages.figures import records
 from dtml.published import SETS, require_set, shortened
+from dtml.ranking.outcomes import Leg
 from flows.audit import SESSIONS, STOCKS, Audit, audit_market
 from flows.backtest.folds import Plan, PricesKnown, open_backtest
 from flows.backtest.results import Result, run_backtest, stored_backtest
@@ -73,6 +74,7 @@ def benchmark(
     epochs: Annotated[int | None, typer.Option(min=1, help="At most this many epochs, for a quick look.")] = None,
     with_grid: Annotated[bool, typer.Option("--grid", help="Choose DTML's configuration from its grid.")] = False,
     networks: NetworksOption = None,
+    leg: Annotated[Leg, typer.Option(help="With `ranking`: the return that models learn to order.")] = "next_close",
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -84,7 +86,7 @@ def benchmark(
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
     if market == "ranking":
-        return rank_sets(request.prices, networks, seeds, as_markdown=as_markdown, as_json=as_json)
+        return rank_sets(request.prices, networks, seeds, leg, as_markdown=as_markdown, as_json=as_json)
     request = replace(request, market=market)
     return run_published(request, seeds, epochs, with_grid=with_grid, as_json=as_json, as_markdown=as_markdown)
 
