@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.rows import markets, nights, prices
-from db.tables import BAR_VALUES
+from db.tables import BAR_VALUES, metadata
 from db.tables.columns import UtcTimestamp
 from db.views import view
 from db.views import views as documented_views
@@ -92,3 +92,21 @@ def test_every_view_gives_the_types_that_it_is_read_with(engine: Engine) -> None
                 for column, value in zip(asked.c, row, strict=True):
                     kind = PYTHON.get(type(column.type), float)
                     assert value is None or isinstance(value, kind), (name, column.name, value)
+
+
+def test_postgresql_says_what_each_table_view_and_column_means(engine: Engine) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("SQLite keeps no comments")
+    told = """
+        select c.relname, a.attname, col_description(c.oid, a.attnum), obj_description(c.oid)
+        from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+        where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'v')
+            and c.relname <> 'alembic_version'
+    """
+    with reading(engine) as conn:
+        found = {(each[0], each[1]): (each[2], each[3]) for each in conn.execute(sa.text(told))}
+    assert {name for name, _ in found} == {*metadata.tables, *documented_views()}
+    for name, each in documented_views().items():
+        assert {column: said for (of, column), (said, _) in found.items() if of == name} == each.meanings()
+        assert found[name, each.columns[0].name][1] == each.meaning
+    assert [where for where, said in found.items() if None in said] == []

@@ -60,7 +60,9 @@ def migrate(conn: Connection) -> None:
 def _create_views(conn: Connection) -> None:
     for view in views().values():
         # A % in the text is no parameter.
-        conn.exec_driver_sql(view.sql, execution_options={"no_parameters": True})
+        said = (view.sql, view.comments) if conn.dialect.name == "postgresql" else (view.sql,)
+        for each in said:
+            conn.exec_driver_sql(each, execution_options={"no_parameters": True})
 
 
 def _config(conn: Connection) -> Any:

@@ -45,6 +45,14 @@ class View:
         """Return the meaning of each column by its name."""
         return {each.name: each.meaning for each in self.columns}
 
+    @property
+    def comments(self) -> str:
+        """Return the statements that tell PostgreSQL, and what browses it, what the view and its columns mean."""
+        told = {f"view {self.name}": self.meaning}
+        told |= {f'column {self.name}."{name}"': meaning for name, meaning in self.meanings().items()}
+        quoted = {what: said.replace("'", "''") for what, said in told.items()}
+        return ";".join(f"comment on {what} is '{said}'" for what, said in quoted.items())
+
 
 @cache
 def views() -> Mapping[str, View]:
