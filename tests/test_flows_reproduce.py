@@ -179,7 +179,7 @@ def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive
         reproduce(archive, replace(known, target=date(2024, 1, 3)), run)
     with pytest.raises(StoreUsageError, match="no run 'other'"):
         run_of(archive.engine, replace(known, run_id="other"))
-    with pytest.raises(UsageError, match="name its file with --market-file"):
+    with pytest.raises(UsageError, match="unknown market 'mine'"):
         market_of(run | {"market": "mine"}, None)
     with pytest.raises(UsageError, match="describes another market"):
         market_of(run, Path("mine.toml"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime
 from typing import cast
 
 import pandas as pd
@@ -22,6 +22,18 @@ def save_instruments(conn: Connection, market: str, instruments: pd.DataFrame) -
     columns = ["symbol", "kind", "source_symbol", "name", "sector"]
     rows = records(tables.instrument, instruments[columns].assign(market=market))
     return upsert(conn, tables.instrument, rows, key=("market", "symbol"))
+
+
+def save_file(conn: Connection, market: str, path: str, text: str, *, saved_at: datetime) -> None:
+    """Store the file that describes a user's own market, in place of what it said before."""
+    rows = [{"market": market, "path": path, "text": text, "saved_at": saved_at}]
+    upsert(conn, tables.market_file, rows, stamps=("saved_at",))
+
+
+def file_of(conn: Connection, market: str) -> tuple[str, str] | None:
+    """Return the path and the text of the file that describes a user's own market; None for one never stored."""
+    found = row(conn, sa.select(tables.market_file).where(tables.market_file.c.market == market))
+    return None if found is None else (found["path"], found["text"])
 
 
 def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None:

@@ -1,6 +1,7 @@
 """Named markets, one TOML file each, and users' own markets in files of the same shape."""
 
 import difflib
+from dataclasses import replace
 from pathlib import Path
 
 from dtml.errors import UsageError
@@ -27,12 +28,13 @@ def load_market(name: str) -> Market:
     return read_market(_FOLDER / f"{name}.toml")
 
 
-def load_market_file(path: Path) -> Market:
+def load_market_file(path: Path, text: str | None = None) -> Market:
     """Read a user's own market; its name is the file's, and may not be that of a market of the package.
 
-    Raises UsageError, one line with file and key, for whatever is wrong in the file.
+    `text` stands for a file that is no longer there. Raises UsageError, one line with file and key, for what is wrong.
     """
     if path.stem in market_names():
         # Two markets of one name would share their rows in the database.
         raise UsageError(f"{path}: {path.stem} is a market of this package; give the file another name")
-    return read_market(path)
+    market, path = read_market(path, text), path.absolute()
+    return replace(market, file=(path, path.read_text(encoding="utf-8") if text is None else text))

@@ -168,11 +168,12 @@ class Market:
     level: float = 0.8
     model: Mapping[str, object] = field(default_factory=dict)
     code: Path | None = None  # a user's own features and model
+    file: tuple[Path, str] | None = field(default=None, compare=False)  # of a user's own market, and what it says
 
     @property
     def settings(self) -> dict[str, object]:
         """Return all that decides figures; of own code the text does, wherever its file lies."""
-        return {name: value for name, value in asdict(self).items() if name != "code"}
+        return {name: value for name, value in asdict(self).items() if name not in ("code", "file")}
 
     @property
     def symbols(self) -> tuple[str, ...]:

@@ -44,14 +44,14 @@ _WORDS: dict[type, str] = {
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 
-def read_market(path: Path) -> Market:
-    """Read the market that a TOML file describes; its name is the file's.
+def read_market(path: Path, text: str | None = None) -> Market:
+    """Read the market that a TOML file, or its `text`, describes; its name is the file's.
 
     Raises UsageError, one line with file and key, for a key that is missing, unknown, mistyped or impossible.
     """
     if not _NAME.fullmatch(path.stem):
         raise UsageError(f"{path}: the file's name is the market's: use small letters, digits, - and _ only")
-    table = _Table(path, "", _parse(path))
+    table = _Table(path, "", _parse(path, text))
     facts = table.texts("facts")
     table.allow(*_MARKET_KEYS)
     constituents, as_of, complete = _constituents(table.subtable("constituents"))
@@ -144,9 +144,9 @@ class _Table:
         return _Table(self.path, f"{self.prefix}{key}.", values)
 
 
-def _parse(path: Path) -> dict[str, object]:
+def _parse(path: Path, text: str | None) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8") if text is None else text)
     except OSError as problem:
         raise UsageError(f"{path}: cannot read the market file: {problem.strerror or problem}") from problem
     except UnicodeDecodeError as problem:

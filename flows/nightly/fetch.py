@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 
 import pandas as pd
@@ -125,6 +125,8 @@ def history_start(context: MarketContext, as_of: date) -> date:
 def save_universe(conn: Connection, context: MarketContext) -> None:
     """Record the market's index and stocks, and when each was a constituent."""
     market = context.market
+    if market.file is not None:
+        markets.save_file(conn, market.name, str(market.file[0]), market.file[1], saved_at=datetime.now(UTC))
     columns = ["symbol", "source_symbol", "name", "sector", "valid_from", "valid_to"]
     listed = [(c.symbol, c.source_symbol, c.name, c.sector, c.since, c.until) for c in market.constituents]
     stays = pd.DataFrame(listed, columns=columns)

@@ -17,7 +17,7 @@ from db.rows import nights, predictions, runs
 from db.rows.nights import COMPLETE
 from dtml.errors import UsageError
 from dtml.inference import choose_device
-from dtml.markets import Market, market_names
+from dtml.markets import Market
 from flows.nightly.context import read_market
 from flows.replay.archive import FIGURES, Archive, changed_since, made_by, market_then, same, stocks_of
 
@@ -99,8 +99,6 @@ def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
 def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
     """Return the market of a run: one of the package, or the one that `market_file` describes."""
     name = run["market"]
-    if market_file is None and name not in market_names():
-        raise UsageError(f"{run['id']} is of {name}, a market of your own: name its file with --market-file")
     if market_file is not None and market_file.stem != name:
         raise UsageError(f"{run['id']} is of {name}: {market_file} describes another market")
     return read_market(name, market_file)

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from db.engine import reading
 from db.rows import nights
 from dtml.errors import DtmlError, UsageError
-from dtml.markets import Market, market_names
+from dtml.markets import Market
 from dtml.prices.sessions import last_closed_session
 from flows.nightly.context import RunRequest, open_store, read_market
 from flows.service.prefect_server import END_LIMIT_S, Server, own_server, warning_of_open_server
@@ -104,8 +104,6 @@ def _stored_markets(*, anyhow: bool) -> list[str]:
         stored = sorted(nights.nights(conn)["market"].unique())
     if not stored and not anyhow:
         raise UsageError("the store has no night of any market yet: name one, as in `dtml serve simulated`")
-    if own := [name for name in stored if name not in market_names()]:
-        raise UsageError(f"market {own[0]} has a file of its own: name it with --market-file, the others by name")
     return stored
 
 

@@ -16,9 +16,10 @@ from db.rows import markets, nights, prices, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
-from dtml.markets import Market, load_market, load_market_file, market_names
+from dtml.markets import Market, load_market_file
 from dtml.markets.definition import Retrain
 from dtml.prices.sessions import last_closed_session, previous_session, session_close, sessions_between, sessions_up_to
+from flows.nightly.context import read_market
 from flows.service.schedules import DELAY, next_night
 
 TOLERANCE = timedelta(hours=2)  # a night that cannot fetch is retried for over an hour
@@ -105,7 +106,8 @@ def moment(when: datetime) -> str:
 def named_markets(engine: Engine, names: Sequence[str], files: Sequence[Path]) -> dict[str, Market | None]:
     """Return the markets asked for by name or file, by default all that the store has a night or a fetch of.
 
-    A name that neither the package nor a file defines maps to None. Raises UsageError for one that the store lacks.
+    A name that neither the package nor a file, given or stored, defines maps to None. Raises UsageError for one that
+    the store lacks.
     """
     own = {market.name: market for market in map(load_market_file, files)}
     with reading(engine) as conn:
@@ -115,8 +117,14 @@ def named_markets(engine: Engine, names: Sequence[str], files: Sequence[Path]) -
         if name not in stored:
             held = f"it has {', '.join(stored)}" if stored else "it has none yet"
             raise UsageError(f"the store has no night and no fetch of market {name!r}: {held}")
-    known = market_names()
-    return {name: own[name] if name in own else load_market(name) if name in known else None for name in wanted}
+    return {name: own.get(name) or _known_market(name) for name in wanted}
+
+
+def _known_market(name: str) -> Market | None:
+    try:
+        return read_market(name)
+    except UsageError:
+        return None
 
 
 def market_status(
