@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from db.connection.user_sql import select
-from db.engine import reading, transaction
+from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import markets, nights, prices
 from db.tables import BAR_VALUES, metadata
 from db.tables.columns import UtcTimestamp
@@ -94,9 +94,10 @@ def test_every_view_gives_the_types_that_it_is_read_with(engine: Engine) -> None
                     assert value is None or isinstance(value, kind), (name, column.name, value)
 
 
-def test_postgresql_says_what_each_table_view_and_column_means(engine: Engine) -> None:
-    if engine.dialect.name == "sqlite":
-        pytest.skip("SQLite keeps no comments")
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)  # SQLite keeps no comments
+def test_postgresql_says_what_each_table_view_and_column_means(store_url: str) -> None:
+    engine = open_engine(store_url)
+    upgrade(engine)
     told = """
         select c.relname, a.attname, col_description(c.oid, a.attnum), obj_description(c.oid)
         from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
@@ -110,3 +111,4 @@ def test_postgresql_says_what_each_table_view_and_column_means(engine: Engine) -
         assert {column: said for (of, column), (said, _) in found.items() if of == name} == each.meanings()
         assert found[name, each.columns[0].name][1] == each.meaning
     assert [where for where, said in found.items() if None in said] == []
+    engine.dispose()

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from made_nights import AS_OF, small_market
@@ -18,6 +19,7 @@ from dtml.lookahead.audit import Finding
 from dtml.markets import load_market_file
 from dtml.own.code import OwnCodeError
 from dtml.prices.sessions import next_session
+from dtml.ranking.walk import folds
 from flows import audit
 from flows.benchmark.ranking import Plan, Walk, run_ranking
 from flows.nightly import own_code
@@ -29,6 +31,7 @@ from flows.replay.night import replay_of
 pytestmark = pytest.mark.slow
 
 TARGET = next_session("XNYS", AS_OF)
+FIRST, LAST = date(2024, 6, 3), date(2024, 11, 15)
 MINE = '''"""Two features of my own."""
 
 
@@ -175,12 +178,19 @@ def test_a_walk_compares_own_code_with_the_built_in_and_refuses_what_looks_ahead
     owned: MarketContext, mine: Path
 ) -> None:
     run_night(owned, date(2024, 12, 2))
-    walk = Walk(owned, Plan(date(2024, 9, 3), date(2024, 11, 15)))
+    walk = Walk(owned, Plan(FIRST, LAST))
     found = run_ranking(walk)
     assert "own" in set(found.scores["predictor"])
     assert found.row["config"]["own"]["file"] == "mine.py"
     gains = found.differences[(found.differences["predictor"] == "own") & (found.differences["other"] == "boosting")]
     assert gains["gain"].notna().all()
+    spans = [(each.trained, each.scored) for each in folds(walk.history, *map(pd.Timestamp, (FIRST, LAST)))]
+    one, two = (
+        own_code.walk_own(owned, walk.history, walk.bars[0], spans, audited=True, workers=workers) for workers in (1, 2)
+    )
+    np.testing.assert_array_equal(one[0], two[0])
+    assert one[1].arrays.keys() == two[1].arrays.keys()
+    assert all((one[1].arrays[name] == two[1].arrays[name]).all() for name in one[1].arrays)
     mine.write_text("def ahead(bars):\n    return bars.close.shift(-1) / bars.close\n")
     again = Walk(owned, walk.plan)
     assert again.id != found.row["id"]

@@ -19,6 +19,7 @@ from db.rows import rankings
 from dtml.errors import DtmlError
 from dtml.evaluation.ranking import score_ranking
 from dtml.ranking import rankers, relative
+from dtml.ranking.models import BoostingConfig
 from dtml.ranking.outcomes import LEGS
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig, RelativeModelConfig
@@ -57,6 +58,26 @@ def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_o
     pd.testing.assert_frame_equal(again.scores, found.scores)
     with reading(engine) as conn:
         assert rankings.ranking(conn, "none") is None
+
+
+@pytest.mark.slow
+def test_workers_train_what_one_process_would_and_what_fails_in_one_ends_the_walk(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walked = folds(walk.history, pd.Timestamp(FIRST), pd.Timestamp(LAST))
+    alone = walk_rankers(walk.history, walked, walk.rankers)
+    trained = []
+    monkeypatch.setattr(rankers, "_fit", lambda *_: trained.append("here"))
+    found = run_ranking(walk, workers=2)
+    assert trained == []
+    for name, scores in alone.items():
+        expected = score_ranking(np.where(walk.history.there, scores, np.nan), walk.history.outcome)
+        assert cell(found, name)["rank_ic"] == expected.rank_ic.value
+    broken = Walk(walk.context, replace(walk.plan, last=date(2024, 5, 16)))
+    settings = replace(walk.rankers, boosting=BoostingConfig(leaves=-1))
+    monkeypatch.setattr(Walk, "rankers", property(lambda _: settings))
+    with pytest.raises(ValueError, match="max_leaf_nodes"):
+        run_ranking(broken, workers=2)
 
 
 def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk: Walk) -> None:

@@ -5,6 +5,6 @@
 -- kind       text       'refused', 'late' or 'below_rule'.
 -- message    text       What happened, in words.
 -- raised_at  timestamp  When it was noticed, UTC.
--- sent_at    timestamp  When a webhook took it, UTC; missing without one, or until it does.
+-- sent_at    timestamp  When every service of DTML_ALERTS took it, UTC; missing until then.
 select market, as_of, kind, message, raised_at, sent_at
 from alert

@@ -12,10 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -25,7 +23,6 @@ from dtml.ranking.panel import Grid, Panel
 
 LIMITS = {"DTML_CODE_SECONDS": "600", "DTML_CODE_GIGABYTES": "4"}  # of each question; the variables change them
 PASSED_ON = ("PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR")
-_one_at_a_time = Lock()
 FIXED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}  # the same bits every time
 
 
@@ -113,21 +110,22 @@ class _Server:
         return code if answered else None
 
 
-@cache
-def _server(process: int) -> _Server:  # noqa: ARG001 - a fork of this process has one of its own
-    return _Server()
+_idle: list[_Server] = []  # which have answered, and wait
 
 
 def warm() -> None:
     """Start the server of questions now: its imports are over when it is asked."""
-    _server(os.getpid())
+    if not _idle:
+        _idle.append(_Server())
 
 
 def _run(folder: Path, seconds: float) -> int | None:
     """Run the task of a folder; return its exit status, None where it took too long."""
-    with _one_at_a_time:
-        try:
-            return _server(os.getpid()).run(folder, seconds)
-        except (OSError, ValueError):  # it was killed since the question before
-            _server.cache_clear()
-            return _server(os.getpid()).run(folder, seconds)
+    server = _idle.pop() if _idle else _Server()
+    try:
+        code = server.run(folder, seconds)
+    except (OSError, ValueError):  # it was killed since the question before
+        server = _Server()
+        code = server.run(folder, seconds)
+    _idle.append(server)
+    return code

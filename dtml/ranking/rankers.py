@@ -1,6 +1,6 @@
 """The rankers of a market's nights: fitted together, kept in one checkpoint, and asked for the order of one day."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -125,12 +125,6 @@ def _scores(
     return found
 
 
-def _fit_and_score(
-    name: str, history: History, trained: slice, scored: slice, config: RankersConfig
-) -> Float[ndarray, "days stocks"]:
-    return _scores(_fit(name, history, trained, config), history.features, history.there, scored)
-
-
 def _blended(scores: Scores) -> Scores:
     blends = {BLEND: blend({name: scores[name] for name in KINDS})}
     if RELATIVE in scores:
@@ -148,14 +142,33 @@ def walk(
 
     `once` gets the name of each training, and what trains and returns its scores; it may know them already.
     """
-    found: Scores = {}
-    for name, folds in config.trained.items():
-        found[name] = np.full_like(history.outcome, np.nan)
-        for first, last in ((walked[i], walked[i : i + folds][-1]) for i in range(0, len(walked), folds)):
-            days = slice(first.scored.start, last.scored.stop)
-            training = partial(_fit_and_score, name, history, first.trained, days, config)
-            found[name][days] = once(f"{name}-{history.panel.sessions[days.start].date()}", training)
+    found: Scores = {name: np.full_like(history.outcome, np.nan) for name in config.trained}
+    for each in trainings(history, walked, config):
+        found[each.predictor][each.days] = once(each.name, partial(each.run, history, config))
     return _blended(found)
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of a walk: which predictor, the days that it learns from, and those that it scores."""
+
+    predictor: str
+    name: str
+    learnt: slice
+    days: slice
+
+    def run(self, history: History, config: RankersConfig) -> Float[ndarray, "days stocks"]:
+        """Train, and return the scores of its days; the same wherever it runs."""
+        model = _fit(self.predictor, history, self.learnt, config)
+        return _scores(model, history.features, history.there, self.days)
+
+
+def trainings(history: History, walked: Sequence[Fold], config: RankersConfig) -> Iterator[Training]:
+    """Yield every training of a walk."""
+    for predictor, folds in config.trained.items():
+        for first, last in ((walked[i], walked[i : i + folds][-1]) for i in range(0, len(walked), folds)):
+            name = f"{predictor}-{history.panel.sessions[first.scored.start].date()}"
+            yield Training(predictor, name, first.trained, slice(first.scored.start, last.scored.stop))
 
 
 def slope_of(ranks: Float[ndarray, "days stocks"], relative: Float[ndarray, "days stocks"]) -> float:

@@ -25,7 +25,7 @@ def benchmark(request: RunRequest, seeds: tuple[int, ...], epochs: int | None, w
 
 
 @flow(name="ranking", flow_run_name="{request.market} {plan.first} .. {plan.last}", persist_result=False)
-def ranking(request: RunRequest, plan: Plan) -> Ranking:
+def ranking(request: RunRequest, plan: Plan, workers: int = 1) -> Ranking:
     """Walk models and rules through what is stored of a market; see `flows.benchmark.ranking.run_ranking`."""
     with signals_of(request.attended):
-        return run_ranking(Walk(open_stored_context(request), plan), as_task)
+        return run_ranking(Walk(open_stored_context(request), plan), as_task, workers)

@@ -5,23 +5,28 @@ import io
 import json
 import logging
 import shutil
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
 from importlib import resources
 from importlib.metadata import version
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Bool
 from numpy import ndarray
 from sqlalchemy import Engine
+from threadpoolctl import threadpool_limits
 
 from db.engine import reading, transaction
 from db.rows import rankings
@@ -31,9 +36,9 @@ from dtml.own.code import OWN
 from dtml.ranking.features import FEATURES
 from dtml.ranking.outcomes import LEGS, Leg, outcomes, sessions_to
 from dtml.ranking.panel import Grid, ranked
-from dtml.ranking.rankers import RankersConfig
+from dtml.ranking.rankers import RankersConfig, Training, trainings
 from dtml.ranking.rankers import walk as walk_rankers
-from dtml.ranking.relative import RelativeConfig
+from dtml.ranking.relative import NETWORKS, RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import Fold, History, folds
 from flows.nightly.context import MarketContext, stored_bars
@@ -151,20 +156,24 @@ class Walk:
         return np.where(self.history.there, found, np.nan)
 
 
-def run_ranking(walk: Walk, stage: Stage = directly) -> Ranking:
+def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Ranking:
     """Walk every model and rule through the plan's days and store their scores; a stored ranking is returned as it is.
 
-    Raises DtmlError when too few days lie before the first.
+    So many `workers`, processes of this machine, train side by side: the figures are the same. Raises DtmlError when
+    too few days lie before the first.
     """
     if (stored := stored_ranking(walk.context.engine, walk.id)) is not None:
         return stored
     begun = time.perf_counter()
     walked = folds(walk.history, pd.Timestamp(walk.plan.first), pd.Timestamp(walk.plan.last))
     folder = data_folder() / "rankings" / walk.id
+    if workers > 1:
+        stage("train side by side", lambda: _train_apart(walk, walked, folder, workers))
     scores = stage("walk", lambda: walk_rankers(walk.history, walked, walk.rankers, partial(_once, folder)))
     if walk.context.market.code:
         spans = [(each.trained, each.scored) for each in walked]
-        scores[OWN] = stage("own code", lambda: walk_own(walk.context, walk.history, walk.bars[0], spans)[0])
+        own = partial(walk_own, walk.context, walk.history, walk.bars[0], spans, workers=workers)
+        scores[OWN] = stage("own code", own)[0]
     stage("score", lambda: _store(walk, walked, scores, begun))
     shutil.rmtree(folder, ignore_errors=True)
     stored = stored_ranking(walk.context.engine, walk.id)
@@ -172,9 +181,13 @@ def run_ranking(walk: Walk, stage: Stage = directly) -> Ranking:
     return stored
 
 
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.npy"
+
+
 def _once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
     """Return the scores of a file of the folder, or train and keep them: an interrupted walk resumes where it was."""
-    file = folder / f"{name}.npy"
+    file = _file(folder, name)
     if not file.exists():
         scores = train()
         with io.BytesIO() as written:
@@ -183,6 +196,37 @@ def _once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
         log.info("%s: trained, and scored with it: %s", folder.name, name)
     found: Grid = np.load(file, allow_pickle=False)
     return found
+
+
+def _train_apart(walk: Walk, walked: list[Fold], folder: Path, workers: int) -> None:
+    """Run the trainings that the folder lacks in processes of their own, the slowest kind first."""
+    missing = [each for each in trainings(walk.history, walked, walk.rankers) if not _file(folder, each.name).exists()]
+    order = sorted(missing, key=lambda each: (each.predictor not in NETWORKS, each.predictor != "boosting"))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker, (folder, walk.history, walk.rankers))
+    try:
+        for done in [pool.submit(_train_one, each) for each in order]:
+            done.result()
+    except BaseException:
+        for process in list(pool._processes.values()):  # a training does not look at signals
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_given: list[tuple[Path, History, RankersConfig]] = []  # what a worker trains from
+
+
+def _begin_worker(*given: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+    _given.append(given)
+
+
+def _train_one(training: Training) -> None:
+    folder, history, config = _given[0]
+    _once(folder, training.name, partial(training.run, history, config))
 
 
 def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:

@@ -52,6 +52,7 @@ def ranking(
     leg: Annotated[Leg, typer.Option(help="The return that models learn to order.")] = "next_close",
     networks: NetworksOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each network.")] = 3,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that train side by side.")] = 1,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print the table for a README.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +64,7 @@ def ranking(
     """
     if first > last:
         raise UsageError(f"--from {first:%Y-%m-%d} lies after --to {last:%Y-%m-%d}")
-    found = _ranking(request, Plan(first.date(), last.date(), leg, _names(networks), seeds))
+    found = _ranking(request, Plan(first.date(), last.date(), leg, _names(networks), seeds), workers)
     if as_json:
         return print_json({"ranking": found.row, "scores": found.scores, "differences": found.differences})
     if as_markdown:
@@ -114,7 +115,7 @@ def fetch_named(request: RunRequest, first: date) -> None:
                 fetch_bars(context, day)
 
 
-def _ranking(request: RunRequest, plan: Plan) -> Ranking:
+def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> Ranking:
     """A ranking as a flow; one that is stored already needs none."""
     fetch_named(request, plan.first)
     walk = Walk(open_stored_context(request), plan)
@@ -124,7 +125,7 @@ def _ranking(request: RunRequest, plan: Plan) -> Ranking:
     require_server()
     from flows.benchmark.flow import ranking as ranking_flow
 
-    found: Ranking = ranking_flow(replace(request, attended=True), plan)
+    found: Ranking = ranking_flow(replace(request, attended=True), plan, workers)
     return found
 
 

@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dtml.errors import DtmlError, UsageError
@@ -48,7 +50,7 @@ def train_own(
         told, then = named(context)[OWN], before.get(OWN, {})
         known = then.get("sha256") == told["sha256"] and "refused" not in then
         tried, whole = spans_of(history)
-        scores, model = walk_own(context, history, bars, [tried, (whole, slice(0, 0))], known)
+        scores, model = walk_own(context, history, bars, [tried, (whole, slice(0, 0))], audited=known)
         slope = slope_of(ranked(scores[tried[1]]), history.relative[tried[1]])
         rankers = Rankers(rankers.models, {**rankers.slopes, OWN: slope}, model)
         return rankers, {OWN: told | {"features": model.told["features"]}}
@@ -57,14 +59,26 @@ def train_own(
 
 
 def walk_own(
-    context: MarketContext, history: History, bars: pd.DataFrame, folds: Sequence[Any], audited: bool = False
+    context: MarketContext,
+    history: History,
+    bars: pd.DataFrame,
+    folds: Sequence[Any],
+    *,
+    audited: bool = False,
+    workers: int = 1,
 ) -> tuple[Grid, Fitted]:
-    """Return the own model's scores over folds (days fitted, days scored), and the last; OwnCodeError if it fails."""
+    """Return the own model's scores over folds (days fitted, days scored), and the last; OwnCodeError if it fails.
+
+    So many `workers` ask for a part of the folds each: a fold is fitted by a file that has seen no other.
+    """
     assert context.market.code is not None
     asked = Asked(OwnCode.read(context.market.code))
     if not audited:
         require_admitted(asked, past_of(context.market, bars), context.market.leg)
-    return asked.walk(history.panel, history.there, history.relative, folds)
+    parts = [folds[at::workers] for at in range(min(workers, len(folds)))]
+    with ThreadPoolExecutor(len(parts)) as pool:
+        walked = list(pool.map(lambda part: asked.walk(history.panel, history.there, history.relative, part), parts))
+    return np.fmax.reduce([scores for scores, _ in walked]), walked[(len(folds) - 1) % workers][1]
 
 
 def ask_own(context: MarketContext, fitted: Fitted, history: History) -> tuple[dict[str, Grid], str]:
