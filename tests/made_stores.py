@@ -81,6 +81,7 @@ def _fill_market(conn: Connection) -> None:
     markets.save_instruments(conn, "toy", stocks)
     stays = pd.DataFrame({"symbol": STOCKS, "valid_from": pd.NaT, "valid_to": TARGET, "source": "a list"})
     markets.save_memberships(conn, "toy", stays)
+    markets.save_file(conn, "toy", "/markets/toy.toml", 'title = "Toy"\n', saved_at=MOMENT)
     bars = pd.DataFrame({"symbol": "A", "session": pd.date_range("2024-01-02", periods=4), "volume": NUMBERS})
     bars = bars.assign(**dict.fromkeys(("open", "high", "low", "close"), NUMBERS))
     bars = bars.assign(adj_close=np.nan, dividend=0.0, split=np.nan)

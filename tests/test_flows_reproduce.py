@@ -19,7 +19,8 @@ from dtml.errors import UsageError
 from dtml.markets import Market
 from dtml.prices.sessions import next_session
 from flows.backtest.results import run_backtest
-from flows.nightly.context import MarketContext, RunRequest, read_market
+from flows.market_files import read_market
+from flows.nightly.context import MarketContext, RunRequest
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model, why_due

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from db.engine import reading
 from db.rows import markets
 from dtml.errors import UsageError
-from flows.nightly.context import read_market
+from flows.market_files import read_market
 from flows.service.status import named_markets
 
 pytestmark = pytest.mark.slow

@@ -69,14 +69,19 @@ class Loaded:
     history: int
 
 
-def load(code: OwnCode) -> Loaded:
-    """Run the text anew, from fixed seeds; features are its public functions of `bars`, and its dict FEATURES."""
+def seed(code: OwnCode) -> None:
+    """Let what a text draws begin anew."""
     random.seed(0)
     np.random.seed(0)
     if "torch" in code.text:
         import torch
 
         torch.manual_seed(0)
+
+
+def load(code: OwnCode) -> Loaded:
+    """Run the text anew, from fixed seeds; features are its public functions of `bars`, and its dict FEATURES."""
+    seed(code)
     module = sys.modules[MODULE] = ModuleType(MODULE)
     exec(compile(code.text, code.name, "exec"), module.__dict__)  # noqa: S102 - it is what the user asks for
     features = {

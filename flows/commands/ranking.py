@@ -19,7 +19,8 @@ from dtml.ranking.outcomes import Leg
 from flows.benchmark.ranking import SETS, Plan, Ranking, Walk, market_file_of, stored_ranking
 from flows.commands.options import DAY, AsJson, of_a_market
 from flows.console import announce, print_frame, print_json
-from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context, read_market
+from flows.market_files import read_market
+from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.service.prefect_server import require_server
 from flows.settings import err, out

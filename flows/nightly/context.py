@@ -1,7 +1,6 @@
 """Open what a night works with: a market, where its prices come from, the store, and the experiment it trains."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -12,13 +11,12 @@ from jaxtyping import Bool
 from numpy import ndarray
 from sqlalchemy import Engine
 
-from db.engine import open_engine, open_reader, prepare, reading
-from db.errors import StoreError, StoreUsageError
+from db.engine import open_engine, prepare, reading
 from db.rows import markets
 from db.rows import prices as stored_prices
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
-from dtml.markets import Market, load_market, load_market_file, market_names
+from dtml.markets import Market
 from dtml.markets.definition import Universe
 from dtml.model import ModelConfig
 from dtml.own.process import warm
@@ -28,6 +26,7 @@ from dtml.sources import Fetched, Source, open_source
 from dtml.sources.simulated import SimulatedSource
 from dtml.training.recipe import TrainingConfig
 from dtml.windows import WindowConfig
+from flows.market_files import read_market
 
 
 @dataclass(frozen=True)
@@ -69,20 +68,6 @@ class MarketContext:
         """Return which of these stocks were constituents of the market on each day; an unlisted one never was."""
         listed = pd.DataFrame(self.market.membership(days), columns=list(self.market.symbols))
         return listed.reindex(columns=list(symbols), fill_value=False).to_numpy(copy=True)
-
-
-def read_market(name: str, market_file: Path | None = None) -> Market:
-    """Read the market called `name`, or the one that a user's file describes.
-
-    The store knows the files of users' own markets that had a night: such a file is read where it lay or, where it is
-    gone, as it was.
-    """
-    if market_file is None and name not in market_names():
-        with suppress(StoreError, StoreUsageError), reading(open_reader()) as conn:
-            if (stored := markets.file_of(conn, name)) is not None:
-                path, text = Path(stored[0]), stored[1]
-                return load_market_file(path, None if path.exists() else text)
-    return load_market(name) if market_file is None else load_market_file(market_file)
 
 
 def open_context(request: RunRequest) -> MarketContext:

@@ -69,7 +69,7 @@ def walk_own(
 ) -> tuple[Grid, Fitted]:
     """Return the own model's scores over folds (days fitted, days scored), and the last; OwnCodeError if it fails.
 
-    So many `workers` ask for a part of the folds each: a fold is fitted by a file that has seen no other.
+    So many `workers` ask for a part of the folds each; what each fold draws begins anew.
     """
     assert context.market.code is not None
     asked = Asked(OwnCode.read(context.market.code))

@@ -16,7 +16,8 @@ from db.rows import nights as stored_nights
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Constituent, Market
-from flows.nightly.context import MarketContext, RunRequest, StoredSource, experiment_for, read_bars, read_market
+from flows.market_files import read_market
+from flows.nightly.context import MarketContext, RunRequest, StoredSource, experiment_for, read_bars
 from flows.nightly.predict import first_needed, night_windows, predict_windows
 from flows.nightly.train import Model, load_run
 

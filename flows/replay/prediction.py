@@ -18,7 +18,7 @@ from db.rows.nights import COMPLETE
 from dtml.errors import UsageError
 from dtml.inference import choose_device
 from dtml.markets import Market
-from flows.nightly.context import read_market
+from flows.market_files import read_market
 from flows.replay.archive import FIGURES, Archive, changed_since, made_by, market_then, same, stocks_of
 
 

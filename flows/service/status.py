@@ -19,7 +19,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market, load_market_file
 from dtml.markets.definition import Retrain
 from dtml.prices.sessions import last_closed_session, previous_session, session_close, sessions_between, sessions_up_to
-from flows.nightly.context import read_market
+from flows.market_files import read_market
 from flows.service.schedules import DELAY, next_night
 
 TOLERANCE = timedelta(hours=2)  # a night that cannot fetch is retried for over an hour
