@@ -1,6 +1,6 @@
 """Which tests are quick: `make quick` runs them, and none of them starts a process or opens a socket.
 
-A test is quick unless it, or its file, is marked `slow`, or it asks for a server or for a market to run nights of.
+A test is quick unless it, or its file, is marked `slow` or `soak`, asks for a server, or for a market to run nights of.
 A quick test that starts a process or opens a socket fails, also in `make test`: mark it, or its file by
 `pytestmark = pytest.mark.slow`.
 """
@@ -21,11 +21,12 @@ running: list[str] = []
 
 
 def is_quick(item: pytest.Item) -> bool:
-    """Whether a test is not marked slow, asks for no server and trains no nights."""
+    """Whether a test is marked neither slow nor soak, asks for no server and trains no nights."""
     asked = set(getattr(item, "fixturenames", ()))
     given = getattr(item, "callspec", None)
     on_postgresql = "store_url" in asked and given is not None and given.params.get("store_url") != "sqlite"
-    return not (item.get_closest_marker("slow") or asked & SERVERS or asks_for_training(item) or on_postgresql)
+    long = item.get_closest_marker("slow") or item.get_closest_marker("soak")
+    return not (long or asked & SERVERS or asks_for_training(item) or on_postgresql)
 
 
 def asks_for_training(item: pytest.Item) -> bool:

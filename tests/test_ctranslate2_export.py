@@ -20,6 +20,8 @@ from translation.decoding.incremental import IncrementalTransformer
 from translation.errors import TranslationError, UsageError
 from translation.transformer import Transformer, TransformerConfig
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY, SENTENCES, EXTRA, STEPS, BATCH = 60, 40, 30, 200, 32
 PIECES = ["<pad>", "<unk>", "<s>", "</s>", *(f"_{number}" for number in range(4, VOCABULARY))]
 OTHERS = [*PIECES[:4], *(f"~{number}" for number in range(4, VOCABULARY - 7))]

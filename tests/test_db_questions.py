@@ -111,6 +111,7 @@ def test_a_market_is_a_value_whatever_its_name(question: Question, on_sqlite: En
     assert MARKET not in question.about("kdd17")
 
 
+@pytest.mark.slow
 def test_the_page_holds_the_answers_as_they_are(store: str) -> None:
     found = PAGE.read_text(encoding="utf-8")
     assert found == page(store), "run `python tests/made_questions.py`, which writes it anew"
@@ -120,6 +121,7 @@ def test_the_page_of_a_server_is_that_of_a_file(on_sqlite: Engine, on_postgresql
     assert questions_page(on_postgresql, MARKET) == questions_page(on_sqlite, MARKET)
 
 
+@pytest.mark.slow
 def test_the_page_shows_every_statement_as_it_can_be_pasted(on_sqlite: Engine) -> None:
     blocks = PAGE.read_text(encoding="utf-8").split("```sql\n")[1:]
     assert len(blocks) == len(questions())

@@ -184,6 +184,7 @@ def test_stock_days_that_are_left_out_are_counted() -> None:
     assert whole_days(Pipeline(experiment()), DATED, AT).passed
 
 
+@pytest.mark.soak
 def test_a_label_among_the_features_beats_a_coin_at_both_drawings() -> None:
     found = permuted_labels(LabelInFeatures(experiment(epochs=12)), DATED, seed=0)
     assert not found.passed
@@ -303,6 +304,7 @@ def test_what_was_known_on_a_day_holds_no_later_bar_entry_or_exit() -> None:
     assert "F01A" not in members  # left on 2022-08-01
 
 
+@pytest.mark.soak
 def test_the_same_seed_finds_the_same() -> None:
     first, second, other = (permuted_labels(Pipeline(experiment()), DATED, seed) for seed in (5, 5, 6))
     assert first == second
@@ -335,6 +337,7 @@ def test_moves_of_rows_are_those_of_the_windows() -> None:
     np.testing.assert_allclose(SNAPSHOT.returns(rows), expected, atol=1e-6)
 
 
+@pytest.mark.soak
 @needs_real_sets
 def test_an_honest_pipeline_raises_no_alarm_on_real_prices() -> None:
     bars = checked("kdd17").accepted

@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from torch.nn import Linear, ReLU, Sequential
 
 from dtml.markets import load_market
+from dtml.own import admission
 from dtml.own.admission import admit, past_of
 from dtml.own.code import OwnCode, fit, kept, load, ranks_of, restored, scored, values_of
 from dtml.own.process import Asked
@@ -48,7 +49,8 @@ def test_a_leak_is_refused_and_named_with_a_day_on_which_it_shows_and_by_how_muc
         assert "and " in said.split(" is ")[1], said
 
 
-def test_twenty_honest_features_are_admitted() -> None:
+def test_twenty_honest_features_are_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "SESSIONS", 330)  # some answer session by session, which takes its time
     assert len(load(OwnCode("mine.py", HONEST)).features) == 20
     assert refused(HONEST) == {}
 

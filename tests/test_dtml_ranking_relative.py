@@ -25,6 +25,8 @@ from dtml.sources.simulated import SimulatedMarket
 from dtml.training.recipe import TrainingConfig
 from translation.atomic_files import write_whole
 
+pytestmark = pytest.mark.slow
+
 SMALL = RelativeConfig(
     window=3,
     seeds=2,
@@ -86,6 +88,7 @@ def test_labels_permuted_within_days_leave_nothing_to_find() -> None:
     assert abs(mean_ic(scores_of(model, shuffled), shuffled)) < 0.06  # 100 days of 23 stocks: deviation .021
 
 
+@pytest.mark.soak
 def test_the_same_seed_gives_the_same_scores_and_another_one_does_not() -> None:
     again = fit_relative(reverting(), TRAINED, SMALL)
     assert np.array_equal(scores_of(again, reverting()), scores_of(fitted(), reverting()), equal_nan=True)

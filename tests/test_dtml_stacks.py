@@ -100,6 +100,7 @@ def test_every_network_can_be_stacked(config: NetworkConfig) -> None:
     assert_parity(stacked, fit_members(TRAIN, VALIDATION, members, device=CPU))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_networks_that_cannot_be_stacked_are_trained_one_by_one() -> None:
     members = [

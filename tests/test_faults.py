@@ -46,6 +46,7 @@ def test_after_a_fault_the_same_command_leaves_what_nobody_disturbed(name: str, 
     _tried(Bench(tmp_path), name, SHARES[name])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", _each(SHARES_OF_POSTGRESQL))
 def test_so_it_does_where_a_connection_is_lost(name: str, tmp_path: Path, postgresql_server: str) -> None:
     _tried(Bench(tmp_path, postgresql_server), name, SHARES_OF_POSTGRESQL[name])

@@ -114,6 +114,7 @@ def test_a_refused_night_of_a_flow_is_an_event_and_is_sent(
         assert alerts(conn)["sent_at"].notna().all()
 
 
+@pytest.mark.soak
 def test_a_watch_is_a_flow_that_says_what_is_late(run_request: RunRequest) -> None:
     from flows.service.flows import nightly, watch
 

@@ -116,6 +116,7 @@ def test_a_read_that_ignores_when_bars_were_known_is_caught(
     assert detail in found.detail
 
 
+@pytest.mark.soak
 def test_a_later_model_that_serves_an_earlier_night_is_caught(
     context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_later_model_that_serves_an_earlier_night_is_caught(
     assert "a later one serves" in found.detail
 
 
+@pytest.mark.soak
 def test_nights_that_are_all_refused_are_no_evidence(context: MarketContext, history: History) -> None:
     halted = (history.bars["symbol"] == "L01") & (history.bars["session"] > AT - pd.Timedelta(60, "D"))
     strict = replace(context.market, checks=replace(context.market.checks, max_missing=0.0))
@@ -144,6 +146,7 @@ def with_tomorrows_prices(bars: pd.DataFrame) -> pd.DataFrame:
     return bars.assign(**bars.groupby("symbol")[prices].shift(-1).fillna(bars[prices]))
 
 
+@pytest.mark.soak
 def test_a_night_that_takes_its_last_prices_from_tomorrow_is_caught(
     context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +165,7 @@ def test_a_night_that_takes_its_last_prices_from_tomorrow_is_caught(
     assert "9 of 99 predictions change with what came later: " in found.detail  # of the last night
 
 
+@pytest.mark.soak
 def test_a_fold_that_takes_prices_from_tomorrow_is_caught(
     context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
     return home
 
 
+@pytest.mark.soak
 def test_a_backtest_that_was_done_is_printed_and_nothing_is_trained(
     whole: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

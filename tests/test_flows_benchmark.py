@@ -283,6 +283,7 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
         assert sum(table_counts(conn).values()) == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_stored_benchmark_is_printed_without_a_flow(
     run_request: RunRequest, capsys: pytest.CaptureFixture[str]

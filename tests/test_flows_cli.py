@@ -87,6 +87,7 @@ def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtm
     assert rows() == before
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("served")
 def test_each_step_is_a_command_and_together_they_are_a_night(dtml: Command) -> None:
     market = ("--market-file", "small.toml", "--as-of", AS_OF)
@@ -231,6 +232,7 @@ def test_a_file_that_ends_on_a_weekend_has_its_night_on_the_session_before(dtml:
     assert (code, json.loads(said)["as_of"]) == (0, "2024-06-28"), complaint
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("served")
 def test_several_nights_say_what_each_of_them_rejected(dtml: Command, home: Path) -> None:
     bars = SimulatedSource().bars(date(2024, 7, 2))

@@ -87,6 +87,7 @@ def visit(site: Site) -> Visit:
     return found
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_every_link_leads_somewhere(visit: Visit) -> None:
     assert {where: found.status for where, found in visit.answers.items() if found.status not in (200, 303)} == {}

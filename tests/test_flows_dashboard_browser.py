@@ -29,7 +29,7 @@ PAGES = {
     "evil": link(["market", EVIL, "stock", EVIL_STOCKS[0]]),
     "bare": link(["market", BARE]),
     "tables": "/tables",
-    "table": link(["table", "daily_score"], {"column": "market", "is": "=", "value": MARKET, "sort": "-target"}),
+    "table": link(["table", "daily_score"], {"column": "predictor", "is": "=", "value": "dtml", "sort": "-target"}),
     "sql": link(["sql"], {"q": "select target, predictor, running_acc from daily_score where protocol = 'all'"}),
 }
 

@@ -108,6 +108,7 @@ def test_a_server_outlives_readers_that_hang_up(long_store: Engine, store_url: s
         }
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_readers_that_do_not_read_hold_no_connection_and_every_page_is_answered(long_site: Site) -> None:
     with unread(long_site, DOWNLOADS):
@@ -117,6 +118,7 @@ def test_readers_that_do_not_read_hold_no_connection_and_every_page_is_answered(
         assert pool_of(long_site).checkedout() == 0
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(120)
 def test_downloads_are_bounded_and_who_is_refused_may_come_again(long_site: Site) -> None:
     whole = long_site.get(PRICES)

@@ -111,6 +111,7 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
     assert not (tmp_path / "target.sqlite").exists()
 
 
+@pytest.mark.soak
 def test_a_copy_that_is_killed_leaves_nothing_and_can_be_made_again(
     filled: Engine, store_url: str, dtml: Command
 ) -> None:

@@ -4,6 +4,7 @@ from datetime import date
 
 import numpy as np
 import pandas as pd
+import pytest
 from made_backtests import backtest_of, context_of
 from made_nights import AS_OF, BARS, FrameSource
 from sqlalchemy import Engine
@@ -171,6 +172,7 @@ def test_a_backtest_keeps_what_its_nights_would_have_kept(run_request: RunReques
     assert told["index_reversal"].notna().all()
 
 
+@pytest.mark.soak
 def test_a_stocks_score_is_that_of_its_history(context: MarketContext) -> None:
     for day in DAYS:
         run_night(context, day)

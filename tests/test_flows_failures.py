@@ -86,6 +86,7 @@ def test_a_server_that_starts_too_slowly_is_waited_for_with_a_word_and_then_name
     assert "waiting for Prefect's server" in capsys.readouterr().err
 
 
+@pytest.mark.soak
 @needs_proc
 def test_an_interrupted_start_leaves_no_server(tmp_path: Path) -> None:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("DTML_", "PREFECT_"))}

@@ -124,6 +124,7 @@ def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(
     assert not checkpoint_of(run).exists()
 
 
+@pytest.mark.soak
 def test_a_backtest_whose_weights_are_lost_in_the_middle_is_finished(
     run_request: RunRequest, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
     assert set(others["predictor"]) == {"ridge", "boosting", "blend", "dtml"}
 
 
+@pytest.mark.soak
 def test_a_night_in_which_the_code_breaks_says_why_and_the_next_asks_it_again(
     trusted: MarketContext, mine: Path
 ) -> None:

@@ -146,6 +146,7 @@ def test_a_fetch_that_began_before_a_night_and_ended_after_it_changes_nothing_of
     assert replayed(archive, known_at=LATER).inputs_equal is False
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_zone_and_threads_of_another_machine_change_nothing(context: MarketContext, engine: Engine) -> None:
     run_night(context, AS_OF)

@@ -118,6 +118,7 @@ def test_nobody_but_a_holder_of_the_login_is_heard_by_the_server_of_a_service(se
     assert not any(service.login.encode() in line for line in shown)
 
 
+@pytest.mark.soak
 @needs_proc
 def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path: Path) -> None:
     plant(tmp_path)
@@ -129,6 +130,7 @@ def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path: Pat
     assert not (tmp_path / "imported").exists()
 
 
+@pytest.mark.soak
 @needs_proc
 def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(tmp_path: Path) -> None:
     with temporary(tmp_path) as (api, _, process):

@@ -60,6 +60,7 @@ def work(url: str, at_once: int, lease_s: float, counted: "multiprocessing.Queue
     counted.put(work_off(open_engine(url), None, GREEDY, CPU)["done"])
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("home")
 def test_two_workers_translate_each_text_once_and_lose_none(engine: Engine, store_url: str) -> None:
     ids = queued(engine, SOURCES)

@@ -127,6 +127,7 @@ def test_rows_without_end_are_ended_by_time_and_none_is_printed(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_huge_value_takes_no_more_memory_than_an_answer_may(tmp_path: Path, store_url: str) -> None:
     if store_url.startswith("sqlite"):  # whose values are bounded too, but not how many a row has

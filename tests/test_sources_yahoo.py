@@ -179,6 +179,7 @@ def test_at_the_first_rate_limit_the_rest_is_not_asked_for_and_what_came_is_kept
     assert set(fetched.outcomes.query("status == 'not_asked'")["detail"]) == {"Yahoo's rate limit was reached"}
 
 
+@pytest.mark.soak
 def test_when_nothing_answers_the_fetch_gives_up_after_five_symbols() -> None:
     with FakeYahoo({}) as yahoo:
         unreachable = yahoo.environment()

@@ -66,6 +66,7 @@ print("trained", progress.step)
 """
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by Linux's RLIMIT_AS")
 def test_what_a_limited_process_is_told_fits_it(tmp_path: Path) -> None:

@@ -263,6 +263,7 @@ def test_it_ends_without_patience_and_without_time(tmp_path: Path) -> None:
     assert progress.kept == [progress.step]  # however far the next check would have been
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_training_of_minutes_is_checked_by_minutes_and_says_how_it_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
