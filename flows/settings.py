@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import sys
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else WIDTH)
 
 OWN_LOGGERS = ("dtml", "flows", "db", "translation")
+BAR = "flows.progress"  # the logger of what a terminal shows as a bar
+MOVING = (BAR, "flows.benchmark.ranking")  # the loggers that say that a long step moves
+MINUTE_S = 60
 
 # Of <malloc.h>: no large block by mmap, nothing trimmed, growth by 256 MB.
 MALLOC_OPTIONS = ((-4, 0), (-1, 2**31 - 1), (-2, 2**28))
@@ -115,13 +119,30 @@ def prepare_prefect(*, quiet: bool) -> None:
         os.environ.setdefault(name, value)
 
 
-def _is_shown(name: str, *, terminal: bool) -> bool:
-    """Return whether a logger's lines go to standard error; on a terminal a bar shows what `progress` says."""
-    return name.split(".", maxsplit=1)[0] in OWN_LOGGERS and not (terminal and name == "flows.progress")
+class Shown(logging.Filter):
+    """Choose our own lines: all but progress for a terminal, where a bar shows that; else warnings, and progress.
+
+    Of progress a line a minute is shown, none in the first.
+    """
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self.terminal, self.last = terminal, time.monotonic()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a line is shown."""
+        if record.name.split(".", maxsplit=1)[0] not in OWN_LOGGERS:
+            return False
+        if self.terminal or record.levelno >= logging.WARNING:
+            return not (self.terminal and record.name == BAR)
+        if record.name not in MOVING or time.monotonic() - self.last < MINUTE_S:
+            return False
+        self.last = time.monotonic()
+        return True
 
 
 def set_up_logging(*, debug: bool) -> None:
-    """Send our own lines to standard error: all of them to a terminal, warnings alone into a pipe or a cron mail.
+    """Send our own lines to standard error; into a pipe or a cron mail warnings alone, and that long steps move.
 
     Prefect's own lines go to its server; they are shown with `debug`.
     """
@@ -130,8 +151,8 @@ def set_up_logging(*, debug: bool) -> None:
     if debug:
         handler.setLevel(logging.DEBUG)
     else:
-        handler.setLevel(logging.INFO if terminal else logging.WARNING)
-        handler.addFilter(lambda record: _is_shown(record.name, terminal=terminal))
+        handler.setLevel(logging.INFO)
+        handler.addFilter(Shown(terminal=terminal))
     logging.getLogger().addHandler(handler)
     for name in OWN_LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO)

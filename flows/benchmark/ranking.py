@@ -204,8 +204,9 @@ def _train_apart(walk: Walk, walked: list[Fold], folder: Path, workers: int) -> 
     order = sorted(missing, key=lambda each: (each.predictor not in NETWORKS, each.predictor != "boosting"))
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker, (folder, walk.history, walk.rankers))
     try:
-        for done in [pool.submit(_train_one, each) for each in order]:
+        for number, done in enumerate([pool.submit(_train_one, each) for each in order], start=1):
             done.result()
+            log.info("%s: %d of %d trainings done", folder.name, number, len(order))
     except BaseException:
         for process in list(pool._processes.values()):  # a training does not look at signals
             process.kill()
