@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.shared_data import SHARED
-from dtml.published import ACL18, PublishedSet, shortened
+from dtml.published import SETS, PublishedSet, shortened
 from flows.benchmark.results import run_benchmark
 from flows.benchmark.train import PublishedExperiment
 from flows.commands.studies import print_benchmark
@@ -23,7 +23,7 @@ SEEDS, EPOCHS = (0, 1, 2, 3), 60
 
 def controls() -> PublishedSet:
     """Return the published recipe, and it with one thing changed at a time."""
-    recipe = ACL18.recipes["dtml"]
+    recipe = SETS["acl18"].recipes["dtml"]
     training, model = recipe.training, recipe.model
     recipes = {
         "dtml": recipe,
@@ -33,7 +33,7 @@ def controls() -> PublishedSet:
         "no_index": replace(recipe, model=replace(model, beta=0.0)),
         "no_data_axis": replace(recipe, model=replace(model, data_axis=False)),
     }
-    return shortened(replace(ACL18, recipes=recipes), EPOCHS)
+    return shortened(replace(SETS["acl18"], recipes=recipes), EPOCHS)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from dtml.inference import choose_device
-from dtml.published import ACL18
+from dtml.published import SETS
 from dtml.training.fit import Span, _fit_stack, _stacks, fit_members, no_report
 from dtml.training.recipe import Member
 from dtml.training.state import start
@@ -33,7 +33,7 @@ from dtml.windows import Windows
 from flows.console import counted
 
 DAYS, VALIDATION_DAYS, STOCKS, FEATURES, SEEDS, REPEATS, EPOCHS = 398, 42, 87, 11, 10, 3, 4
-RECIPE = ACL18.recipes["dtml"]
+RECIPE = SETS["acl18"].recipes["dtml"]
 HIDDEN, WINDOW, BATCH = 64, RECIPE.window, RECIPE.training.batch_days
 PLAIN_DAYS = 60  # of the day-at-a-time loop that are timed
 
