@@ -19,7 +19,7 @@ import torch
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.evaluation.metrics import score
-from dtml.experiments import MINIMUM_TRAIN_DAYS, Experiment
+from dtml.experiments import MINIMUM_TRAIN_DAYS, Experiment, vary
 from dtml.lookahead.leaks import LEAKS
 from dtml.lookahead.pipeline import Course, History, Pipeline
 from dtml.markets import Market
@@ -84,17 +84,11 @@ def audit(pipeline: Pipeline, history: History, *, seed: int = 0, dates: int = 3
 
 
 def _exact(pipeline: Pipeline, history: History, seed: int, dates: int) -> list[Finding]:
-    """Run the checks that compare to the last bit, and those of spans, rows and the index."""
     quick = replace(pipeline, experiment=hurried(pipeline.experiment, SHORT, seeds=MEMBERS))
     history = pipeline.received(history)
     findings = []
     for at, trained in _dates(quick, history, seed, dates):
-        findings += [
-            scrambled_future(quick, history, at, trained, seed),
-            appended_rows(quick, history, at, seed),
-            rescaled_past(quick, history, at),
-            spans_apart(quick, history, at),
-        ]
+        findings += [*_to_the_last_bit(quick, history, at, trained, seed), spans_apart(quick, history, at)]
     return [*findings, whole_days(quick, history, findings[-1].at), index_in_step(history)]
 
 
@@ -106,14 +100,15 @@ def _by_coin(pipeline: Pipeline, history: History, seed: int) -> Finding:
 def audit_model(ensemble: Ensemble, history: History, *, seed: int = 0, dates: int = 3) -> list[Finding]:
     """Check the windows and predictions of a trained model at so many dates, whatever it was trained on."""
     pipeline = Trained(Experiment(windows=ensemble.windows), ensemble)
-    findings = []
-    for at, trained in _dates(pipeline, history, seed, dates, training=0):
-        findings += [
-            scrambled_future(pipeline, history, at, trained, seed),
-            appended_rows(pipeline, history, at, seed),
-            rescaled_past(pipeline, history, at),
-        ]
-    return findings
+    drawn = _dates(pipeline, history, seed, dates, training=0)
+    return [each for at, trained in drawn for each in _to_the_last_bit(pipeline, history, at, trained, seed)]
+
+
+def _to_the_last_bit(
+    pipeline: Pipeline, history: History, at: pd.Timestamp, trained: pd.Timestamp, seed: int
+) -> tuple[Finding, ...]:
+    rows = appended_rows(pipeline, history, at, seed)
+    return scrambled_future(pipeline, history, at, trained, seed), rows, rescaled_past(pipeline, history, at)
 
 
 def prove(history: History, experiment: Experiment, *, seed: int = 0, dates: int = 2) -> pd.DataFrame:
@@ -164,25 +159,23 @@ def appended_rows(pipeline: Pipeline, history: History, at: pd.Timestamp, seed: 
     changed = [name for name in ("as_of", "target") if not getattr(old, name).equals(getattr(new, name))]
     if not changed and old.symbols == new.symbols:
         known = torch.from_numpy(np.asarray(old.target <= at))
-        changed = [name for name in ("stocks", "index", "observed") if not _equal(old, new, name)]
+        changed = _changed(old, new)
         changed += [] if torch.equal(*(each.movement[known].nan_to_num() for each in (old, new))) else ["movement"]
     elif not changed:
         changed = ["symbols"]
-    detail = f"{len(old)} days have the same windows with and without what came later"
-    return Finding(
-        "appended_rows", at, not changed, f"later rows change {', '.join(changed)} of old days" if changed else detail
-    )
+    same = f"{len(old)} days have the same windows with and without what came later"
+    said = f"later rows change {', '.join(changed)} of old days" if changed else same
+    return Finding("appended_rows", at, not changed, said)
 
 
 def rescaled_past(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
     """Check that windows up to `at` do not know the scale of past prices, which later dividends and splits set."""
     known = history.known_at(at)
     then, now = (pipeline.windows(each) for each in (known, known.rescaled()))
-    changed = [name for name in ("stocks", "index", "observed") if not _equal(then, now, name)]
-    detail = f"{len(then)} days have the same windows whatever dividends and splits come later"
-    if changed:
-        detail = f"later dividends and splits change {', '.join(changed)} of old days"
-    return Finding("rescaled_past", at, not changed, detail)
+    changed = _changed(then, now)
+    same = f"{len(then)} days have the same windows whatever dividends and splits come later"
+    said = f"later dividends and splits change {', '.join(changed)} of old days" if changed else same
+    return Finding("rescaled_past", at, not changed, said)
 
 
 def index_in_step(history: History) -> Finding:
@@ -268,22 +261,14 @@ def permuted_labels(pipeline: Pipeline, history: History, seed: int) -> Finding:
 def hurried(experiment: Experiment, epochs: int, *, seeds: int = 1) -> Experiment:
     """Return the same experiment with few seeds and a short training on few days."""
     mine = experiment.training
-    recipe = replace(
-        mine,
-        epochs=epochs,
-        first_kept_epoch=1,
-        patience=None,
-        batch_days=min(mine.batch_days, 16),
-        learning_rate=0.01,
-        penalty=min(mine.penalty, 0.01),
-    )
-    return replace(
-        experiment,
-        training=recipe,
-        seeds=seeds,
-        train_sessions=min(experiment.train_sessions or TRAIN_DAYS, TRAIN_DAYS),
-        validation_sessions=min(experiment.validation_sessions, VALIDATION_DAYS),
-    )
+    fast = {"epochs": epochs, "first_kept_epoch": 1, "patience": None, "learning_rate": 0.01, "seeds": seeds}
+    least = {
+        "batch_days": min(mine.batch_days, 16),
+        "penalty": min(mine.penalty, 0.01),
+        "train_sessions": min(experiment.train_sessions or TRAIN_DAYS, TRAIN_DAYS),
+        "validation_sessions": min(experiment.validation_sessions, VALIDATION_DAYS),
+    }
+    return vary(experiment, fast | least)
 
 
 def changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
@@ -383,8 +368,9 @@ def _dates(
         yield as_of[place], as_of[place - age]
 
 
-def _equal(old: Windows, new: Windows, name: str) -> bool:
-    return torch.equal(getattr(old, name), getattr(new, name))
+def _changed(old: Windows, new: Windows) -> list[str]:
+    parts = ("stocks", "index", "observed")
+    return [name for name in parts if not torch.equal(getattr(old, name), getattr(new, name))]
 
 
 def _day(moment: pd.Timestamp) -> str:

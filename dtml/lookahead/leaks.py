@@ -1,7 +1,6 @@
 """The leaks that the look-ahead audit must catch: dishonest pipelines.
 
-Each overrides one step of the honest pipeline (`dtml.lookahead.pipeline`) with a mistake found in practice, and says
-where. `dtml.lookahead.audit` must catch every one of them.
+Each overrides one step of the honest pipeline (`dtml.lookahead.pipeline`) with a mistake found in practice.
 """
 
 from dataclasses import replace
@@ -18,128 +17,117 @@ from dtml.lookahead.pipeline import ADJUSTED_TOO, CPU, NEVER, History, Pipeline
 from dtml.windows import Windows
 
 
-class LabelInFeatures(Pipeline):
+class Leak(Pipeline):
+    """A dishonest pipeline: the docstring of each names its mistake, the step that it overrides makes it."""
+
+
+class LabelInFeatures(Leak):
     """The return to be predicted stands among the features: a shift by -1 that the inputs share with the label."""
 
     def windows(self, history: History) -> Windows:
-        """Replace the adjusted return of each session by the next one."""
         windows = super().windows(history)
-        rows = windows.rows().clone()
-        rows[windows.window - 1 :, :-1, FEATURES.index("z_adj_close")] = 100 * windows.movement.nan_to_num()
-        return _with_rows(windows, rows)
+        return _with_feature(windows, "z_adj_close", windows.movement.nan_to_num())
 
 
-class FullSampleScaling(Pipeline):
+class FullSampleScaling(Leak):
     """Features are standardised with the mean and deviation of the whole history, later sessions included."""
 
     def windows(self, history: History) -> Windows:
-        """Standardise each feature of each stock."""
         windows = super().windows(history)
         rows = windows.rows()
         return _with_rows(windows, (rows - rows.mean(dim=0)) / rows.std(dim=0).clamp(min=1e-6))
 
 
-class BackwardFill(Pipeline):
+class BackwardFill(Leak):
     """Missing bars take the values of the next one: `bfill`, written after `ffill` to be rid of the last gaps."""
 
     def windows(self, history: History) -> Windows:
-        """Fill the bars."""
         wide = history.bars.pivot(index="session", columns="symbol", values=ADJUSTED_TOO)
         filled = wide.bfill().stack("symbol", future_stack=True).dropna(how="all").reset_index()
         return super().windows(replace(history, bars=filled))
 
 
-class LabelledRowsOnly(Pipeline):
+class LabelledRowsOnly(Leak):
     """Only stock-days whose return turned out large are predicted: the paper's labels, known a day later."""
 
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
-        """Predict where there is a label."""
         return super().predict(ensemble, windows.only(windows.labelled("paper").numpy()))
 
 
-class TargetDayInWindow(Pipeline):
+class TargetDayInWindow(Leak):
     """A window ends with the session to be predicted: off by one, the commonest of all."""
 
     def windows(self, history: History) -> Windows:
-        """Give each day the rows of the next."""
         windows = super().windows(history)
         return replace(windows.days(slice(0, -1)), stocks=windows.stocks[1:], index=windows.index[1:])
 
 
-class TargetDayOfIndex(Pipeline):
+class TargetDayOfIndex(Leak):
     """The index is a session ahead of the stocks: its file carries the date on which it was published."""
 
     def windows(self, history: History) -> Windows:
-        """Give each day the index of the next."""
         windows = super().windows(history)
         return replace(windows.days(slice(0, -1)), index=windows.index[1:])
 
 
-class CentredAverage(Pipeline):
+class CentredAverage(Leak):
     """Prices are smoothed by a centred average of five sessions, as any filter run over a whole series does."""
 
     def windows(self, history: History) -> Windows:
-        """Smooth the bars."""
         prices = history.bars.groupby("symbol")[ADJUSTED_TOO]
         smooth = prices.transform(lambda price: price.rolling(5, center=True, min_periods=1).mean())
         return super().windows(replace(history, bars=history.bars.assign(**smooth)))
 
 
-class TodaysConstituents(Pipeline):
+class TodaysConstituents(Leak):
     """Today's constituents are taken for the constituents of every day: survivorship, from a list."""
 
     def windows(self, history: History) -> Windows:
-        """Drop all dates but whether there is an exit."""
         listed = history.market.constituents
         constituents = tuple(replace(each, since=None if each.until is None else NEVER, until=None) for each in listed)
         return super().windows(replace(history, market=replace(history.market, constituents=constituents)))
 
 
-class SurvivorsOnly(Pipeline):
+class SurvivorsOnly(Leak):
     """Stocks without a bar in the last session are dropped from all of them: survivorship, from `dropna`."""
 
     def windows(self, history: History) -> Windows:
-        """Drop the others."""
         bars = history.bars
         there = bars.loc[bars["session"] == bars["session"].max(), "symbol"]
         return super().windows(replace(history, bars=bars[bars["symbol"].isin([*there, history.market.index.symbol])]))
 
 
-class ValidationOverTest(Pipeline):
+class ValidationOverTest(Leak):
     """The epoch is chosen on the days that are then predicted: training scripts without a third split."""
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
-        """Let validation run on beyond `as_of`."""
         train, validation = super().spans(windows, as_of)
         later = windows.between(first=validation.target[0])
         return train, later.days(slice(0, 2 * len(validation)))
 
 
-class LongerLabels(Pipeline):
+class LongerLabels(Leak):
     """Labels are returns over five sessions, and the split is still that of returns over one."""
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
-        """Add the returns of the next four sessions to each."""
         daily = torch.nn.functional.pad(windows.movement.nan_to_num(), (0, 0, 0, 4))
         return super().spans(replace(windows, movement=daily.unfold(0, 5, 1).sum(dim=-1)), as_of)
 
 
-class ShuffledSplit(Pipeline):
+class ShuffledSplit(Leak):
     """Days are split at random, later ones included: `train_test_split` with its default, shuffle=True."""
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:  # noqa: ARG002 - the leak
-        """Hide the labels of one part from the other."""
         chosen = torch.rand(len(windows), 1, generator=torch.Generator().manual_seed(0)) < 0.7
         hidden = (~chosen, chosen)
         train, validation = (replace(windows, movement=windows.movement.masked_fill(h, torch.nan)) for h in hidden)
         return train, validation
 
 
-class MemberChosenOnTest(Pipeline):
+class MemberChosenOnTest(Leak):
     """Of several seeds the one is kept that does best on the days it is then tested on: "the best of ten runs"."""
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:
-        """Keep the best member on what follows the training."""
         ensemble = super().model(windows, as_of)
         tested = windows.between(first=as_of + pd.Timedelta(1, "D"))
         rises, counted = member_probabilities(ensemble, tested, CPU), tested.labelled("all")
@@ -149,72 +137,54 @@ class MemberChosenOnTest(Pipeline):
         return replace(ensemble, seeds=ensemble.seeds[best : best + 1], weights=kept)
 
 
-class LaterCheckpoint(Pipeline):
+class LaterCheckpoint(Leak):
     """The newest model serves every night, those before its training too."""
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:  # noqa: ARG002 - the leak
-        """Train as of the last day there is."""
         return super().model(windows, windows.as_of[-1])
 
 
-class AdjustmentAsFeature(Pipeline):
+class AdjustmentAsFeature(Leak):
     """The adjusted close over the close stands among the features: it knows every dividend that was paid later."""
 
     def windows(self, history: History) -> Windows:
-        """Replace the return of the close."""
         windows = super().windows(history)
         ratio = history.bars.assign(ratio=history.bars["adj_close"] / history.bars["close"])
         wide = ratio.pivot(index="session", columns="symbol", values="ratio")
         known = wide.reindex(index=windows.as_of, columns=list(windows.symbols)).fillna(1.0).to_numpy()
-        rows = windows.rows().clone()
-        rows[windows.window - 1 :, :-1, FEATURES.index("z_close")] = 100 * torch.from_numpy(known - 1).float()
-        return _with_rows(windows, rows)
+        return _with_feature(windows, "z_close", torch.from_numpy(known - 1).float())
 
 
-class LiquidUniverse(Pipeline):
+class LiquidUniverse(Leak):
     """The universe is the half of the stocks that traded most, later sessions included: a filter run once."""
 
     def windows(self, history: History) -> Windows:
-        """Drop the other half."""
         bars, index = history.bars, history.market.index.symbol
         volume = bars[bars["symbol"] != index].groupby("symbol")["volume"].mean()
         kept = volume.index[volume >= volume.median()]
         return super().windows(replace(history, bars=bars[bars["symbol"].isin([*kept, index])]))
 
 
-class IndexStampedEarly(Pipeline):
+class IndexStampedEarly(Leak):
     """The source stamps each bar of the index with the session before, as a zone taken for another does."""
 
     def received(self, history: History) -> History:
-        """Move the dates of the index."""
         bars, index = history.bars, history.bars["symbol"] == history.market.index.symbol
         early = bars[index].sort_values("session")
         moved = early.assign(session=early["session"].shift()).dropna(subset="session")
         return replace(history, bars=pd.concat([bars[~index], moved], ignore_index=True))
 
 
-LEAKS: tuple[type[Pipeline], ...] = (
-    LabelInFeatures,
-    FullSampleScaling,
-    BackwardFill,
-    LabelledRowsOnly,
-    TargetDayInWindow,
-    TargetDayOfIndex,
-    CentredAverage,
-    TodaysConstituents,
-    SurvivorsOnly,
-    ValidationOverTest,
-    LongerLabels,
-    ShuffledSplit,
-    MemberChosenOnTest,
-    LaterCheckpoint,
-    AdjustmentAsFeature,
-    LiquidUniverse,
-    IndexStampedEarly,
-)
+LEAKS: tuple[type[Leak], ...] = tuple(Leak.__subclasses__())
+
+
+def _with_feature(windows: Windows, name: str, ratio: Float[Tensor, "days stocks"]) -> Windows:
+    """Return the same windows with other values, ratios minus 1, of a feature of each stock in its last session."""
+    rows = windows.rows().clone()
+    rows[windows.window - 1 :, :-1, FEATURES.index(name)] = 100 * ratio
+    return _with_rows(windows, rows)
 
 
 def _with_rows(windows: Windows, rows: Float[Tensor, "sessions symbols features"]) -> Windows:
-    """Return the same windows over other features of the sessions."""
     views = rows.unfold(0, windows.window, 1).permute(0, 1, 3, 2)
     return replace(windows, stocks=views[:, :-1], index=views[:, -1])
