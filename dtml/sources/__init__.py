@@ -1,6 +1,6 @@
 """The sources of bars: a module each, all with one interface."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -26,9 +26,20 @@ class Fetched:
     bars: pd.DataFrame
     outcomes: pd.DataFrame
 
+    @classmethod
+    def of(cls, bars: pd.DataFrame, first: Mapping[str, date], missing: Callable[[str], str]) -> "Fetched":
+        """Return the bars of each symbol from its own first session; what is `missing` says why a symbol has none."""
+        bars = bars[bars["session"] >= pd.to_datetime(bars["symbol"].map(dict(first)))].reset_index(drop=True)
+        rows = bars["symbol"].value_counts()
+        told = [
+            (symbol, "ok", rows[symbol], "") if symbol in rows else (symbol, "no_data", 0, missing(symbol))
+            for symbol in first
+        ]
+        return cls(bars, pd.DataFrame(told, columns=list(OUTCOME_COLUMNS)))
+
 
 class Source(Protocol):
-    """Anything that provides bars."""
+    """Anything that provides bars; of itself it lists no stocks, and grows every day."""
 
     @property
     def name(self) -> str:
@@ -36,9 +47,11 @@ class Source(Protocol):
 
     def symbols(self) -> list[str] | None:
         """Return the stocks that the source holds, without the index; None when it cannot list them."""
+        return None
 
     def last_session(self) -> date | None:
         """Return the last session that the source holds whole; None when it grows every day."""
+        return None
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol of `first`, the index too, from its first session to `last`, both included."""

@@ -28,7 +28,7 @@ from numpy import ndarray
 from dtml.errors import UsageError
 from dtml.markets import Market
 from dtml.prices.bars import BAR_COLUMNS, bars_frame, no_bars
-from dtml.sources import OUTCOME_COLUMNS, Fetched
+from dtml.sources import Fetched, Source
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz")
 NAMES = {name: name for name in BAR_COLUMNS} | {  # in a file: any case, blanks for underscores
@@ -72,10 +72,8 @@ class TableFile:
         frame = pd.DataFrame({"session": sessions[inside]})
         for name in table.column_names:
             values = table[name].take(pa.array(inside))
-            if name == "symbol":
-                frame[name] = self._symbols(values, inside)
-            else:
-                frame[name] = self._numbers(name, values, inside)
+            is_symbol = name == "symbol"
+            frame[name] = self._symbols(values, inside) if is_symbol else self._numbers(name, values, inside)
         return frame
 
     def symbols(self) -> list[str]:
@@ -96,7 +94,6 @@ class TableFile:
 
     @cached_property
     def _columns(self) -> dict[str, str]:
-        """Return the names that the columns of bars have in the file."""
         columns: dict[str, str] = {}
         for found in self._header:
             name = NAMES.get(found.strip().lower().replace(" ", "_"))
@@ -146,7 +143,6 @@ class TableFile:
             return pyarrow.csv.read_csv(pa.BufferReader(content), read_options=one_by_one, convert_options=text)
 
     def _read(self, names: Sequence[str]) -> pa.Table:
-        """Read columns by their names in bars."""
         found = [self._columns[name] for name in names]
         with _readable(self.path):
             if self._is_parquet:
@@ -238,7 +234,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise UsageError(f"{path}: cannot be read as {''.join(path.suffixes[-2:])}: {reason}") from error
 
 
-class FileSource:
+class FileSource(Source):
     """The bars of `market` in `prices`, a file or a folder, and of its index in `index`.
 
     Without `index` the index is looked for among the prices. An index file that holds a single symbol is the
@@ -275,7 +271,6 @@ class FileSource:
         return last if self._index is None else min(last, self._index.last_session())
 
     def _beyond(self, files: Sequence[TableFile], reached: np.datetime64) -> str:
-        """Return what to do about rows after the last date that most stocks reach."""
         file = max(files, key=lambda each: each.last_session())
         row = int(np.flatnonzero(file.sessions > reached)[0])
         symbol = f" ({_shown(file.symbol_of(row))})" if self._long is not None else ""
@@ -298,9 +293,7 @@ class FileSource:
             tables = [table[table["symbol"] != index] for table in tables]
             tables.append(self._index_table(self._index, earliest, last))
         bars = pd.concat(tables, ignore_index=True)
-        starts = pd.to_datetime(bars["symbol"].map(dict(first)))
-        bars = bars[bars["session"] >= starts].reset_index(drop=True)
-        return Fetched(bars=bars, outcomes=self._outcomes(bars, first, last))
+        return Fetched.of(bars, first, lambda symbol: f"no row from {first[symbol]} to {last} in {self._place(symbol)}")
 
     def _price_tables(self, first: Mapping[str, date], earliest: date, last: date) -> list[pd.DataFrame]:
         """Read the prices under the market's symbols; of a folder, only the files asked for."""
@@ -315,7 +308,6 @@ class FileSource:
         return tables or [no_bars()]
 
     def _index_table(self, file: TableFile, earliest: date, last: date) -> pd.DataFrame:
-        """Read the index file under the market's symbol of its index."""
         index = self._market.index
         held = file.symbols()
         rows = file.rows(earliest, last, with_symbol=len(held) > 1)
@@ -326,20 +318,8 @@ class FileSource:
             rows = rows[rows["symbol"].isin(named)]
         return bars_frame(rows.assign(symbol=index.symbol))
 
-    def _outcomes(self, bars: pd.DataFrame, first: Mapping[str, date], last: date) -> pd.DataFrame:
-        rows = bars["symbol"].value_counts()
-        outcomes = pd.DataFrame({"symbol": list(first), "rows": [int(rows.get(symbol, 0)) for symbol in first]})
-        found = outcomes["rows"] > 0
-        missing = [f"no row from {day} to {last} in {self._place(symbol)}" for symbol, day in first.items()]
-        outcomes["status"] = np.where(found, "ok", "no_data")
-        outcomes["detail"] = np.where(found, "", missing)
-        return outcomes[list(OUTCOME_COLUMNS)]
-
     def _place(self, symbol: str) -> Path:
-        """Return the file or folder that should have held a symbol."""
-        if self._index is not None and symbol == self._market.index.symbol:
-            return self._index.path
-        return self._prices
+        return self._index.path if self._index and symbol == self._market.index.symbol else self._prices
 
     def _own(self, symbol: str) -> str:
         return self._own_symbols.get(symbol, symbol)

@@ -20,7 +20,7 @@ from numpy import ndarray
 from dtml.evaluation.ranking import rank_ics
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.sessions import sessions_between
-from dtml.sources import Fetched
+from dtml.sources import Fetched, Source
 
 Shocks = Float[ndarray, "sessions stocks"]
 
@@ -121,7 +121,7 @@ class SimulatedMarket:
 
 
 @dataclass(frozen=True)
-class SimulatedSource:
+class SimulatedSource(Source):
     """Bars of a simulated market, on the sessions of `calendar`."""
 
     calendar: str = "XNYS"
@@ -132,10 +132,6 @@ class SimulatedSource:
     def symbols(self) -> list[str]:
         """Return all stocks, leaders first."""
         return list(self.market.symbols)
-
-    def last_session(self) -> date | None:
-        """Return None: there is always one more."""
-        return None
 
     def remark(self) -> str:
         """Return the best accuracy and the best rank IC that a model can reach on this market, in words."""
@@ -150,13 +146,7 @@ class SimulatedSource:
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol from its own first session to `last`."""
-        bars = self.bars(last)
-        wanted = bars["symbol"].map({symbol: pd.Timestamp(day) for symbol, day in first.items()})
-        bars = bars[bars["session"] >= wanted].reset_index(drop=True)
-        rows = bars["symbol"].value_counts()
-        outcomes = pd.DataFrame({"symbol": list(first), "rows": [int(rows.get(symbol, 0)) for symbol in first]})
-        outcomes.insert(1, "status", np.where(outcomes["rows"] > 0, "ok", "no_data"))
-        return Fetched(bars=bars, outcomes=outcomes.assign(detail=""))
+        return Fetched.of(self.bars(last), first, lambda _: "")
 
     def bars(self, last: date) -> pd.DataFrame:
         """Return the bars frame of the whole market from its start to `last`."""

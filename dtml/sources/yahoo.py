@@ -24,7 +24,7 @@ import pandas as pd
 from dtml.errors import UsageError
 from dtml.markets import Market
 from dtml.prices.bars import PRICES, bars_frame, no_bars
-from dtml.sources import OUTCOME_COLUMNS, Fetched, Status
+from dtml.sources import OUTCOME_COLUMNS, Fetched, Source, Status
 
 THREADS = 4  # more of them bring on the rate limit
 OUTAGE = 5  # symbols in a row without a usable answer: the service or the network is down
@@ -41,23 +41,14 @@ COLUMNS = {
 }
 
 
-class YahooSource:
+@dataclass(frozen=True)
+class YahooSource(Source):
     """Daily bars of `market` from Yahoo; `threads` requests at a time, each given up after `timeout` seconds."""
 
-    name = "yahoo"
-
-    def __init__(self, market: Market, *, threads: int = THREADS, timeout: float = 10.0) -> None:
-        self._market = market
-        self._threads = threads
-        self._timeout = timeout
-
-    def symbols(self) -> list[str] | None:
-        """Return None: Yahoo lists no market; the constituents are in the market's own file."""
-        return None
-
-    def last_session(self) -> date | None:
-        """Return None: Yahoo grows every day."""
-        return None
+    market: Market
+    threads: int = THREADS
+    timeout: float = 10.0
+    name: str = "yahoo"
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol from its own first session to `last`, as Yahoo adjusts them today.
@@ -65,30 +56,19 @@ class YahooSource:
         A session under way may be among them. At the first rate limit, or after `OUTAGE` symbols in a row without a
         usable answer, the symbols left are `not_asked`. Raises UsageError for a symbol that the market does not list.
         """
-        names = {each.symbol: each.source_symbol for each in self._market.constituents}
-        names[self._market.index.symbol] = self._market.index.source_symbol
+        names = {each.symbol: each.source_symbol for each in self.market.constituents}
+        names[self.market.index.symbol] = self.market.index.source_symbol
         unlisted = [symbol for symbol in first if symbol not in names]
         if unlisted:
-            raise UsageError(f"market {self._market.name} does not list {', '.join(unlisted)}; list it there")
+            raise UsageError(f"market {self.market.name} does not list {', '.join(unlisted)}; list it there")
         sources = [names[symbol] for symbol in first]
-        batch = _Batch(_client(sources, self._market.timezone), last, self._timeout)
-        with ThreadPoolExecutor(self._threads) as pool:
+        batch = _Batch(_client(sources, self.market.timezone), last, self.timeout)
+        with ThreadPoolExecutor(self.threads) as pool:
             answers = list(pool.map(batch.ask, first, sources, first.values()))
-        outcomes = [(each.symbol, each.status, len(each.bars), each.detail) for each in answers]
-        return Fetched(
-            bars=pd.concat([no_bars(), *(each.bars for each in answers)], ignore_index=True),
-            outcomes=pd.DataFrame(outcomes, columns=list(OUTCOME_COLUMNS)),
-        )
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """The answer for one symbol: its bars, or the reason why there are none."""
-
-    symbol: str
-    status: Status
-    detail: str
-    bars: pd.DataFrame
+        pairs = zip(first, answers, strict=True)
+        told = [(symbol, status, len(found), detail) for symbol, (status, detail, found) in pairs]
+        bars = pd.concat([no_bars(), *(found for _, _, found in answers)], ignore_index=True)
+        return Fetched(bars, pd.DataFrame(told, columns=list(OUTCOME_COLUMNS)))
 
 
 class _Batch:
@@ -102,16 +82,16 @@ class _Batch:
         self._unanswered = 0
         self._stopped = ""
 
-    def ask(self, symbol: str, source_symbol: str, first: date) -> _Answer:
-        """Request one symbol, unless an earlier answer said to stop."""
+    def ask(self, symbol: str, source_symbol: str, first: date) -> tuple[Status, str, pd.DataFrame]:
+        """Request the bars of one symbol, unless an earlier answer said to stop; with none, return why."""
         if self._stopped:
-            return _Answer(symbol, "not_asked", self._stopped, no_bars())
+            return "not_asked", self._stopped, no_bars()
         status, detail, table = self._request(source_symbol, first)
         bars = no_bars() if table is None else _bars(table, symbol, first, self._last)
         if status == "ok" and bars.empty:
             status, detail = "no_data", f"{source_symbol}: no row from {first} to {self._last}"
         self._note(status)
-        return _Answer(symbol, status, " ".join(detail.split())[:200], bars)
+        return status, " ".join(detail.split())[:200], bars
 
     def _request(self, source_symbol: str, first: date) -> tuple[Status, str, pd.DataFrame | None]:
         """Request a history and classify what yfinance returns or raises; its own classes of errors say too little."""
