@@ -88,19 +88,13 @@ def _shifts(own: Float[ndarray, "sessions series"], others: Float[ndarray, "sess
         apart = np.take_along_axis(at, best[None], axis=0)[0]
         sessions = (np.isfinite(own) & np.isfinite(others)).sum(axis=0)
         sure = (np.arctanh(apart) - np.arctanh(together)) * np.sqrt((sessions - 3) / 2)
-    return pd.DataFrame(
-        {"shift": np.where(sure > SURE, np.array(SHIFTS)[best], 0), "apart": apart, "together": together}
-    )
+    shift = np.where(sure > SURE, np.array(SHIFTS)[best], 0)
+    return pd.DataFrame({"shift": shift, "apart": apart, "together": together})
 
 
 def _correlations(
     one: Float[ndarray, "sessions series"], other: Float[ndarray, "sessions series"]
 ) -> Float[ndarray, " series"]:
     """Return the correlation of each two series where both are known; NaN where they are on too few sessions."""
-    known = np.isfinite(one) & np.isfinite(other)
-    count = known.sum(axis=0)
-    first, second = (
-        np.where(known, each - np.where(known, each, 0.0).sum(axis=0) / count, 0.0) for each in (one, other)
-    )
-    product = (first * second).sum(axis=0) / np.sqrt((first**2).sum(axis=0) * (second**2).sum(axis=0))
-    return np.where(count >= ENOUGH, product, np.nan)
+    count = (np.isfinite(one) & np.isfinite(other)).sum(axis=0)
+    return np.where(count >= ENOUGH, pd.DataFrame(one).corrwith(pd.DataFrame(other)).to_numpy(), np.nan)

@@ -169,7 +169,6 @@ def _duplicates(rows: pd.DataFrame) -> Flags:
 
 
 def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
-    """Return the faults that one row shows by itself."""
     opening, high, low, close = (rows[column].to_numpy(np.float64) for column in PRICES)
     needed = (opening, high, low, close, judged.price)
     amounts = rows[["volume", "dividend", "split"]].to_numpy(np.float64)
@@ -212,7 +211,6 @@ def _rejected(shown: pd.DataFrame, reasons: list[str]) -> pd.DataFrame:
 
 
 def _values(shown: pd.DataFrame, reasons: list[str]) -> Iterator[str]:
-    """Yield what was wrong with each rejected row, as text."""
     for reason, row in zip(reasons, shown.to_dict("records"), strict=True):
         match reason:
             case "null_price" | "non_positive_price":

@@ -51,33 +51,28 @@ def sessions_between(calendar: str, first: date, last: date) -> pd.DatetimeIndex
     Naive midnights in nanoseconds, ascending; empty when none lies between. Raises UsageError before the
     calendar begins, DtmlError after it ends.
     """
-    exchange = _exchange(calendar)
     if last < first:
-        return exchange.sessions[:0]
-    _require_known(exchange, first)
-    _require_known(exchange, last)
+        return _exchange(calendar).sessions[:0]
+    exchange = _knowing(calendar, first, last)
     return exchange.sessions[_position(exchange, first) : _position(exchange, last + timedelta(days=1))]
 
 
 def sessions_up_to(calendar: str, last: date, count: int | None = None) -> pd.DatetimeIndex:
     """Return the last `count` sessions up to a day, it included; without a count, all since the calendar begins."""
-    exchange = _exchange(calendar)
-    known = sessions_between(calendar, exchange.first, last)
+    known = sessions_between(calendar, _exchange(calendar).first, last)
     return known if count is None else known[-count:]
 
 
 def is_session(calendar: str, day: date) -> bool:
     """Say whether the exchange traded on a day; raises where the calendar knows nothing of it."""
-    exchange = _exchange(calendar)
-    _require_known(exchange, day)
+    exchange = _knowing(calendar, day)
     position = _position(exchange, day)
     return position < len(exchange.sessions) and exchange.sessions[position].date() == day
 
 
 def next_session(calendar: str, day: date) -> date:
     """Return the first session strictly after a day; raises DtmlError where the calendar ends."""
-    exchange = _exchange(calendar)
-    _require_known(exchange, day)
+    exchange = _knowing(calendar, day)
     position = _position(exchange, day + timedelta(days=1))
     if position == len(exchange.sessions):
         raise _beyond(exchange, day + timedelta(days=1))
@@ -86,8 +81,7 @@ def next_session(calendar: str, day: date) -> date:
 
 def previous_session(calendar: str, day: date) -> date:
     """Return the last session strictly before a day; raises UsageError where the calendar begins."""
-    exchange = _exchange(calendar)
-    _require_known(exchange, day)
+    exchange = _knowing(calendar, day)
     position = _position(exchange, day)
     if position == 0:
         raise _before(exchange, day - timedelta(days=1))
@@ -121,8 +115,7 @@ class UsualWeek(NamedTuple):
 
 def usual_week(calendar: str, day: date) -> UsualWeek:
     """Return the most common close and weekdays of the year that begins on a day, as far as it is known."""
-    exchange = _exchange(calendar)
-    _require_known(exchange, day)
+    exchange = _knowing(calendar, day)
     year = slice(_position(exchange, day), _position(exchange, day + timedelta(days=365)))
     sessions = exchange.sessions[year]
     local = exchange.closes[year].tz_convert(exchange.timezone).tz_localize(None) - sessions
@@ -141,7 +134,7 @@ def last_closed_session(calendar: str, now: datetime, grace: timedelta = timedel
     if now.tzinfo is None:
         raise UsageError(f"the time {now} carries no time zone; give one, such as {now}+00:00")
     exchange = _exchange(calendar)
-    _require_known(exchange, now.astimezone(exchange.timezone).date())
+    _knowing(calendar, now.astimezone(exchange.timezone).date())
     position = int(exchange.closes.searchsorted(pd.Timestamp(now.astimezone(UTC) - grace), side="right"))
     if position == 0:
         raise _before(exchange, now.date())
@@ -164,9 +157,8 @@ def _exchange(code: str) -> _Exchange:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # pandas 3 warns once for every calendar
         calendar = _calendar(code)
-    sessions = pd.DatetimeIndex(calendar.sessions).as_unit("ns")
-    opens = pd.DatetimeIndex(calendar.opens).as_unit("ns")
-    closes = pd.DatetimeIndex(calendar.closes).as_unit("ns")
+    times = (calendar.sessions, calendar.opens, calendar.closes)
+    sessions, opens, closes = (pd.DatetimeIndex(each).as_unit("ns") for each in times)
     traded = ~sessions.isin(pd.DatetimeIndex(_CLOSED.get(code, ())))
     return _Exchange(code, sessions[traded], opens[traded], closes[traded], ZoneInfo(str(calendar.tz)))
 
@@ -189,11 +181,15 @@ def _position(exchange: _Exchange, day: date) -> int:
     return int(exchange.sessions.searchsorted(pd.Timestamp(day), side="left"))
 
 
-def _require_known(exchange: _Exchange, day: date) -> None:
-    if day < exchange.first:
-        raise _before(exchange, day)
-    if day > exchange.last:
-        raise _beyond(exchange, day)
+def _knowing(calendar: str, *days: date) -> _Exchange:
+    """Return an exchange; raise UsageError for a day before its calendar begins, DtmlError for one after it ends."""
+    exchange = _exchange(calendar)
+    for day in days:
+        if day < exchange.first:
+            raise _before(exchange, day)
+        if day > exchange.last:
+            raise _beyond(exchange, day)
+    return exchange
 
 
 def _before(exchange: _Exchange, day: date) -> UsageError:
