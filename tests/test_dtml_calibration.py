@@ -67,7 +67,7 @@ def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model
         made = calibrate(said[:DAYS], movement[:DAYS])
         fresh, rose = made.apply(said[DAYS:]), movement[DAYS:] > 0
         for position, level in enumerate(LEVELS):
-            direction = made.direction(fresh, level)
+            direction = decide(fresh, made.thresholds[level])
             kept = np.where(np.isfinite(fresh), np.isnan(direction) | (direction == rose), np.nan)
             shares[draw, position] = np.nanmean(kept, axis=1).mean(), np.isfinite(direction).mean()
     found, error = shares.mean(axis=0), shares[..., 0].std(axis=0) / np.sqrt(DRAWS)
@@ -163,7 +163,7 @@ def test_equal_probabilities_get_one_call_and_none_at_high_levels(share: float) 
     for seed in range(31):  # no rounding may part the base rate from the threshold that it set
         movement = np.where(np.random.default_rng(seed).random((DAYS, STOCKS)) < share, 0.01, -0.01)
         made = calibrate(np.full(movement.shape, 0.37), movement)
-        directions = [made.direction(made.apply(np.array([0.2, 0.37, 0.9])), level) for level in LEVELS]
+        directions = [decide(made.apply(np.array([0.2, 0.37, 0.9])), made.thresholds[level]) for level in LEVELS]
         assert (directions[0] == (share > 0.5)).all()
         assert np.isnan(directions[LEVELS.index(0.8) :]).all()
         assert all(len(np.unique(direction)) == 1 for direction in directions)
@@ -175,7 +175,7 @@ def test_a_day_weighs_the_same_however_many_stocks_it_has() -> None:
     movement = np.where(falls, -0.01, np.full((DAYS, STOCKS), 0.01))
     made = calibrate(np.where(falls & (np.arange(STOCKS) > 0), np.nan, 0.5), movement)
     assert made.apply(np.array([0.5])) == pytest.approx([12 / 23])
-    assert np.isnan(made.direction(made.apply(np.array([0.5])), 0.6))
+    assert np.isnan(decide(made.apply(np.array([0.5])), made.thresholds[0.6]))
 
 
 @pytest.mark.parametrize("rises", [True, False])
@@ -183,7 +183,7 @@ def test_a_single_outcome_is_likely_and_not_certain(rises: bool) -> None:
     probability, _ = oracle(14)
     made = calibrate(probability, np.full(probability.shape, 0.01 if rises else -0.01))
     assert made.apply(probability) == pytest.approx(22 / 23 if rises else 1 / 23)
-    assert (made.direction(made.apply(probability), 0.95) == rises).all()
+    assert (decide(made.apply(probability), made.thresholds[0.95]) == rises).all()
 
 
 def test_a_model_that_parts_rises_from_falls_is_believed_as_far_as_platt_does() -> None:
@@ -191,7 +191,7 @@ def test_a_model_that_parts_rises_from_falls_is_believed_as_far_as_platt_does() 
     made = calibrate(np.where(rose, 0.7, 0.3), np.where(rose, 0.01, -0.01))
     found, rises, falls = made.apply(np.array([0.3, 0.7])), rose[::2].sum(), (~rose[::2]).sum()
     assert found == pytest.approx([1 / (falls + 2), (rises + 1) / (rises + 2)], rel=1e-3)
-    assert made.direction(found, 0.95).tolist() == [0, 1]
+    assert decide(found, made.thresholds[0.95]).tolist() == [0, 1]
 
 
 def test_calibrated_probabilities_keep_their_order_and_stay_inside() -> None:
@@ -206,7 +206,7 @@ def test_calibrated_probabilities_keep_their_order_and_stay_inside() -> None:
 def test_a_call_is_made_outside_the_band_alone() -> None:
     calibrated = np.array([0.2, 0.25, 0.3, 0.5, 0.75, 0.8, np.nan])
     expected = [0, np.nan, np.nan, np.nan, np.nan, 1, np.nan]
-    np.testing.assert_array_equal(Calibration(1.0, 0.0, {0.8: 0.75}, 9, 99).direction(calibrated, 0.8), expected)
+    np.testing.assert_array_equal(decide(calibrated, 0.75), expected)
     assert np.isnan(decide(np.array([1e-6, 0.5, 1 - 1e-6]), 1.0)).all()
 
 
@@ -222,8 +222,6 @@ def test_what_does_not_fit_is_an_error() -> None:
         Calibration(-0.1, 0.0, {}, 0, 0)
     with pytest.raises(ValueError, match=r"threshold of level 0.8 lies in \[0.5, 1\], got 0.4"):
         Calibration(1.0, 0.0, {0.8: 0.4}, 9, 99)
-    with pytest.raises(ValueError, match=r"one of 0.8, 0.9; got 0.85"):
-        Calibration(1.0, 0.0, {0.8: 0.6, 0.9: 0.7}, 9, 99).direction(probability, 0.85)
 
 
 def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands() -> None:

@@ -181,7 +181,7 @@ def test_every_model_is_resampled_with_the_same_days() -> None:
 def test_the_block_follows_the_dependence_of_the_days() -> None:
     """About a day where days are independent or take turns, longer the longer they remember."""
     generator = np.random.default_rng(11)
-    blocks = [dependence(autoregressive(memory, 251, 499, generator)).block.mean() for memory in (-0.5, 0, 0.5, 0.9)]
+    blocks = [dependence(autoregressive(memory, 251, 499, generator))[0].mean() for memory in (-0.5, 0, 0.5, 0.9)]
     assert blocks[0] == pytest.approx(1, abs=0.1)
     assert blocks[1] < 1.3
     assert 4 < blocks[2] < 10 < blocks[3]

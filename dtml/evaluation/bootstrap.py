@@ -7,7 +7,6 @@ Student's t asks for the number of blocks; and dependence that blocks of that le
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -24,18 +23,6 @@ QUIET = 5  # K of that paper: so many such lags in a row end the dependence
 CHUNK = 128  # models whose resamples are in memory at once
 
 
-@dataclass(frozen=True)
-class Dependence:
-    """The dependence between the days of each model.
-
-    `block` is the mean block in days, 1 for independent days; `widening`, at least 1, is the long-run standard
-    deviation in units of the one that blocks of that length reproduce.
-    """
-
-    block: Float[ndarray, " models"]
-    widening: Float[ndarray, " models"]
-
-
 def interval(
     sums: Sums, statistic: Statistic, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
@@ -46,11 +33,12 @@ def interval(
     interval is rough. Expanded percentiles as in Hesterberg (2015), with blocks in place of observations.
     """
     total = sums.sum(axis=0)
-    found = dependence(statistic(total) - statistic(total - sums))  # how much each day changes it, up to a factor
-    level = _level(len(sums) / found.block, found.widening)
+    each = statistic(total) - statistic(total - sums)  # how much each day changes it, up to a factor
+    mean_block, widening = dependence(each)
+    level = _level(len(sums) / mean_block, widening)
     low, high = np.empty((2, sums.shape[1]))
-    for block in np.unique(found.block):
-        alike = np.flatnonzero(found.block == block)
+    for block in np.unique(mean_block):
+        alike = np.flatnonzero(mean_block == block)
         for part in np.array_split(alike, -(-len(alike) // CHUNK)):
             drawn = statistic(resample_days(sums[:, part], float(block), resamples=resamples, seed=seed))
             low[part], high[part] = _tails(drawn, level[part])
@@ -67,11 +55,12 @@ def difference(statistic: Statistic) -> Statistic:
     return less
 
 
-def dependence(influence: Float[ndarray, "days models"]) -> Dependence:
-    """Return the mean block of Politis & White (2004), corrected by Patton, Politis & White (2009), from influences.
+def dependence(influence: Float[ndarray, "days models"]) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
+    """Return the mean block of Politis & White (2004), corrected by Patton, Politis & White (2009), and the widening.
 
-    It is rounded to a power of the square root of 2, so that models share resamples. Negatively dependent days count as
-    independent: blocks may widen an interval and never narrow it.
+    The block, in days, is rounded to a power of the square root of 2, so that models share resamples; 1 is for days
+    that are independent. Negatively dependent days count as such: blocks may widen an interval and never narrow it. The
+    widening, at least 1, is the long-run standard deviation in units of the one that blocks of that length reproduce.
     """
     days = len(influence)
     correlation = _autocorrelation(influence)
@@ -84,7 +73,7 @@ def dependence(influence: Float[ndarray, "days models"]) -> Dependence:
     steps = np.clip(np.round(2 * np.log2(np.maximum(block, 1))), 0, np.floor(2 * np.log2(longest)))
     block = 2 ** (steps / 2)
     reproduced = 1 + 2 * (kept * (1 - 1 / block) ** lag).sum(axis=0)
-    return Dependence(block, np.sqrt(positive / np.clip(reproduced, 1, positive)))
+    return block, np.sqrt(positive / np.clip(reproduced, 1, positive))
 
 
 def resample_days(

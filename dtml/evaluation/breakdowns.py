@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.baselines.naive_rules import MODEL
-from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, gain_in_mcc, mcc, ratio
+from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, gain_in_mcc, mcc, measured, ratio
 from dtml.evaluation.ranking import both_known, mean_of_days, paired_rank_ic, rank_ics
 from dtml.labels import labelled
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
@@ -64,10 +64,7 @@ def order_scores(
     for name, value, days in _spans(target, fold):
         own = mean_of_days(rank_ics(*both_known(probability[days], movement[days])))
         gain = paired_rank_ic(probability[days], losers[days], movement[days])
-        found: dict[str, Any] = {"slice": name, "value": value}
-        for column, estimate in (("rank_ic", own), ("rank_gain", gain)):
-            found |= {column: estimate.value, f"{column}_low": estimate.low, f"{column}_high": estimate.high}
-        rows.append(found)
+        rows.append({"slice": name, "value": value, **own.named("rank_ic"), **gain.named("rank_gain")})
     return pd.DataFrame(rows)
 
 
@@ -99,8 +96,7 @@ def rolling_scores(
     columns: dict[str, Any] = {"session": target[ROLLING_SESSIONS - 1 :]}
     with np.errstate(invalid="ignore"):  # of a window in which nothing counted
         for name in statistics:
-            low, high = day_interval(sums, STATISTICS[name], resamples=RESAMPLES, seed=0)
-            columns |= {name: STATISTICS[name](sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
+            columns |= measured(name, sums, STATISTICS[name], RESAMPLES)
     return pd.DataFrame(columns, columns=names)
 
 
@@ -114,9 +110,8 @@ def rolling_rank_ic(probability: PerStock, movement: PerStock, target: pd.Dateti
     if known.sum() < ROLLING_SESSIONS:
         return pd.DataFrame(columns=["session", "predictor", "rank_ic", "rank_ic_low", "rank_ic_high"])
     sums = _windows(np.stack([daily[known], np.ones(known.sum())], axis=-1))
-    low, high = day_interval(sums, ratio, resamples=RESAMPLES, seed=0)
-    found = {"session": target[known][ROLLING_SESSIONS - 1 :], "predictor": MODEL, "rank_ic": ratio(sums.sum(axis=0))}
-    return pd.DataFrame(found | {"rank_ic_low": low, "rank_ic_high": high})
+    found = {"session": target[known][ROLLING_SESSIONS - 1 :], "predictor": MODEL}
+    return pd.DataFrame(found | measured("rank_ic", sums, ratio, RESAMPLES))
 
 
 def _windows(daily: ndarray) -> ndarray:

@@ -64,12 +64,6 @@ class Calibration:
         corrected = _logistic(self.slope * logit(probability) + self.intercept)
         return np.asarray(np.clip(corrected, SMALLEST, 1 - SMALLEST))
 
-    def direction(self, calibrated: Floats, level: float) -> Floats:
-        """Return 1.0 for a rise, 0.0 for a fall, NaN for no direction, at a nominal level; ValueError at any other."""
-        if level not in self.thresholds:
-            raise ValueError(f"the level is one of {', '.join(map(str, self.thresholds))}; got {level}")
-        return decide(calibrated, self.thresholds[level])
-
 
 def decide(calibrated: Floats, threshold: float | Floats) -> Floats:
     """Return 1.0 (a rise) above the threshold, 0.0 (a fall) below 1 - threshold, else NaN (no direction)."""
@@ -86,7 +80,6 @@ class _StockDays:
 
     @property
     def days(self) -> int:
-        """Return the number of days."""
         return int(self.day.max(initial=-1)) + 1
 
     @property

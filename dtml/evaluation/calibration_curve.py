@@ -27,9 +27,8 @@ def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
     counted = np.isfinite(probability) & np.isfinite(rise)
     place = np.floor(BINS * probability[counted] + 1e-9).astype(int)  # .29 is 28.999... hundredths in binary
     columns = {"probability_sum": probability[counted], "rises": rise[counted].astype(int), "n": 1}
-    rows = pd.DataFrame(
-        {"target": directions["target"].to_numpy()[counted], "bin": np.minimum(place, BINS - 1)} | columns
-    )
+    keys = {"target": directions["target"].to_numpy()[counted], "bin": np.minimum(place, BINS - 1)}
+    rows = pd.DataFrame(keys | columns)
     return rows.groupby(["target", "bin"], as_index=False)[OF_BINS].sum()
 
 
@@ -80,17 +79,10 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
     found = binned_curve(bins, int(np.clip(bins["n"].sum() // DIRECTIONS_A_GROUP, *GROUPS)))
     place = np.searchsorted(found["bin_high"].to_numpy(), bins["bin"].to_numpy() / BINS + 0.5 / BINS)
     group = np.clip(place, 0, len(found) - 1)
-    days = bins["target"].to_numpy()
-    sums = np.stack(
-        [
-            pd.DataFrame({"day": days, "group": group, "value": bins[name].to_numpy()})
-            .pivot_table(index="day", columns="group", values="value", aggfunc="sum", fill_value=0)
-            .reindex(columns=range(len(found)), fill_value=0)
-            .to_numpy(dtype=float)
-            for name in ("rises", "n")
-        ],
-        axis=-1,
-    )
+    counts = ["rises", "n"]
+    days = bins.assign(group=group).pivot_table(counts, "target", "group", aggfunc="sum", fill_value=0)
+    days = days.reindex(columns=pd.MultiIndex.from_product([counts, range(len(found))]), fill_value=0)
+    sums = np.stack(np.split(days.to_numpy(dtype=float), 2, axis=1), axis=-1)
     low, high = day_interval(sums, ratio, resamples=RESAMPLES, seed=0)
     return found.assign(share_risen_low=low, share_risen_high=high)
 
@@ -106,7 +98,6 @@ def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) ->
         found = calibrations.get(str(run_id))
         if found is not None:
             calibrated = found.apply((rows["probability_sum"] / rows["n"]).to_numpy(dtype=float))
-            frames.append(
-                rows.assign(bin=np.floor(BINS * calibrated).astype(int), probability_sum=calibrated * rows["n"])
-            )
+            place = np.floor(BINS * calibrated).astype(int)
+            frames.append(rows.assign(bin=place, probability_sum=calibrated * rows["n"]))
     return pd.concat(frames, ignore_index=True) if frames else bins.iloc[:0]

@@ -105,6 +105,12 @@ def day_interval(
     return interval(sums, statistic, resamples=resamples, seed=seed)
 
 
+def measured(name: str, sums: Sums, statistic: Statistic, resamples: int) -> dict[str, Float[ndarray, " models"]]:
+    """Return a statistic of each model and the ends of its interval, as `NAME`, `NAME_low` and `NAME_high`."""
+    low, high = day_interval(sums, statistic, resamples=resamples, seed=0)
+    return {name: statistic(sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
+
+
 def gain_in_mcc(
     counts: Int[ndarray, "days 4"], others: Int[ndarray, "days models 4"], *, resamples: int = RESAMPLES
 ) -> tuple[Scores, Scores, Scores]:

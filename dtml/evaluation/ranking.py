@@ -32,6 +32,10 @@ class Estimate:
     low: float
     high: float
 
+    def named(self, name: str) -> dict[str, float]:
+        """Return it as `NAME`, `NAME_low` and `NAME_high`."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
 
 @dataclass(frozen=True)
 class RankScore:
@@ -59,20 +63,11 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore
     day, by score and by return; a group of equal values has its mean rank, and the middle itself is not above.
     """
     scores, outcome = both_known(scores, outcome)
-    ics, aucs, spreads = rank_ics(scores, outcome), within_day_aucs(scores, outcome), decile_spreads(scores, outcome)
-    counts = against_median(scores, outcome)
-    known = ics[np.isfinite(ics)]
-    return RankScore(
-        days=len(known),
-        stock_days=int(np.isfinite(scores).sum()),
-        rank_ic=mean_of_days(ics),
-        icir=float(known.mean() / known.std()) if len(known) > 1 else np.nan,
-        t=newey_west_t(known, lags=max(overlap, _usual_lags(len(known)))),
-        auc=mean_of_days(aucs),
-        acc=_estimate(counts[:, None], accuracy),
-        mcc=_estimate(counts[:, None], mcc),
-        decile_spread=mean_of_days(spreads),
-    )
+    figures = {"rank_ic": rank_ics, "auc": within_day_aucs, "decile_spread": decile_spreads}
+    daily = {name: figure(scores, outcome) for name, figure in figures.items()}
+    counts = against_median(scores, outcome)[:, None]
+    stock_days = int(np.isfinite(scores).sum())
+    return _score(daily, stock_days, _estimate(counts, accuracy), _estimate(counts, mcc), overlap)
 
 
 def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> RankScore:
@@ -80,17 +75,23 @@ def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> RankScore:
 
     The MCC is the mean of the days' here, as their counts are not kept; all else is as in `score_ranking`.
     """
-    n, ics = daily["n"], daily["rank_ic"]
-    known = ics[np.isfinite(ics)]
+    n = daily["n"]
+    acc = _estimate(np.stack([daily["acc"] * n, n], axis=-1)[n > 0][:, None].astype(float), ratio)
+    return _score(daily, int(n.sum()), acc, mean_of_days(daily["mcc"]), overlap)
+
+
+def _score(daily: Mapping[str, Daily], stock_days: int, acc: Estimate, mcc: Estimate, overlap: int) -> RankScore:
+    known = daily["rank_ic"][np.isfinite(daily["rank_ic"])]
+    usual_lags = int(4 * (max(len(known), 1) / 100) ** (2 / 9))  # Newey & West (1994)
     return RankScore(
         days=len(known),
-        stock_days=int(n.sum()),
-        rank_ic=mean_of_days(ics),
+        stock_days=stock_days,
+        rank_ic=mean_of_days(daily["rank_ic"]),
         icir=float(known.mean() / known.std()) if len(known) > 1 else np.nan,
-        t=newey_west_t(known, lags=max(overlap, _usual_lags(len(known)))),
+        t=newey_west_t(known, lags=max(overlap, usual_lags)),
         auc=mean_of_days(daily["auc"]),
-        acc=_estimate(np.stack([daily["acc"] * n, n], axis=-1)[n > 0][:, None].astype(float), ratio),
-        mcc=mean_of_days(daily["mcc"]),
+        acc=acc,
+        mcc=mcc,
         decile_spread=mean_of_days(daily["decile_spread"]),
     )
 
@@ -99,8 +100,7 @@ def figures_of(score: RankScore) -> dict[str, float | int]:
     """Return the figures of a score under the names that the store gives them."""
     found: dict[str, float | int] = {"days": score.days, "n": score.stock_days, "icir": score.icir, "t": score.t}
     for name in ("rank_ic", "auc", "acc", "mcc", "decile_spread"):
-        estimate = getattr(score, name)
-        found |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+        found |= getattr(score, name).named(name)
     return found
 
 
@@ -171,11 +171,6 @@ def newey_west_t(daily: Daily, *, lags: int) -> float:
     for lag in range(1, min(lags, len(daily) - 1) + 1):
         variance += 2 * (1 - lag / (lags + 1)) * (left[lag:] @ left[:-lag])
     return float(daily.mean() * len(daily) / np.sqrt(variance)) if variance > 0 else float("nan")
-
-
-def _usual_lags(days: int) -> int:
-    """Return the number of lags of Newey & West (1994)."""
-    return int(4 * (max(days, 1) / 100) ** (2 / 9))
 
 
 def _centred(values: Days) -> Days:

@@ -12,9 +12,9 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.evaluation.bootstrap import RESAMPLES, Statistic, Sums, difference
+from dtml.evaluation.bootstrap import RESAMPLES, difference
 from dtml.evaluation.calibration import logit
-from dtml.evaluation.metrics import accuracy, confusion, day_interval, mcc, ratio
+from dtml.evaluation.metrics import accuracy, confusion, mcc, measured, ratio
 from dtml.evaluation.ranking import both_known, mean_of_days, rank_ics
 from dtml.labels import labelled
 from dtml.markets.definition import LABEL_PROTOCOLS
@@ -60,17 +60,11 @@ class _Sample:
 
     @property
     def rose(self) -> StockDays:
-        """Return which stock-days rose."""
         return np.asarray(self.movement > 0)
 
     def counts(self, probability: PerStock) -> Int[ndarray, "days 4"]:
         """Return the confusion counts of each day, above one half predicted to rise."""
         return np.asarray(confusion(probability > 0.5, self.rose, self.counted).sum(axis=1))
-
-    def measure(self, name: str, sums: Sums, statistic: Statistic) -> Columns:
-        """Return a statistic of each predictor and its interval."""
-        low, high = day_interval(sums, statistic, resamples=self.resamples, seed=0)
-        return {name: statistic(sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}
 
 
 def scoreboard(
@@ -210,8 +204,8 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
             "seeds": [float(len(seeds)) for seeds in said],
             "configurations": [float(predictor.configurations) for predictor in predictors],
             **_of_members(said, sample),
-            **sample.measure("acc", counts, accuracy),
-            **sample.measure("mcc", counts, mcc),
+            **measured("acc", counts, accuracy, sample.resamples),
+            **measured("mcc", counts, mcc, sample.resamples),
             **_gains(counts, best, sample),
             **_of_probabilities(together, sample),
             "same_direction": _same_direction(counts),
@@ -232,12 +226,10 @@ def _of_members(said: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample
 
 
 def _gains(counts: Counts, best: int, sample: _Sample) -> Columns:
-    """Return paired differences to one of the predictors."""
     rule = np.broadcast_to(counts[:, best : best + 1], counts.shape)
-    paired = np.concatenate([counts, rule], axis=-1)
-    return sample.measure("acc_gain", paired, difference(accuracy)) | sample.measure(
-        "mcc_gain", paired, difference(mcc)
-    )
+    paired, resamples = np.concatenate([counts, rule], axis=-1), sample.resamples
+    in_acc = measured("acc_gain", paired, difference(accuracy), resamples)
+    return in_acc | measured("mcc_gain", paired, difference(mcc), resamples)
 
 
 def _of_probabilities(together: Sequence[PerStock], sample: _Sample) -> Columns:
@@ -246,14 +238,14 @@ def _of_probabilities(together: Sequence[PerStock], sample: _Sample) -> Columns:
     brier = np.stack([np.stack([error, counted.sum(axis=1)], axis=-1) for error in errors], axis=1)
     pairs = np.stack([pairs_by_day(probability, rose, counted) for probability in together], axis=1)
     lines = [calibration_line(probability[counted], rose[counted]) for probability in together]
-    auc = sample.measure("auc", pairs, ratio)
+    auc = measured("auc", pairs, ratio, sample.resamples)
     if not pairs[..., 1].any():
         auc = {column: np.full_like(values, np.nan) for column, values in auc.items()}
     slopes, intercepts = np.array(lines).T
     ics = (rank_ics(*both_known(np.where(counted, each, np.nan), sample.movement)) for each in together)
     order = np.array([astuple(mean_of_days(each)) for each in ics]).T
     return (
-        sample.measure("brier", brier, ratio)
+        measured("brier", brier, ratio, sample.resamples)
         | {"calibration_slope": slopes, "calibration_intercept": intercepts}
         | auc
         | dict(zip(("rank_ic", "rank_ic_low", "rank_ic_high"), order, strict=True))
