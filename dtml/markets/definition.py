@@ -22,57 +22,33 @@ ZClose = Literal["raw", "adjusted"]
 LabelProtocol = Literal["paper", "all"]  # which stock-days count: those that the paper labels, or all
 Retrain = Literal["never", "missing"] | int
 NetworkName = Literal["dtml", "lstm", "alstm", "adv_alstm", "stocknet"]
-RankerName = Literal[
-    "ridge",
-    "boosting",
-    "blend",
-    "dtml",
-    "dtml_relative",
-    "lstm_relative",
-    "alstm_relative",
-    "adv_alstm_relative",
-    "stocknet_relative",
-    "blend_relative",
-    "own",
-]
+RelativeName = Literal["dtml_relative", "lstm_relative", "alstm_relative", "adv_alstm_relative", "stocknet_relative"]
+RankerName = Literal["ridge", "boosting", "blend", "dtml", RelativeName, "blend_relative", "own"]
 Leg = Literal["next_close", "overnight", "intraday", "open_to_open", "second_close", "five_days"]  # of a return
 
 LABEL_PROTOCOLS: tuple[LabelProtocol, ...] = get_args(LabelProtocol)
 LEGS: tuple[Leg, ...] = get_args(Leg)
 
 # The codes of exchange_calendars 4.13; listed here because importing that library takes a second.
-CALENDARS = frozenset(
-    re.findall(
-        r"\S+",
-        """
-        AIXK ASEX BVMF CMES IEPA XAMS XASX XBDA XBEL XBKK XBOG XBOM XBRA XBRU XBSE XBUD XBUE XCBF
-        XCSE XCYS XDUB XDUS XEEE XETR XEUR XFRA XHAM XHEL XHKG XICE XIDX XIST XJSE XKAR XKLS XKRX
-        XLIM XLIS XLIT XLJU XLON XLUX XMAD XMEX XMIL XMOS XNAS XNYS XNZE XOSL XPAR XPHS XPRA XRIS
-        XSAU XSES XSGO XSHG XSTO XSTU XSWX XTAE XTAI XTAL XTKS XTSE XWAR XWBO XZAG 24/5 24/7
-        """,
-    )
-)
+_CODES = """
+AIXK ASEX BVMF CMES IEPA XAMS XASX XBDA XBEL XBKK XBOG XBOM XBRA XBRU XBSE XBUD XBUE XCBF
+XCSE XCYS XDUB XDUS XEEE XETR XEUR XFRA XHAM XHEL XHKG XICE XIDX XIST XJSE XKAR XKLS XKRX
+XLIM XLIS XLIT XLJU XLON XLUX XMAD XMEX XMIL XMOS XNAS XNYS XNZE XOSL XPAR XPHS XPRA XRIS
+XSAU XSES XSGO XSHG XSTO XSTU XSWX XTAE XTAI XTAL XTKS XTSE XWAR XWBO XZAG 24/5 24/7
+"""
+CALENDARS = frozenset(_CODES.split())
 
 # The keys of [model], with their types; the configurations that they override check the ranges.
 MODEL_KEYS: dict[str, type] = {
-    "window": int,
-    "hidden": int,
-    "heads": int,
-    "beta": float,
-    "dropout": float,
+    **dict.fromkeys(("window", "hidden", "heads"), int),
+    **dict.fromkeys(("beta", "dropout"), float),
     "normalisation": str,
     "identity": float,
     "protocol": str,
     "penalty": float,
     "learning_rate": float,
-    "epochs": int,
-    "first_kept_epoch": int,
-    "patience": int,
-    "batch_days": int,
-    "seeds": int,
-    "train_sessions": int,
-    "validation_sessions": int,
-    "gap_sessions": int,
+    **dict.fromkeys(("epochs", "first_kept_epoch", "patience", "batch_days", "seeds"), int),
+    **dict.fromkeys(("train_sessions", "validation_sessions", "gap_sessions"), int),
     "warm_start": bool,
 }
 
@@ -103,10 +79,6 @@ class Constituent:
     sector: str | None = None
     since: date | None = None
     until: date | None = None
-
-    def is_constituent_on(self, day: date) -> bool:
-        """Say whether `since` <= day < `until`."""
-        return (self.since is None or self.since <= day) and (self.until is None or day < self.until)
 
 
 @dataclass(frozen=True)
@@ -181,8 +153,9 @@ class Market:
         return tuple(dict.fromkeys(each.symbol for each in self.constituents))
 
     def constituents_on(self, day: date) -> tuple[Constituent, ...]:
-        """Return the constituents of a day, in the order of the list."""
-        return tuple(each for each in self.constituents if each.is_constituent_on(day))
+        """Return the constituents of a day, in the order of the list: `since` <= day < `until`."""
+        stays = (each for each in self.constituents if each.since is None or each.since <= day)
+        return tuple(each for each in stays if each.until is None or day < each.until)
 
     def membership(self, days: "pd.DatetimeIndex") -> "npt.NDArray[np.bool_]":
         """Return which stocks were constituents on each day: [days, stocks], the stocks in the order of `symbols`."""

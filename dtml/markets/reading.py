@@ -9,25 +9,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from dtml.errors import UsageError
 from dtml.markets.definition import (
     CALENDARS,
     LABEL_PROTOCOLS,
-    LEGS,
     LEVELS,
     MODEL_KEYS,
     Checks,
     Constituent,
     Index,
-    Leg,
     Market,
-    RankerName,
     Retrain,
-    Returns,
-    SourceName,
-    ZClose,
     is_symbol,
 )
 
@@ -58,6 +52,8 @@ def read_market(path: Path, text: str | None = None) -> Market:
     index = _index(table.subtable("index"))
     if index.symbol in {each.symbol for each in constituents}:
         raise table.error("index.symbol", f"{index.symbol!r} is also a constituent; list it once")
+    words = get_type_hints(Market)
+    chosen: dict[str, Any] = {key: table.choice(key, get_args(words[key]), getattr(Market, key)) for key in _CHOSEN}
     return Market(
         name=path.stem,
         title=table.required("title", str),
@@ -69,19 +65,16 @@ def read_market(path: Path, text: str | None = None) -> Market:
         constituents_as_of=as_of,
         constituents_complete=complete,
         facts=facts,
-        source=cast(SourceName, table.choice("source", get_args(SourceName), Market.source)),
         checks=_checks(table.subtable("checks")),
-        returns=cast(Returns, table.choice("returns", get_args(Returns), Market.returns)),
-        z_close=cast(ZClose, table.choice("z_close", get_args(ZClose), Market.z_close)),
-        ranker=cast(RankerName, table.choice("ranker", get_args(RankerName), Market.ranker)),
-        leg=cast(Leg, table.choice("leg", LEGS, Market.leg)),
         retrain=_retrain(table),
         level=_level(table),
         model=_model(table.subtable("model")),
         code=_code(table),
+        **chosen,
     )
 
 
+_CHOSEN = ("source", "returns", "z_close", "leg", "ranker")  # by a word, of those that the type of the field lists
 _MARKET_KEYS = (
     *("title", "calendar", "timezone", "currency", "source", "returns", "z_close", "leg", "ranker", "retrain"),
     *("level", "facts", "index", "checks", "model", "constituents", "code"),
@@ -165,17 +158,15 @@ def _index(table: _Table) -> Index:
 
 def _checks(table: _Table) -> Checks:
     table.allow("max_return", "max_missing", "stale_share")
-    checks = Checks(
-        max_return=table.optional("max_return", float, Checks.max_return),
-        max_missing=table.optional("max_missing", float, Checks.max_missing),
-        stale_share=table.optional("stale_share", float, Checks.stale_share),
-    )
-    if not 0 < checks.max_return < math.inf:
-        raise table.error("max_return", f"expected a ratio above 0, got {checks.max_return}")
-    if not 0 <= checks.max_missing < 1:
-        raise table.error("max_missing", f"expected a share from 0 to below 1, got {checks.max_missing}")
-    if not 0 < checks.stale_share <= 1:
-        raise table.error("stale_share", f"expected a share above 0, at most 1, got {checks.stale_share}")
+    checks = Checks(**{key: table.typed(key, float) for key in table.values})
+    bounds = {
+        "max_return": (0 < checks.max_return < math.inf, "a ratio above 0"),
+        "max_missing": (0 <= checks.max_missing < 1, "a share from 0 to below 1"),
+        "stale_share": (0 < checks.stale_share <= 1, "a share above 0, at most 1"),
+    }
+    for key, (is_kept, bound) in bounds.items():
+        if not is_kept:
+            raise table.error(key, f"expected {bound}, got {getattr(checks, key)}")
     return checks
 
 
@@ -203,15 +194,13 @@ def _member(table: _Table, position: int, row: object, suffix: str) -> Constitue
     entry = _Table(table.path, f"{table.prefix}symbols[{position}].", values)
     entry.allow("symbol", "source_symbol", "name", "sector", "since", "until")
     symbol = _symbol(entry, "symbol")
-    if "source_symbol" in values:
-        source_symbol = _symbol(entry, "source_symbol")
-    else:
-        source_symbol = _checked_symbol(table, "suffix", symbol + suffix)
+    is_named = "source_symbol" in values
+    source = _symbol(entry, "source_symbol") if is_named else _checked_symbol(table, "suffix", symbol + suffix)
     since, until = entry.optional("since", date, None), entry.optional("until", date, None)
     if since is not None and until is not None and until <= since:
         raise entry.error("until", f"{until} is not after since, {since}")
     name, sector = entry.optional("name", str, None), entry.optional("sector", str, None)
-    return Constituent(symbol, source_symbol, name, sector, since, until)
+    return Constituent(symbol, source, name, sector, since, until)
 
 
 def _refuse_repeats(table: _Table, stays: tuple[Constituent, ...]) -> None:
