@@ -138,8 +138,7 @@ def sha256(file: Path) -> str:
 
 def write_tensors(file: Path, tensors: Weights, card: dict[str, Any], write: WriteWhole) -> None:
     """Write tensors and a JSON card into one safetensors file, whole or not at all."""
-    data = _as_bytes(tensors, card)
-    write(file, lambda partial: partial.write_bytes(data))
+    write(file, lambda partial: partial.write_bytes(_as_bytes(tensors, card)))
 
 
 def _as_bytes(tensors: Weights, card: dict[str, Any]) -> bytes:

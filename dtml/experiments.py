@@ -81,9 +81,7 @@ def nightly_of(
     overrides: Mapping[str, Any], *, z_close: ZClose, returns: Returns, max_return: float | None
 ) -> Experiment:
     """Return `nightly` with what a market's file says of bars and under `[model]`."""
-    base = nightly()
-    windows = replace(base.windows, z_close=z_close, returns=returns, max_return=max_return)
-    return vary(replace(base, windows=windows), overrides)
+    return vary(nightly(), {"z_close": z_close, "returns": returns, "max_return": max_return, **overrides})
 
 
 def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:

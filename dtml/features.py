@@ -59,23 +59,16 @@ def features(
     order = np.argsort(~observed, axis=0, kind="stable")  # each stock's bars first, in time
     bars = Panel(*(np.take_along_axis(field, order, axis=0) for field in vars(panel).values()))
     found = np.empty((*order.shape, len(FEATURES)))
-    found[..., 0] = bars.open / bars.close - 1
-    found[..., 1] = bars.high / bars.close - 1
-    found[..., 2] = bars.low / bars.close - 1
-    found[..., 4] = _from_previous(bars.adjusted)
-    _set_raw_close_return(found, bars, z_close)
+    found[..., :3] = np.stack([bars.open, bars.high, bars.low], axis=-1) / bars.close[..., None] - 1
+    raw, adjusted = _from_previous(bars.close), _from_previous(bars.adjusted)
+    action = (z_close == "adjusted") & (np.abs(raw - adjusted) > CORPORATE_ACTION)
+    found[..., 3], found[..., 4] = np.where(action, adjusted, raw), adjusted
     for i, count in enumerate(AVERAGED, start=5):
         found[..., i] = _trailing_mean(bars.adjusted, count) / bars.adjusted - 1
     _erase_what_lacks_history(found, order, bars, max_return)
     features = np.full_like(found, np.nan)
     np.put_along_axis(features, order[..., None], found, axis=0)
     return 100 * features
-
-
-def _set_raw_close_return(found: Float[ndarray, "bars stocks features"], bars: Panel, z_close: ZClose) -> None:
-    raw, adjusted = _from_previous(bars.close), found[..., 4]
-    action = np.abs(raw - adjusted) > CORPORATE_ACTION
-    found[..., 3] = np.where(action, adjusted, raw) if z_close == "adjusted" else raw
 
 
 def _from_previous(price: Float[ndarray, "bars stocks"]) -> Float[ndarray, "bars stocks"]:

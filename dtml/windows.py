@@ -94,15 +94,8 @@ class Windows:
 
     def days(self, which: slice) -> "Windows":
         """Return the days at these positions."""
-        return replace(
-            self,
-            stocks=self.stocks[which],
-            index=self.index[which],
-            observed=self.observed[which],
-            movement=self.movement[which],
-            as_of=self.as_of[which],
-            target=self.target[which],
-        )
+        by_day = ("stocks", "index", "observed", "movement", "as_of", "target")
+        return replace(self, **{name: getattr(self, name)[which] for name in by_day})
 
     def only(self, constituents: Bool[ndarray, "days stocks"]) -> "Windows":
         """Return the same days with only each day's `constituents` observed."""
@@ -136,16 +129,15 @@ def build_windows(
         raise DtmlError(_too_short(bars, symbols, index_symbol, config))
     days = np.arange(days[0], days[-1] + 1)
     views = torch.from_numpy(np.nan_to_num(seen, nan=0.0)).unfold(0, config.window, 1).permute(0, 1, 3, 2)
-    observed = torch.from_numpy(complete[days, :-1] & complete[days, -1:])
+    movement = _movement(panel, grid, sessions, config.largest_return)[days, :-1]
     inside = slice(int(days[0]) - config.window + 1, int(days[-1]) - config.window + 2)
-    target = sessions[sessions.searchsorted(grid[days], side="right")]
     return Windows(
         stocks=views[inside, :-1],
         index=views[inside, -1],
-        observed=observed,
-        movement=torch.from_numpy(_movement(panel, grid, sessions, config.largest_return)[days, :-1]).float(),
+        observed=torch.from_numpy(complete[days, :-1] & complete[days, -1:]),
+        movement=torch.from_numpy(movement).float(),
         as_of=grid[days],
-        target=target,
+        target=sessions[sessions.searchsorted(grid[days], side="right")],
         symbols=symbols,
     )
 

@@ -34,12 +34,5 @@ def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: in
     if start >= stop:
         raise UsageError(f"no session lies in {first} .. {last}")
     begins = range(start, stop, retrain_every)
-    return [
-        Fold(
-            number,
-            sessions[begin - 1].date(),
-            sessions[begin].date(),
-            sessions[min(begin + retrain_every, stop) - 1].date(),
-        )
-        for number, begin in enumerate(begins, start=1)
-    ]
+    spans = [sessions[begin - 1 : min(begin + retrain_every, stop)].date for begin in begins]
+    return [Fold(number, days[0], days[1], days[-1]) for number, days in enumerate(spans, start=1)]

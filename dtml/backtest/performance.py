@@ -60,7 +60,7 @@ def performance(
         raise ValueError("the track has no day")
     net = track["net"].to_numpy(dtype=float)
     low, high = sharpe_interval(net[:, None], resamples=resamples)
-    gain = (np.nan,) * 3 if index is None else _gain(track, index, resamples)
+    gain, gain_low, gain_high = (np.nan,) * 3 if index is None else _gain(track, index, resamples)
     turnover = float(track["turnover"].mean())
     kept = float((track["gross"] - track["borrow"]).mean())
     return Performance(
@@ -70,9 +70,9 @@ def performance(
         sharpe=float(session_sharpe(net) * np.sqrt(YEAR)),
         sharpe_low=float(low[0]),
         sharpe_high=float(high[0]),
-        index_gain=gain[0],
-        index_gain_low=gain[1],
-        index_gain_high=gain[2],
+        index_gain=gain,
+        index_gain_low=gain_low,
+        index_gain_high=gain_high,
         deflated_sharpe=np.nan if trials is None else deflated_sharpe(net, trials),
         max_drawdown=float(drawdown(net).min()),
         hit_rate=float((net > 0).mean()),
@@ -172,6 +172,5 @@ def _sharpe_of_sums(sums: ndarray) -> ndarray:
     """Return the ratio from summed days, returns and squared returns; 0 where a resample does not vary."""
     days, total, squares = np.moveaxis(sums, -1, 0)
     mean = total / days
-    variance = np.maximum(squares / days - mean**2, 0) * days / (days - 1)
-    deviation = np.sqrt(variance)
+    deviation = np.sqrt(np.maximum(squares / days - mean**2, 0) * days / (days - 1))
     return np.asarray(np.divide(mean, deviation, out=np.zeros_like(mean), where=deviation > 1e-6))

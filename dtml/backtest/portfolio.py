@@ -87,10 +87,8 @@ class Strategy:
     @property
     def name(self) -> str:
         """Return the form, the fill and whether trading is free, in words."""
-        words = f"{self.form.replace('_', '-')}, {self.fill.replace('_', ' ')}"
-        if self.costs != FREE:
-            return words
-        return f"{words}, no costs" + (" (the paper's)" if self.fill == "close" else "")
+        costs = "" if self.costs != FREE else ", no costs (the paper's)" if self.fill == "close" else ", no costs"
+        return f"{self.form.replace('_', '-')}, {self.fill.replace('_', ' ')}{costs}"
 
 
 @dataclass(frozen=True)
@@ -131,9 +129,8 @@ class Quotes:
         opened, closed, split = (on_grid(adjusted, name, sessions, symbols) for name in ("open", "close", "split"))
         factor = _unreflected(closed, split, max_return)
         opened, closed = opened * factor, closed * factor
-        gone = np.zeros_like(closed, dtype=bool)
-        if refused is not None:
-            gone = np.isfinite(on_grid(refused.assign(there=1.0), "there", sessions, symbols)) & np.isnan(closed)
+        rejected = bars[:0] if refused is None else refused
+        gone = np.isfinite(on_grid(rejected.assign(there=1.0), "there", sessions, symbols)) & np.isnan(closed)
         leap = (np.abs(closed / _last_before(closed) - 1) > max_return) & ~_first_after(gone, closed)
         opened[leap] = closed[leap] = np.nan
         moved = _first_after(gone | leap, closed)
@@ -300,7 +297,6 @@ def _trade(
     tradable: Bool[ndarray, " stocks"],
     settled: Bool[ndarray, " stocks"],
 ) -> Float[ndarray, " stocks"]:
-    """Return the weights after trading the stocks that can be traded."""
     if np.isnan(wanted).all():
         return np.where(settled, 0.0, drifted)
     stuck = np.where(tradable | settled, 0.0, drifted)
