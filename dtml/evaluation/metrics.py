@@ -61,12 +61,9 @@ def score_days(counts: Int[ndarray, "days 4"]) -> Score:
 
 def confusion_by_day(directions: pd.DataFrame) -> Int[ndarray, "days 4"]:
     """Count true rises, false rises, false falls and true falls of each session, in the order of the sessions."""
-    day = np.unique(directions["session"].to_numpy(), return_inverse=True)[1]
-    kind = 2 * (~directions["predicted"].to_numpy(dtype=bool)) + (
-        directions["predicted"].to_numpy() != directions["rose"].to_numpy()
-    )
-    cell = np.array([0, 1, 3, 2])[kind]  # a false fall is counted before a true one
-    return np.bincount(4 * day + cell, minlength=4 * (day.max() + 1)).reshape(-1, 4)
+    predicted, rose = (directions[name].to_numpy(dtype=bool) for name in ("predicted", "rose"))
+    kinds = pd.DataFrame(confusion(predicted, rose, np.ones_like(rose)))
+    return kinds.groupby(directions["session"].to_numpy()).sum().to_numpy()
 
 
 def confusion(

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.evaluation.bootstrap import Statistic, Sums, difference
-from dtml.evaluation.metrics import accuracy, day_interval, mcc, ratio
+from dtml.evaluation.metrics import accuracy, confusion, day_interval, mcc, ratio
 from dtml.ranking.panel import ranked
 
 Days = Float[ndarray, "days stocks"]
@@ -156,10 +156,8 @@ def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
 
     Columns: called above and found so, called above, called below, called below and found so.
     """
-    known = np.isfinite(scores)
-    called, found = _above_median(scores), _above_median(outcome)
-    kinds = (called & found, called & ~found, ~called & found, ~called & ~found)
-    return np.stack([(kind & known).sum(axis=1) for kind in kinds], axis=1)
+    each = confusion(_above_median(scores), _above_median(outcome), np.isfinite(scores))
+    return np.asarray(each.sum(axis=1))
 
 
 def newey_west_t(daily: Daily, *, lags: int) -> float:

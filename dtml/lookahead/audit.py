@@ -23,7 +23,7 @@ from dtml.experiments import MINIMUM_TRAIN_DAYS, Experiment, vary
 from dtml.lookahead.leaks import LEAKS
 from dtml.lookahead.pipeline import Course, History, Pipeline
 from dtml.markets import Market
-from dtml.model import ModelConfig, Normalisation
+from dtml.model import Normalisation
 from dtml.prices.returns import adjusted_price
 from dtml.windows import Windows
 
@@ -119,10 +119,13 @@ def prove(history: History, experiment: Experiment, *, seed: int = 0, dates: int
     enter and leave, and every bar has a volume and an adjusted close, whatever the market's list and bars say.
     """
     small = fit_for_leaks(history.cut(stocks=ZOO_STOCKS, sessions=ZOO_SESSIONS, seed=seed), seed)
-    network = replace(experiment.model, hidden=16, heads=2)
+    small_network = vary(experiment, {"hidden": 16, "heads": 2})
     fits: dict[str, Ensemble] = {}  # of all pipelines: most leaks train on the days of the honest one
-    variants = {f"honest, {one}": Pipeline(_of(experiment, network, one), fits=fits) for one in get_args(Normalisation)}
-    variants |= {leak.__name__: leak(_of(experiment, network, network.normalisation), fits=fits) for leak in LEAKS}
+    variants = {
+        f"honest, {one}": Pipeline(vary(small_network, {"normalisation": one}), fits=fits)
+        for one in get_args(Normalisation)
+    }
+    variants |= {leak.__name__: leak(small_network, fits=fits) for leak in LEAKS}
     rows = []
     for name, pipeline in variants.items():
         failed = sorted({each.check for each in _exact(pipeline, small, seed, dates) if each.is_alarm})
@@ -282,10 +285,6 @@ def changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
         f"{len(changed)} of {len(both)} predictions change with what came later: {first['symbol']} on "
         f"{_day(first['as_of'])} from {first['probability']:.6f} to {first['probability_other']:.6f}"
     )
-
-
-def _of(experiment: Experiment, network: ModelConfig, normalisation: Normalisation) -> Experiment:
-    return replace(experiment, model=replace(network, normalisation=normalisation))
 
 
 def fit_for_leaks(history: History, seed: int) -> History:

@@ -187,14 +187,12 @@ class Pipeline:
         key = hashlib.sha256(repr(self.experiment).encode())
         for part in (train, validation):
             key.update(part.digest.encode() + part.movement.contiguous().numpy().tobytes())
-        if key.hexdigest() not in self.fits:
-            self.fits[key.hexdigest()] = self._fitted(train, validation)
-        return self.fits[key.hexdigest()]
-
-    def _fitted(self, train: Windows, validation: Windows) -> Ensemble:
-        members, mine = self.experiment.members_of(), self.experiment
-        weights = stack_members(fit_members(train, validation, members, device=CPU))
-        return Ensemble("audit", train.symbols, tuple(each.seed for each in members), mine.model, mine.windows, weights)
+        if (name := key.hexdigest()) not in self.fits:
+            members, mine = self.experiment.members_of(), self.experiment
+            weights = stack_members(fit_members(train, validation, members, device=CPU))
+            seeds = tuple(each.seed for each in members)
+            self.fits[name] = Ensemble("audit", train.symbols, seeds, mine.model, mine.windows, weights)
+        return self.fits[name]
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:
         """Return the model that serves from the close of a date on."""

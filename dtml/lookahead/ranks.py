@@ -6,7 +6,6 @@ boosting; the leaks below take that way with one mistake each, and every one mus
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -162,15 +161,13 @@ def _scaled_over_all_days(read: Ranked) -> Ranked:
     return replace(read, features=read.features / (np.nanstd(read.features[read.there], axis=0) + 1e-6))
 
 
-LEAKS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "OutcomeAsFeature": {"spoil": lambda read: _with_first(read, read.relative)},
-        "RankOverHistory": {"spoil": _ranked_over_all_days},
-        "ScaledOverHistory": {"spoil": _scaled_over_all_days},
-        "LaterLeg": {"spoil": lambda read: replace(read, outcome=outcomes(read.panel, "five_days"))},
-        "OutcomeKnown": {"spoil": lambda read: replace(read, there=np.isfinite(read.outcome))},
-        "PriceAsFeature": {"spoil": lambda read: _with_first(read, ranked(read.panel.close))},
-        "LaterRankers": {"fit": _fit_later},
-        "SlopeOnFittedDays": {"fit": _fit_and_calibrate_on_the_same},
-    }
-)
+LEAKS: Mapping[str, Mapping[str, Any]] = {
+    "OutcomeAsFeature": {"spoil": lambda read: _with_first(read, read.relative)},
+    "RankOverHistory": {"spoil": _ranked_over_all_days},
+    "ScaledOverHistory": {"spoil": _scaled_over_all_days},
+    "LaterLeg": {"spoil": lambda read: replace(read, outcome=outcomes(read.panel, "five_days"))},
+    "OutcomeKnown": {"spoil": lambda read: replace(read, there=np.isfinite(read.outcome))},
+    "PriceAsFeature": {"spoil": lambda read: _with_first(read, ranked(read.panel.close))},
+    "LaterRankers": {"fit": _fit_later},
+    "SlopeOnFittedDays": {"fit": _fit_and_calibrate_on_the_same},
+}

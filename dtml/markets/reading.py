@@ -267,10 +267,8 @@ def _code(table: _Table) -> Path | None:
 
 def _model(table: _Table) -> dict[str, object]:
     table.allow(*MODEL_KEYS)
-    if "normalisation" in table.values:
-        table.choice("normalisation", ("per_stock", "shared"))
-    if "protocol" in table.values:
-        table.choice("protocol", LABEL_PROTOCOLS)
+    table.choice("normalisation", ("per_stock", "shared"), default="shared")
+    table.choice("protocol", LABEL_PROTOCOLS, default="paper")
     return {key: table.typed(key, MODEL_KEYS[key]) for key in table.values}
 
 

@@ -35,11 +35,9 @@ class Attention:
     @classmethod
     def of(cls, rows: pd.DataFrame) -> "Attention":
         """Read rows `symbol, source, weight`, all pairs or only the strongest, each once; stocks sorted by symbol."""
-        both = pd.concat([rows["symbol"], rows["source"]], ignore_index=True).astype(object)
-        place, symbols = pd.factorize(both, sort=True)
-        weights = np.full((len(symbols), len(symbols)), np.nan)
-        weights[place[: len(rows)], place[len(rows) :]] = rows["weight"].to_numpy(dtype=float)
-        return cls(tuple(str(symbol) for symbol in symbols), weights)
+        symbols = sorted({*rows["symbol"], *rows["source"]})
+        weights = rows.pivot(index="symbol", columns="source", values="weight").reindex(index=symbols, columns=symbols)
+        return cls(tuple(symbols), weights.to_numpy(dtype=float))
 
     @property
     def is_whole(self) -> bool:

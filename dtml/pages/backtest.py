@@ -7,7 +7,7 @@ Arguments, of the same names everywhere, hold the columns of db's tables: `backt
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -26,7 +26,7 @@ from dtml.pages.figures import (
     count,
     day,
     figure,
-    markdown,
+    markdown_table,
     percent,
     records,
     signed_percent,
@@ -53,12 +53,9 @@ def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> 
 
 def directions_verdict(backtest: Row, scores: pd.DataFrame) -> str:
     """Say whether DTML beats the naive rule that had the highest MCC on these very days, on all stock-days."""
-    rows = _sliced(scores, "all", "all")
-    if len(rows) < 2 or rows[0]["predictor"] != MODEL:
-        return f"No prediction for {backtest['market']} has been scored beside a naive rule."
-    model = rows[0]
-    rules = [row for row in rows[1:] if row["days"] == model["days"]]  # the others have too short a history
-    if not rules:
+    model, *others = _sliced(scores, "all", "all") or [{"predictor": None}]
+    rules = [row for row in others if row["days"] == model["days"]]  # the others have too short a history
+    if not rules or model["predictor"] != MODEL:
         return f"No prediction for {backtest['market']} has been scored beside a naive rule."
     best = max(rules, key=lambda row: _or_least(row["mcc"]))
     return (
@@ -100,10 +97,8 @@ def portfolio_verdict(performances: pd.DataFrame) -> str:
 
 
 def _beside(row: Row, index: Row | None) -> str:
-    said = f"{row['portfolio']} ({with_interval(row, 'sharpe', 2)})"
-    if index is None:
-        return said
-    return f"{said}, {_compared(row, 'index_gain')} the index{_difference(row, 'index_gain', 2)}"
+    gain = f", {_compared(row, 'index_gain')} the index{_difference(row, 'index_gain', 2)}"
+    return f"{row['portfolio']} ({with_interval(row, 'sharpe', 2)}){'' if index is None else gain}"
 
 
 def _compared(row: Row, gain: str) -> str:
@@ -164,14 +159,10 @@ def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame
         if rows:
             title = f"**{backtest['market']}, {words}**: {span}, {sample(rows[0])}."
             cells = ((row["predictor"], with_interval(row, "acc"), with_interval(row, "mcc")) for row in rows)
-            blocks.append(_table(title, SCORE_COLUMNS, cells))
+            blocks.append(markdown_table(title, SCORE_COLUMNS, cells))
     title = f"**{backtest['market']}, portfolios**: {span}, trained anew every {backtest['retrain_every']} sessions."
-    blocks.append(_table(title, PORTFOLIO_COLUMNS, map(portfolio_cells, _ordered(performances))))
+    blocks.append(markdown_table(title, PORTFOLIO_COLUMNS, map(portfolio_cells, _ordered(performances))))
     return "\n".join(blocks)
-
-
-def _table(title: str, columns: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
-    return "\n".join([title, "", markdown(columns), markdown("---" for _ in columns), *map(markdown, rows)]) + "\n"
 
 
 def portfolio_cells(row: Row) -> tuple[str, ...]:

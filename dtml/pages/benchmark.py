@@ -16,7 +16,7 @@ import pandas as pd
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import told_apart
 from dtml.pages.charts import Chart, calibration, colour, environment, script
-from dtml.pages.figures import Row, day, figure, interval, markdown, percent, records, with_interval, with_std
+from dtml.pages.figures import Row, day, figure, interval, markdown_table, percent, records, with_interval, with_std
 
 PROTOCOL_WORDS = {"paper": "the paper's labels", "all": "all stock-days"}
 LABELS = {
@@ -24,14 +24,8 @@ LABELS = {
     "all": "every return counts: a rise is a return above 0",
 }
 COLUMNS = (
-    "model",
-    "ACC, mean ± sd (published)",
-    "ACC ensemble [95 %]",
-    "gain over rule [95 %]",
-    "MCC, mean ± sd (published)",
-    "MCC ensemble [95 %]",
-    "within-day AUC [95 %]",
-    "same direction",
+    *("model", "ACC, mean ± sd (published)", "ACC ensemble [95 %]", "gain over rule [95 %]"),
+    *("MCC, mean ± sd (published)", "MCC ensemble [95 %]", "within-day AUC [95 %]", "same direction"),
 )
 
 
@@ -62,9 +56,7 @@ def on_reading(benchmark: Row, number: int) -> str:
 def _compared(row: Row) -> str:
     found = f"(ACC gain {with_interval(row, 'acc_gain', signed=True)})"
     said = told_apart(row["acc_gain_low"], row["acc_gain_high"])
-    if said is None:
-        return f"cannot be compared with it {found}: there is no interval"
-    return f"{said} it {found}"
+    return f"{said} it {found}" if said else f"cannot be compared with it {found}: there is no interval"
 
 
 def score_rows(scores: pd.DataFrame) -> list[dict[str, Any]]:
@@ -105,10 +97,9 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
     for protocol, words in PROTOCOL_WORDS.items():
         rows = [row for row in score_rows(scores) if row["protocol"] == protocol]
         if rows:
-            lines = [f"**{benchmark['market']}, {words}**: {span}, {sample(rows[0])}.", "", markdown(COLUMNS)]
-            lines += [markdown("---" for _ in COLUMNS)]
-            lines += [markdown(" ".join(cell).strip() for cell in result_cells(benchmark, row)) for row in rows]
-            blocks.append("\n".join(lines) + "\n")
+            title = f"**{benchmark['market']}, {words}**: {span}, {sample(rows[0])}."
+            cells = ((" ".join(cell).strip() for cell in result_cells(benchmark, row)) for row in rows)
+            blocks.append(markdown_table(title, COLUMNS, cells))
     if on_data(benchmark):
         blocks.append(f"The data: {on_data(benchmark)}.\n")
     return "\n".join(blocks)
@@ -138,13 +129,12 @@ def strips(seed_scores: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _strip(rows: pd.DataFrame) -> dict[str, Any]:
     kept = rows[rows["kept"].astype(bool)]
+    settings = kept["settings"].iloc[0] if len(kept) else {}
     return {
         "configurations": rows["configuration"].nunique(),
         "seeds": len(rows),
         "over_all": (rows["acc"].min(), rows["acc"].median(), rows["acc"].max()),
-        "settings": ", ".join(f"{name} {value}" for name, value in kept["settings"].iloc[0].items())
-        if len(kept)
-        else "-",
+        "settings": ", ".join(f"{name} {value}" for name, value in settings.items()) if len(kept) else "-",
         "kept": {name: _ends(kept[name]) for name in ("acc", "validation_acc", "best_epoch")},
     }
 

@@ -8,6 +8,7 @@ in the dark. Dates are UTC.
 
 import json
 import re
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -34,15 +35,8 @@ GRAMMAR = "6.4"  # of Vega-Lite, among those in the wheel
 TEMPLATES = Path(__file__).parent / "templates"
 MODELS = ("lstm", "alstm", "adv_alstm", "stocknet", "logistic_regression", "gradient_boosting")
 PLACES = {name: number for number, name in enumerate((MODEL, *NAIVE_RULES, *MODELS))}
-PLACES |= {
-    "long": 0,
-    "long-short": 4,
-    "weighted": 5,
-    "close": 0,
-    "adjusted close": 1,
-    "probability": 0,
-    "calibrated": 2,
-}
+PLACES |= {"long": 0, "long-short": 4, "weighted": 5}
+PLACES |= {"close": 0, "adjusted close": 1, "probability": 0, "calibrated": 2}
 COLOURS = {name: f"var(--s{number})" for name, number in PLACES.items()}
 COLOURS |= {"index": "var(--ink)", "equal weight": "var(--faint)", "rise": "var(--rise)", "fall": "var(--fall)"}
 
@@ -83,16 +77,8 @@ def colour(name: str) -> str:
     return COLOURS.get(form) or f"var(--s{crc32(form.encode()) % PALETTE})"
 
 
-@dataclass(frozen=True)
-class Key:
-    """A line's entry below its chart: its name in the description, its name, colour, last value in words."""
-
-    id: str
-    name: str
-    colour: str
-    last: str
-    is_shown: bool
-    is_dashed: bool
+# A line's entry below its chart: its name in the description, its name, colour, last value in words.
+Key = namedtuple("Key", "id name colour last is_shown is_dashed")
 
 
 @dataclass(frozen=True)

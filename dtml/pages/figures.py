@@ -1,6 +1,6 @@
 """Put figures into words, in one form for the console and the pages; what is missing, NaN or None, is "-"."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -89,27 +89,18 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-WORDS: tuple[Callable[..., str], ...] = (
-    *(
-        figure,
-        interval,
-        with_interval,
-        with_std,
-        percent,
-        whole_percent,
-        basis_points,
-        count,
-        number,
-        day,
-        moment,
-        duration,
-    ),
-)
+WORDS: tuple[Callable[..., str], ...] = (figure, interval, with_interval, with_std, percent, whole_percent)
+WORDS += (basis_points, count, number, day, moment, duration)
 
 
 def markdown(cells: Iterable[str]) -> str:
     """Return a row of a Markdown table."""
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def markdown_table(title: str, columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table below its title."""
+    return "\n".join([title, "", markdown(columns), markdown("---" for _ in columns), *map(markdown, rows)]) + "\n"
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

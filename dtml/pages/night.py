@@ -22,7 +22,7 @@ from dtml.pages.attention_map import MOST, Attention, heat_map, sector_map
 from dtml.pages.backtest import directions_verdict, predictor_charts
 from dtml.pages.benchmark import PROTOCOL_WORDS
 from dtml.pages.charts import Axis, Chart, calibration, environment, probability_axis, square, stacked
-from dtml.pages.figures import Row, count, day, figure, percent, records, whole_percent
+from dtml.pages.figures import Row, figure, percent, records, whole_percent
 
 NAMES = ("symbol", "name", "sector")
 FIGURES = ("probability", "probability_std", "calibrated", "lowest", "highest", "rising_share")
@@ -75,7 +75,6 @@ def night_report(
         title=title,
         night=night,
         weekday=pd.Timestamp(night["target"]).day_name(),
-        verdict=directions_words(night, rows, level, threshold),
         **_directions(rows, level, threshold),
         **_scores(title, scores, rolling),
         **_calibration(bins, coverage, known, level),
@@ -127,23 +126,6 @@ def _direction(frame: pd.DataFrame, threshold: float | None) -> list[str]:
         return ["rise" if probability > 0.5 else "fall" for probability in frame["probability"]]
     made = decide(frame["calibrated"].to_numpy(dtype=float), threshold)
     return ["none" if np.isnan(direction) else "rise" if direction == 1 else "fall" for direction in made]
-
-
-def directions_words(night: Row, rows: list[dict[str, Any]], level: float, threshold: float | None) -> str:
-    """Say in a sentence how many stocks are predicted to rise, to fall, or neither."""
-    rises, falls, none = (count(sum(row["direction"] == group for row in rows)) for group in GROUPS)
-    stocks, at = count(len(rows)), f"at the level of {whole_percent(level)}"
-    when = f"For {pd.Timestamp(night['target']).day_name()}, {day(night['target'])},"
-    if threshold is None or all(pd.isna(row["calibrated"]) for row in rows):
-        return (
-            f"{when} {rises} of {stocks} stocks are predicted to rise and {falls} to fall, each by whether its "
-            f"probability is above one half: this night has no abstention band {at}."
-        )
-    if all(row["direction"] == "none" for row in rows):
-        return f"{when} no stock of {stocks} is decided {at}: no probability lies outside the abstention band."
-    return (
-        f"{when} {at}, {rises} of {stocks} stocks are predicted to rise, {falls} to fall, and {none} have no direction."
-    )
 
 
 def _directions(rows: list[dict[str, Any]], level: float, threshold: float | None) -> dict[str, Any]:

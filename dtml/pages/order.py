@@ -1,7 +1,6 @@
 """The order of a day's stocks in words and cells, for pages and the console."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -10,16 +9,14 @@ from dtml.markets.definition import Leg
 from dtml.pages.figures import records, with_interval
 
 SHOWN = 10  # stocks of each end
-LEG_WORDS: Mapping[Leg, str] = MappingProxyType(
-    {
-        "next_close": "from this close to the next",
-        "overnight": "from this close to the next open",
-        "intraday": "from the next open to its close",
-        "open_to_open": "from the next open to the one after",
-        "second_close": "from the next close to the one after",
-        "five_days": "from the next open to the open five sessions on",
-    }
-)
+LEG_WORDS: Mapping[Leg, str] = {
+    "next_close": "from this close to the next",
+    "overnight": "from this close to the next open",
+    "intraday": "from the next open to its close",
+    "open_to_open": "from the next open to the one after",
+    "second_close": "from the next close to the one after",
+    "five_days": "from the next open to the open five sessions on",
+}
 
 
 def order_words(order: pd.DataFrame, scores: pd.DataFrame) -> str:

@@ -197,10 +197,8 @@ def _row_before(judged: _Judged, usable: Flags) -> Positions:
 
 def _share_by_session(repeated: Flags, present: Flags, session: ndarray, market_size: int) -> Values:
     """Return the share of the stocks of each row's session that repeat the close before."""
-    _, day = np.unique(session, return_inverse=True)
-    stocks = np.maximum(np.bincount(day, weights=present), max(market_size, 1))
-    share: Values = (np.bincount(day, weights=repeated & present) / stocks)[day]
-    return share
+    counts = pd.DataFrame({"repeated": repeated & present, "there": present}).groupby(session).transform("sum")
+    return np.asarray(counts["repeated"] / counts["there"].clip(lower=max(market_size, 1)))
 
 
 def _rejected(shown: pd.DataFrame, reasons: list[str]) -> pd.DataFrame:

@@ -28,21 +28,15 @@ _CLOSED = {
 
 @dataclass(frozen=True)
 class _Exchange:
-    """An exchange: its sessions [n] (naive midnights, ns), opens and closes [n] (UTC, ns), and time zone."""
+    """An exchange: its sessions [n] (naive midnights, ns), opens and closes [n] (UTC, ns), ends and time zone."""
 
     code: str
     sessions: pd.DatetimeIndex
     opens: pd.DatetimeIndex
     closes: pd.DatetimeIndex
+    first: date
+    last: date
     timezone: ZoneInfo
-
-    @property
-    def first(self) -> date:
-        return self.sessions[0].date()
-
-    @property
-    def last(self) -> date:
-        return self.sessions[-1].date()
 
 
 def sessions_between(calendar: str, first: date, last: date) -> pd.DatetimeIndex:
@@ -160,7 +154,8 @@ def _exchange(code: str) -> _Exchange:
     times = (calendar.sessions, calendar.opens, calendar.closes)
     sessions, opens, closes = (pd.DatetimeIndex(each).as_unit("ns") for each in times)
     traded = ~sessions.isin(pd.DatetimeIndex(_CLOSED.get(code, ())))
-    return _Exchange(code, sessions[traded], opens[traded], closes[traded], ZoneInfo(str(calendar.tz)))
+    first, last = (session.date() for session in sessions[traded][[0, -1]])
+    return _Exchange(code, sessions[traded], opens[traded], closes[traded], first, last, ZoneInfo(str(calendar.tz)))
 
 
 def _calendar(code: str) -> "ExchangeCalendar":

@@ -23,22 +23,14 @@ import pandas as pd
 
 from dtml.errors import UsageError
 from dtml.markets import Market
-from dtml.prices.bars import PRICES, bars_frame, no_bars
+from dtml.prices.bars import BAR_COLUMNS, PRICES, bars_frame, no_bars
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Source, Status
 
 THREADS = 4  # more of them bring on the rate limit
 OUTAGE = 5  # symbols in a row without a usable answer: the service or the network is down
 NO_DATA = ("no price data found", "no data found", "data doesn't exist")  # of a symbol, or of these dates
-COLUMNS = {
-    "Open": "open",
-    "High": "high",
-    "Low": "low",
-    "Close": "close",
-    "Adj Close": "adj_close",
-    "Volume": "volume",
-    "Dividends": "dividend",
-    "Stock Splits": "split",
-}
+FIELDS = ("Open", "High", "Low", "Close", "Adj Close", "Volume", "Dividends", "Stock Splits")
+COLUMNS = dict(zip(FIELDS, BAR_COLUMNS[2:], strict=True))
 
 
 @dataclass(frozen=True)
