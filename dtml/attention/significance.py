@@ -26,6 +26,8 @@ from dtml.layers.network import Network
 from dtml.model import DTML
 from dtml.windows import Windows
 
+Drivers = Mapping[int, int]  # of a stock the one that drives it, by their places
+OfNetworks = Float[ndarray, "networks days stocks stocks"]
 PerDay = Float[ndarray, "days stocks stocks"]  # row u, column v: of stock u, about stock v
 Together = Bool[ndarray, "days stocks stocks"]
 Matrix = Float[ndarray, "stocks stocks"]
@@ -64,13 +66,7 @@ class Findings:
 
 
 def find(
-    attention: Float[ndarray, "networks days stocks stocks"],
-    importance: PerDay,
-    together: Together,
-    seeds: int,
-    drivers: Mapping[int, int],
-    *,
-    seed: int = 0,
+    attention: OfNetworks, importance: PerDay, together: Together, seeds: int, drivers: Drivers, *, seed: int = 0
 ) -> Findings:
     """Run every test on the attention of all networks, the `seeds` of true labels first, and on their `importance`.
 
@@ -236,7 +232,7 @@ def _correlation(sums: Float[ndarray, "*batch sums"]) -> Float[ndarray, "*batch"
     return np.asarray(np.divide(product, norm, out=np.zeros_like(product), where=norm > 0).mean(axis=-1))
 
 
-def share_found(matrix: Matrix, drivers: Mapping[int, int], top: int) -> float | None:
+def share_found(matrix: Matrix, drivers: Drivers, top: int) -> float | None:
     """Return the share of stocks whose driver is among the `top` largest other entries of their row; None without any.
 
     Equal entries share the places left, as a draw among them would: a constant row finds its driver by chance.

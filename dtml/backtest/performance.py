@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.backtest.portfolio import BASIS_POINT, YEAR
-from dtml.evaluation.bootstrap import difference
+from dtml.evaluation.bootstrap import Ends, difference
 from dtml.evaluation.metrics import day_interval
 
 
@@ -101,9 +101,7 @@ def session_sharpe(net: Float[ndarray, " days"]) -> float:
     return float(net.mean() / net.std(ddof=1))
 
 
-def sharpe_interval(
-    net: Float[ndarray, "days models"], *, resamples: int = 4000
-) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
+def sharpe_interval(net: Float[ndarray, "days models"], *, resamples: int = 4000) -> Ends:
     """Return the ends of the 95 % interval of each Sharpe ratio per year, from resampled days.
 
     NaN for a series that does not vary, and for all of them below `dtml.evaluation.metrics.MINIMUM_DAYS`.

@@ -24,6 +24,10 @@ PerDay = Float[ndarray, "days stocks"]
 PerSession = Float[ndarray, "sessions stocks"]
 Flags = Bool[ndarray, "sessions stocks"]
 PerRow = Float[ndarray, "rows stocks"]
+Ended = Bool[ndarray, "rows stocks"]
+Rows = Float[ndarray, " rows"]
+Weights = Float[ndarray, " stocks"]
+Stocks = Bool[ndarray, " stocks"]
 
 YEAR = 252  # sessions
 BASIS_POINT = 1e-4
@@ -291,12 +295,7 @@ def _unreflected(close: PerSession, split: PerSession, max_return: float) -> Per
     return np.where(explains, split, 1.0).cumprod(axis=0)
 
 
-def _trade(
-    drifted: Float[ndarray, " stocks"],
-    wanted: Float[ndarray, " stocks"],
-    tradable: Bool[ndarray, " stocks"],
-    settled: Bool[ndarray, " stocks"],
-) -> Float[ndarray, " stocks"]:
+def _trade(drifted: Weights, wanted: Weights, tradable: Stocks, settled: Stocks) -> Weights:
     if np.isnan(wanted).all():
         return np.where(settled, 0.0, drifted)
     stuck = np.where(tradable | settled, 0.0, drifted)
@@ -306,13 +305,7 @@ def _trade(
 
 
 def _track(
-    sessions: pd.DatetimeIndex,
-    held: PerRow,
-    turnover: Float[ndarray, " rows"],
-    gross: Float[ndarray, " rows"],
-    costs: Costs,
-    ended: Bool[ndarray, "rows stocks"],
-    unbooked: PerRow,
+    sessions: pd.DatetimeIndex, held: PerRow, turnover: Rows, gross: Rows, costs: Costs, ended: Ended, unbooked: PerRow
 ) -> pd.DataFrame:
     long, short = np.maximum(held, 0).sum(axis=1), np.maximum(-held, 0).sum(axis=1)
     cost, borrow = turnover * costs.trading, short * costs.holding_short

@@ -14,6 +14,9 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 Sums = Float[ndarray, "days models sums"] | Int[ndarray, "days models sums"]
+Days = Float[ndarray, "days *models sums"] | Int[ndarray, "days *models sums"]
+PerModel = Float[ndarray, " models"]
+Ends = tuple[PerModel, PerModel]  # the low and the high one
 Statistic = Callable[[ndarray], ndarray]  # maps [..., sums] to [...]
 
 RESAMPLES = 10_000
@@ -23,9 +26,7 @@ QUIET = 5  # K of that paper: so many such lags in a row end the dependence
 CHUNK = 128  # models whose resamples are in memory at once
 
 
-def interval(
-    sums: Sums, statistic: Statistic, *, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
+def interval(sums: Sums, statistic: Statistic, *, resamples: int = RESAMPLES, seed: int = 0) -> Ends:
     """Return the ends of the 95 % interval of a statistic of totals over days, for each model.
 
     `sums` holds what each day adds to the totals, finite; `statistic` maps totals [..., sums] to values [...]. A
@@ -55,7 +56,7 @@ def difference(statistic: Statistic) -> Statistic:
     return less
 
 
-def dependence(influence: Float[ndarray, "days models"]) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
+def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerModel]:
     """Return the mean block of Politis & White (2004), corrected by Patton, Politis & White (2009), and the widening.
 
     The block, in days, is rounded to a power of the square root of 2, so that models share resamples; 1 is for days
@@ -77,11 +78,7 @@ def dependence(influence: Float[ndarray, "days models"]) -> tuple[Float[ndarray,
 
 
 def resample_days(
-    sums: Float[ndarray, "days *models sums"] | Int[ndarray, "days *models sums"],
-    block: float,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    sums: Days, block: float, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Float[ndarray, "resamples *models sums"]:
     """Return totals over days drawn in blocks of geometric length, of mean `block` days, that wrap around the end.
 
@@ -128,18 +125,15 @@ def _flat_top(correlation: Float[ndarray, "lags models"], days: int) -> Float[nd
     return np.asarray(np.clip(2 - lag / np.maximum(last, 1), 0, 1))
 
 
-def _level(blocks: Float[ndarray, " models"], widening: Float[ndarray, " models"]) -> Float[ndarray, " models"]:
+def _level(blocks: PerModel, widening: PerModel) -> PerModel:
     """Return the lower quantile for so many blocks, whose resamples vary too little by (blocks - 1) / blocks."""
     from scipy.special import ndtr, stdtrit
 
     reach = stdtrit(blocks - 1, (1 + CONFIDENCE) / 2) * np.sqrt(blocks / (blocks - 1))
-    level: Float[ndarray, " models"] = ndtr(-reach * widening)
-    return level
+    return np.asarray(ndtr(-reach * widening))
 
 
-def _tails(
-    drawn: Float[ndarray, "resamples models"], level: Float[ndarray, " models"]
-) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
+def _tails(drawn: Float[ndarray, "resamples models"], level: PerModel) -> Ends:
     """Return the quantiles at each model's `level` and at 1 - `level`, between order statistics."""
     ordered = np.sort(drawn.T, axis=1)
     below = level * (len(drawn) - 1)

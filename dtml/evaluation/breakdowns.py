@@ -19,16 +19,13 @@ RESAMPLES = 2000
 STATISTICS = {"acc": accuracy, "mcc": mcc}
 
 PerStock = Float[ndarray, "days stocks"]
+Folds = Int[ndarray, " days"]  # the number of each day's fold
 Directions = Mapping[str, PerStock]  # of each predictor: 1 for a rise, 0 for a fall, NaN for none
 Counts = Int[ndarray, "days predictors stocks 4"]
 
 
 def slice_scores(
-    directions: Directions,
-    movement: PerStock,
-    target: pd.DatetimeIndex,
-    fold: Int[ndarray, " days"],
-    symbols: tuple[str, ...],
+    directions: Directions, movement: PerStock, target: pd.DatetimeIndex, fold: Folds, symbols: tuple[str, ...]
 ) -> pd.DataFrame:
     """Score every predictor on all days, and by fold, by calendar year and by stock, on both protocols.
 
@@ -53,7 +50,7 @@ def slice_scores(
 
 
 def order_scores(
-    probability: PerStock, losers: PerStock, movement: PerStock, target: pd.DatetimeIndex, fold: Int[ndarray, " days"]
+    probability: PerStock, losers: PerStock, movement: PerStock, target: pd.DatetimeIndex, fold: Folds
 ) -> pd.DataFrame:
     """Score how probabilities order the stocks of a day, beside the `losers`' scores: in all, by fold and by year.
 
@@ -130,7 +127,7 @@ def confusion_by_stock(directions: Directions, movement: PerStock, protocol: Lab
     return np.stack(each, axis=1)
 
 
-def _spans(target: pd.DatetimeIndex, fold: Int[ndarray, " days"]) -> Iterator[tuple[str, str, Bool[ndarray, " days"]]]:
+def _spans(target: pd.DatetimeIndex, fold: Folds) -> Iterator[tuple[str, str, Bool[ndarray, " days"]]]:
     yield "all", "", np.ones(len(target), dtype=bool)
     for number in np.unique(fold):
         yield "fold", str(number), fold == number

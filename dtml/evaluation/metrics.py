@@ -11,10 +11,11 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
-from dtml.evaluation.bootstrap import Statistic, Sums, difference, interval
+from dtml.evaluation.bootstrap import Ends, PerModel, Statistic, Sums, difference, interval
 
 Counts = Int[ndarray, "*batch 4"] | Float[ndarray, "*batch 4"]  # true rises, false rises, false falls, true falls
 Scores = Float[ndarray, "*batch"]
+Flags = Bool[ndarray, "*batch"]
 
 RESAMPLES = 4000
 MINIMUM_DAYS = 20  # fewer cannot show their dependence, and no interval would be wide enough for it
@@ -66,9 +67,7 @@ def confusion_by_day(directions: pd.DataFrame) -> Int[ndarray, "days 4"]:
     return kinds.groupby(directions["session"].to_numpy()).sum().to_numpy()
 
 
-def confusion(
-    predicted: Bool[ndarray, "*batch"], rose: Bool[ndarray, "*batch"], counted: Bool[ndarray, "*batch"]
-) -> Int[ndarray, "*batch 4"]:
+def confusion(predicted: Flags, rose: Flags, counted: Flags) -> Int[ndarray, "*batch 4"]:
     """Return each direction as a true rise, false rise, false fall or true fall: one 1, or four 0 if not counted."""
     kinds = (predicted & rose, predicted & ~rose, ~predicted & rose, ~predicted & ~rose)
     return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
@@ -93,16 +92,14 @@ def ratio(sums: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores
     return np.asarray(np.divide(part, whole, out=np.full_like(part, 0.5), where=whole > 0))
 
 
-def day_interval(
-    sums: Sums, statistic: Statistic, *, resamples: int, seed: int
-) -> tuple[Float[ndarray, " models"], Float[ndarray, " models"]]:
+def day_interval(sums: Sums, statistic: Statistic, *, resamples: int, seed: int) -> Ends:
     """Return `interval` of each model, missing (NaN) below `MINIMUM_DAYS`."""
     if len(sums) < MINIMUM_DAYS:
         return np.full(sums.shape[1], np.nan), np.full(sums.shape[1], np.nan)
     return interval(sums, statistic, resamples=resamples, seed=seed)
 
 
-def measured(name: str, sums: Sums, statistic: Statistic, resamples: int) -> dict[str, Float[ndarray, " models"]]:
+def measured(name: str, sums: Sums, statistic: Statistic, resamples: int) -> dict[str, PerModel]:
     """Return a statistic of each model and the ends of its interval, as `NAME`, `NAME_low` and `NAME_high`."""
     low, high = day_interval(sums, statistic, resamples=resamples, seed=0)
     return {name: statistic(sums.sum(axis=0)), f"{name}_low": low, f"{name}_high": high}

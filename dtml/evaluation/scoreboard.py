@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.evaluation.bootstrap import RESAMPLES, difference
-from dtml.evaluation.calibration import logit
+from dtml.evaluation.calibration import Flat, logit
 from dtml.evaluation.metrics import accuracy, confusion, mcc, measured, ratio
 from dtml.evaluation.ranking import both_known, mean_of_days, rank_ics
 from dtml.labels import labelled
@@ -116,9 +116,7 @@ def member_scores(
     return accuracy(totals), mcc(totals)
 
 
-def calibration_line(
-    probability: Float[ndarray, " stock_days"], rose: Bool[ndarray, " stock_days"]
-) -> tuple[float, float]:
+def calibration_line(probability: Flat, rose: Bool[ndarray, " stock_days"]) -> tuple[float, float]:
     """Return slope and intercept of the logistic regression of the outcome on the logit of its probability (Cox, 1958).
 
     NaN where it has no finite solution: one outcome only, one probability only, or a threshold that separates the two.
@@ -189,7 +187,6 @@ def common_stock_days(predictors: Sequence[Predictor], movement: PerStock, targe
 
 
 def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> pd.DataFrame:
-    """Return a row a predictor, all columns but the protocol."""
     said = [predictor.probability[:, sample.days] for predictor in predictors]
     together = [seeds.mean(axis=0) for seeds in said]
     counts = np.stack([sample.counts(probability) for probability in together], axis=1)

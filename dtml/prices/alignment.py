@@ -13,6 +13,8 @@ from numpy import ndarray
 from dtml.markets.definition import Returns
 from dtml.prices.returns import adjusted_price
 
+Changes = Float[ndarray, "sessions series"]
+
 ENOUGH = 60  # sessions with a return of the index; with fewer nothing is said
 SHIFTS = (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)  # sessions
 SURE = 5  # standard errors; 3 at most in random parts of 60 to 250 sessions of those sets, of one stock and more
@@ -75,7 +77,7 @@ def _dated(shift: int) -> str:
     return f"dated {abs(shift)} session{'s'[: abs(shift) > 1]} {'early' if shift < 0 else 'late'}"
 
 
-def _shifts(own: Float[ndarray, "sessions series"], others: Float[ndarray, "sessions series"]) -> pd.DataFrame:
+def _shifts(own: Changes, others: Changes) -> pd.DataFrame:
     """Return by how many sessions each series of returns is dated late (below 0: early), 0 when it is not.
 
     With `shift` come `apart` and `together`, its correlations with the others at the best shift and at none. NaN is a
@@ -92,9 +94,7 @@ def _shifts(own: Float[ndarray, "sessions series"], others: Float[ndarray, "sess
     return pd.DataFrame({"shift": shift, "apart": apart, "together": together})
 
 
-def _correlations(
-    one: Float[ndarray, "sessions series"], other: Float[ndarray, "sessions series"]
-) -> Float[ndarray, " series"]:
+def _correlations(one: Changes, other: Changes) -> Float[ndarray, " series"]:
     """Return the correlation of each two series where both are known; NaN where they are on too few sessions."""
     count = (np.isfinite(one) & np.isfinite(other)).sum(axis=0)
     return np.where(count >= ENOUGH, pd.DataFrame(one).corrwith(pd.DataFrame(other)).to_numpy(), np.nan)

@@ -341,7 +341,6 @@ def _file(path: Path, timezone: str) -> TableFile:
 
 
 def _folder(folder: Path, timezone: str) -> dict[str, TableFile]:
-    """Return the files of a folder by the symbol that each is named after."""
     files: dict[str, TableFile] = {}
     for path in sorted(folder.iterdir()):
         if not path.name.lower().endswith(SUFFIXES):

@@ -23,6 +23,7 @@ from dtml.prices.sessions import sessions_between
 from dtml.sources import Fetched, Source
 
 Shocks = Float[ndarray, "sessions stocks"]
+Events = Bool[ndarray, "sessions stocks"]
 
 BEST_OVER = 4000  # sessions, for a standard error of .002
 DAILY_VOLATILITY = 0.018
@@ -107,7 +108,7 @@ class SimulatedMarket:
     def _draw(self, stream: str, sessions: int, width: int) -> Shocks:
         return self._generator(stream).standard_normal((sessions, width))
 
-    def happens(self, stream: str, sessions: int, rate: float) -> Bool[ndarray, "sessions stocks"]:
+    def happens(self, stream: str, sessions: int, rate: float) -> Events:
         """Draw rare events, independent of each other and of the returns."""
         return self._generator(stream).random((sessions, len(self.symbols))) < rate
 
@@ -161,19 +162,12 @@ class SimulatedSource(Source):
         return pd.concat([stocks, whole], ignore_index=True)
 
     def _priced(
-        self,
-        returns: Shocks,
-        sessions: pd.DatetimeIndex,
-        symbols: list[str],
-        traded: Bool[ndarray, "sessions stocks"],
-        *,
-        actions: bool,
+        self, returns: Shocks, sessions: pd.DatetimeIndex, symbols: list[str], traded: Events, *, actions: bool
     ) -> pd.DataFrame:
         """Turn log returns into bars; the adjusted close carries the total return, the close is the price paid."""
         adjusted = 100 * np.exp(np.cumsum(returns, axis=0))
-        split, paid = (
-            self._actions(len(sessions), len(symbols)) if actions else (np.ones_like(returns), np.zeros_like(returns))
-        )
+        none = np.ones_like(returns), np.zeros_like(returns)
+        split, paid = self._actions(*returns.shape) if actions else none
         close = adjusted / np.cumprod(split / (1 - paid), axis=0)
         prior = np.vstack([close[:1], close[:-1]]) / split
         stream = "stock" if actions else "index"
