@@ -72,9 +72,8 @@ class Experiment:
 
 def nightly() -> Experiment:
     """Return the experiment of a night: the paper's network with gains shared by all stocks, stopped early."""
-    return Experiment(
-        model=ModelConfig(normalisation="shared"), training=TrainingConfig(epochs=15, first_kept_epoch=3, patience=5)
-    )
+    training = TrainingConfig(epochs=15, first_kept_epoch=3, patience=5)
+    return Experiment(model=ModelConfig(normalisation="shared"), training=training)
 
 
 def nightly_of(

@@ -122,8 +122,8 @@ def build_windows(
     grid = _grid(bars, sessions, symbols, index_symbol)
     panel = _panel(bars, grid, [*symbols, index_symbol], config)
     seen = features(panel, z_close=config.z_close, max_return=config.largest_return).astype(np.float32)
-    present = np.asarray(np.isfinite(seen).all(axis=-1))
-    complete = _complete_windows(present, config.window)
+    present = pd.DataFrame(np.asarray(np.isfinite(seen).all(axis=-1)))
+    complete = (present.rolling(config.window).sum() == config.window).to_numpy()
     days = np.flatnonzero(complete[:, -1] & complete[:, :-1].any(axis=1))
     if not len(days):
         raise DtmlError(_too_short(bars, symbols, index_symbol, config))
@@ -157,14 +157,6 @@ def _grid(
 def _panel(bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: list[str], config: WindowConfig) -> Panel:
     bars = bars.assign(adjusted=adjusted_price(bars, config.returns))
     return Panel(*(on_grid(bars, name, grid, symbols) for name in ("open", "high", "low", "close", "adjusted")))
-
-
-def _complete_windows(complete: Bool[ndarray, "sessions stocks"], window: int) -> Bool[ndarray, "sessions stocks"]:
-    """Return whether the last `window` rows, this one included, are all complete."""
-    found = np.zeros_like(complete)
-    if len(complete) >= window:
-        found[window - 1 :] = np.lib.stride_tricks.sliding_window_view(complete, window, axis=0).all(axis=-1)
-    return found
 
 
 def _movement(

@@ -64,7 +64,7 @@ def confusion_by_day(directions: pd.DataFrame) -> Int[ndarray, "days 4"]:
     """Count true rises, false rises, false falls and true falls of each session, in the order of the sessions."""
     predicted, rose = (directions[name].to_numpy(dtype=bool) for name in ("predicted", "rose"))
     kinds = pd.DataFrame(confusion(predicted, rose, np.ones_like(rose)))
-    return kinds.groupby(directions["session"].to_numpy()).sum().to_numpy()
+    return kinds.groupby(directions["session"].to_numpy()).sum().to_numpy(dtype=np.int64)
 
 
 def confusion(predicted: Flags, rose: Flags, counted: Flags) -> Int[ndarray, "*batch 4"]:

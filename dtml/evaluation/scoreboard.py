@@ -160,11 +160,8 @@ def _check(predictors: Sequence[Predictor], movement: PerStock, target: pd.Datet
     if len(target) != len(movement):
         raise ValueError(f"{len(target)} targets for the movements of {len(movement)} days")
     for predictor in predictors:
-        if predictor.probability.shape[1:] != movement.shape:
-            raise ValueError(
-                f"{predictor.name} has probabilities of (days, stocks) {predictor.probability.shape[1:]}, expected "
-                f"{movement.shape}"
-            )
+        if (found := predictor.probability.shape[1:]) != (wanted := movement.shape):
+            raise ValueError(f"{predictor.name} has probabilities of (days, stocks) {found}, expected {wanted}")
 
 
 def common_stock_days(predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex) -> StockDays:

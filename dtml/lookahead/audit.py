@@ -121,10 +121,8 @@ def prove(history: History, experiment: Experiment, *, seed: int = 0, dates: int
     small = fit_for_leaks(history.cut(stocks=ZOO_STOCKS, sessions=ZOO_SESSIONS, seed=seed), seed)
     small_network = vary(experiment, {"hidden": 16, "heads": 2})
     fits: dict[str, Ensemble] = {}  # of all pipelines: most leaks train on the days of the honest one
-    variants = {
-        f"honest, {one}": Pipeline(vary(small_network, {"normalisation": one}), fits=fits)
-        for one in get_args(Normalisation)
-    }
+    honest = {f"honest, {one}": vary(small_network, {"normalisation": one}) for one in get_args(Normalisation)}
+    variants = {name: Pipeline(each, fits=fits) for name, each in honest.items()}
     variants |= {leak.__name__: leak(small_network, fits=fits) for leak in LEAKS}
     rows = []
     for name, pipeline in variants.items():
@@ -202,13 +200,10 @@ def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findi
 
     An outcome may reach further than its day says: another future may change none of them.
     """
-    parts, others = (
-        pipeline.spans(pipeline.windows(each), at) for each in (history, history.scrambled_after(at, seed=0))
-    )
-    known = all(
-        np.array_equal(one.movement.numpy(), other.movement.numpy(), equal_nan=True)
-        for one, other in zip(parts, others, strict=True)
-    )
+    futures = (history, history.scrambled_after(at, seed=0))
+    parts, others = (pipeline.spans(pipeline.windows(each), at) for each in futures)
+    pairs = ((one.movement.numpy(), other.movement.numpy()) for one, other in zip(parts, others, strict=True))
+    known = all(np.array_equal(one, other, equal_nan=True) for one, other in pairs)
     fitted, chosen = (part.target[part.movement.isfinite().any(dim=1).numpy()] for part in parts)
     gap = max(LEAST_GAP, pipeline.experiment.gap_sessions)
     ends = [fitted.max(), chosen.min(), chosen.max(), at]
@@ -314,10 +309,8 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> tuple[pd.Timestamp, fl
     at = windows.as_of[-min(TEST_DAYS, len(windows) // 3)]
     place = int(windows.as_of.searchsorted(at))
     model = pipeline.model(windows, at)
-    before, rows = (
-        pipeline.predict(model, windows.days(days))
-        for days in (slice(max(0, place - MEDIAN_DAYS), place), slice(place, len(windows)))
-    )
+    spans = (slice(max(0, place - MEDIAN_DAYS), place), slice(place, len(windows)))
+    before, rows = (pipeline.predict(model, windows.days(days)) for days in spans)
     change = pd.Series(tossed.returns(rows))
     rises = rows["probability"] > before["probability"].median()
     directions = pd.DataFrame({"session": rows["target"], "predicted": rises, "rose": change > 0})

@@ -132,9 +132,8 @@ class History:
         def seen(stay: Constituent) -> Constituent:
             since = entry if stay.since is not None and stay.since > day else stay.since
             is_over = stay.until is not None and stay.until <= day
-            return replace(
-                stay, since=since, until=stay.until if is_over else entry if stay.symbol in leaving else None
-            )
+            until = stay.until if is_over else entry if stay.symbol in leaving else None
+            return replace(stay, since=since, until=until)
 
         return replace(self.market, constituents=tuple(map(seen, self.market.constituents)))
 

@@ -106,9 +106,8 @@ def slopes_of_chance(ordering: Ordering, history: History, at: pd.Timestamp, see
     known = np.isfinite(read.outcome)
     drawn = replace(read, outcome=np.where(known, draw.random(known.shape), np.nan))
     rows = int(np.isfinite(_until(drawn, at).outcome)[-VALIDATION_DAYS:].sum())
-    found = {
-        name: slope * np.sqrt(rows / 48) for name, slope in ordering.fit(drawn, at, ordering.config).slopes.items()
-    }
+    slopes = ordering.fit(drawn, at, ordering.config).slopes
+    found = {name: slope * np.sqrt(rows / 48) for name, slope in slopes.items()}
     said = ", ".join(f"{name} {value:+.1f}" for name, value in found.items())
     passed = bool(max(map(abs, found.values())) < DEVIATIONS)
     return Finding("slopes_of_chance", at, passed, f"slopes on drawn outcomes, in standard deviations: {said}")

@@ -45,11 +45,6 @@ class Attention:
         return bool(len(self.symbols) and np.isfinite(self.weights).all())
 
     @property
-    def even(self) -> float:
-        """Return the weight that each stock has for one without any preference."""
-        return 1 / len(self.symbols)
-
-    @property
     def own(self) -> Float[ndarray, " stocks"]:
         """Return how much each stock looks at itself."""
         return np.diag(self.weights)
@@ -84,9 +79,8 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
     weights = pd.DataFrame(attention.weights[np.ix_(at, at)], index=chosen, columns=chosen)
     rows = weights.rename_axis("y").reset_index().melt("y", var_name="x").dropna()
     others = rows[rows["x"] != rows["y"]].nlargest(KEPT, "value")
-    said = "; ".join(
-        f"{y} at {x} {figure(value)}" for y, x, value in others[["y", "x", "value"]].itertuples(index=False)
-    )
+    strongest = others[["y", "x", "value"]].itertuples(index=False)
+    said = "; ".join(f"{y} at {x} {figure(value)}" for y, x, value in strongest)
     words = f"{len(chosen)} stocks; a row looks, a column is looked at. The strongest: {said}."
     side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))
     return cells("Attention between stocks", words, rows, (side, side), "ratio")

@@ -191,7 +191,6 @@ def backtest_page(
     `coverage` those of `dtml.evaluation.calibration.coverage`; each may be empty. Folds may say their `validation_acc`.
     `served` by the dashboard, it has a way back and asks for the script instead of carrying it.
     """
-    none = pd.Series(dtype=float)
     followed = sorted(tracks["portfolio"].unique(), key=_place)
     net = {name: _by_session(tracks[tracks["portfolio"] == name], "net") for name in followed}
     curve = curve.dropna(subset=["mean_probability", "share_risen"]) if len(curve) else curve
@@ -200,11 +199,9 @@ def backtest_page(
     return _template().render(
         served=served,
         backtest=backtest,
-        directions=directions_verdict(backtest, scores),
-        portfolios=portfolio_verdict(performances),
-        survivorship=survivorship(backtest),
-        vintage=vintage(backtest),
-        settlements=settlements(performances),
+        scores=scores,
+        performances=performances,
+        net=net,
         followed=followed,
         tracks=tracks_chart(net, *_not_first(followed, best)),
         rolled=ROLLED,
@@ -212,19 +209,15 @@ def backtest_page(
         months=None if best is None else months_chart(best, net[best]),
         histogram=None if best is None else histogram(best, net[best]),
         drawdowns=[] if best is None else drawdowns(net[best]),
-        order=order_verdict(scores),
         rolling=predictor_charts(rolling, *(name for name in ("mcc", "rank_ic") if name in rolling)),
         curve=calibration({MODEL: curve})[MODEL] if len(curve) else None,
         coverage=records(coverage),
         whole={protocol: rows for protocol, rows in whole.items() if rows},
-        years=year_rows(scores),
         held=[
-            row | yearly(tracks, row["portfolio"]) | ratios(net.get(row["portfolio"], none), net.get(INDEX))
+            row | yearly(tracks, row["portfolio"]) | ratios(net.get(row["portfolio"]), net.get(INDEX))
             for row in _ordered(performances)
         ],
-        returns=year_returns(net),
         folds=fold_rows(folds, scores),
-        stocks=stock_rows(scores),
         config=json.dumps(backtest["config"], indent=2, ensure_ascii=False, default=str),
     )
 
@@ -335,6 +328,7 @@ def _or_least(value: float | None) -> float:
 
 @cache
 def _template() -> jinja2.Template:
-    found = environment(sample)
+    verdicts = (directions_verdict, order_verdict, portfolio_verdict, survivorship, vintage, settlements)
+    found = environment(sample, *verdicts, year_rows, year_returns, stock_rows)
     found.globals.update(words=PROTOCOL_WORDS, rules=NAIVE_RULES, model=MODEL, papers=PAPERS, live=True, script=script)
     return found.get_template("backtest.html")

@@ -165,7 +165,6 @@ def benchmark_page(
         served=served,
         benchmark=benchmark,
         verdict=verdict(benchmark, scores),
-        on_data=on_data(benchmark),
         on_reading=on_reading(benchmark, number),
         protocols={name: found for name, found in protocols.items() if found},
         forests={name: forest(found, benchmark, PROTOCOL_WORDS[name]) for name, found in protocols.items() if found},
@@ -179,6 +178,6 @@ def benchmark_page(
 
 @cache
 def _template() -> jinja2.Template:
-    found = environment(sample)
+    found = environment(sample, on_data)
     found.globals.update(words=PROTOCOL_WORDS, labels=LABELS, rules=NAIVE_RULES, model=MODEL, live=True, script=script)
     return found.get_template("benchmark.html")

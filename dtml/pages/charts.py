@@ -264,15 +264,13 @@ def _drawn(spec: str) -> str:
     import vl_convert
 
     text = vl_convert.vegalite_to_svg(spec, vl_version=GRAMMAR)
-    text = re.sub(
-        r' (?:(?:aria-[a-z]+|role|pointer-events|opacity)="(?:[a-z -]+|1)"|(?:xmlns|version)[a-z:]*="[^"]*")', "", text
-    )
+    unread = r' (?:(?:aria-[a-z]+|role|pointer-events|opacity)="(?:[a-z -]+|1)"|(?:xmlns|version)[a-z:]*="[^"]*")'
+    text = re.sub(unread, "", text)
     text = re.sub(r'<path(?: class="\w+")? d="(?:M0,0h0v0h0Z)?"(?: display="none")?/>', "", text)
     text = re.sub(r'<path([^>]*?) d="M([\d.]+),0A\2,\2,0,1,1,-\2,0A\2,\2,0,1,1,\2,0Z?"', r'<circle\1 r="\2"', text)
     wide = re.search(r'width="([\d.]+)"', text)
-    return text.replace(
-        "<svg ", f'<svg aria-hidden="true" style="max-width:{1.4 * float(wide[1]):.0f}px" ' if wide else "<svg ", 1
-    )
+    begun = f'<svg aria-hidden="true" style="max-width:{1.4 * float(wide[1]):.0f}px" ' if wide else "<svg "
+    return text.replace("<svg ", begun, 1)
 
 
 @cache
@@ -292,7 +290,7 @@ def _descriptions() -> jinja2.Environment:
     return found
 
 
-def environment(*filters: Callable[..., str], folder: Path | None = None) -> jinja2.Environment:
+def environment(*filters: Callable[..., Any], folder: Path | None = None) -> jinja2.Environment:
     """Return the templates of this folder, and of `folder` before it.
 
     They may call the words of `figures` and `filters` by their names; all is escaped.

@@ -26,7 +26,9 @@ def tracks_chart(net: Net, hidden: tuple[str, ...], dashed: tuple[str, ...]) -> 
     """Return what 1 became, the drawdown and the rolling Sharpe ratio of each portfolio, on one axis of time."""
     value = {name: _since((1 + line).cumprod(), 1.0) for name, line in net.items()}
     fallen = {name: _since(pd.Series(drawdown(line.to_numpy()), line.index), 0.0) for name, line in net.items()}
-    rolled = {name: _rolled_sharpe(line) for name, line in net.items()}
+    last = {name: line.rolling(ROLLED) for name, line in net.items()}
+    sharpe = {name: each.mean() / each.std().replace(0, np.nan) * np.sqrt(YEAR) for name, each in last.items()}
+    rolled = {name: line.dropna() for name, line in sharpe.items()}
     panels = [Panel("value of 1, after costs", value, base=1.0, height=230)]
     panels += [Panel("drawdown", fallen, "percent", 0.0, height=110)]
     panels += [Panel("Sharpe ratio, rolling", rolled, base=0.0, height=110)]
@@ -38,20 +40,14 @@ def _since(line: "pd.Series[float]", start: float) -> "pd.Series[float]":
     return pd.concat([pd.Series([start], index=[line.index[0] - pd.Timedelta(days=1)]), line])
 
 
-def _rolled_sharpe(line: "pd.Series[float]") -> "pd.Series[float]":
-    last = line.rolling(ROLLED)
-    ratio: pd.Series[float] = last.mean() / last.std().replace(0, np.nan) * np.sqrt(YEAR)
-    return ratio.dropna()
-
-
-def ratios(line: "pd.Series[float]", index: "pd.Series[float] | None") -> dict[str, float]:
+def ratios(line: "pd.Series[float] | None", index: "pd.Series[float] | None") -> dict[str, float]:
     """Return sortino, calmar, value_at_risk, expected_shortfall, beta; NaN with too few sessions for them.
 
     The value at risk is the return that one session in twenty falls below, the shortfall the mean of those below;
     `beta` is the slope on the index's return over the sessions of both.
     """
     names = ("sortino", "calmar", "value_at_risk", "expected_shortfall", "beta")
-    if len(line) < MINIMUM_DAYS:
+    if line is None or len(line) < MINIMUM_DAYS:
         return dict.fromkeys(names, np.nan)
     below, deepest = float(np.sqrt((line.clip(upper=0) ** 2).mean())), float(drawdown(line.to_numpy()).min())
     grown = float(np.prod(1 + line.to_numpy(dtype=float)) ** (YEAR / len(line)) - 1)

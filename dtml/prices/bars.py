@@ -22,13 +22,8 @@ PRICES = ("open", "high", "low", "close")
 MISPLACED = ("future_session", "open_session", "not_a_session", "duplicate_session")
 REASONS = (  # a bar with several faults is rejected for the first of these
     *MISPLACED,
-    "null_price",
-    "non_positive_price",
-    "high_below_low",
-    "outside_range",
-    "impossible_amount",
-    "stale_day",
-    "unexplained_return",
+    *("null_price", "non_positive_price", "high_below_low", "outside_range", "impossible_amount"),
+    *("stale_day", "unexplained_return"),
 )
 ROUNDING = 1e-3  # adjusted prices of real sources leave [low, high] by up to 0.06 % of rounding
 
