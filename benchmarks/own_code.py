@@ -1,7 +1,7 @@
 """What own code costs a night: nights with a file of two features beside nights without: python -m benchmarks.own_code.
 
 Prints the median seconds, of the clock and of the processor with its child processes, of nights of the simulated market
-that train nothing, each day's night without and with the file, in turns that change; and of the question to the file alone.
+that train nothing, each day's night without and with the file, in turns that change; and of the question to the file.
 """
 
 import gc
@@ -89,8 +89,10 @@ def main() -> None:
                 seconds[name].append(time.perf_counter() - begun)
                 seconds[f"{name}, processor"].append(processor() - used)
     # Two nights in a row, one of which came first on its day: only then do both have found as many prices in memory.
-    pairs = {name: [(a + b) / 2 for a, b in zip(each[1::2], each[2::2], strict=False)] for name, each in seconds.items()}
-    median = {name: statistics.median(each) for name, each in pairs.items()}
+    median = {
+        name: statistics.median((a + b) / 2 for a, b in zip(each[1::2], each[2::2], strict=False))
+        for name, each in seconds.items()
+    }
     print(f"nights: {NIGHTS}, first nights { ({name: round(each[0], 1) for name, each in seconds.items()}) }")
     print(
         {name: round(each, 3) for name, each in median.items()}, f"own code asked {statistics.median(alone[1:]):.3f} s"
