@@ -21,15 +21,24 @@ def bars() -> pd.DataFrame:
     return SOURCE.bars(LAST)
 
 
-def test_a_longer_history_never_restates_a_shorter_one(bars: pd.DataFrame) -> None:
-    earlier = SOURCE.bars(date(2021, 3, 11))
-    same = bars[bars["session"] <= pd.Timestamp(2021, 3, 11)]
-    run_request = ["symbol", "session"]
-    pd.testing.assert_frame_equal(
-        earlier.sort_values(run_request, ignore_index=True),
-        same.sort_values(run_request, ignore_index=True),
-        check_exact=True,
-    )
+def test_a_longer_history_restates_only_the_adjusted_closes_before_a_split_or_dividend(bars: pd.DataFrame) -> None:
+    key = ["symbol", "session"]
+    until = pd.Timestamp(2021, 3, 11)
+    earlier = SOURCE.bars(until.date()).set_index(key).sort_index()
+    same = bars[bars["session"] <= until].set_index(key).sort_index()
+    prices = earlier.columns.drop("adj_close")
+    pd.testing.assert_frame_equal(earlier[prices], same[prices], check_exact=True)
+    restated = (same["adj_close"] / earlier["adj_close"]).groupby("symbol").agg(["min", "max"])
+    np.testing.assert_allclose(restated["min"], restated["max"], rtol=1e-12)
+    later = bars[bars["session"] > until]
+    acted = later.groupby("symbol")[["split", "dividend"]].count().any(axis=1)
+    assert 0 < acted.sum() < len(acted)
+    assert ((restated["max"] == 1) & (restated["min"] == 1)).eq(~acted).all()
+
+
+def test_the_adjusted_close_ends_at_the_close(bars: pd.DataFrame) -> None:
+    last = bars.sort_values("session").groupby("symbol").last()
+    pd.testing.assert_series_equal(last["adj_close"], last["close"], check_exact=True, check_names=False)
 
 
 def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(bars: pd.DataFrame) -> None:

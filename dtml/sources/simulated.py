@@ -4,7 +4,8 @@ Leaders rise and fall on news of their own. Each follower copies its leader's la
 and shares the rest of its return with the market and its sector. Nothing else can be predicted: on a follower the best
 possible accuracy is that of the sign of its leader's last return, on a leader it is one half, so only a model that
 looks across stocks can beat a coin. There are splits, dividends, halts (sessions without a bar) and one late listing. A
-bar depends only on the seed and the sessions before it, so a longer history never restates a shorter one.
+price depends only on the seed and the sessions before it. The adjusted close ends at the close, as Yahoo's does: each
+split and dividend scales all earlier ones, and nothing else restates them.
 """
 
 import math
@@ -165,10 +166,13 @@ class SimulatedSource(Source):
         self, returns: Shocks, sessions: pd.DatetimeIndex, symbols: list[str], traded: Events, *, actions: bool
     ) -> pd.DataFrame:
         """Turn log returns into bars; the adjusted close carries the total return, the close is the price paid."""
-        adjusted = 100 * np.exp(np.cumsum(returns, axis=0))
+        total = 100 * np.exp(np.cumsum(returns, axis=0))
         none = np.ones_like(returns), np.zeros_like(returns)
         split, paid = self._actions(*returns.shape) if actions else none
-        close = adjusted / np.cumprod(split / (1 - paid), axis=0)
+        shares = np.cumprod(split / (1 - paid), axis=0)  # that one share of the first session has become
+        close = total / shares
+        last = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)
+        adjusted = total / shares[last, np.arange(traded.shape[1])]
         prior = np.vstack([close[:1], close[:-1]]) / split
         stream = "stock" if actions else "index"
         opening = prior * np.exp(DAILY_VOLATILITY / 4 * self.market._draw(f"{stream} open", *returns.shape))
