@@ -274,6 +274,7 @@ def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, st
     else:
         last = scores["target"].max().date()
         out.print(f"\n[bold]Scores of all nights up to {last}[/bold], with 95 % intervals that resample days")
+        out.print("ACC is the share of correct directions, MCC the Matthews correlation coefficient, 0 without skill.")
         print_scores(scores)
         out.print(rendered("coverage.txt", rows=coverage.to_dict("records")), end="", soft_wrap=True)
         if scores["nights"].max() < MINIMUM_DAYS:

@@ -58,8 +58,9 @@ def scores_page(title: str, scores: pd.DataFrame, night: Night) -> str:
         lines += ["No prediction of this market has an outcome yet."]
     else:
         last: date = scores["target"].iloc[0].date()
-        lines += [f"Scores of all nights up to {last}, every stock-day, with 95 % intervals that resample days.", ""]
-        lines += ["| predictor | nights | directions | ACC | MCC |", "| --- | ---: | ---: | --- | --- |"]
+        lines += [f"Scores of all nights up to {last}, every stock-day, with 95 % intervals that resample days."]
+        lines += ["ACC is the share of correct directions, MCC the Matthews correlation coefficient, 0 without skill."]
+        lines += ["", "| predictor | nights | directions | ACC | MCC |", "| --- | ---: | ---: | --- | --- |"]
         lines += [
             f"| {each['predictor']} | {each['nights']} | {each['n']} "
             f"| {with_interval(each, 'acc')} | {with_interval(each, 'mcc')} |"
