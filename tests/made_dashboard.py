@@ -1,7 +1,7 @@
 """A small store with all that the dashboard shows, names that a page must escape among them."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -36,27 +36,36 @@ VISITOR = "visitor_of_tests"
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"], name="site")
 def served_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The pages over a filled store; on PostgreSQL for a role that sees the documented views alone."""
+    """The pages over a filled store; on PostgreSQL for a role that sees the documented views and what studies found."""
     if request.param == "sqlite":
         with served_store(f"sqlite:///{tmp_path_factory.mktemp('dashboard') / 'store.sqlite'}", None) as found:
             yield found
         return
-    server = make_url(request.getfixturevalue("postgresql_server"))
-    admin = create_engine(server.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
+    with served_to_a_reader(request.getfixturevalue("postgresql_server"), "dashboards") as found:
+        yield found
+
+
+@contextmanager
+def served_to_a_reader(server: str, database: str, filled: Callable[[Engine], object] | None = None) -> Iterator[Site]:
+    """The pages over a filled database of its own, because rights on a database are everybody's, for a reader."""
+    url = make_url(server)
+    admin = create_engine(url.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
     with admin.connect() as conn:
-        conn.execute(text("create database dashboards"))  # of its own: rights on a database are everybody's
-    with served_store(server.set(database="dashboards").render_as_string(hide_password=False), VISITOR) as found:
+        conn.execute(text(f"create database {database}"))
+    with served_store(url.set(database=database).render_as_string(hide_password=False), VISITOR, filled) as found:
         yield found
     with admin.connect() as conn:
-        conn.execute(text("drop database dashboards with (force)"))
+        conn.execute(text(f"drop database {database} with (force)"))
         conn.execute(text(f"drop role {VISITOR}"))
     admin.dispose()
 
 
-def served_store(url: str, visitor: str | None) -> AbstractContextManager[Site]:
+def served_store(
+    url: str, visitor: str | None, filled: Callable[[Engine], object] | None = None
+) -> AbstractContextManager[Site]:
     owner = open_engine(url)
     upgrade(owner)
-    fill(owner)
+    (filled or fill)(owner)
     if visitor is not None:
         grant_reader(owner, visitor)
         url = make_url(url).set(username=visitor).render_as_string(hide_password=False)

@@ -1,5 +1,6 @@
 """Twenty questions have one answer, on either engine, for a reader too; and the page holds it."""
 
+import re
 from collections.abc import Iterator
 
 import pandas as pd
@@ -128,3 +129,11 @@ def test_the_page_shows_every_statement_as_it_can_be_pasted(on_sqlite: Engine) -
     for question, block in zip(questions(), blocks, strict=True):
         pasted = select(on_sqlite, block.split("\n```")[0])
         assert len(pasted) == len(ask(on_sqlite, question, MARKET))
+
+
+def test_the_page_on_other_tools_asks_what_the_store_holds(on_sqlite: Engine) -> None:
+    text_of = PAGE.with_name("CONNECT.md").read_text(encoding="utf-8")
+    asked = re.findall(r"```sql\n(.*?)```", text_of, re.DOTALL) + re.findall(r'query\("(select .*?)"\)', text_of)
+    assert len(asked) == 2
+    for statement in asked:
+        assert len(select(on_sqlite, statement).columns) >= 2

@@ -7,11 +7,10 @@ from typing import Any
 import made_stores
 import pytest
 from made_backtest_page import page as backtest_page
-from made_browser import Page, Site, browser, served
-from made_dashboard import MARKET, fill
+from made_browser import Page, Site, browser
+from made_dashboard import MARKET, served_store, served_to_a_reader
 
-from db.engine import open_engine, upgrade
-from flows.dashboard.app import dashboard, link
+from flows.dashboard.app import link
 
 pytestmark = pytest.mark.slow
 
@@ -27,13 +26,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def site(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    url = f"sqlite:///{tmp_path_factory.mktemp('charts') / 'store.sqlite'}"
-    owner = open_engine(url)
-    upgrade(owner)
-    fill(owner)
-    owner.dispose()
-    reader = open_engine(url, read_only=True)
-    with served(dashboard(reader), reader) as found:
+    with served_store(f"sqlite:///{tmp_path_factory.mktemp('charts') / 'store.sqlite'}", None) as found:
         yield found
 
 
@@ -108,13 +101,15 @@ def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(site: Site, c
     page.close()
 
 
-def test_a_stored_backtest_and_a_stored_benchmark_have_pages(tmp_path: Path) -> None:
-    owner = open_engine(f"sqlite:///{tmp_path / 'studies.sqlite'}")
-    upgrade(owner)
-    made_stores.fill(owner)
-    owner.dispose()
-    reader = open_engine(f"sqlite:///{tmp_path / 'studies.sqlite'}", read_only=True)
-    with served(dashboard(reader), reader) as site:
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+def test_a_stored_backtest_and_a_stored_benchmark_have_pages(
+    engine: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if engine == "sqlite":
+        serving = served_store(f"sqlite:///{tmp_path / 'studies.sqlite'}", None, made_stores.fill)
+    else:
+        serving = served_to_a_reader(request.getfixturevalue("postgresql_server"), "studies", made_stores.fill)
+    with serving as site:
         for kind, view in (("backtest", "backtest_summary"), ("benchmark", "run_score")):
             listed = Page(site.get(f"/table/{view}").body).links
             answer = site.get(next(each for each in listed if each.startswith(f"/{kind}/")))

@@ -24,6 +24,7 @@ PAGES = (
     "dtml/README.md",
     "dtml/own/README.md",
     "db/README.md",
+    "db/CONNECT.md",
     "db/QUESTIONS.md",
     "translation/README.md",
     "benchmarks/README.md",

@@ -1,4 +1,4 @@
-"""A role of PostgreSQL that reads the documented views and can do nothing else.
+"""A role of PostgreSQL that reads the documented views and what studies found, and can do nothing else.
 
 What every role may do in any database is more than it seems: make large objects, hold advisory locks (those of the
 nights among them), write to the log that servers replicate, connect to every other database. All that is taken from
@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, text
 from db.admin import statements
 from db.engine import READ_LIMIT_S, require_current, transaction
 from db.errors import StoreUsageError
+from db.tables import FINDINGS
 from db.views import views as documented_views
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ POWERS = {
 
 
 def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool:
-    """Let a role read the views and nothing else; return whether it was made. Asked again, it gives the same rights.
+    """Let a role read views and findings and nothing else; return whether it was made. Asked again, it gives the same.
 
     The server gets a hash of the password. A reader can lift two of its limits, read only and 30 s a statement; it has
     no right that would let it write. Raises StoreUsageError for SQLite, which has no roles, for a name that is no plain
@@ -64,9 +65,9 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
         database, schema = conn.execute(text("select quote_ident(current_database()), current_schema()")).one()
         _revoke_all(conn, name, database)
         _close_to_the_public(conn, name, database, _quoted(schema))
-        _grant_views(conn, name, database, _quoted(schema))
+        _grant_reading(conn, name, database, _quoted(schema))
         _limit(conn, name, database, _quoted(schema))
-        _require_only_views(conn, name)
+        _require_only_reading(conn, name)
     return is_new
 
 
@@ -151,11 +152,11 @@ def _others(conn: Connection, name: str) -> list[str]:
     return list(conn.execute(text(SQL["roles that have something here"]), {"name": name, "mark": mark}).scalars())
 
 
-def _grant_views(conn: Connection, name: str, database: str, schema: str) -> None:
+def _grant_reading(conn: Connection, name: str, database: str, schema: str) -> None:
     _run(conn, f'grant connect on database {database} to "{name}"')
     _run(conn, f'grant usage on schema {schema} to "{name}"')
-    views = ", ".join(f"{schema}.{view}" for view in (*documented_views(), VERSION))
-    _run(conn, f'grant select on {views} to "{name}"')
+    readable = ", ".join(f"{schema}.{each}" for each in (*documented_views(), *FINDINGS, VERSION))
+    _run(conn, f'grant select on {readable} to "{name}"')
 
 
 def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
@@ -170,9 +171,9 @@ def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
         _run(conn, f'alter role "{name}" connection limit {CONNECTIONS}')
 
 
-def _require_only_views(conn: Connection, name: str) -> None:
+def _require_only_reading(conn: Connection, name: str) -> None:
     """Raise StoreUsageError, which takes all back, when the role may do more: some right comes from elsewhere."""
-    given = {"name": name, "version": VERSION, "writing": WRITING}
+    given = {"name": name, "readable": [*FINDINGS, VERSION], "writing": WRITING}
     if more := conn.execute(text(SQL["what a role could do beyond reading"]), given).scalars().all():
         raise StoreUsageError(
             f"role {name} could still {more[0]}, a right that PUBLIC has: revoke it from PUBLIC and try again"

@@ -44,9 +44,10 @@ where nspname !~ '^pg_' and has_schema_privilege(:name, oid, 'CREATE')
 union all
 select 'use the table ' || c.relname from pg_class c
 where c.relnamespace = (select oid from pg_namespace where nspname = current_schema())
-    and c.relkind in ('r', 'p', 'f', 'm') and c.relname <> :version
-    and (has_table_privilege(:name, c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
-        or has_any_column_privilege(:name, c.oid, 'SELECT, INSERT, UPDATE, REFERENCES'))
+    and c.relkind in ('r', 'p', 'f', 'm')
+    and (has_any_column_privilege(:name, c.oid, 'SELECT') and c.relname <> all (:readable)
+        or has_table_privilege(:name, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
+        or has_any_column_privilege(:name, c.oid, 'INSERT, UPDATE, REFERENCES'))
 union all
 select 'change the view ' || c.relname from pg_class c
 where c.relnamespace = (select oid from pg_namespace where nspname = current_schema()) and c.relkind = 'v'

@@ -30,6 +30,11 @@ from db.tables.columns import TYPES, Now
 from db.tables.columns import metadata as metadata
 
 BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
+# What studies found, which a role that only reads may read beside the views: no price, no path, no address is in them.
+FINDINGS = (
+    *("backtest", "backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio"),
+    *("benchmark", "benchmark_score", "benchmark_seed", "ranking", "ranking_score", "ranking_difference"),
+)
 LONGEST_TEXT = 20_000  # characters to translate, about ten pages: others taken with it wait for its translation
 NULLABLE = {"key": False, "numbered": False, "required": False, "optional": True, "interval": True, "paired": True}
 INTERVALS = {"interval": "day-resampled", "paired": "paired"}

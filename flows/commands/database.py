@@ -155,7 +155,7 @@ def grant_reader(name: Annotated[str, typer.Argument(help="A role of PostgreSQL;
     engine = _existing()
     is_new = grant(engine, name, password)
     done = "made and allowed" if is_new else "allowed"
-    _say(out, f"role {name} {done} to read the views of {location(engine)}, and nothing else")
+    _say(out, f"role {name} {done} to read views and findings in {location(engine)}, and nothing else")
     if is_new and not password:
         _say(err, f"note: it has no password; set {READER_PASSWORD} and run this again, or let the server know it")
     _say(out, "run this again after each `dtml db upgrade`: views that it makes anew are not readable until then")
