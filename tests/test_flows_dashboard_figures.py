@@ -70,7 +70,7 @@ def test_a_market_says_how_its_last_night_and_its_model_stand(site: Site) -> Non
         assert mine[figure] == last.loc["dtml", f"running_{figure}"]
         best = last.loc[list(NAIVE_RULES), f"running_{figure}"]
         assert (mine[f"{figure}_rule_name"], mine[f"{figure}_rule"]) == (best.idxmax(), best.max())
-    assert rows.loc[BARE].drop(["rise", "fall", "none", "run_id", "trained"]).isna().all()
+    assert rows.loc[BARE].drop(["rise", "fall", "none", "run_id"]).isna().all()
     assert rows.loc[BARE, ["rise", "fall", "none"]].tolist() == [0, 0, 0]
 
 

@@ -16,6 +16,7 @@ from db.connection.differences import save_figures
 from db.connection.frames import frame, row, row_of, rows_of
 from db.errors import StoreError
 from db.rows.outcomes import of_fold
+from db.views import view
 
 # Of the backtest of a name: its row, or None; the folds that are done, its figures by slice, value, protocol and
 # predictor, its daily returns by portfolio and session, and its figures by portfolio, each without backtest_id.
@@ -90,6 +91,13 @@ def backtest_predictions(conn: Connection, backtest_id: str) -> pd.DataFrame:
     joined = fold.join(tables.prediction, of_fold(tables.prediction)).join(tables.instrument)
     statement = sa.select(*columns).select_from(joined).where(fold.c.backtest_id == backtest_id)
     return frame(conn, statement.order_by(made.target, stock.symbol))
+
+
+def newest_summary(conn: Connection, market: str) -> pd.DataFrame:
+    """Return the rows of backtest_summary of the market's backtest that finished last; maybe none."""
+    of = view("backtest_summary").c
+    last = sa.select(of.backtest_id).where(of.market == market).order_by(of.finished_at.desc()).limit(1)
+    return frame(conn, sa.select(*of).where(of.backtest_id == last.scalar_subquery()).order_by(of.portfolio))
 
 
 def sharpe_ratios(conn: Connection, market: str, *, other_than: str) -> NDArray[np.float64]:

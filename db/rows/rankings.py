@@ -84,6 +84,14 @@ def night_order(conn: Connection, market: str, target: date) -> pd.DataFrame:
     return newest.drop(columns="made_at").reset_index(drop=True)
 
 
+def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
+    """Return who ordered the stocks of a session, as the market's nights show them; None where nobody did."""
+    of = view("ranking_history").c
+    mine = sa.select(of.predictor).where(of.market == market, of.target == target, of.chosen == 1)
+    found: str | None = conn.execute(mine.order_by(of.made_at.desc()).limit(1)).scalar()
+    return found
+
+
 def first_unscored(conn: Connection, market: str, leg: str, *, first: date, last: date) -> date | None:
     """Return the first session of first..last whose order has no score for a return; None where all have one."""
     said, of, score = tables.stock_rank, tables.ranker, tables.rank_score

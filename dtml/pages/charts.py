@@ -29,6 +29,7 @@ from dtml.pages.figures import WORDS, day, figure, percent
 POINTS = 300  # of a line at most in a chart that stands still
 WIDTH = 400  # of such a chart, in pixels
 PALETTE = 10  # colours of lines
+SHORT = 14  # days, at most, of an axis of time with a mark for each
 COLUMNS = 72  # of a chart of stacked marks
 NARROWEST = 0.02  # of a probability from one half, that a scale of probabilities holds in any case
 GRAMMAR = "6.4"  # of Vega-Lite, among those in the wheel
@@ -171,7 +172,8 @@ def over_sessions(
     shown = [vars(panel) | {"columns": list(rows), "labels": list(panel.labels)} for panel, rows in drawn]
     words = " ".join(f"{panel.title}, {name}: {end} at the end, {way} on the way;" for panel, name, end, way in said)
     data = {f"panel{number}": rows for number, (_, rows) in enumerate(drawn)}
-    values = {"panels": shown, "thick": ids.get(MODEL, "")}
+    is_short = pd.Timestamp(days[-1]) - pd.Timestamp(days[0]) <= pd.Timedelta(days=SHORT)
+    values = {"panels": shown, "thick": ids.get(MODEL, ""), "is_short": is_short}
     return Chart(title, f"{days[0]} to {days[-1]}. {words}", "sessions", data, values, keys)
 
 

@@ -39,6 +39,7 @@ def compare_page(conn: Connection, market: str | None, a: str | None, b: str | N
     listed = [] if chosen is None else records(head(conn, runs.models(chosen), RUNS))
     common = {"market": chosen, "markets": stored, "runs": listed, "a": one, "b": two}
     common |= {"losses": losses_chart([run for run in (one, two) if run is not None])}
+    common |= {"made": [] if one is None or two is not None else records(settings(one, one))}
     if one is None or two is None:
         return common | {"pair": None}
     pair = {
