@@ -12,10 +12,11 @@ from sqlalchemy import Connection, Engine
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing
 from db.engine import transaction
-from db.rows import backtests, benchmarks, calibration, markets, runs
+from db.rows import backtests, benchmarks, calibration, markets, rankings, runs
 from db.rows import predictions as stored_predictions
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.markets.definition import LEVELS
+from dtml.ranking.rules import RULES
 
 MARKETS = tuple(f"market{number:02d}" for number in range(10))
 STOCKS = tuple(f"S{number:03d}" for number in range(400))
@@ -27,6 +28,7 @@ PREDICTORS = ("dtml", *NAIVE_RULES)
 BACKTEST_NIGHTS = 1000
 BACKTEST_MARKET, BACKTEST = MARKETS[0], "market00-backtest"
 ATTENTION_NIGHTS = 3
+ORDERED_BY = ("ridge", "boosting", "blend", "dtml")
 UNSCORED = ("acc_low", "acc_high", "mcc_low", "mcc_high")
 RANDOM = np.random.default_rng(5)
 
@@ -81,6 +83,7 @@ class TenYears:
             past = self.days[: start + len(seen)]
             _write_bars(conn, _grid(past, past, ids[ids.index.isin(RESTATED)]), seen[-1], hours=1)
         _write_scores(conn, market, targets)
+        _write_orders(conn, market, grid, seen[0], is_newest=start == self.starts[-1])
         _write_log(conn, market, run_id, seen, targets, ids)
 
     def _write_backtest(self, conn: Connection) -> None:
@@ -212,6 +215,33 @@ def _write_scores(conn: Connection, market: str, targets: pd.DatetimeIndex) -> N
     insert_frame(conn, tables.score, rows.assign(market=market, scored_at=scored, **figures))
 
 
+def _write_orders(conn: Connection, market: str, grid: pd.DataFrame, trained: pd.Timestamp, *, is_newest: bool) -> None:
+    """Scores of every night's orders, and those of the newest training themselves: all of them would fill a disk."""
+    names = ["target", "span", "predictor"]
+    every = pd.MultiIndex.from_product(
+        [grid["target"].unique(), ["night", "running"], [*ORDERED_BY, *RULES]], names=names
+    )
+    rows = every.to_frame(index=False)
+    rows = rows.assign(leg="next_close", is_rule=rows["predictor"].isin(RULES), days=1, n=400, rank_ic=0.02)
+    rankings.save_rank_scores(conn, market, rows, scored_at=moment(trained, 23).to_pydatetime())
+    if not is_newest:
+        return
+    stem = {"id": f"{market}-order", "market": market, "leg": "next_close", "chosen": "blend", "config": {}}
+    made = {
+        "code_version": "0",
+        "checkpoint_path": "models/none",
+        "checkpoint_hash": "0" * 64,
+        "train_last": trained.date(),
+    }
+    stamps = dict.fromkeys(("data_watermark", "created_at"), moment(trained).to_pydatetime())
+    rankings.save_ranker(conn, stem | made | stamps)
+    place = grid.groupby("target").cumcount() + 1
+    for name in ORDERED_BY:
+        said = grid.assign(ranker_id=stem["id"], predictor=name, score=-place / 400, place=place, probability=0.5)
+        when = moment(pd.DatetimeIndex(grid["as_of"]))
+        insert_frame(conn, tables.stock_rank, said.assign(known_at=when, made_at=when))
+
+
 def _write_log(
     conn: Connection, market: str, run_id: str, seen: pd.DatetimeIndex, targets: pd.DatetimeIndex, ids: "pd.Series[int]"
 ) -> None:
@@ -255,7 +285,8 @@ def _finish_backtest(conn: Connection, targets: pd.DatetimeIndex) -> None:
     breakdowns = [("all", ""), *(("symbol", symbol) for symbol in STOCKS), *(("fold", str(n)) for n in range(1, 17))]
     keys = [(*each, protocol, rule) for each, protocol, rule in product(breakdowns, ("paper", "all"), PREDICTORS)]
     scores = pd.DataFrame(keys, columns=["slice", "value", "protocol", "predictor"])
-    figures = {"n": 1000, "days": 1000, "rises": 500, "acc": 0.51, "mcc": 0.02} | dict.fromkeys(UNSCORED, 0.5)
+    columns = [each.name for each in tables.backtest_score.c if each.name != "backtest_id"]
+    scores = scores.reindex(columns=columns).assign(n=1000, days=1000, rises=500, acc=0.51, mcc=0.02)
     names = [f"portfolio {number}" for number in range(12)]
     held = pd.MultiIndex.from_product([names, targets], names=["portfolio", "session"]).to_frame(index=False)
     numbers = [each.name for each in tables.backtest_portfolio.c if each.name not in ("backtest_id", "portfolio")]
@@ -263,10 +294,10 @@ def _finish_backtest(conn: Connection, targets: pd.DatetimeIndex) -> None:
     backtests.finish_backtest(
         conn,
         BACKTEST,
-        scores=scores.assign(**figures),
+        scores=scores,
         returns=held.assign(gross=0.001, turnover=0.5, cost=0.0001, borrow=0.0, net=0.0009),
-        portfolios=portfolios.assign(strategy=None, days=len(targets)),
-        counts={"stocks": len(STOCKS), "constituent_days": held.shape[0], "without_price": 0, "tried": len(names)},
+        portfolios=portfolios.assign(strategy=None, days=len(targets), settled=0, unbooked=0.0),
+        counts=dict(zip(backtests.COUNTS, (len(STOCKS), held.shape[0], 0, len(names), 1.0), strict=True)),
         finished_at=datetime(2025, 7, 1, tzinfo=UTC),
         seconds=900.0,
     )
