@@ -1,0 +1,67 @@
+"""Decide which of several candidates speaks: the champion, until a challenger has shown, day by day, that it is better.
+
+The test is valid at every look (testing by betting: Waudby-Smith and Ramdas, 2024; restarts as in the e-detectors of
+Shin, Ramdas and Rinaldo, 2024). A bet on the daily gain of a challenger over the champion, a difference of two rank
+ICs, multiplies its stake by 1 + rate * gain. Where the gain has no positive mean, no rate makes the stake grow in the
+mean, and it reaches 1 / alpha with probability alpha at most, however often one looks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+
+WIDEST = 2.0  # a gain lies in [-2, 2], so that a rate below 1/2 cannot lose more than the stake
+RATES = (0.1, 0.45)  # of which the stake is shared out
+YEAR = 252  # sessions
+RESTART = 10  # sessions from one bet of a year to the next: evidence of a change is not drowned by what was before
+TENURE = 20  # sessions that a new champion speaks at least
+ALPHA = 0.05  # probability, a year, that any challenger no better than the champion is promoted
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a challenger has shown against a champion: the stake that 1 has become, and what it must become."""
+
+    challenger: str
+    stake: float
+    needed: float
+    nights: int
+    gain: float  # mean of the daily gains
+
+    @property
+    def suffices(self) -> bool:
+        """Return whether the challenger is promoted, the champion having spoken for long enough."""
+        return self.stake >= self.needed and self.nights >= TENURE
+
+
+def evidence(
+    challenger: str, gains: Float[ndarray, " nights"], *, challengers: int = 1, alpha: float = ALPHA
+) -> Evidence:
+    """Return what a challenger has shown on the nights since the champion began to speak, oldest first.
+
+    `gains` are the rank ICs of the challenger less the champion's, each in [-2, 2]; NaN, a night on which either is
+    unknown, is left out. With several `challengers` each has its share of `alpha`. Half of the stake is bet from the
+    first night on, for small gains that last; half on the last year alone, from each of its restarts on.
+    """
+    known = gains[np.isfinite(gains)]
+    if np.abs(known).max(initial=0) > WIDEST:
+        raise ValueError("a gain lies in [-2, 2]: rank ICs in [-1, 1] are expected")
+    rates = np.array(RATES)[:, None]
+    grown = np.concatenate([np.zeros((len(RATES), 1)), np.log1p(rates * known).cumsum(axis=1)], axis=1)
+    lasting = np.exp(grown[:, -1]).mean()
+    year = len(known) - len(known) % YEAR
+    starts = np.arange(year, year + YEAR, RESTART)
+    begun = starts[starts <= len(known)]
+    recent = np.exp(grown[:, -1:] - grown[:, begun]).mean(axis=0).sum() + len(starts) - len(begun)
+    stake = (lasting + recent / len(starts)) / 2
+    gain = float(known.mean()) if len(known) else np.nan
+    return Evidence(challenger, float(stake), challengers / alpha, len(known), gain)
+
+
+def promoted(candidates: Sequence[Evidence]) -> Evidence | None:
+    """Return the challenger with the highest stake of those whose evidence suffices; None where none does."""
+    sufficient = [each for each in candidates if each.suffices]
+    return max(sufficient, key=lambda each: each.stake, default=None)

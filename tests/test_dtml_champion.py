@@ -1,0 +1,72 @@
+"""A challenger is promoted when it is better, hardly ever when it is not, however often one looks."""
+
+import numpy as np
+import pytest
+from jaxtyping import Float
+from numpy import ndarray
+
+from dtml.evaluation.champion import RESTART, TENURE, YEAR, Evidence, evidence, promoted
+
+
+def promoted_after(gains: Float[ndarray, " nights"], challengers: int = 1) -> int | None:
+    """The nights after which the evidence suffices, asked every night."""
+    for night in range(TENURE, len(gains) + 1):
+        if evidence("b", gains[:night], challengers=challengers).suffices:
+            return night
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deviation", [0.1, 0.25, 0.5])
+def test_equals_are_exchanged_in_fewer_than_one_year_in_twenty(deviation: float) -> None:
+    random = np.random.default_rng(5)
+    years = [promoted_after(random.normal(0, deviation, YEAR).clip(-2, 2)) for _ in range(100)]
+    assert np.mean([each is not None for each in years]) < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [0, 97, 400])
+def test_a_champion_whose_edge_goes_to_a_challenger_is_replaced_within_sixty_nights(before: int) -> None:
+    """The edge is that of the simulated market: a rank IC of .45 against 0, whatever the nights before said."""
+    random = np.random.default_rng(6)
+    delays = []
+    for _ in range(20):
+        gains = np.concatenate([random.normal(-0.02, 0.25, before), random.normal(0.45, 0.25, 70)]).clip(-2, 2)
+        delays.append((promoted_after(gains, challengers=3) or np.inf) - before)
+    assert min(delays) > 0
+    assert np.mean(np.array(delays) <= 60) >= 0.8
+
+
+def test_a_small_gain_that_lasts_suffices_in_time() -> None:
+    gains = np.random.default_rng(7).normal(0.03, 0.15, 1500)
+    assert evidence("b", gains).suffices
+    assert not evidence("b", gains[:60]).suffices
+
+
+def test_the_stake_by_hand() -> None:
+    """After one night: half was bet from the start; of the year's restarts one has begun before the night."""
+    starts = -(-YEAR // RESTART)
+    grown = (1.05 + 1.225) / 2
+    made = evidence("b", np.array([0.5]))
+    assert made.stake == pytest.approx((grown + (grown + starts - 1) / starts) / 2)
+    assert (made.needed, made.nights, made.gain) == (20.0, 1, 0.5)
+    assert evidence("b", np.array([])).stake == 1.0
+
+
+def test_unknown_nights_are_left_out_and_several_challengers_share_the_error() -> None:
+    gains = np.array([0.3, np.nan, -0.2])
+    assert evidence("b", gains) == evidence("b", gains[[0, 2]])
+    assert evidence("b", gains, challengers=3).needed == pytest.approx(60)
+
+
+def test_what_is_no_difference_of_rank_ics_is_refused() -> None:
+    with pytest.raises(ValueError, match="lies in"):
+        evidence("b", np.array([2.5]))
+
+
+def test_a_new_champion_speaks_for_a_while_and_the_best_challenger_comes_next() -> None:
+    early, sure, surer = (Evidence(name, stake, 20.0, nights, 0.5) for name, stake, nights in (
+        ("early", 1e9, TENURE - 1), ("sure", 21.0, TENURE), ("surer", 22.0, TENURE)
+    ))  # fmt: skip
+    assert promoted([early, sure, surer]) == surer
+    assert promoted([early]) is None
