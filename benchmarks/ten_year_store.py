@@ -239,7 +239,7 @@ def _write_orders(conn: Connection, market: str, grid: pd.DataFrame, trained: pd
     for name in ORDERED_BY:
         said = grid.assign(ranker_id=stem["id"], predictor=name, score=-place / 400, place=place, probability=0.5)
         when = moment(pd.DatetimeIndex(grid["as_of"]))
-        insert_frame(conn, tables.stock_rank, said.assign(known_at=when, made_at=when))
+        insert_frame(conn, tables.stock_rank, said.assign(speaks=name == "blend", known_at=when, made_at=when))
 
 
 def _write_log(

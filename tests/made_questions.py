@@ -247,6 +247,7 @@ def _save_orders(conn: Connection, days: Days, returns: pd.DataFrame) -> None:
         said = {name: np.where(np.isfinite(last), score, np.nan) for name, score in said.items()}
         order = order_of(said, dict.fromkeys(blurs, 0.8), tuple(STOCKS))
         order = order.assign(ranker_id=RANKER, as_of=day, target=_targets(pd.DatetimeIndex([day]))[0])
+        order["speaks"] = order["predictor"] == "blend"
         rankings.save_order(conn, MARKET, order, known_at=_known_at(night, days), made_at=_made_at(night, days))
 
 

@@ -105,9 +105,11 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
     rankings.save_ranking(conn, ranking(), ranking_scores(), ranking_differences())
     rankings.save_ranker(conn, ranker(**kept))
     order = pd.DataFrame({"symbol": STOCKS, "score": NUMBERS[:3], "place": [1, 2, 3], "probability": [0.6, 0.5, 0.4]})
-    order = order.assign(ranker_id=ranker()["id"], predictor="ridge", as_of=AS_OF, target=TARGET)
+    order = order.assign(ranker_id=ranker()["id"], predictor="ridge", as_of=AS_OF, target=TARGET, speaks=True)
     rankings.save_order(conn, "toy", order, known_at=MOMENT, made_at=MOMENT)
     rankings.save_rank_scores(conn, "toy", rank_scores(), scored_at=MOMENT)
+    evidence = {"predictor": "ridge", "replaced": "blend", "nights": 25, "gain": 0.0125, "stake": 61.5, "needed": 60.0}
+    rankings.save_champion(conn, {"market": "toy", "since": TARGET, "decided_at": MOMENT} | evidence)
     backtests.save_backtest(conn, backtest())
     backtests.save_fold(conn, BACKTEST, fold())
     figures = {"scores": backtest_scores(), "returns": returns(), "portfolios": portfolios(), "counts": COUNTS}

@@ -364,9 +364,12 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
     blank = {"is_rule": [False, True, True], "days": 40, "rank_ic": [0.08, 0.01, 0.03]}
     scored = pd.DataFrame({"predictor": ["blend", "volume_shock", "day_losers"], **blank})
     scored = scored.assign(rank_ic_low=scored["rank_ic"] - 0.02, rank_ic_high=scored["rank_ic"] + 0.02)
-    text = page(order=order_part(order, scored))
+    champion = {"predictor": "blend", "since": "2026-03-02", "replaced": "ridge", "nights": 41, "gain": 0.012}
+    text = page(order=order_part(order, scored, champion | {"stake": 71.4, "needed": 60.0}))
     assert region(text, "The order of the stocks")[1:] == [["S002", "1", ".600"], ["S001", "2", ".400"]]
     assert "2 stocks, ordered by blend for the return from the next open to the one after, best first." in text
     assert "Rank IC of 40 nights: .0800 [.060, .100]; the best rule, day_losers, .0300 [.010, .050]" in text
+    evidence = "rank IC +.0120 over 41 nights, a stake of 71 where 60 was needed"
+    assert f"blend speaks since 2026-03-02 in place of ridge: {evidence}." in text
     assert 'href="#order"' not in page()
     assert "No order of this market has an outcome yet" in page(order=order_part(order, scored.iloc[:0]))

@@ -87,7 +87,7 @@ def night_log(market: str, last: date | None = None) -> Statement:
 
 
 def raise_alert(conn: Connection, market: str, as_of: date, kind: str, *, message: str, raised_at: datetime) -> bool:
-    """Note what somebody should know of a night, 'refused', 'late' or 'below_rule'; return whether it is new."""
+    """Note what somebody should know of a night, of a kind that `tables.alert` lists; return whether it is new."""
     said = {"market": market, "as_of": as_of, "kind": kind, "message": message, "raised_at": raised_at}
     return insert_missing(conn, tables.alert, [said]) == 1
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from datetime import date, datetime
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import sqlalchemy as sa
@@ -11,7 +12,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing
 from db.connection.differences import require_distinct, save_figures, stored_on, unstored
-from db.connection.frames import frame, matching, row_of, rows_of
+from db.connection.frames import frame, matching, row, row_of, rows_of, within
 from db.rows.markets import identified
 from db.rows.runs import latest_trained
 from db.rows.scores import save_scores_of
@@ -55,7 +56,8 @@ def rankers(conn: Connection) -> pd.DataFrame:
 
 
 def save_order(conn: Connection, market: str, order: pd.DataFrame, *, known_at: datetime, made_at: datetime) -> int:
-    """Store the order of a session: ranker_id, predictor, as_of, target, symbol, score, place, probability (or NaN).
+    """Store the order of a session: ranker_id, predictor, as_of, target, symbol, score, place, probability
+    (or NaN), speaks.
 
     What was said once stands: raises StoreError, naming it, when a stored score differs.
     """
@@ -67,7 +69,7 @@ def save_order(conn: Connection, market: str, order: pd.DataFrame, *, known_at: 
     stored, shown = stored_on(conn, table, rows, "ranker_id"), ["predictor", "target", "symbol"]
     wrong = "{} is stored with another score"
     new = unstored(rows, stored, key, ["score"], SCORE_TOLERANCE, shown=shown, wrong=wrong)
-    made = new[[*key, "as_of", "score", "place", "probability"]]
+    made = new[[*key, "as_of", "score", "place", "probability", "speaks"]]
     return insert_frame(conn, table, made.assign(known_at=known_at, made_at=made_at))
 
 
@@ -82,6 +84,18 @@ def night_order(conn: Connection, market: str, target: date) -> pd.DataFrame:
     found = frame(conn, mine.order_by(of.place))
     newest: pd.DataFrame = found[found["made_at"] == found["made_at"].max()]
     return newest.drop(columns="made_at").reset_index(drop=True)
+
+
+def champion(conn: Connection, market: str, target: date | None = None) -> dict[str, Any] | None:
+    """Return the row of who speaks for a market in a session, by default the newest; None without one."""
+    of = view("champion_log")
+    mine = matching(of, market=market) + within(of.c.since, None, target)
+    return row(conn, sa.select(of).where(*mine).order_by(of.c.since.desc()).limit(1))
+
+
+def save_champion(conn: Connection, champion: Mapping[str, object]) -> int:
+    """Store who speaks from a session on, every column of champion by name. The first row of a session stands."""
+    return insert_missing(conn, tables.champion, [dict(champion)])
 
 
 def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:

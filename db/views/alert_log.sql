@@ -2,7 +2,7 @@
 --
 -- market     text       Name of the market.
 -- as_of      date       The night it is about.
--- kind       text       'refused', 'late' or 'below_rule'.
+-- kind       text       'refused', 'late', 'below_rule' or 'promoted'.
 -- message    text       What happened, in words.
 -- raised_at  timestamp  When it was noticed, UTC.
 -- sent_at    timestamp  When every service of DTML_ALERTS took it, UTC; missing until then.

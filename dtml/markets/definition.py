@@ -23,9 +23,10 @@ LabelProtocol = Literal["paper", "all"]  # which stock-days count: those that th
 Retrain = Literal["never", "missing"] | int
 NetworkName = Literal["dtml", "lstm", "alstm", "adv_alstm", "stocknet"]
 RelativeName = Literal["dtml_relative", "lstm_relative", "alstm_relative", "adv_alstm_relative", "stocknet_relative"]
-RankerName = Literal["ridge", "boosting", "blend", "dtml", RelativeName, "blend_relative", "own"]
+RankerName = Literal["ridge", "boosting", "blend", "dtml", RelativeName, "blend_relative", "own", "earned"]
 Leg = Literal["next_close", "overnight", "intraday", "open_to_open", "second_close", "five_days"]  # of a return
 
+EARNED = "earned"
 LABEL_PROTOCOLS: tuple[LabelProtocol, ...] = get_args(LabelProtocol)
 LEGS: tuple[Leg, ...] = get_args(Leg)
 
@@ -115,7 +116,8 @@ class Market:
     calendar is a code of exchange_calendars; without constituents, they are those found in the prices that the user
     names; returns says which price they and averages are taken from; z_close "raw" is the paper's feature, "adjusted"
     takes the adjusted close where a split lies between two bars; leg is the return by which its nights order the stocks
-    of a day (`dtml.ranking.outcomes`), ranker whose order they show; retrain says when to train: never, when there is
+    of a day (`dtml.ranking.outcomes`), ranker whose order they show, "earned" that of the champion of the candidates
+    (`dtml.evaluation.champion`); retrain says when to train: never, when there is
     no model, or every N sessions; level is the share of outcomes, above 0 and below 1, that the night's directions
     are to cover (an abstention band); model overrides settings of the model and of the training.
     """
@@ -136,6 +138,7 @@ class Market:
     z_close: ZClose = "adjusted"
     leg: Leg = "next_close"
     ranker: RankerName = "blend"
+    candidates: tuple[RankerName, ...] = ("ridge", "boosting", "blend", "dtml")
     retrain: Retrain = 63
     level: float = 0.8
     model: Mapping[str, object] = field(default_factory=dict)
@@ -146,6 +149,11 @@ class Market:
     def settings(self) -> dict[str, object]:
         """Return all that decides figures; of own code the text does, wherever its file lies."""
         return {name: value for name, value in asdict(self).items() if name not in ("code", "file")}
+
+    @property
+    def speakers(self) -> tuple[RankerName, ...]:
+        """Return the rankers one of which orders the stocks of a night: the one named, or all candidates."""
+        return self.candidates if self.ranker == EARNED else (self.ranker,)
 
     @property
     def symbols(self) -> tuple[str, ...]:

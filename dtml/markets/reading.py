@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 from dtml.errors import UsageError
 from dtml.markets.definition import (
     CALENDARS,
+    EARNED,
     LABEL_PROTOCOLS,
     LEVELS,
     MODEL_KEYS,
@@ -21,6 +22,7 @@ from dtml.markets.definition import (
     Constituent,
     Index,
     Market,
+    RankerName,
     Retrain,
     is_symbol,
 )
@@ -70,6 +72,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
         level=_level(table),
         model=_model(table.subtable("model")),
         code=_code(table),
+        candidates=_candidates(table),
         **chosen,
     )
 
@@ -77,6 +80,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
 _CHOSEN = ("source", "returns", "z_close", "leg", "ranker")  # by a word, of those that the type of the field lists
 _MARKET_KEYS = (
     *("title", "calendar", "timezone", "currency", "source", "returns", "z_close", "leg", "ranker", "retrain"),
+    "candidates",
     *("level", "facts", "index", "checks", "model", "constituents", "code"),
 )
 
@@ -260,8 +264,21 @@ def _level(table: _Table) -> float:
     raise table.error("level", f"expected one of {', '.join(map(str, LEVELS))}, got {_shown(value)}")
 
 
+def _candidates(table: _Table) -> tuple[RankerName, ...]:
+    """Return the rankers of which the champion is one; raise for fewer than two, or one that is none."""
+    if "candidates" not in table.values:
+        return Market.candidates
+    known = [name for name in get_args(RankerName) if name != EARNED]
+    listed = table.texts("candidates")
+    if wrong := [each for each in listed if each not in known]:
+        raise table.error("candidates", f"{wrong[0]!r} is none of {', '.join(known)}")
+    if len(set(listed)) < max(2, len(listed)) or table.values.get("ranker") != EARNED:
+        raise table.error("candidates", f'name two or more, each once, beside ranker = "{EARNED}"')
+    return cast("tuple[RankerName, ...]", listed)
+
+
 def _code(table: _Table) -> Path | None:
-    asked = "code" in table.values or table.values.get("ranker") == "own"
+    asked = "code" in table.values or "own" in (table.values.get("ranker"), *table.texts("candidates"))
     return table.path.parent / table.required("code", str) if asked else None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from dtml.markets.definition import Leg
-from dtml.pages.figures import records, with_interval
+from dtml.pages.figures import figure, records, with_interval
 
 SHOWN = 10  # stocks of each end
 LEG_WORDS: Mapping[Leg, str] = {
@@ -19,13 +19,16 @@ LEG_WORDS: Mapping[Leg, str] = {
 }
 
 
-def order_words(order: pd.DataFrame, scores: pd.DataFrame) -> str:
+def order_words(order: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None) -> str:
     """Say by whom a night's stocks are ordered, and how well its orders did so far, beside the best one-line rule.
 
-    `order` has `predictor, leg`, at least a row; `scores` the last running scores, the columns of `rank_score`.
+    `order` has `predictor, leg`, at least a row; `scores` the last running scores, the columns of `rank_score`;
+    `champion` is the row of `champion` in force, if there is one.
     """
     name, leg = order["predictor"].iloc[0], order["leg"].iloc[0]
     said = f"{len(order)} stocks, ordered by {name} for the return {LEG_WORDS[leg]}, best first"
+    if champion and champion["predictor"] == name:
+        said += f". {promotion_words(champion)}"
     own = scores[scores["predictor"] == name]
     if own.empty or not own["days"].iloc[0]:
         return f"{said}. No order of this market has an outcome yet."
@@ -37,9 +40,20 @@ def order_words(order: pd.DataFrame, scores: pd.DataFrame) -> str:
     )
 
 
-def order_part(order: pd.DataFrame, scores: pd.DataFrame) -> dict[str, Any]:
+def promotion_words(champion: Mapping[str, Any]) -> str:
+    """Say who speaks for a market since when, and on what evidence: a row of `champion`."""
+    said = f"{champion['predictor']} speaks since {champion['since']}"
+    if not champion["replaced"]:
+        return f"{said}, the best of a walk of {champion['nights']} sessions"
+    return (
+        f"{said} in place of {champion['replaced']}: rank IC {figure(champion['gain'], signed=True)} over "
+        f"{champion['nights']} nights, a stake of {champion['stake']:.0f} where {champion['needed']:.0f} was needed"
+    )
+
+
+def order_part(order: pd.DataFrame, scores: pd.DataFrame, champion: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return what a page shows of a night's order; nothing where the stocks were not ordered."""
-    return {"order": ends(order), "order_words": order_words(order, scores) if len(order) else None}
+    return {"order": ends(order), "order_words": order_words(order, scores, champion) if len(order) else None}
 
 
 def ends(order: pd.DataFrame) -> list[dict[str, Any]]:

@@ -46,11 +46,11 @@ class RankersConfig:
     networks: tuple[RelativeConfig, ...] = ()
 
     @classmethod
-    def asking(cls, leg: Leg, ranker: str) -> "RankersConfig":
-        """Return the settings of a market whose nights show the order of a ranker."""
-        asked = "dtml" if ranker == BLEND_RELATIVE else ranker.removesuffix("_relative")
-        networks = (RelativeConfig.asking(name) for name in NETWORKS if name == asked)
-        return cls(leg, networks=tuple(networks) if ranker.endswith("_relative") else ())
+    def asking(cls, leg: Leg, *rankers: str) -> "RankersConfig":
+        """Return the settings of a market whose nights show the order of one of these rankers."""
+        relative = [each for each in rankers if each.endswith("_relative")]
+        asked = {"dtml" if each == BLEND_RELATIVE else each.removesuffix("_relative") for each in relative}
+        return cls(leg, networks=tuple(RelativeConfig.asking(name) for name in NETWORKS if name in asked))
 
     @property
     def trained(self) -> dict[str, int]:

@@ -195,6 +195,7 @@ def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bo
         counts = calibration.band_counts(conn, context.name, row["as_of"])
         order = rankings.night_order(conn, context.name, row["target"])
         ranks = rankings.last_rank_scores(conn, context.name, row["as_of"])
+        champion = rankings.champion(conn, context.name, row["target"])
     latest = scores[scores["target"] == scores["target"].max()]
     said = made.assign(direction=_directions_at(made["calibrated"], bands, level))
     kept = coverage(counts[counts["level"] == level])
@@ -203,7 +204,7 @@ def _show_nights(context: MarketContext, nights: Sequence[Night], *, as_json: bo
         rows = {"nights": [each.row for each in nights], "rejected": _rejected(nights)}
         found = {"predictions": said, "scores": latest, "coverage": kept, "order": order, "rank_scores": ranks}
         return print_json(last | rows | found)
-    _print_nights(nights, said, order, ranks)
+    _print_nights(nights, said, order, order_words(order, ranks, champion) if len(order) else "")
     return _print_scores(nights[-1], latest, kept, location(context.engine))
 
 
@@ -244,8 +245,8 @@ def _print_rejected(rejected: pd.DataFrame) -> None:
         print_frame(rejected.tail(SHOWN), f"the last of the {len(rejected)}, all in the view `rejected`")
 
 
-def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.DataFrame, ranks: pd.DataFrame) -> None:
-    """Print what the last of these nights says of the next session, and what the others did."""
+def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.DataFrame, said: str) -> None:
+    """Print what the last of these nights says of the next session, its order in words too, and what the others did."""
     *earlier, night = nights
     row = night.row
     for each in earlier:
@@ -253,7 +254,7 @@ def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.
     out.print(f"[bold]{row['market']}, night of {row['as_of']}: {row['target']} predicted[/bold]")
     _print_predictions(predictions)
     if len(order):
-        out.print(order_words(order, ranks), soft_wrap=True)
+        out.print(said, soft_wrap=True)
         names = [each["symbol"] for each in ends(order)]
         half = len(names) // 2
         out.print(f"  first {', '.join(names[:half])}\n  last  {', '.join(names[half:])}", soft_wrap=True)

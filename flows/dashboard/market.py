@@ -119,7 +119,8 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
     scored = head(conn, stored_scores.daily_scores(market, night["target"]), SCORED * 2 * (1 + len(NAIVE_RULES)))
     every = scored[scored["protocol"] == "all"]
     ranks = rankings.last_rank_scores(conn, market, night["target"])
-    ordered = order_part(rankings.night_order(conn, market, night["target"]), ranks)
+    champion = rankings.champion(conn, market, night["target"])
+    ordered = order_part(rankings.night_order(conn, market, night["target"]), ranks, champion)
     return (
         common
         | ordered

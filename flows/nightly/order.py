@@ -27,6 +27,7 @@ from dtml.ranking.rankers import Rankers, RankersConfig, fit_rankers, load_ranke
 from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, market_panel
+from flows.nightly.champion import promote, speaker
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import history_start
 from flows.nightly.own_code import ask_own, change, train_own
@@ -101,7 +102,7 @@ def _is_due(context: MarketContext, latest: Mapping[str, Any], as_of: date) -> b
     policy = context.market.retrain
     age = len(sessions_between(context.market.calendar, latest["train_last"], as_of)) - 1
     config = {name: value for name, value in latest["config"].items() if name != OWN}
-    asked = config == _config(context) and latest["chosen"] == context.market.ranker
+    asked = config == _config(context) and latest["chosen"] in context.market.speakers
     asked = asked and not change(context, latest["config"])[0]
     return not asked or (isinstance(policy, int) and age >= policy)
 
@@ -115,10 +116,10 @@ def train_rankers(
     """
     bars, watermark = stored_bars(context, history_start(context, as_of), as_of, known_at)
     history = history_of(context, bars, context.market.leg)
-    asked, config = RankersConfig.asking(context.market.leg, context.market.ranker), _config(context)
+    asked, config = RankersConfig.asking(context.market.leg, *context.market.speakers), _config(context)
     rankers = fit_rankers(history, asked)
     rankers, own = train_own(context, history, bars, rankers, before["config"] if before else {})
-    settings = {"market": context.name, "chosen": context.market.ranker, "config": config | own}
+    settings = {"market": context.name, "chosen": speaker(context, as_of, history), "config": config | own}
     stem = data_folder() / "models" / f"{context.name}-{as_of}"
     file, sha = save_rankers(rankers, settings, stem, write_whole)
     row = settings | {
@@ -137,7 +138,7 @@ def train_rankers(
 
 
 def _config(context: MarketContext) -> dict[str, Any]:
-    asked = RankersConfig.asking(context.market.leg, context.market.ranker)
+    asked = RankersConfig.asking(context.market.leg, *context.market.speakers)
     config: dict[str, Any] = json.loads(json.dumps(asdict(asked)))
     return config | {"features": list(FEATURES), "max_return": context.market.checks.max_return}
 
@@ -158,7 +159,7 @@ def order_night(
     """Return the order of the stocks in the session after `as_of`, from bars as known at a moment (None: now).
 
     `probabilities` are those that the night's model gives, by symbol: an order too. Rows are those of `order_of` with
-    `ranker_id, as_of, target`; none when the bars do not end at `as_of`.
+    `ranker_id, as_of, target` and `speaks`, whether it is the champion's; none when the bars do not end at `as_of`.
     """
     own = trained.rankers.own
     bars = _recent(context, as_of, as_of, known_at, own.told["history"] if own else 0)
@@ -172,7 +173,10 @@ def order_night(
     scores[MODEL] = probabilities.reindex(list(history.panel.symbols)).to_numpy()
     order = order_of(scores, trained.rankers.slopes, history.panel.symbols)
     target = next_session(context.market.calendar, as_of)
-    order = order.assign(ranker_id=trained.row["id"], as_of=pd.Timestamp(as_of), target=pd.Timestamp(target))
+    speaks = order["predictor"] == speaker(context, as_of, otherwise=trained.row["chosen"])
+    order = order.assign(
+        ranker_id=trained.row["id"], as_of=pd.Timestamp(as_of), target=pd.Timestamp(target), speaks=speaks
+    )
     order.attrs["note"] = "; ".join(each for each in (trained.note, said) if each)
     return order
 
@@ -209,6 +213,7 @@ def score_orders(conn: Connection, context: MarketContext, as_of: date, changed:
     if len(new):
         running = pd.DataFrame(list(_running_scores(after, new["target"].min(), sessions_to(leg))))
         stored.save_rank_scores(conn, context.name, running.assign(leg=leg), scored_at=now)
+        promote(conn, context, as_of)
 
 
 def _running_scores(nights: pd.DataFrame, first: pd.Timestamp, overlap: int) -> Iterator[dict[str, Any]]:

@@ -60,6 +60,7 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
             "order": order_part(
                 rankings.night_order(conn, context.name, night["target"]),
                 rankings.last_rank_scores(conn, context.name, as_of),
+                rankings.champion(conn, context.name, night["target"]),
             ),
             "calibrations": calibrations(runs.runs(conn, context.name)),
         }

@@ -14,17 +14,18 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
-from db.rows import nights
+from db.rows import nights, rankings
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules
 from dtml.markets import Market
 from dtml.pages.figures import with_interval
+from dtml.pages.order import promotion_words
 from flows.service.schedules import DELAY
 from flows.service.status import MarketStatus, late_message, market_status, waiting_alerts
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["refused", "late", "below_rule"]
+Kind = Literal["refused", "late", "below_rule", "promoted"]
 
 VARIABLE = "DTML_ALERTS"
 SENDING_S = 10  # after this, the rest of the alerts wait for the next time
@@ -111,6 +112,9 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
         said = _fell_below(scores, pd.Timestamp(as_of))
         if said is not None:
             yield Alert(market, as_of, "below_rule", said)
+        champion = rankings.champion(conn, market)
+        if champion is not None and champion["replaced"] and champion["since"] > row["target"]:
+            yield Alert(market, as_of, "promoted", promotion_words(champion))
 
 
 def _of_status(found: MarketStatus) -> Iterable[Alert]:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 from db.connection.locks import market_lock
 from db.engine import reading
 from db.errors import StoreBusyError
-from db.rows import markets, nights, prices, runs
+from db.rows import markets, nights, prices, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
@@ -81,6 +81,7 @@ class MarketStatus:
     acc: Skill | None
     mcc: Skill | None
     alerts_not_sent: int
+    ordered_by: str | None
     note: str | None
 
     @property
@@ -137,6 +138,7 @@ def market_status(
         scores = stored_scores.running_scores(conn, name)
         unsent = waiting_alerts(conn, now, name)
         clock = _clock(conn, market, now, delay)
+        speaks = _ordered_by(conn, name, complete)
     outcome = _outcome(engine, name, last)
     closed, due = clock.closed, clock.due
     done = complete["as_of"] if complete else None
@@ -157,8 +159,17 @@ def market_status(
         acc=_skill(scores, "acc"),
         mcc=_skill(scores, "mcc"),
         alerts_not_sent=len(unsent),
+        ordered_by=speaks,
         note=clock.note,
     )
+
+
+def _ordered_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) -> str | None:
+    """Return who ordered the stocks of the last complete night, and since when where that was earned."""
+    chosen = rankings.chosen_predictor(conn, name, complete["target"]) if complete else None
+    champion = rankings.champion(conn, name, complete["target"]) if complete else None
+    earned = champion is not None and champion["predictor"] == chosen
+    return f"{chosen} since {champion['since']}" if champion is not None and earned else chosen
 
 
 def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -> pd.DataFrame:
