@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
 from db.engine import reading, transaction
 from db.rows import rankings as stored
 from dtml.errors import DtmlError
-from dtml.evaluation.champion import evidence, promoted
+from dtml.evaluation.champion import Evidence, evidence, promoted
 from dtml.evaluation.ranking import both_known, rank_ics
 from dtml.markets.definition import EARNED
 from dtml.prices.sessions import next_session
@@ -46,32 +45,26 @@ def speaker(
         return str(row["predictor"])
     if history is None:
         return otherwise or market.candidates[0]
-    first, ics = _first(context, history)
+    first, nights = _first(context, history)
     with transaction(context.engine) as conn:
-        said = {"market": context.name, "since": target, "predictor": first, "replaced": row and row["predictor"]}
-        stored.save_champion(conn, said | {"nights": len(ics), "gain": None, "stake": None, "needed": None} | _now())
-    log.info("%s speaks for %s: best of a walk of %d sessions", first, context.name, len(ics))
+        _save(conn, context, target, first, None, nights)
     return first
 
 
-def _first(context: MarketContext, history: History) -> tuple[str, np.ndarray]:
-    """Return the candidate with the best rank IC of a walk, among those that train in seconds, and its daily rank ICs.
+def _first(context: MarketContext, history: History) -> tuple[str, int]:
+    """Return the candidate with the best rank IC of a walk, among those that train in seconds, and the days walked.
 
     Where none of them is a candidate, or the history is too short to walk, it is the first one listed.
     """
-    sessions = history.panel.sessions
+    candidates, sessions = context.market.candidates, history.panel.sessions
     try:
         walked = folds(history, sessions[-min(WALKED, len(sessions))], sessions[-1])
     except DtmlError:
-        return context.market.candidates[0], np.empty(0)
+        return candidates[0], 0
     found = walk(history, walked, RankersConfig(context.market.leg))
-    ics = {
-        name: (daily := rank_ics(*both_known(score, history.outcome)))[np.isfinite(daily)]
-        for name, score in found.items()
-        if name in context.market.candidates
-    }
-    best = max(ics, key=lambda name: ics[name].mean(), default=context.market.candidates[0])
-    return best, ics.get(best, np.empty(0))
+    daily = pd.DataFrame({name: rank_ics(*both_known(score, history.outcome)) for name, score in found.items()})
+    mean = daily.mean().reindex(list(candidates)).dropna()
+    return (str(mean.idxmax()), int(daily[mean.idxmax()].count())) if len(mean) else (candidates[0], 0)
 
 
 def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[str, Any] | None:
@@ -94,12 +87,21 @@ def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[st
     if found is None:
         return None
     since = next_session(market.calendar, next_session(market.calendar, as_of))  # the night in between has been ordered
-    row = {"market": context.name, "since": since, "predictor": found.challenger, "replaced": champion["predictor"]}
-    row |= {"nights": found.nights, "gain": found.gain, "stake": found.stake, "needed": found.needed} | _now()
+    return _save(conn, context, since, found.challenger, champion["predictor"], found.nights, found)
+
+
+def _save(
+    conn: Connection,
+    context: MarketContext,
+    since: date,
+    predictor: str,
+    replaced: str | None,
+    nights: int,
+    found: Evidence | None = None,
+) -> dict[str, Any]:
+    row = {"market": context.name, "since": since, "predictor": predictor, "replaced": replaced, "nights": nights}
+    row |= {name: None if found is None else getattr(found, name) for name in ("gain", "stake", "needed")}
+    row |= {"decided_at": datetime.now(UTC)}
     stored.save_champion(conn, row)
-    log.info("from %s on %s speaks for %s in place of %s", since, found.challenger, context.name, champion["predictor"])
+    log.info("%s orders the stocks of %s from %s on, after %d nights", predictor, context.name, since, nights)
     return row
-
-
-def _now() -> dict[str, datetime]:
-    return {"decided_at": datetime.now(UTC)}
