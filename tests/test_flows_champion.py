@@ -21,6 +21,7 @@ from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from flows.nightly.champion import promote
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
+from flows.service.alerts import after_night
 from flows.service.status import market_status
 
 TARGET = next_session("XNYS", AS_OF)
@@ -98,6 +99,20 @@ def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not
     assert stored(earning, last)["predictor"] == "ridge"  # of the night that was ordered before
     with transaction(earning.engine) as conn:
         assert promote(conn, earning, before) is None
+
+
+def test_a_promotion_is_told_once_with_its_evidence(earning: MarketContext) -> None:
+    run_night(earning, AS_OF)
+    with transaction(earning.engine) as conn:
+        row = {"market": earning.name, "since": next_session("XNYS", TARGET), "predictor": "dtml", "replaced": "ridge"}
+        row |= {"nights": 33, "gain": 0.25, "stake": 70.0, "needed": 60.0, "decided_at": datetime.now(UTC)}
+        rankings.save_champion(conn, row)
+    for _ in range(2):
+        after_night(earning.engine, earning.name, AS_OF)
+    with reading(earning.engine) as conn:
+        told = pd.read_sql(text("select kind, message from alert_log where kind = 'promoted'"), conn)
+    evidence = "rank IC +.2500 over 33 nights, a stake of 70 where 60 was needed"
+    assert told["message"].tolist() == [f"dtml speaks since {row['since']} in place of ridge: {evidence}"]
 
 
 def test_a_market_names_its_candidates(tmp_path: Path) -> None:
