@@ -163,8 +163,9 @@ def test_a_reader_sees_what_was_written_after_it_opened(engine: Engine, reader: 
 def test_sql_of_a_user_writes_nothing(engine: Engine, reader: Engine, sql: str) -> None:
     with transaction(engine) as conn:
         conn.execute(sa.insert(tables.instrument), [stock("A")])
-    with pytest.raises(StoreUsageError):
+    with pytest.raises(StoreUsageError) as refused:
         select(reader, sql)
+    assert "damaged" not in str(refused.value)  # the store is well
     assert count(engine) == 1
     assert len(select(reader, "select * from night_log")) == 0
 

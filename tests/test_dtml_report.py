@@ -27,7 +27,7 @@ EVIL = "<script>alert('x')</script>&\""
 RULES = ("always_up", "index_reversal")
 SCORES = tuple(name + end for name in ("acc", "mcc", "model_gain") for end in ("", "_low", "_high"))
 NIGHT = {"as_of": date(2024, 7, 1), "target": date(2024, 7, 2), "status": "complete_with_gaps", "run_id": "first"}
-NIGHT |= {"rejected": 2, "gaps": [{"symbol": "GONE", "reason": "no bar on 2024-07-01"}]}
+NIGHT |= {"rejected": 2, "gaps": [{"symbol": "GONE", "reason": "no bar on 2024-07-01"}], "reason": None}
 LINE = Calibration(0.7, 0.01, {}, 0, 0)
 THRESHOLD = 0.55
 GENERATOR = np.random.default_rng(23)
@@ -345,6 +345,12 @@ def test_without_preference_no_sector_gets_more_than_its_stocks() -> None:
     even = sector_map(Attention.of(frame.assign(weight=1 / 17)), sectors)
     assert even
     np.testing.assert_allclose(even.data["rows"]["value"], 1)
+
+
+def test_what_a_night_says_of_own_code_is_on_its_page() -> None:
+    said = "own code: mine.py is refused by the audit: ahead looked ahead"
+    assert said in page(night=NIGHT | {"reason": said})
+    assert "Own code" not in page()
 
 
 def test_the_drivers_of_a_stock_are_its_strongest_sources_but_itself() -> None:

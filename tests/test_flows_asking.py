@@ -170,7 +170,7 @@ def test_a_history_shows_directions_beside_the_rules_and_fits_a_terminal(
     assert rows[0][2:] == ["0.750", "0.625", "rise", "+0.0200", "1", "rise", "fall", "-"]
     assert rows[-1][2:] == ["0.750", "0.625", "rise", "-", "-", "rise", "fall", "-"]
     assert said[7].endswith("the model's: 5 by first")
-    assert said[8] == "all 49 directions with an outcome: ACC .4898, MCC -.0280; always up: ACC .3469, MCC .0000"
+    assert said[8] == "all 49 outcomes, each called by one half: ACC .4898, MCC -.0280; always up: ACC .3469, MCC .0000"
     assert len(said) == 9
 
 

@@ -181,3 +181,11 @@ def test_a_stock_that_was_typed_is_found(site: Site) -> None:
         assert (answer.status, answer.headers["location"]) == (303, link(["market", market, "stock", symbol]))
         assert site.get(answer.headers["location"]).status == 200
     assert site.get(f"/market/{MARKET}/stock?symbol=").headers["location"] == f"/market/{MARKET}"
+
+
+@pytest.mark.slow
+def test_every_question_that_the_box_for_sql_begins_with_has_an_answer(site: Site) -> None:
+    starts = [each for each in Page(site.get(f"/sql?market={MARKET}").body).links if each.startswith("/sql?q=")]
+    assert len(starts) >= 20
+    assert {each: site.get(each).status for each in starts} == dict.fromkeys(starts, 200)
+    assert site.get("/sql?q=select+symbol+from+latest_prediction").status == 200

@@ -53,3 +53,11 @@ def test_a_name_that_neither_the_package_nor_the_store_knows_is_refused(mine: Pa
     mine.write_text("title = 1")
     code, _, complaint = command("fetch", "mine", "--as-of", str(AS_OF))
     assert (code, f"{mine}: index.symbol: missing" in " ".join(complaint.split())) == (2, True), complaint
+
+
+def test_markets_lists_it_and_a_fetch_with_nothing_due_says_that_it_read_nothing(mine: Path, command: Command) -> None:
+    assert "mine" in [each["market"] for each in json.loads(command("markets", "--json")[1])]
+    code, said, _ = command("fetch", "mine", "--as-of", str(AS_OF))
+    assert code == 0
+    assert "0 symbols asked for" in said
+    assert "no price was read" in said

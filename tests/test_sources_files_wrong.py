@@ -20,8 +20,11 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
+        ("p.csv", csv_of("2024-03-04,1,1", header="date,clsoe,symbol"), "there is no column close: is 'clsoe' it"),
+        ("p.csv", csv_of("2024-03-04,A,1,1", header="date,symbol,opne,close"), "there is no column open: is 'opne' it"),
+        ("p.csv", csv_of("2024-03-04,A,1,1", header="date,symbol,Close,Volumne"), "no column volume: is 'Volumne' it"),
         ("p.csv", csv_of("2024-03-04,1", header="day,Close"), "missing column date, symbol; found day, Close"),
-        ("p.csv", csv_of("2024-03-04,1", header="\x0bate,Close"), "missing column date, symbol; found ate, Close"),
+        ("p.csv", csv_of("2024-03-04,1", header="\x0bate,Close"), "there is no column date: is '\\x0bate' it"),
         ("p.csv", csv_of("2024-03-04;AAA;1;2", header="date;symbol;open;close"), "found date;symbol;open;close"),
         ("p.csv", csv_of("2024-03-04,AAA,1", header="date,symbol,Date"), "'date' and 'Date' are both session"),
         ("p.csv", csv_of("2024-03-04,AAA,1,2", "3/5/2024,AAA,1,2"), "row 2: '3/5/2024' is no date; write YYYY-MM-DD"),

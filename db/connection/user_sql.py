@@ -17,6 +17,7 @@ from db import engine as opened
 from db.connection.frames import typed
 from db.errors import StoreError, StoreUsageError
 
+WRITES = "attempt to write a readonly database"  # as SQLite says it
 READS = ("select", "with", "values", "table", "explain", "show")
 LONGEST = 16_000_000  # bytes of a value on SQLite
 ROWS, BYTES = 2000, 8_000_000  # of a batch, whichever comes first
@@ -66,6 +67,8 @@ def asked(engine: Engine, sql: str, *, own: bool = False) -> Iterator[Answer]:
     except StoreUsageError:
         raise
     except StoreError as error:
+        if WRITES in str(error):
+            raise StoreUsageError("the SQL does not run: it would write, and the store is open for reading") from error
         raise StoreUsageError(f"the SQL does not run: {error}") from error
 
 

@@ -104,6 +104,12 @@ def markets(conn: Connection) -> list[str]:
     return sorted(conn.execute(named).scalars())
 
 
+def own_markets(conn: Connection) -> list[str]:
+    """Return the names of the markets whose file, a user's own, is kept."""
+    kept = tables.market_file.c.market
+    return list(conn.execute(sa.select(kept).order_by(kept)).scalars())
+
+
 def all_markets(conn: Connection) -> list[str]:
     """Return the markets with a night, a fetch or a model, sorted."""
     named = (sa.select(view(name).c.market) for name in ("night_log", "fetch_log", "run_log"))

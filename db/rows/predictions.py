@@ -119,6 +119,13 @@ def band_directions(market: str, run_id: str, target: date, level: float) -> Sta
     return _by_symbol("band_direction", market=market, run_id=run_id, target=target, level=level)
 
 
+def default_directions(conn: Connection, symbol: str) -> pd.DataFrame:
+    """Return a stock's directions at the level of each model: run_id, target, direction; none where it has no band."""
+    told = view("band_direction")
+    mine = matching(told, symbol=symbol, is_default=1)
+    return frame(conn, sa.select(told.c.run_id, told.c.target, told.c.direction).where(*mine))
+
+
 def disagreement(market: str, run_id: str, target: date) -> Statement:
     """Return how far the seeds of an ensemble agreed on each stock; no row where that was not kept."""
     return _by_symbol("disagreement", market=market, run_id=run_id, target=target)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from textwrap import shorten
@@ -47,6 +48,7 @@ WIDE = (
 )
 RECENT = 20  # last dates of the prices, whose median number of stocks is the usual one
 LONGEST = 80  # characters of a value that a complaint shows
+MISSPELT = 0.75  # likeness, as difflib counts it, of a name that is meant for another
 MOST_NAMES = 300  # characters of column names that one shows
 FIRST_YEAR, LAST_YEAR = 1678, 2261  # what 64 bits of nanoseconds can hold
 
@@ -96,7 +98,7 @@ class TableFile:
     def _columns(self) -> dict[str, str]:
         columns: dict[str, str] = {}
         for found in self._header:
-            name = NAMES.get(found.strip().lower().replace(" ", "_"))
+            name = NAMES.get(_key(found))
             if name in columns:
                 both = f"{columns[name][:LONGEST]!r} and {found[:LONGEST]!r}"
                 raise UsageError(f"{self.path}: columns {both} are both {name}; keep one")
@@ -105,6 +107,11 @@ class TableFile:
         return columns
 
     def _require(self, *names: str) -> None:
+        """Raise UsageError for a column of these that is missing, and for any that is misspelt."""
+        unknown = {_key(found): found for found in self._header if _key(found) not in NAMES}
+        for name in ("date" if each == "session" else each for each in BAR_COLUMNS if each not in self._columns):
+            for near in get_close_matches(name, unknown, n=1, cutoff=MISSPELT):
+                raise UsageError(f"{self.path}: there is no column {name}: is {unknown[near]!r} it? Then rename it")
         missing = [name for name in names if name not in self._columns]
         if missing:
             found = shorten(", ".join(self._header), MOST_NAMES, placeholder=" ...")  # in one line, whatever it holds
@@ -232,6 +239,10 @@ def _readable(path: Path) -> Iterator[None]:
     except (pa.ArrowException, OSError, EOFError, zlib.error, ValueError, OverflowError, csv.Error) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UsageError(f"{path}: cannot be read as {''.join(path.suffixes[-2:])}: {reason}") from error
+
+
+def _key(column: str) -> str:
+    return column.strip().lower().replace(" ", "_")
 
 
 class FileSource(Source):

@@ -258,7 +258,7 @@ def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.
         names = [each["symbol"] for each in ends(order)]
         half = len(names) // 2
         out.print(f"  first {', '.join(names[:half])}\n  last  {', '.join(names[half:])}", soft_wrap=True)
-    else:
+    elif not row["reason"]:
         out.print("the stocks are not ordered: rankers need a year of sessions, or the night's log says why")
     if row["reason"]:
         out.print(f"own code: {row['reason']}", markup=False, soft_wrap=True)

@@ -22,15 +22,17 @@ from sqlalchemy import Engine
 from db.connection.frames import as_given, head
 from db.connection.user_sql import Answer, asked, select
 from db.engine import open_reader, reading
+from db.errors import StoreError
 from db.rows import markets as stored_markets
 from db.rows import predictions, runs
 from db.rows import scores as stored_scores
 from dtml.errors import UsageError
-from dtml.markets import load_market, market_names
+from dtml.markets import market_names
 from dtml.pages.figures import figure, records
 from dtml.sources.simulated import SimulatedMarket
 from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
 from flows.console import plain, print_frame, print_json
+from flows.market_files import read_market
 from flows.settings import err, out
 from translation.atomic_files import write_whole
 
@@ -61,19 +63,27 @@ def history(
         rows = predictions.prediction_history(conn, market=market, symbol=symbol, newest=limit)
         names = rows["market"].unique().tolist()
         scores = {name: head(conn, stored_scores.symbol_scores(name, symbol), PURPOSES) for name in names}
+        at_level = predictions.default_directions(conn, symbol)
     if as_json:
         return print_json(rows)
     for name, shown in rows.groupby("market"):
-        _print_history(f"{symbol}, {name}", shown)
+        _print_history(f"{symbol}, {name}", _decided(shown, at_level))
         nightly = scores[name][scores[name]["kind"] == "nightly"]
         for score in records(nightly):
             out.print(
-                f"all {score['n']} directions with an outcome: ACC {figure(score['acc'])}, MCC {figure(score['mcc'])};"
-                f" always up: ACC {figure(score['up_acc'])}, MCC {figure(0)}"
+                f"all {score['n']} outcomes, each called by one half: ACC {figure(score['acc'])},"
+                f" MCC {figure(score['mcc'])}; always up: ACC {figure(score['up_acc'])}, MCC {figure(0)}"
             )
     if rows.empty:
         out.print(f"No night has predicted {symbol} yet.")
     return None
+
+
+def _decided(rows: pd.DataFrame, at_level: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with the directions that the nights gave: those at the model's level, where it has a band."""
+    both = rows.merge(at_level, on=["run_id", "target"], how="left", suffixes=("", "_at_level"))
+    direction = both["direction_at_level"].fillna(both["direction"])
+    return both.assign(direction=direction, correct=both["correct"].where(direction != "none"))
 
 
 def _print_history(title: str, rows: pd.DataFrame) -> None:
@@ -123,6 +133,15 @@ def require_market(engine: Engine, market: str, how: str = "") -> None:
         raise UsageError(f"the store knows nothing of a market {market!r}: {there}")
 
 
+def _own_markets() -> list[str]:
+    """Return the markets of which the store keeps a user's file; none without a store."""
+    try:
+        with reading(open_reader()) as conn:
+            return stored_markets.own_markets(conn)
+    except StoreError:
+        return []
+
+
 @commands.command("markets")
 def list_markets(as_json: AsJson = False) -> None:
     """List the markets that can be named.
@@ -130,8 +149,8 @@ def list_markets(as_json: AsJson = False) -> None:
     Example: dtml markets
     """
     rows = []
-    for name in market_names():
-        market = load_market(name)
+    for name in [*market_names(), *_own_markets()]:
+        market = read_market(name)
         listed = f"{len(market.symbols)} of {market.constituents_as_of}" if market.constituents else "from a file"
         if market.source == "simulated":
             listed = f"{len(SimulatedMarket().symbols)}, simulated"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from dtml.markets.definition import Universe
 from dtml.model import ModelConfig
 from dtml.own.process import warm
 from dtml.prices.bars import BAR_COLUMNS
-from dtml.prices.sessions import last_closed_session, require_session, sessions_up_to
+from dtml.prices.sessions import is_session, last_closed_session, require_session, sessions_up_to
 from dtml.sources import Fetched, Source, open_source
 from dtml.sources.simulated import SimulatedSource
 from dtml.training.recipe import TrainingConfig
@@ -208,7 +208,8 @@ def _universe(market: Market, source: Source, universe: Universe | None) -> tupl
 def choose_as_of(context: MarketContext, asked: date | None, now: datetime | None = None) -> date:
     """Return the session a night stands on: the one asked for, else the last closed one that the source can know."""
     closed = last_closed_session(context.market.calendar, now or datetime.now(UTC))
-    if asked is not None and asked > closed:
+    is_far = asked is not None and asked > closed + timedelta(days=7)
+    if asked is not None and asked > closed and (is_far or is_session(context.market.calendar, asked)):
         raise UsageError(f"--as-of {asked} has not closed yet: the last closed session of {context.name} is {closed}")
     if asked is not None:
         return require_session(context.market.calendar, asked)
