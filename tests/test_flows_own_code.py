@@ -111,7 +111,9 @@ def test_a_night_whose_file_changed_says_so_trains_again_and_still_replays_the_o
 ) -> None:
     run_night(trusted, AS_OF)
     first = recorded(trusted)["sha256"]
+    assert run_night(trusted, AS_OF).changed == ""
     mine.write_text(MINE + "\n\ndef spread(bars):\n    return (bars.high - bars.low) / bars.close\n")
+    assert "own code changed: mine.py" in run_night(trusted, AS_OF).changed
     with caplog.at_level(logging.WARNING):
         run_night(trusted, TARGET)
     assert recorded(trusted)["features"] == ["near_high", "reversal", "spread"]

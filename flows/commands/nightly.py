@@ -285,4 +285,5 @@ def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, st
 
 
 def _what_was_done(night: Night) -> str:
-    return rendered("night.txt", row=night.row, result=night.fetch_result, scored=night.scored)
+    told = {"result": night.fetch_result, "scored": night.scored, "changed": night.changed}
+    return rendered("night.txt", row=night.row, **told)

@@ -31,7 +31,10 @@ MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as 
 MarketFiles = Annotated[
     list[Path] | None, typer.Option(help="A market of your own, as a TOML file; may be given again.")
 ]
-AsOf = Annotated[datetime | None, typer.Option(formats=DAY, help="Last session seen; by default the last closed.")]
+AsOf = Annotated[
+    datetime | None,
+    typer.Option(formats=DAY, help="Last session seen; by default the last closed that the prices reach."),
+]
 DeviceOption = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes CUDA if there.")
 ]

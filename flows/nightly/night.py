@@ -22,6 +22,7 @@ from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import FetchResult, fetch_bars
 from flows.nightly.order import Trained, order_night, rankers_for
+from flows.nightly.own_code import change
 from flows.nightly.predict import Forecast, forecast, shortage, too_few
 from flows.nightly.report import publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
@@ -50,6 +51,7 @@ class Night:
     report: Path
     fetch_result: FetchResult | None = None
     scored: Scored | None = None
+    changed: str = ""  # of own code, since the market's rankers were trained
 
     @property
     def was_done_before(self) -> bool:
@@ -95,7 +97,7 @@ def run_night(
         if (done := finished_night(context, as_of)) is not None:
             drop_states(context.name, as_of)
             score_market(context, as_of)  # the run that completed the night may have ended before this
-            return Night(done, publish_night(context, as_of))
+            return Night(done, publish_night(context, as_of), changed=_changed(context, as_of))
         fetch = FetchResult if only_stored else fetch or (lambda: fetch_bars(context, as_of))
         train_if_due = load_model if only_stored else partial(_train_if_due, known_at=known_at)
 
@@ -121,6 +123,13 @@ def run_night(
         finished = finished_night(context, as_of)
         assert finished is not None
         return Night(finished, report, fetch_result, scored)
+
+
+def _changed(context: MarketContext, as_of: date) -> str:
+    """Say that the market's own code is another than the one trained, which the next night will audit."""
+    with reading(context.engine) as conn:
+        latest = rankings.latest_ranker(conn, context.name, on_or_before=as_of)
+    return change(context, latest["config"])[1] if latest else ""
 
 
 @contextmanager
@@ -149,7 +158,9 @@ def _require_bars(context: MarketContext, as_of: date, fetch_result: FetchResult
         today = prices.prices(conn, context.name, as_of, as_of, known_at=known_at)
     short = shortage(context, as_of, set(today["symbol"]))
     if short is not None:
-        raise DtmlError(f"{short.what}: {_cause(fetch_result, short.missing)}")
+        is_index = short.missing == {context.market.index.symbol} and context.source.name == "files"
+        where = "; name its file with --index" if is_index else ""
+        raise DtmlError(f"{short.what}: {_cause(fetch_result, short.missing)}{where}")
 
 
 def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:
@@ -159,7 +170,8 @@ def _cause(fetch_result: FetchResult, symbols: set[str]) -> str:
     if not failed.empty:
         status = failed["status"].mode().iloc[0]
         detail = failed.loc[failed["status"] == status, "detail"].iloc[0]
-        return f"{len(failed)} {status} ({detail}); what came is stored, run the night again to go on"
+        again = "" if status == "no_data" else "; what came is stored, run the night again to go on"
+        return f"{len(failed)} {status} ({detail}){again}"
     if not rejected.empty:
         return f"{len(rejected)} bars rejected, mostly {rejected['reason'].mode().iloc[0]}: ask the view `rejected`"
     return "the source has none for that session"
