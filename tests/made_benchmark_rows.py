@@ -109,19 +109,29 @@ def rank_scores() -> pd.DataFrame:
 def ranking_scores() -> pd.DataFrame:
     figures = dict.fromkeys(_numbers(tables.ranking_score), 0.1 + 0.2)
     rows = {
-        "predictor": ["day_losers", "ridge"],
+        "predictor": ["day_losers", "ridge", "blend"],
         "leg": "next_close",
         "slice": "all",
         "value": "",
-        "is_rule": [True, False],
+        "is_rule": [True, False, False],
     }
     return pd.DataFrame(rows).assign(days=251, n=7001, **figures)
 
 
 def ranking_differences() -> pd.DataFrame:
     figures = dict.fromkeys(_numbers(tables.ranking_difference), 0.1 + 0.2)
-    rows = {"predictor": ["day_losers", "ridge"], "other": ["ridge", "day_losers"], "leg": "next_close"}
+    rows = {
+        "predictor": ["day_losers", "ridge", "blend"],
+        "other": ["ridge", "day_losers", "day_losers"],
+        "leg": "next_close",
+    }
     return pd.DataFrame(rows).assign(**figures)
+
+
+def ranking_portfolios() -> pd.DataFrame:
+    figures = dict.fromkeys(_numbers(tables.ranking_portfolio), 0.1 + 0.2) | {"max_drawdown": -0.1, "band": 2.0}
+    rows = {"span": ["validation", "test", "test"], "version": ["", "smoothed and banded", "equal parts"]}
+    return pd.DataFrame(rows).assign(smooth=5, days=251, **figures)
 
 
 def _numbers(table: sa.Table) -> list[str]:

@@ -16,6 +16,7 @@ from made_benchmark_rows import (
     ranker,
     ranking,
     ranking_differences,
+    ranking_portfolios,
     ranking_scores,
     seeds_of_models,
 )
@@ -102,7 +103,7 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
     runs.save_run(conn, run("trees", kind="benchmark", checkpoint_path=None, checkpoint_hash=None))
     stored_predictions.save_predictions(conn, "toy", predictions(), known_at=MOMENT, made_at=MOMENT)
     benchmarks.save_benchmark(conn, benchmark(), benchmark_scores(), seeds_of_models())
-    rankings.save_ranking(conn, ranking(), ranking_scores(), ranking_differences())
+    rankings.save_ranking(conn, ranking(), ranking_scores(), ranking_differences(), ranking_portfolios())
     rankings.save_ranker(conn, ranker(**kept))
     order = pd.DataFrame({"symbol": STOCKS, "score": NUMBERS[:3], "place": [1, 2, 3], "probability": [0.6, 0.5, 0.4]})
     order = order.assign(ranker_id=ranker()["id"], predictor="ridge", as_of=AS_OF, target=TARGET, speaks=True)

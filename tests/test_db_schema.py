@@ -35,6 +35,7 @@ FACTS |= {
     "rank_score",
     "ranking_score",
     "ranking_difference",
+    "ranking_portfolio",
     "stock_rank",
     "translation_model",
     "translation_progress",

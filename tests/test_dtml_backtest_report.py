@@ -28,7 +28,8 @@ from made_backtest_page import (
 from made_pages import Reader, curve, without_script
 
 from dtml.backtest.performance import drawdown, equity
-from dtml.backtest.portfolio import FREE, Costs, Fill, Form, Strategy
+from dtml.backtest.portfolio import Fill, Form, Strategy
+from dtml.markets.trading import FREE, Costs
 from dtml.pages.backtest import PAPERS, readme_lines, survivorship, verdict
 from dtml.pages.charts import POINTS, Panel, colour, over_sessions, thin
 from dtml.pages.figures import figure, percent

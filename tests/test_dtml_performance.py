@@ -15,8 +15,9 @@ from dtml.backtest.performance import (
     session_sharpe,
     sharpe_interval,
 )
-from dtml.backtest.portfolio import Costs, Quotes, Strategy, follow
+from dtml.backtest.portfolio import Quotes, Strategy, follow
 from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.markets.trading import Costs
 
 DAYS, RESAMPLES = 300, 499
 

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.backtest.portfolio import FREE, Costs, Quotes, Strategy, equal_weight_track, follow, index_track, positions
+from dtml.backtest.portfolio import Quotes, Strategy, equal_weight_track, follow, index_track, positions
 from dtml.errors import DtmlError, UsageError
+from dtml.markets.trading import FREE, Costs
 
 SESSIONS, STOCKS = 43, 13
 CALENDAR = pd.bdate_range("2021-01-01", periods=SESSIONS)
@@ -103,7 +104,7 @@ def test_three_stocks_and_three_days_by_hand() -> None:
     Day 3 trades 0.6/1.01 + 0.5 + (0.25 - 0.21/1.01) = 0.75 + 0.39/1.01; B and C rise by 5 %: gross -0.025 + 0.0125.
     Trading costs 3 + 2 basis points; 252 a year are 1 a session, of the half held short on day 3.
     """
-    track = by_hand(Costs(commission=3.0, spread=2.0, borrow=252.0))
+    track = by_hand(Costs(commission=3.0, half_spread=2.0, borrow=252.0))
     earned = ["gross", "turnover", "cost", "borrow", "net"]
     assert list(track.columns) == ["session", *earned, "long", "short", "settled", "unbooked"]
     assert list(track["session"]) == list(CALENDAR[1:4])
@@ -283,7 +284,7 @@ def test_a_wrong_strategy_says_what_is_wrong(wrong: dict[str, object]) -> None:
 @pytest.mark.parametrize("cost", [-1.0, NAN, np.inf])
 def test_a_cost_is_zero_or_more(cost: float) -> None:
     with pytest.raises(UsageError, match="spread must be 0 basis points or more"):
-        Costs(spread=cost)
+        Costs(half_spread=cost)
 
 
 def test_days_that_are_no_increasing_sessions_are_refused(quotes: Quotes) -> None:

@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.backtest.portfolio import FREE, Costs, Quotes, Strategy, equal_weight_track, follow, positions
+from dtml.backtest.portfolio import Quotes, Strategy, equal_weight_track, follow, positions
 from dtml.errors import DtmlError
+from dtml.markets.trading import FREE, Costs
 
 CALENDAR = pd.bdate_range("2021-01-01", periods=7)
 NAN = np.nan
@@ -38,9 +39,9 @@ def test_the_defaults_are_the_ten_most_probable_at_the_next_open_with_a_tenth_ea
 
 
 def test_costs_by_hand() -> None:
-    costs = Costs(commission=4.0, spread=3.0, borrow=25.2)
-    assert costs.trading == pytest.approx(0.0007)
-    assert costs.holding_short == pytest.approx(0.00001)
+    costs = Costs(commission=4.0, half_spread=3.0, borrow=25.2)
+    assert costs.of_trades(CALENDAR[:1])[0] == pytest.approx(0.0007)
+    assert costs.of_shorts(CALENDAR[:1]) == pytest.approx(0.00001)
 
 
 def test_equal_parts_of_few_stocks_are_not_cut_off() -> None:

@@ -14,7 +14,7 @@ from db.admin.checks import check_store
 from db.engine import reading
 from db.rows import backtests, prices
 from dtml.backtest.performance import deflated_sharpe, session_sharpe
-from dtml.backtest.portfolio import Costs
+from dtml.markets.trading import Costs
 from dtml.pages.backtest import settlements
 from dtml.prices.sessions import previous_session, sessions_between
 from flows.backtest.folds import Backtest
@@ -25,7 +25,7 @@ from flows.nightly.night import run_night
 pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 
 TOP, MAX_WEIGHT = 3, 0.15  # a third and a sixth are more than is allowed
-COSTS = Costs(commission=7.0, spread=11.0, borrow=900.0)
+COSTS = Costs(commission=7.0, half_spread=11.0, borrow=900.0)
 PAPERS = "no costs (the paper's)"
 Weights = dict[str, float]
 
@@ -79,7 +79,7 @@ def walked(held: dict[pd.Timestamp, Weights], price: pd.DataFrame, costs: Costs)
             symbol: weight * price.loc[following, symbol] / price.loc[day, symbol] / (1 + gross)
             for symbol, weight in weights.items()
         }
-        cost = turnover * (costs.commission + costs.spread) / 10_000
+        cost = turnover * (costs.commission + costs.half_spread) / 10_000
         borrow = short * costs.borrow / 10_000 / 252
         rows.append((day, gross, turnover, cost, borrow, gross - cost - borrow))
     return pd.DataFrame(rows, columns=["session", "gross", "turnover", "cost", "borrow", "net"])

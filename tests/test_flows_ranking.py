@@ -215,8 +215,12 @@ def test_the_command_prints_what_it_stores_and_trains_nothing_again(
     code, said, _ = command(*asked)
     assert (code, "how well the stocks of a day were ordered" in said) == (0, True)
     rule, blend = stored.row["best_rule"], cell(stored, "blend")
-    assert f"of {blend['days']} days, the blend " in said.splitlines()[-1]
-    assert said.splitlines()[-1].count(f" {rule}: rank IC ") == 1
+    verdict = said.splitlines()[-2]
+    assert f"of {blend['days']} days, the blend " in verdict
+    assert verdict.count(f" {rule}: rank IC ") == 1
+    assert "after costs, at the next open" in said
+    page = Path(said.splitlines()[-1].split()[-1]).read_text(encoding="utf-8")
+    assert all(words in page for words in (verdict.split(". After")[0], "Year by year", "equal parts of all, free"))
     whole = stored.scores[(stored.scores["slice"] == "all") & (stored.scores["leg"] == "next_close")]
     assert str(whole.sort_values("rank_ic").iloc[0]["predictor"]) in said.splitlines()[4]
     code, said, _ = command(*asked, "--markdown")

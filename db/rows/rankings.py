@@ -20,10 +20,12 @@ from db.views import view
 
 SCORE_TOLERANCE = 1e-9
 
-# Of the ranking of a name: its row, or None; its figures, and its paired differences, each without ranking_id.
+# Of the ranking of a name: its row, or None; its figures, its paired differences, and what is left of its order after
+# costs, each without ranking_id.
 ranking = partial(row_of, tables.ranking, "id")
 ranking_scores = partial(rows_of, tables.ranking_score, "ranking_id")
 ranking_differences = partial(rows_of, tables.ranking_difference, "ranking_id")
+ranking_portfolios = partial(rows_of, tables.ranking_portfolio, "ranking_id")
 # The rankers of a training: its row by name, and that of the last; None where there is none.
 ranker = partial(row_of, tables.ranker, "id")
 latest_ranker = partial(latest_trained, tables.ranker)
@@ -31,9 +33,13 @@ save_rank_scores = partial(save_scores_of, tables.rank_score)
 
 
 def save_ranking(
-    conn: Connection, ranking: Mapping[str, object], scores: pd.DataFrame, differences: pd.DataFrame
+    conn: Connection,
+    ranking: Mapping[str, object],
+    scores: pd.DataFrame,
+    differences: pd.DataFrame,
+    portfolios: pd.DataFrame,
 ) -> int:
-    """Store a ranking, every column by name, with its scores and differences: their columns but ranking_id.
+    """Store a ranking, every column by name, with its scores, differences and portfolios: their columns but ranking_id.
 
     What has no value is NaN or None. The first row of a name stands: raises StoreError, naming it, when a figure is
     stored with another value.
@@ -41,7 +47,8 @@ def save_ranking(
     name, why = str(ranking["id"]), "the days of a ranking are scored once"
     new = insert_missing(conn, tables.ranking, [dict(ranking)])
     new += save_figures(conn, tables.ranking_score, "ranking_id", name, scores, why=why)
-    return new + save_figures(conn, tables.ranking_difference, "ranking_id", name, differences, why=why)
+    new += save_figures(conn, tables.ranking_difference, "ranking_id", name, differences, why=why)
+    return new + save_figures(conn, tables.ranking_portfolio, "ranking_id", name, portfolios, why=why)
 
 
 def save_ranker(conn: Connection, ranker: Mapping[str, object]) -> int:

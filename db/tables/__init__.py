@@ -34,6 +34,7 @@ BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend",
 FINDINGS = (
     *("backtest", "backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio"),
     *("benchmark", "benchmark_score", "benchmark_seed", "ranking", "ranking_score", "ranking_difference"),
+    "ranking_portfolio",
 )
 LONGEST_TEXT = 20_000  # characters to translate, about ten pages: others taken with it wait for its translation
 NULLABLE = {"key": False, "numbered": False, "required": False, "optional": True, "interval": True, "paired": True}

@@ -11,9 +11,9 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.backtest.portfolio import BASIS_POINT, YEAR
 from dtml.evaluation.bootstrap import Ends, difference
 from dtml.evaluation.metrics import day_interval
+from dtml.markets.trading import BASIS_POINT, YEAR
 
 
 @dataclass(frozen=True)

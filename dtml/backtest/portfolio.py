@@ -5,7 +5,7 @@ A prediction is made after the close of `as_of`. Filled at the next open, it is 
 very close it was made from, which is impossible. Returns are shares of the equity at the fill, so equity compounds.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy import ndarray
 
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import Returns
+from dtml.markets.trading import FREE, STANDARD, Costs, Rate, rate_on
 from dtml.prices.returns import adjusted_price, on_grid
 
 Form = Literal["long", "long_short", "weighted"]
@@ -28,43 +29,11 @@ Ended = Bool[ndarray, "rows stocks"]
 Rows = Float[ndarray, " rows"]
 Weights = Float[ndarray, " stocks"]
 Stocks = Bool[ndarray, " stocks"]
+KeptDays = Bool[ndarray, "days stocks"]
 
-YEAR = 252  # sessions
-BASIS_POINT = 1e-4
 PATIENCE = 20  # sessions that a position waits for a price; then it is settled at the last price known
+ROUNDING = 0.005  # a price limit is rounded to a tick, which is up to this share of the price
 COLUMNS = ["session", "gross", "turnover", "cost", "borrow", "net", "long", "short", "settled", "unbooked"]
-
-
-@dataclass(frozen=True)
-class Costs:
-    """The costs of trading, in basis points, each 0 or more.
-
-    `commission` and `spread` (half of what is quoted between bid and ask) are paid on the value of every purchase and
-    of every sale; `borrow` is paid per year of 252 sessions on the value held short.
-    """
-
-    commission: float = 1.0
-    spread: float = 2.0
-    borrow: float = 50.0
-
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if not 0 <= value < np.inf:
-                raise UsageError(f"{each.name} must be 0 basis points or more, got {value}")
-
-    @property
-    def trading(self) -> float:
-        """Return the cost of a trade as a share of the value traded."""
-        return (self.commission + self.spread) * BASIS_POINT
-
-    @property
-    def holding_short(self) -> float:
-        """Return the cost of a session as a share of the value held short."""
-        return self.borrow * BASIS_POINT / YEAR
-
-
-FREE = Costs(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -80,7 +49,7 @@ class Strategy:
     fill: Fill = "next_open"
     top: int = 10
     max_weight: float = 0.1
-    costs: Costs = Costs()
+    costs: Costs = STANDARD
 
     def __post_init__(self) -> None:
         if self.top < 1:
@@ -100,7 +69,8 @@ class Quotes:
     """Adjusted prices on all sessions of the exchange; NaN where there is none and the stock cannot be traded.
 
     `moved` says whether a move that nothing explains lies between a session's prices and those before: they cannot be
-    compared. None: no such move.
+    compared. None: no such move. `limit` is 1 where a stock opens at its upper price limit and cannot be bought, -1
+    where it opens at its lower one and cannot be sold, else 0. None: no limits.
     """
 
     sessions: pd.DatetimeIndex
@@ -108,6 +78,7 @@ class Quotes:
     close: PerSession
     symbols: tuple[str, ...]
     moved: Flags | None = None
+    limit: PerSession | None = None
 
     @classmethod
     def of(
@@ -119,6 +90,7 @@ class Quotes:
         *,
         max_return: float = np.inf,
         refused: pd.DataFrame | None = None,
+        price_limit: Rate | None = None,
     ) -> "Quotes":
         """Return the quotes in a bars frame `symbol, session, open, close, adj_close, split`; other sessions are out.
 
@@ -126,7 +98,7 @@ class Quotes:
         adjusted by the factor of their session's close. A recorded split is followed where it explains a move of
         more than `max_return`. Nothing explains other such moves, whose bars get no price, nor those of the bars that
         the checks refused for their return (`refused`: `symbol, session`). An open so far from the close before it is
-        no price either, though its close may be one.
+        no price either, though its close may be one. `price_limit` is that of a session, a ratio, if there is one.
         """
         price = adjusted_price(bars, returns)
         adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)
@@ -139,7 +111,8 @@ class Quotes:
         opened[leap] = closed[leap] = np.nan
         moved = _first_after(gone | leap, closed)
         opened[(np.abs(opened / _last_before(closed) - 1) > max_return) & ~moved] = np.nan
-        return cls(sessions, opened, closed, tuple(symbols), moved)
+        limit = None if price_limit is None else _at_limit(opened, closed, rate_on(price_limit, sessions))
+        return cls(sessions, opened, closed, tuple(symbols), moved, limit)
 
     def fills(self, fill: Fill) -> PerSession:
         """Return the price at which positions are opened in each session."""
@@ -159,6 +132,10 @@ class Quotes:
     def breaks(self) -> Flags:
         """Return `moved`, false throughout where there is none."""
         return np.zeros(self.open.shape, dtype=bool) if self.moved is None else self.moved
+
+    def limits(self, fill: Fill) -> PerSession:
+        """Return `limit` where positions are opened at the open, 0 throughout where there is none."""
+        return np.zeros(self.open.shape) if self.limit is None or fill == "close" else self.limit
 
     @property
     def _known(self) -> PerSession:
@@ -191,12 +168,37 @@ def positions(probability: PerDay, strategy: Strategy) -> PerDay:
     return np.where(count > 0, np.clip(wanted, -strategy.max_weight, strategy.max_weight), np.nan)
 
 
+@dataclass(frozen=True)
+class Followed:
+    """What following some weights earned, by session of a fill, and the shares of equity held after each fill.
+
+    `held` has a row for each row of `track`, and one more where the last fill is not yet sold again.
+    """
+
+    track: pd.DataFrame
+    held: PerRow
+
+
 def follow(weights: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, strategy: Strategy) -> pd.DataFrame:
+    """Return what holding `weights` earned, as `follow_on` does from cash on."""
+    return follow_on(weights, as_of, quotes, strategy).track
+
+
+def follow_on(
+    weights: PerDay,
+    as_of: pd.DatetimeIndex,
+    quotes: Quotes,
+    strategy: Strategy,
+    *,
+    kept: KeptDays | None = None,
+    held_before: Weights | None = None,
+) -> Followed:
     """Return what holding `weights`, decided after the close of each `as_of`, earned: a row for each session of a fill.
 
     Rows run from the first to the last `as_of` without a gap, as far as the next fill's prices are known: the last
-    prediction, not yet sold, has no row. In a session without weights (or with NaN throughout) nothing is traded.
-    The columns, all but `session` (that of the fill) shares of the equity at the fill:
+    prediction, not yet sold, has no row. In a session without weights (or with NaN throughout) nothing is traded. A
+    stock that is `kept` is not traded while it is held. `held_before` is what was held after the fill before the first
+    one; None is cash. The columns, all but `session` (that of the fill) shares of the equity at the fill:
 
     - `long`, `short`: values held after trading, both 0 or more; `gross`: what they earned until the next fill;
     - `turnover`: value bought and sold. Before it, a weight is what the last fill left, drifted with prices. The first
@@ -207,31 +209,40 @@ def follow(weights: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, strategy: S
       what these moves would have added to `gross`. Such a position is sold at its last price before the move, at the
       cost of a trade: neither gain nor loss is booked, be it an error, a corporate action or a real one.
 
-    A stock without a price at the fill is not traded: cash meant for it stays cash, holdings of it are kept at its last
-    known price, and the others are scaled down where the gross exposure would pass 1. After `PATIENCE` sessions it is
-    settled at that price, at the cost of a trade. As this does not look ahead, it misses what a stock that resumes
-    later has lost or gained, and flatters the holder of a bankrupt one.
+    A stock without a price at the fill is not traded, and one at its price limit is not bought, or not sold: cash meant
+    for it stays cash, holdings of it are kept (at its last known price), and the others are scaled down where the gross
+    exposure would pass 1. After `PATIENCE` sessions without a price it is settled at that price, at the cost of a
+    trade. As this does not look ahead, it misses what a stock that resumes later has lost or gained, and flatters the
+    holder of a bankrupt one.
 
     Raises ValueError where `as_of` are no increasing sessions of the quotes, DtmlError where all equity is lost.
     """
     first, wanted = _by_session(weights, as_of, quotes, strategy.fill)
+    keeping = np.zeros(weights.shape) if kept is None else kept.astype(float)
+    _, keeping = _by_session(keeping, as_of, quotes, strategy.fill)
     rows = slice(first, first + len(wanted))
     tradable, settled = _tradable(quotes.fills(strategy.fill))
-    mark, broken = quotes.marks(strategy.fill), quotes.breaks[rows]
-    earned = _returns(mark, quotes.exits(strategy.fill))[rows]
-    held, turnover, gross = np.empty_like(wanted), np.empty(len(wanted)), np.empty(len(wanted))
+    mark, broken, limit = quotes.marks(strategy.fill), quotes.breaks[rows], quotes.limits(strategy.fill)[rows]
+    returns = _returns(mark, quotes.exits(strategy.fill))
+    earned = returns[rows]
+    held, sold, turnover, gross = np.empty_like(wanted), *(np.empty(len(wanted)) for _ in range(3))
     drifted = np.zeros(wanted.shape[1])
+    if held_before is not None:
+        drifted = held_before * (1 + returns[first - 1]) / (1 + held_before @ returns[first - 1])
     for day in range(len(wanted)):
-        kept = np.where(broken[day], 0.0, drifted)
-        held[day] = _trade(kept, wanted[day], tradable[rows][day], settled[rows][day])
-        turnover[day] = np.abs(drifted - kept).sum() + np.abs(held[day] - kept).sum()
+        left = np.where(broken[day], 0.0, drifted)
+        stays = ~tradable[rows][day] | ((keeping[day] == 1) & (left != 0))
+        held[day] = _trade(left, wanted[day], stays, settled[rows][day], limit[day])
+        turnover[day] = np.abs(drifted - left).sum() + np.abs(held[day] - left).sum()
+        sold[day] = np.maximum(drifted - left, 0).sum() + np.maximum(left - held[day], 0).sum()
         gross[day] = held[day] @ earned[day]
         if gross[day] <= -1:
             raise DtmlError(f"{strategy.name}: the fill of {quotes.sessions[first + day].date()} loses all equity")
         drifted = held[day] * (1 + earned[day]) / (1 + gross[day])
-    ended = (held != 0) & quotes.breaks[first + 1 : first + 1 + len(wanted)]
+    ended = (held != 0) & np.vstack([quotes.breaks, quotes.breaks[:1] & False])[first + 1 : first + 1 + len(wanted)]
     unbooked = np.where(ended, held * (_returns(mark, mark)[rows] - earned), 0.0)
-    return _track(quotes.sessions[rows], held, turnover, gross, strategy.costs, ended, unbooked)
+    track = _track(quotes.sessions[rows], held, turnover, sold, gross, strategy.costs, ended, unbooked)
+    return Followed(track[: max(0, _sold_again(quotes, strategy.fill) - first)], held)
 
 
 def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFrame:
@@ -248,17 +259,21 @@ def equal_weight_track(probability: PerDay, as_of: pd.DatetimeIndex, quotes: Quo
 
 
 def _by_session(weights: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill) -> tuple[int, PerRow]:
-    """Return the row of the first fill, and the weights of every session from it to the last fill sold again."""
+    """Return the row of the first fill, and the weights of every session from it to the last fill that has prices."""
     place = quotes.sessions.get_indexer(as_of)
     if not len(as_of) or (place < 0).any() or (np.diff(place) < 1).any():
         raise ValueError(f"as_of must be one or more increasing sessions of the quotes, got {list(as_of[:3])} ...")
     place = place + (fill == "next_open")
-    priced = np.flatnonzero(np.isfinite(quotes.fills(fill)).any(axis=1))
-    stop = min(int(place[-1]) + 1, int(priced[-1]) if len(priced) else 0)
-    first = int(place[0])
+    stop, first = min(int(place[-1]), _sold_again(quotes, fill)) + 1, int(place[0])
     wanted = np.full((max(stop - first, 0), weights.shape[1]), np.nan)
     wanted[place[place < stop] - first] = weights[place < stop]
     return first, wanted
+
+
+def _sold_again(quotes: Quotes, fill: Fill) -> int:
+    """Return the row of the last fill that has prices, which is where the one before is sold again; -1 without any."""
+    priced = np.flatnonzero(np.isfinite(quotes.fills(fill)).any(axis=1))
+    return int(priced[-1]) if len(priced) else -1
 
 
 def _tradable(price: PerSession) -> tuple[Flags, Flags]:
@@ -295,20 +310,37 @@ def _unreflected(close: PerSession, split: PerSession, max_return: float) -> Per
     return np.where(explains, split, 1.0).cumprod(axis=0)
 
 
-def _trade(drifted: Weights, wanted: Weights, tradable: Stocks, settled: Stocks) -> Weights:
+def _at_limit(opened: PerSession, closed: PerSession, limit: Rows) -> PerSession:
+    """Return 1 where an open lies at the upper price limit from the close before, -1 at the lower one, else 0."""
+    change = opened / _last_before(closed) - 1
+    reached = np.abs(change) >= limit[:, None] - ROUNDING
+    return np.where(reached, np.sign(change), 0.0)
+
+
+def _trade(drifted: Weights, wanted: Weights, stays: Stocks, settled: Stocks, limit: Weights) -> Weights:
+    """Return what is held after trading from `drifted` to `wanted`, as far as each stock can be traded."""
     if np.isnan(wanted).all():
         return np.where(settled, 0.0, drifted)
-    stuck = np.where(tradable | settled, 0.0, drifted)
-    traded = np.where(tradable, wanted, 0.0)
+    stays = stays | (limit * (wanted - drifted) > 0)
+    stuck = np.where(stays & ~settled, drifted, 0.0)
+    traded = np.where(stays, 0.0, wanted)
     room, asked = max(0.0, 1 - np.abs(stuck).sum()), np.abs(traded).sum()
     return np.asarray(stuck + traded * (room / asked if asked > room else 1.0))
 
 
 def _track(
-    sessions: pd.DatetimeIndex, held: PerRow, turnover: Rows, gross: Rows, costs: Costs, ended: Ended, unbooked: PerRow
+    sessions: pd.DatetimeIndex,
+    held: PerRow,
+    turnover: Rows,
+    sold: Rows,
+    gross: Rows,
+    costs: Costs,
+    ended: Ended,
+    unbooked: PerRow,
 ) -> pd.DataFrame:
     long, short = np.maximum(held, 0).sum(axis=1), np.maximum(-held, 0).sum(axis=1)
-    cost, borrow = turnover * costs.trading, short * costs.holding_short
+    of_purchases, of_sales = costs.of_trades(sessions)
+    cost, borrow = turnover * of_purchases + sold * (of_sales - of_purchases), short * costs.of_shorts(sessions)
     earned = (gross, turnover, cost, borrow, gross - cost - borrow)
     values = (sessions, *earned, long, short, ended.sum(axis=1), unbooked.sum(axis=1))
     return pd.DataFrame(dict(zip(COLUMNS, values, strict=True)))

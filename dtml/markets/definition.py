@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from dtml.errors import UsageError
+from dtml.markets.trading import Trading
 
 if TYPE_CHECKING:  # a market is read without waiting for pandas
     import numpy as np
@@ -134,6 +135,7 @@ class Market:
     facts: tuple[str, ...] = ()
     source: SourceName = "yahoo"
     checks: Checks = Checks()
+    trading: Trading = field(default_factory=Trading)
     returns: Returns = "adj_close"
     z_close: ZClose = "adjusted"
     leg: Leg = "next_close"
@@ -148,7 +150,9 @@ class Market:
     @property
     def settings(self) -> dict[str, object]:
         """Return all that decides figures; of own code the text does, wherever its file lies."""
-        return {name: value for name, value in asdict(self).items() if name not in ("code", "file")}
+        found = {name: value for name, value in asdict(self).items() if name not in ("code", "file")}
+        del found["trading"]["sources"]  # words
+        return found
 
     @property
     def speakers(self) -> tuple[RankerName, ...]:

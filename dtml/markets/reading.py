@@ -6,7 +6,7 @@ import re
 import tomllib
 import zoneinfo
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_type_hints
@@ -26,6 +26,7 @@ from dtml.markets.definition import (
     Retrain,
     is_symbol,
 )
+from dtml.markets.trading import Costs, Rate, Trading
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -68,6 +69,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
         constituents_complete=complete,
         facts=facts,
         checks=_checks(table.subtable("checks")),
+        trading=_trading(table.subtable("trading")),
         retrain=_retrain(table),
         level=_level(table),
         model=_model(table.subtable("model")),
@@ -81,7 +83,7 @@ _CHOSEN = ("source", "returns", "z_close", "leg", "ranker")  # by a word, of tho
 _MARKET_KEYS = (
     *("title", "calendar", "timezone", "currency", "source", "returns", "z_close", "leg", "ranker", "retrain"),
     "candidates",
-    *("level", "facts", "index", "checks", "model", "constituents", "code"),
+    *("level", "facts", "index", "checks", "trading", "model", "constituents", "code"),
 )
 
 
@@ -172,6 +174,37 @@ def _checks(table: _Table) -> Checks:
         if not is_kept:
             raise table.error(key, f"expected {bound}, got {getattr(checks, key)}")
     return checks
+
+
+def _trading(table: _Table) -> Trading:
+    rates, whole = (*(each.name for each in fields(Costs)), "price_limit"), ("lot", "top", "smooth")
+    table.allow(*rates, *whole, "band", "sources")
+    found = {name: _rate(table, name) for name in rates if name in table.values}
+    limit, sources = found.pop("price_limit", None), table.subtable("sources")
+    sources.allow(*rates, *whole, "band")
+    said = {name: sources.typed(name, str) for name in sources.values}
+    numbers = {name: table.typed(name, int) for name in whole if name in table.values}
+    try:
+        return Trading(Costs(**found), limit, band=table.optional("band", float, 1.0), sources=said, **numbers)
+    except UsageError as problem:
+        raise UsageError(f"{table.path}: trading.{problem}") from problem
+
+
+def _rate(table: _Table, key: str) -> Rate:
+    """Return a number, or the dates from which each of several holds."""
+    rows = table.values[key]
+    if not isinstance(rows, list) or not rows:
+        return table.typed(key, float)
+    entries = [
+        _Table(table.path, f"{table.prefix}{key}[{place}].", row if isinstance(row, dict) else {})
+        for place, row in enumerate(rows, start=1)
+    ]
+    for entry in entries:
+        entry.allow("since", "rate")
+    since = [entry.required("since", date) for entry in entries]
+    if since != sorted(set(since)):
+        raise table.error(key, "give each date once, the earliest first")
+    return tuple((day, entry.required("rate", float)) for day, entry in zip(since, entries, strict=True))
 
 
 def _constituents(table: _Table) -> tuple[tuple[Constituent, ...], date | None, bool]:

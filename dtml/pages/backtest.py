@@ -15,9 +15,9 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from dtml.backtest.portfolio import YEAR
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import told_apart
+from dtml.markets.trading import YEAR
 from dtml.pages.benchmark import PROTOCOL_WORDS, sample
 from dtml.pages.charts import Chart, Panel, calibration, environment, over_sessions, script
 from dtml.pages.figures import (

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from dtml.backtest.performance import drawdown
-from dtml.backtest.portfolio import YEAR
 from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.markets.trading import YEAR
 from dtml.pages.charts import Chart, Panel, cells, over_sessions
 
 ROLLED = 63  # sessions of a rolling ratio

@@ -17,20 +17,21 @@ from numpy import ndarray
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading, transaction
-from db.rows import attention, backtests, calibration, outcomes, predictions, prices, runs
+from db.rows import attention, backtests, calibration, outcomes, predictions, runs
 from dtml.backtest.performance import expected_best, performance, session_sharpe
-from dtml.backtest.portfolio import YEAR, Fill, Quotes, equal_weight_track, follow, index_track, positions
+from dtml.backtest.portfolio import Fill, equal_weight_track, follow, index_track, positions
 from dtml.baselines.naive_rules import MODEL, directions_on, rules_read_from
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.breakdowns import Directions, order_scores, rolling_mcc, rolling_rank_ic, slice_scores
 from dtml.evaluation.calibration import coverage
 from dtml.evaluation.calibration_curve import calibration_curve
 from dtml.inference import choose_device
+from dtml.markets.trading import YEAR
 from dtml.pages.backtest import backtest_page
 from dtml.prices.returns import on_grid, returns_between
 from dtml.prices.sessions import previous_session, require_session, sessions_between
 from flows.backtest.folds import Backtest, Runner, jobs_of, known_before, one_by_one, read_card
-from flows.nightly.context import read_bars
+from flows.nightly.context import quotes_of, read_bars
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import dated_directions, outcome_rows, record_outcomes, save_counts
 from flows.nightly.train import load_run
@@ -284,14 +285,7 @@ def _tracks(
     The index is filled as the portfolio is, so that the two have the same sessions.
     """
     context = backtest.context
-    sessions = sessions_between(context.market.calendar, bars["session"].min().date(), bars["session"].max().date())
-    with reading(context.engine) as conn:
-        rejected = prices.rejected_bars(conn, context.name, sessions[0].date(), sessions[-1].date())
-    market, refused = context.market, rejected[rejected["reason"] == "unexplained_return"]
-    quotes, index = (
-        Quotes.of(bars, sessions, symbols, market.returns, max_return=market.checks.max_return, refused=refused)
-        for symbols in (record.symbols, (market.index.symbol,))
-    )
+    quotes, index = (quotes_of(context, bars, symbols) for symbols in (record.symbols, (context.market.index.symbol,)))
     filled = {fill: index_track(index, record.as_of, fill) for fill in get_args(Fill)}
     tracks, strategies, indices = {}, {}, {}
     for strategy in backtest.plan.strategies:

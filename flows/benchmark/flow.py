@@ -2,8 +2,9 @@
 
 from prefect import flow
 
+from dtml.pages.ranking import Ranking
 from dtml.published import SETS, shortened
-from flows.benchmark.ranking import Plan, Ranking, Walk, run_ranking
+from flows.benchmark.ranking import Plan, Walk, run_ranking
 from flows.benchmark.results import Benchmark, run_benchmark
 from flows.benchmark.train import PublishedExperiment, members_of
 from flows.nightly.context import RunRequest, open_stored_context

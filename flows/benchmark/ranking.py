@@ -30,9 +30,12 @@ from threadpoolctl import threadpool_limits
 
 from db.engine import reading, transaction
 from db.rows import rankings
+from dtml.backtest.turnover import after_costs
+from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.ranking import both_known, figures_of, paired_rank_ic, rank_ics, score_ranking
 from dtml.markets.definition import NetworkName
 from dtml.own.code import OWN
+from dtml.pages.ranking import HEADLINE, Ranking, ranking_page
 from dtml.ranking.features import FEATURES
 from dtml.ranking.outcomes import LEGS, Leg, outcomes, sessions_to
 from dtml.ranking.panel import Grid, ranked
@@ -40,18 +43,19 @@ from dtml.ranking.rankers import RankersConfig, Training, trainings
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import NETWORKS, RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
-from dtml.ranking.walk import Fold, History, folds
-from flows.nightly.context import MarketContext, stored_bars
+from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS, Fold, History, folds
+from flows.nightly.context import MarketContext, quotes_of, stored_bars
 from flows.nightly.night import Stage, directly
 from flows.nightly.order import history_of
 from flows.nightly.own_code import named, walk_own
-from flows.settings import data_folder
+from flows.settings import data_folder, reports_folder, write_page
 from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
 StockDays = Bool[ndarray, "days stocks"]
 
+VALIDATION = 252  # sessions before the first close, on which portfolios that trade less are chosen
 AFTERWARDS = timedelta(days=21)  # which hold the sessions that the longest leg needs after the last close
 BEGINNING = date(1970, 1, 1)
 
@@ -105,15 +109,6 @@ def market_file_of(name: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Ranking:
-    """Hold a ranking as stored: its row, its scores, and the paired differences."""
-
-    row: Mapping[str, Any]
-    scores: pd.DataFrame
-    differences: pd.DataFrame
-
-
-@dataclass(frozen=True)
 class Walk:
     """A ranking to be run: its market and its plan."""
 
@@ -139,7 +134,9 @@ class Walk:
     @property
     def config(self) -> dict[str, Any]:
         """Return every setting, for the row."""
-        data = {"features": list(FEATURES), "max_return": self.context.market.checks.max_return}
+        market = self.context.market
+        trading = json.loads(json.dumps(asdict(market.trading), default=str))
+        data = {"features": list(FEATURES), "max_return": market.checks.max_return, "trading": trading}
         return asdict(self.rankers) | data | named(self.context)
 
     @property
@@ -174,11 +171,18 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
         spans = [(each.trained, each.scored) for each in walked]
         own = partial(walk_own, walk.context, walk.history, walk.bars[0], spans, workers=workers)
         scores[OWN] = stage("own code", own)[0]
-    stage("score", lambda: _store(walk, walked, scores, begun))
+    left = stage("portfolios", lambda: _portfolios(walk, walked, scores[HEADLINE], partial(_once, folder)))
+    stage("score", lambda: _store(walk, walked, scores, left, begun))
     shutil.rmtree(folder, ignore_errors=True)
     stored = stored_ranking(walk.context.engine, walk.id)
     assert stored is not None
+    write_page(page_of(stored.row), ranking_page(stored))
     return stored
+
+
+def page_of(row: Mapping[str, Any]) -> Path:
+    """Return the path of a ranking's page."""
+    return reports_folder() / str(row["market"]) / f"ranking-{row['id']}.html"
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -236,10 +240,33 @@ def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
         row = rankings.ranking(conn, ranking_id)
         if row is None:
             return None
-        return Ranking(row, rankings.ranking_scores(conn, ranking_id), rankings.ranking_differences(conn, ranking_id))
+        tables = (rankings.ranking_scores, rankings.ranking_differences, rankings.ranking_portfolios)
+        return Ranking(row, *(read(conn, ranking_id) for read in tables))
 
 
-def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], begun: float) -> None:
+def _portfolios(walk: Walk, walked: list[Fold], order: Grid, once: Callable[..., Grid]) -> pd.DataFrame:
+    """Return what is left of an order after the costs of its market, from models of the days before each close.
+
+    How much to trade is chosen on the last sessions before the first close, as far as the history has enough of them.
+    """
+    history, (first, last) = walk.history, (walked[0].scored.start, walked[-1].scored.stop)
+    sessions, scores = history.panel.sessions, order.copy()
+    needed = GAP + sessions_to(history.leg) - 1 + MINIMUM_TRAIN_DAYS
+    begin = max(first - VALIDATION, needed)
+    if first - begin >= MINIMUM_DAYS:
+        before = folds(history, sessions[begin], sessions[first - 1])
+        config = RankersConfig(walk.plan.leg)
+        found = walk_rankers(history, before, config, lambda name, train: once(f"validation-{name}", train))[HEADLINE]
+        scores[begin:first] = found[begin:first]
+    else:
+        begin = first
+    days = slice(begin, last)
+    quotes = quotes_of(walk.context, walk.bars[0], history.panel.symbols)
+    ordered = np.where(history.there[days], scores[days], np.nan)
+    return after_costs(ordered, sessions[days], quotes, walk.context.market.trading, sessions[first])
+
+
+def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], portfolios: pd.DataFrame, begun: float) -> None:
     days = slice(walked[0].scored.start, walked[-1].scored.stop)
     rules = {name: rule_scores(walk.history.features, name) for name in RULES}
     scored = {name: np.where(walk.history.there, each, np.nan)[days] for name, each in {**models, **rules}.items()}
@@ -261,8 +288,9 @@ def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], begun: fl
         "read_at": datetime.now(UTC),
     }
     scores = pd.DataFrame(list(_scores(walk.plan.leg, scored, found, parts)))
+    differences = pd.DataFrame(list(_differences(walk.plan.leg, scored, found)))
     with transaction(walk.context.engine) as conn:
-        rankings.save_ranking(conn, row, scores, pd.DataFrame(list(_differences(walk.plan.leg, scored, found))))
+        rankings.save_ranking(conn, row, scores, differences, portfolios)
 
 
 def _best_rule(walk: Walk, rules: Mapping[str, Grid], days: slice) -> str:

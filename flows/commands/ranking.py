@@ -1,22 +1,33 @@
 """The command that walks ranking models and one-line rules through a market's history."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, cast, get_args
 
 import pandas as pd
 import typer
 
 from dtml.errors import UsageError
-from dtml.evaluation.metrics import told_apart
 from dtml.markets.definition import NetworkName
-from dtml.pages.figures import figure, markdown, records, signed_percent, with_interval
+from dtml.pages.figures import figure, records, with_interval
+from dtml.pages.ranking import (
+    COLUMNS,
+    HEADLINE,
+    LEFT_COLUMNS,
+    Ranking,
+    cells,
+    left_cells,
+    left_words,
+    markdown_tables,
+    sentence,
+    verdict,
+)
 from dtml.prices.sessions import previous_session
 from dtml.ranking.outcomes import Leg
-from flows.benchmark.ranking import SETS, Plan, Ranking, Walk, market_file_of, stored_ranking
+from flows.benchmark.ranking import SETS, Plan, Walk, market_file_of, page_of, stored_ranking
 from flows.commands.options import DAY, AsJson, of_a_market
 from flows.console import announce, print_frame, print_json
 from flows.market_files import read_market
@@ -36,11 +47,6 @@ NetworksOption = Annotated[
 SNAPSHOT = (
     "Survivorship: the list of stocks is a snapshot: those that left before are missing, which flatters slow features "
     "such as momentum and size most."
-)
-HEADLINE = "blend"  # settled beforehand: the best of the models on the days that are scored is partly luck
-COLUMNS = (
-    *("predictor", "rank IC [95 %]", "t", "over the best rule", "over the ridge", "AUC", "ACC"),
-    "decile spread a day",
 )
 
 
@@ -67,9 +73,10 @@ def ranking(
         raise UsageError(f"--from {first:%Y-%m-%d} lies after --to {last:%Y-%m-%d}")
     found = _ranking(request, Plan(first.date(), last.date(), leg, _names(networks), seeds), workers)
     if as_json:
-        return print_json({"ranking": found.row, "scores": found.scores, "differences": found.differences})
+        parts = {name: getattr(found, name) for name in ("scores", "differences", "portfolios")}
+        return print_json({"ranking": found.row} | parts)
     if as_markdown:
-        return print(_table(found))  # noqa: T201 - Markdown is for a file
+        return print(markdown_tables(found))  # noqa: T201 - Markdown is for a file
     print_ranking(found)
     if read_market(request.market, request.market_file).is_snapshot:
         out.print(SNAPSHOT, markup=False, soft_wrap=True)
@@ -91,7 +98,8 @@ def rank_sets(
         request = RunRequest(f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source")
         found = answers[name] = _ranking(request, SETS[name].plan(_names(networks), seeds, leg))
         if as_markdown:
-            print(f"**{name}**: {sentence(found)}\n\n{_table(found)}\n\n{verdict(found)}\n")  # noqa: T201
+            said = f"{verdict(found)} {left_words(found)}"
+            print(f"**{name}**: {sentence(found)}\n\n{markdown_tables(found)}\n\n{said}\n")  # noqa: T201
         elif not as_json:
             print_ranking(found)
     if as_json:
@@ -100,10 +108,6 @@ def rank_sets(
 
 def _names(networks: Sequence[Network] | None) -> tuple[NetworkName, ...]:
     return tuple(cast(NetworkName, each.value) for each in networks or ())
-
-
-def _table(found: Ranking) -> str:
-    return "\n".join([markdown(COLUMNS), markdown("---" for _ in COLUMNS), *map(markdown, _cells(found))])
 
 
 def fetch_named(request: RunRequest, first: date) -> None:
@@ -136,58 +140,10 @@ def print_ranking(found: Ranking) -> None:
     Then the mean rank IC of the blend over every leg, and whether it is ahead of the best rule.
     """
     out.print(f"[bold]{found.row['id']}[/bold]\n{sentence(found)}")
-    print_frame(pd.DataFrame(_cells(found), columns=list(COLUMNS)), "how well the stocks of a day were ordered")
+    print_frame(pd.DataFrame(cells(found), columns=list(COLUMNS)), "how well the stocks of a day were ordered")
     legs = found.scores[(found.scores["predictor"] == HEADLINE) & (found.scores["slice"] == "all")]
-    cells = [(each["leg"], with_interval(each, "rank_ic"), figure(each["t"], 1)) for each in records(legs)]
-    print_frame(pd.DataFrame(cells, columns=["leg", "rank IC [95 %]", "t"]), f"{HEADLINE}, leg by leg")
-    out.print(verdict(found), markup=False, soft_wrap=True)
-
-
-def sentence(found: Ranking) -> str:
-    """Say what was ordered."""
-    row = found.row
-    return (
-        f"{row['stocks']} stocks, closes from {row['first']} to {row['last']}, {row['leg']}; {row['folds']} folds "
-        f"in {row['seconds']:.0f} s; the best rule of the days before is {row['best_rule']}"
-    )
-
-
-def verdict(found: Ranking) -> str:
-    """Say in one sentence whether the blend orders stocks better than the best rule of the days before."""
-    (blend,) = (each for each in _whole(found) if each["predictor"] == HEADLINE)
-    rule = found.row["best_rule"]
-    gain = _gain(found, HEADLINE, rule)
-    compared = told_apart(gain["gain_low"], gain["gain_high"]) or "has no interval beside"
-    said = f"rank IC {with_interval(gain, 'gain', signed=True)}"
-    return f"Ordering the stocks of {blend['days']} days, the {HEADLINE} {compared} {rule}: {said}."
-
-
-def _cells(found: Ranking) -> Iterator[tuple[str, ...]]:
-    """Yield a row a predictor, the worst first."""
-    rule = found.row["best_rule"]
-    for each in _whole(found):
-        name = each["predictor"]
-        gains = [
-            "" if name == other else with_interval(_gain(found, name, other), "gain", signed=True)
-            for other in (rule, "ridge")
-        ]
-        yield (
-            f"{name} (best rule)" if name == rule else name,
-            with_interval(each, "rank_ic"),
-            figure(each["t"], 1),
-            *gains,
-            with_interval(each, "auc"),
-            with_interval(each, "acc"),
-            signed_percent(each["decile_spread"], 2),
-        )
-
-
-def _whole(found: Ranking) -> list[dict[str, Any]]:
-    """Return the scores over all days on the leg that the models were trained for, the worst first."""
-    mine = found.scores[(found.scores["leg"] == found.row["leg"]) & (found.scores["slice"] == "all")]
-    return records(mine.sort_values("rank_ic"))
-
-
-def _gain(found: Ranking, one: str, other: str) -> dict[str, Any]:
-    both = (found.differences["predictor"] == one) & (found.differences["other"] == other)
-    return records(found.differences[both])[0]
+    by_leg = [(each["leg"], with_interval(each, "rank_ic"), figure(each["t"], 1)) for each in records(legs)]
+    print_frame(pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]), f"{HEADLINE}, leg by leg")
+    kept = pd.DataFrame(left_cells(found), columns=list(LEFT_COLUMNS))
+    print_frame(kept, f"what is left of the {HEADLINE} after costs, at the next open")
+    out.print(f"{verdict(found)} {left_words(found)}\npage      {page_of(found.row)}", markup=False, soft_wrap=True)

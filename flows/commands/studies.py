@@ -14,7 +14,6 @@ from db.engine import reading
 from db.rows import attention as stored_attention
 from db.rows import markets
 from dtml.attention.summary import words as explanation_words
-from dtml.backtest.portfolio import Costs
 from dtml.errors import DtmlError, UsageError
 from dtml.lookahead import audit as look_ahead
 from dtml.pages.backtest import PORTFOLIO_COLUMNS, portfolio_cells, readme_lines, settlements, survivorship, vintage
@@ -177,6 +176,9 @@ def print_benchmark(benchmark: Mapping[str, Any], scores: pd.DataFrame, number: 
             out.print(f"{name:10}{words}", markup=False)
 
 
+BasisPoints = Annotated[float | None, typer.Option(help="Basis points in place of the market's; borrow: a year.")]
+
+
 @commands.command()
 @of_a_market("source", "prices", "index", "universe", "train_sessions", "warm_start", "seeds", "epochs", "device")
 def backtest(
@@ -186,9 +188,11 @@ def backtest(
     retrain_every: Annotated[int, typer.Option(min=1, help="Sessions from one training to the next.")] = 63,
     top: Annotated[int, typer.Option(min=1, help="Stocks that a portfolio holds long, and as many short.")] = 10,
     max_weight: Annotated[float, typer.Option(help="Largest share of one stock, up to 1.")] = 0.1,
-    commission: Annotated[float, typer.Option(help="Commission, basis points of what is traded.")] = 1.0,
-    spread: Annotated[float, typer.Option(help="Half the bid-ask spread, basis points of what is traded.")] = 2.0,
-    borrow: Annotated[float, typer.Option(help="Borrowing fee, basis points a year of what is short.")] = 50.0,
+    commission: BasisPoints = None,
+    half_spread: BasisPoints = None,
+    purchase_tax: BasisPoints = None,
+    sale_tax: BasisPoints = None,
+    borrow: BasisPoints = None,
     prices_known: PricesKnownOption = "now",
     attention: Annotated[
         list[datetime] | None,
@@ -207,7 +211,11 @@ def backtest(
     """
     _require_one_form(request, as_json=as_json, as_markdown=as_markdown)
     _require_place(workers, cluster, warm_start=(request.overrides or {}).get("warm_start", False))
-    costs, kept = Costs(commission, spread, borrow), tuple(day.date() for day in attention or ())
+    own = read_market(request.market, request.market_file).trading.costs
+    said = {"commission": commission, "half_spread": half_spread, "purchase_tax": purchase_tax}
+    said |= {"sale_tax": sale_tax, "borrow": borrow}
+    costs = replace(own, **{name: rate for name, rate in said.items() if rate is not None})
+    kept = tuple(day.date() for day in attention or ())
     plan = Plan(first.date(), last.date(), retrain_every, top, max_weight, costs, prices_known)
     result = _backtest(request, plan, kept, workers, cluster)
     if as_json:

@@ -250,8 +250,9 @@ def run(name: PathName) -> Response:
 
 @pages.get("/backtest/{name}")
 @pages.get("/benchmark/{name}")
+@pages.get("/ranking/{name}")
 def study(request: Request, name: PathName) -> HTMLResponse:
-    """Show a backtest or a benchmark."""
+    """Show a backtest, a benchmark or a ranking."""
     with reading(request.app.state.engine) as conn:
         return HTMLResponse(study_page(conn, request.url.path.split("/")[1], name))
 

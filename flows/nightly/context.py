@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from db.engine import open_engine, prepare, reading
 from db.rows import markets
 from db.rows import prices as stored_prices
+from dtml.backtest.portfolio import Quotes
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.markets import Market
@@ -21,7 +22,7 @@ from dtml.markets.definition import Universe
 from dtml.model import ModelConfig
 from dtml.own.process import warm
 from dtml.prices.bars import BAR_COLUMNS
-from dtml.prices.sessions import is_session, last_closed_session, require_session, sessions_up_to
+from dtml.prices.sessions import is_session, last_closed_session, require_session, sessions_between, sessions_up_to
 from dtml.sources import Fetched, Source, open_source
 from dtml.sources.simulated import SimulatedSource
 from dtml.training.recipe import TrainingConfig
@@ -142,6 +143,17 @@ def stored_bars(
     """Read the bars of `read_bars` alone, and their watermark: when the newest of them was fetched."""
     bars = read_bars(context, first, last, known_at)
     return bars.drop(columns="known_at"), bars["known_at"].max().to_pydatetime()
+
+
+def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ...]) -> Quotes:
+    """Return what stocks, or the index, could be traded at on the sessions of the bars, as the market's file says."""
+    market = context.market
+    sessions = sessions_between(market.calendar, bars["session"].min().date(), bars["session"].max().date())
+    with reading(context.engine) as conn:
+        rejected = stored_prices.rejected_bars(conn, context.name, sessions[0].date(), sessions[-1].date())
+    refused = rejected[rejected["reason"] == "unexplained_return"]
+    bound, limit = market.checks.max_return, market.trading.price_limit
+    return Quotes.of(bars, sessions, symbols, market.returns, max_return=bound, refused=refused, price_limit=limit)
 
 
 def _context(request: RunRequest, market: Market, source: Source, engine: Engine) -> MarketContext:

@@ -1,0 +1,172 @@
+"""Costs by date, price limits, holdings that are kept, and ways to trade an order that validation days choose."""
+
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dtml.backtest.portfolio import Quotes, Strategy, follow, follow_on
+from dtml.backtest.turnover import DAILY, EQUAL, VERSIONS, after_costs, strategy_of, target_of_night, targets, track_of
+from dtml.errors import UsageError
+from dtml.markets import load_market, market_names
+from dtml.markets.trading import FREE, Costs, Trading, rate_on
+
+SESSIONS = pd.bdate_range("2023-12-25", periods=400)
+NAN = np.nan
+DRAWN = np.random.default_rng(7)
+PRICE = 100 * np.exp(0.02 * DRAWN.standard_normal((800, 12)).cumsum(axis=0))
+QUOTES = Quotes(SESSIONS, PRICE[0::2], PRICE[1::2], tuple("ABCDEFGHIJKL"))
+SCORES = DRAWN.standard_normal((399, 12))
+
+
+def flat(days: int, stocks: int) -> Quotes:
+    return Quotes(SESSIONS[:days], np.ones((days, stocks)), np.ones((days, stocks)), tuple("ABC"[:stocks]))
+
+
+def test_a_rate_holds_from_its_date_on_and_the_first_before_it() -> None:
+    rate = ((date(2024, 1, 2), 20.0), (date(2024, 1, 4), 15.0))
+    days = pd.DatetimeIndex(["2023-12-29", "2024-01-02", "2024-01-03", "2024-01-04"])
+    assert rate_on(rate, days).tolist() == [20, 20, 20, 15]
+    assert rate_on(3, days).tolist() == [3, 3, 3, 3]
+
+
+def test_a_tax_is_paid_on_one_side_only_and_at_the_rate_of_its_day() -> None:
+    costs = Costs(1.0, 2.0, 0.0, purchase_tax=50.0, sale_tax=((date(2000, 1, 1), 10.0), (SESSIONS[2].date(), 30.0)))
+    weights = np.array([[1.0, 0.0], [0.5, 0.5], [0.5, 0.0], [0.0, 0.0]])
+    track = follow(weights, SESSIONS[:4], flat(6, 2), Strategy("long", "close", costs=costs))
+    assert track["turnover"].tolist() == [1, 1, 0.5, 0.5]
+    assert track["cost"].to_numpy() == pytest.approx([0.0053, 0.5 * 0.0053 + 0.5 * 0.0013, 0.5 * 0.0033, 0.5 * 0.0033])
+
+
+def test_a_tax_below_zero_is_refused() -> None:
+    with pytest.raises(UsageError, match="sale_tax must be 0 basis points or more, got -1"):
+        Costs(sale_tax=((date(2020, 1, 1), 1.0), (date(2021, 1, 1), -1.0)))
+
+
+def bars(closes: list[float], opens: list[float]) -> pd.DataFrame:
+    frame = pd.DataFrame({"symbol": "A", "session": SESSIONS[: len(closes)], "open": opens, "close": closes})
+    return frame.assign(adj_close=frame["close"], split=NAN)
+
+
+@pytest.mark.parametrize(("opens", "limit"), [(12.99, 1), (12.96, 1), (12.8, 0), (7.02, -1), (7.2, 0)])
+def test_a_stock_that_opens_at_its_limit_is_known_by_it(opens: float, limit: int) -> None:
+    found = Quotes.of(bars([10, 10], [10, opens]), SESSIONS[:2], ("A",), "close", price_limit=0.3)
+    assert found.limit is not None
+    assert found.limit[:, 0].tolist() == [0, limit]
+
+
+def test_what_opens_at_its_limit_is_not_bought_and_at_the_lower_one_not_sold() -> None:
+    limit = np.array([[0, 0], [1, 0], [0, 0], [-1, 0], [0, 0], [0, 0]], dtype=float)
+    quotes = Quotes(SESSIONS[:6], np.ones((6, 2)), np.ones((6, 2)), ("A", "B"), limit=limit)
+    weights = np.array([[0.5, 0.5], [0.5, 0.5], [0.0, 0.5], [0.0, 0.5]])
+    made = follow_on(weights, SESSIONS[:4], quotes, Strategy("long", costs=FREE))
+    assert made.held.tolist() == [[0, 0.5], [0.5, 0.5], [0.5, 0.5], [0, 0.5]]  # bought a day late, and sold a day late
+    closing = follow_on(weights, SESSIONS[:4], quotes, Strategy("long", "close", costs=FREE))
+    assert closing.held.tolist() == weights.tolist()
+
+
+def test_what_is_kept_is_not_traded_while_it_is_held() -> None:
+    price = np.array([[1, 1.0], [1, 1], [2, 1], [2, 1], [2, 1]])
+    quotes = Quotes(SESSIONS[:5], price, price, ("A", "B"))
+    weights, kept = np.full((3, 2), 0.5), np.array([[True, True], [True, True], [False, False]])
+    made = follow_on(weights, SESSIONS[:3], quotes, Strategy("long", costs=FREE), kept=kept)
+    assert made.track["turnover"].to_numpy() == pytest.approx([1, 0, 1 / 3])
+    assert made.held == pytest.approx(np.array([[0.5, 0.5], [2 / 3, 1 / 3], [0.5, 0.5]]))
+
+
+@pytest.mark.parametrize("trading", [Trading(top=3), Trading(top=3, smooth=5), Trading(top=3, smooth=3, band=2.0)])
+def test_nights_that_follow_one_by_one_earn_what_the_whole_earns_to_the_last_bit(trading: Trading) -> None:
+    whole = track_of(SCORES, SESSIONS[:-1], QUOTES, trading)
+    aimed, aims, held, rows = np.zeros(12, dtype=bool), [], None, []
+    for night in range(len(SCORES)):
+        aims.append(target_of_night(SCORES[max(0, night + 1 - trading.smooth) : night + 1], trading, aimed))
+        aimed = aims[-1][0] > 0
+        if night:
+            weights, kept = (np.array(each) for each in zip(*aims[-2:], strict=True))
+            made = follow_on(
+                weights, SESSIONS[night - 1 : night + 1], QUOTES, strategy_of(trading), kept=kept, held_before=held
+            )
+            rows.append(made.track[:1])
+            held = made.held[0]
+    pd.testing.assert_frame_equal(pd.concat(rows, ignore_index=True), whole, check_exact=True)
+
+
+def test_a_third_of_the_stocks_is_held_at_most_and_a_day_without_an_order_holds_what_was() -> None:
+    scores = np.array([[3.0, 2, 1, 0, NAN, NAN, 5], [NAN] * 7, [1.0, 2, 3, 4, NAN, 0, 0]])
+    made = targets(scores, Trading(top=20, band=2.0))
+    assert made.weights[0].tolist() == [0, 0, 0, 0, 0, 0, 1]
+    assert np.isnan(made.weights[1]).all()
+    assert made.weights[2].tolist() == [0, 0, 0.5, 0.5, 0, 0, 0]  # six are ordered now; the one held came last
+
+
+def test_what_is_held_is_kept_within_the_band_and_left_beyond_it() -> None:
+    scores = np.tile(np.arange(6.0)[::-1], (3, 1))
+    scores[1, 0], scores[2, 0] = 1.5, -1.0  # the best becomes the fourth, then the last
+    made = targets(scores, Trading(top=2, band=2.0))
+    assert [np.flatnonzero(row).tolist() for row in made.weights] == [[0, 1], [0, 1], [1, 2]]
+    assert made.kept.tolist()[1] == [True, True, False, False, False, False]
+    assert not made.kept[0].any()
+
+
+def test_the_order_followed_is_the_mean_rank_of_the_last_nights() -> None:
+    scores = np.array([[2.0, 1, 0], [0.0, 2, 1], [0.0, 1, 2]])
+    made = targets(scores, Trading(top=1, smooth=1))
+    assert np.argmax(made.weights, axis=1).tolist() == [0, 1, 2]
+    made = targets(scores, Trading(top=1, smooth=3))
+    assert np.argmax(made.weights, axis=1).tolist() == [0, 1, 1]
+
+
+def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
+    first = SESSIONS[200]
+    found = after_costs(SCORES, SESSIONS[:-1], QUOTES, Trading(top=3), first)
+    assert (found["span"] == "validation").sum() == 30
+    test = found[found["span"] == "test"].set_index("version")
+    assert list(test.index) == [*VERSIONS, EQUAL]
+    assert (test.loc[DAILY, "smooth"], test.loc[DAILY, "band"]) == (1, 1)
+    later = Quotes(SESSIONS, np.where((first < SESSIONS)[:, None], 50.0, QUOTES.open), QUOTES.close, QUOTES.symbols)
+    other = after_costs(
+        np.where((SESSIONS[:-1] >= first)[:, None], -SCORES, SCORES), SESSIONS[:-1], later, Trading(top=3), first
+    )
+    keys = ["span", "version", "smooth", "band"]
+    pd.testing.assert_frame_equal(found[keys], other[keys])
+    before = found["span"] == "validation"
+    pd.testing.assert_frame_equal(found[before], other[before])
+    assert not np.allclose(found[~before]["annual_return"], other[~before]["annual_return"])
+
+
+def test_break_even_is_the_cost_at_which_equal_parts_earn_as_much() -> None:
+    skilled = np.diff(np.log(QUOTES.open), axis=0)[1:]  # from the open after each close to the one after it
+    span = SESSIONS[: len(skilled)]
+    (row,) = (
+        each
+        for each in after_costs(skilled, span, QUOTES, Trading(top=3), span[0]).to_dict("records")
+        if each["version"] == DAILY
+    )
+    free = Costs(row["break_even"], 0.0, 0.0)
+    paid = track_of(skilled, span, QUOTES, Trading(free, top=3))
+    equal = after_costs(skilled, span, QUOTES, Trading(top=3), span[0]).iloc[-1]
+    gross = paid["gross"].mean() - paid["net"].mean()
+    assert row["break_even"] > 100
+    assert paid["net"].mean() == pytest.approx(paid["gross"].mean() - gross)
+    assert equal["version"] == EQUAL
+
+
+def test_each_fact_of_a_shipped_market_has_its_source() -> None:
+    for name in market_names():
+        trading = load_market(name).trading
+        said = {
+            key
+            for key in ("purchase_tax", "sale_tax", "borrow", "commission", "half_spread")
+            if getattr(trading.costs, key) != getattr(Costs(), key)
+        }
+        said |= {key for key in ("price_limit",) if trading.price_limit is not None}
+        assert said <= set(trading.sources), name
+    assert {name for name in market_names() if load_market(name).trading.sources} >= {
+        "kospi200",
+        "sp500",
+        "ndx100",
+        "csi300",
+        "ni225",
+        "ftse100",
+    }
