@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import insert_frame, insert_missing
+from db.connection.bulk import insert_frame, insert_missing, records
 from db.connection.differences import require_distinct, save_figures, stored_on, unstored
 from db.connection.frames import frame, matching, row, row_of, rows_of, within
 from db.rows.markets import identified
@@ -145,3 +145,59 @@ def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
     mine = (table.c.market == market, table.c.span == "running", table.c.target <= last)
     newest = sa.select(sa.func.max(table.c.target)).where(*mine).scalar_subquery()
     return frame(conn, sa.select(table).where(*mine, table.c.target == newest).order_by(table.c.predictor))
+
+
+def last_target(conn: Connection, market: str) -> date | None:
+    """Return the newest session for which it was decided what to hold; None before the first."""
+    of = tables.target_position.c
+    found: date | None = conn.execute(sa.select(sa.func.max(of.target)).where(of.market == market)).scalar()
+    return found
+
+
+def targets(conn: Connection, market: str, first: date | None, last: date | None) -> pd.DataFrame:
+    """Return what to hold from the opens of first..last on: target, symbol, weight, kept."""
+    return _positions(conn, tables.target_position, "target", market, first, last)
+
+
+def paper_positions(conn: Connection, market: str, first: date | None, last: date | None) -> pd.DataFrame:
+    """Return what the paper account held after the opens of first..last: session, symbol, weight."""
+    return _positions(conn, tables.paper_position, "session", market, first, last)
+
+
+def _positions(
+    conn: Connection, table: sa.Table, day: str, market: str, first: date | None, last: date | None
+) -> pd.DataFrame:
+    stock, columns = tables.instrument, [each for each in table.c if each.name not in ("market", "instrument_id")]
+    mine = sa.select(*columns, stock.c.symbol).join_from(table, stock).where(table.c.market == market)
+    return frame(conn, mine.where(*within(table.c[day], first, last)).order_by(table.c[day], stock.c.symbol))
+
+
+def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd.DataFrame:
+    """Return what the paper account and its yardsticks earned up to a session: the columns of paper_account."""
+    of = view("paper_account")
+    mine = matching(of, market=market) + within(of.c.session, None, last)
+    return frame(conn, sa.select(of).where(*mine).order_by(of.c.session, of.c.portfolio))
+
+
+def last_paper(conn: Connection, market: str) -> dict[str, tuple[date, float]]:
+    """Return the last session booked of the paper account and of each yardstick, and its equity then; maybe none."""
+    of = tables.paper_return
+    newest = sa.select(of.c.portfolio, sa.func.max(of.c.session).label("session")).where(of.c.market == market)
+    each = newest.group_by(of.c.portfolio).subquery()
+    mine = sa.select(of.c.portfolio, of.c.session, of.c.equity).where(of.c.market == market)
+    mine = mine.join(each, (of.c.portfolio == each.c.portfolio) & (of.c.session == each.c.session))
+    return {name: (session, equity) for name, session, equity in conn.execute(mine)}
+
+
+def save_targets(conn: Connection, market: str, aims: pd.DataFrame, *, decided_at: datetime) -> int:
+    """Store what to hold: target, symbol, weight, kept. What was decided once stands."""
+    rows = identified(conn, market, aims).assign(market=market, decided_at=decided_at).drop(columns="symbol")
+    return insert_missing(conn, tables.target_position, records(tables.target_position, rows))
+
+
+def save_paper(conn: Connection, market: str, returns: pd.DataFrame, held: pd.DataFrame) -> int:
+    """Store what was earned (the columns of paper_return) and held: session, symbol, weight. What is booked stands."""
+    rows = identified(conn, market, held).assign(market=market).drop(columns="symbol")
+    new = insert_missing(conn, tables.paper_position, records(tables.paper_position, rows))
+    booked = records(tables.paper_return, returns.assign(market=market))
+    return new + insert_missing(conn, tables.paper_return, booked)

@@ -32,6 +32,7 @@ Stocks = Bool[ndarray, " stocks"]
 KeptDays = Bool[ndarray, "days stocks"]
 
 PATIENCE = 20  # sessions that a position waits for a price; then it is settled at the last price known
+FILLED_AGAIN = 3 * PATIENCE  # sessions before a fill that decide how it is traded
 ROUNDING = 0.005  # a price limit is rounded to a tick, which is up to this share of the price
 COLUMNS = ["session", "gross", "turnover", "cost", "borrow", "net", "long", "short", "settled", "unbooked"]
 

@@ -23,6 +23,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.fetch import FetchResult, fetch_bars
 from flows.nightly.order import Trained, order_night, rankers_for
 from flows.nightly.own_code import change
+from flows.nightly.paper import follow_orders
 from flows.nightly.predict import Forecast, forecast, shortage, too_few
 from flows.nightly.report import publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
@@ -97,6 +98,7 @@ def run_night(
         if (done := finished_night(context, as_of)) is not None:
             drop_states(context.name, as_of)
             score_market(context, as_of)  # the run that completed the night may have ended before this
+            follow_orders(context, as_of)
             return Night(done, publish_night(context, as_of), changed=_changed(context, as_of))
         fetch = FetchResult if only_stored else fetch or (lambda: fetch_bars(context, as_of))
         train_if_due = load_model if only_stored else partial(_train_if_due, known_at=known_at)
@@ -119,6 +121,7 @@ def run_night(
             order = pd.DataFrame() if rankers is None else order_night(context, rankers, as_of, said, known_at)
             stage("store", lambda: _store(context, as_of, fetch_result, model, made, order))
         scored = stage("score", lambda: score_market(context, as_of))
+        stage("orders", lambda: follow_orders(context, as_of))
         report = stage("report", lambda: publish_night(context, as_of))
         finished = finished_night(context, as_of)
         assert finished is not None

@@ -1,0 +1,138 @@
+"""The paper account: what each order makes it hold, filled at the next open, night after night, on both engines."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_benchmark_rows import ranker
+from made_nights import AS_OF
+
+from db.engine import reading, transaction
+from db.rows import rankings
+from dtml.backtest.portfolio import equal_weight_track, index_track
+from dtml.backtest.turnover import track_of
+from dtml.experiments import vary
+from dtml.markets.trading import Costs, Trading
+from dtml.prices.sessions import next_session, sessions_up_to
+from flows.nightly import paper
+from flows.nightly.context import MarketContext, quotes_of, read_bars
+from flows.nightly.fetch import fetch_bars
+from flows.nightly.paper import follow_orders
+
+YEAR, FEW = 252, 30
+NIGHTS = sessions_up_to("XNYS", AS_OF, YEAR)
+TRADING = Trading(Costs(3.0, 4.0, 0.0, purchase_tax=5.0, sale_tax=20.0), top=4, smooth=3, band=2.0)
+
+
+@pytest.fixture
+def traded(context: MarketContext) -> MarketContext:
+    """A market whose prices are stored, with a year of orders from nights that nobody followed yet."""
+    context = replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
+    fetch_bars(context, AS_OF)
+    with transaction(context.engine) as conn:
+        rankings.save_ranker(conn, ranker(market=context.name, checkpoint_path="models/none", checkpoint_hash="0" * 64))
+    return replace(context, market=replace(context.market, trading=TRADING))
+
+
+def scores_of(context: MarketContext) -> np.ndarray:
+    return np.random.default_rng(11).standard_normal((YEAR, len(context.market.symbols)))
+
+
+def say(context: MarketContext, *nights: int) -> None:
+    """Store the orders of some nights."""
+    now = datetime.now(UTC)
+    for night in nights:
+        target = next_session("XNYS", NIGHTS[night].date())
+        rows = pd.DataFrame({"symbol": context.market.symbols, "score": scores_of(context)[night]})
+        rows = rows.assign(place=1, probability=np.nan, speaks=True, predictor="ridge", as_of=NIGHTS[night])
+        rows = rows.assign(ranker_id=ranker()["id"], target=pd.Timestamp(target))
+        with transaction(context.engine) as conn:
+            rankings.save_order(conn, context.name, rows, known_at=now, made_at=now)
+
+
+def account(context: MarketContext) -> pd.DataFrame:
+    with reading(context.engine) as conn:
+        found = rankings.paper_returns(conn, context.name)
+    return found[found["portfolio"] == "account"].reset_index(drop=True)
+
+
+def backtest(context: MarketContext, *without: int) -> pd.DataFrame:
+    """What following the same orders over the whole year at once earned."""
+    bars = read_bars(context, sessions_up_to("XNYS", NIGHTS[0].date(), 70)[0].date(), AS_OF)
+    scores = scores_of(context)
+    scores[list(without)] = np.nan
+    return track_of(scores, NIGHTS, quotes_of(context, bars, context.market.symbols), context.market.trading)
+
+
+def assert_as(found: pd.DataFrame, whole: pd.DataFrame, nights: int = YEAR) -> None:
+    track = whole[: nights - 2]  # the last open is not followed by another
+    assert len(found) == len(track) == nights - 2
+    for name in ("gross", "turnover", "cost", "net"):
+        np.testing.assert_allclose(found[name], track[name], rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(found["equity"], (1 + track["net"]).cumprod(), rtol=1e-12)
+    assert found["session"].tolist() == track["session"].tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_year_of_nights_earns_what_the_backtest_of_its_orders_earns(traded: MarketContext) -> None:
+    for night in range(YEAR):
+        say(traded, night)
+        follow_orders(traded, NIGHTS[night].date())
+    assert_as(account(traded), backtest(traded))
+    with reading(traded.engine) as conn:
+        found = rankings.paper_returns(conn, traded.name).pivot(index="session", columns="portfolio", values="gross")
+        bars = read_bars(traded, NIGHTS[0].date(), AS_OF)
+    quotes, index = (quotes_of(traded, bars, each) for each in (traded.market.symbols, (traded.market.index.symbol,)))
+    everyone = np.full((YEAR, len(traded.market.symbols)), 0.5)
+    for name, track in {
+        "equal parts": equal_weight_track(everyone, NIGHTS, quotes, "next_open"),
+        "index": index_track(index, NIGHTS, "next_open"),
+    }.items():
+        whole = np.isfinite(quotes.open).all(axis=1)[1:-1]  # one without a price is kept by whoever held it before
+        np.testing.assert_allclose(found[name][whole], track["gross"][whole], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found["account, no costs"], found["account"])
+
+
+@pytest.mark.parametrize("at", ["save_targets", "save_paper"])
+def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_twice(
+    traded: MarketContext, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    rng, save = np.random.default_rng(5), getattr(rankings, at)
+
+    def dies(*given: object, **named: object) -> None:
+        save(*given, **named)
+        raise KeyboardInterrupt
+
+    for night in range(FEW):
+        say(traded, night)
+        how = rng.integers(4)
+        if how == 0 and night > 1:
+            with monkeypatch.context() as patched:
+                patched.setattr(paper.stored, at, dies)
+                with pytest.raises(KeyboardInterrupt):
+                    follow_orders(traded, NIGHTS[night].date())
+        if how != 1:  # else a later night catches up
+            follow_orders(traded, NIGHTS[night].date())
+        if how == 2:
+            follow_orders(traded, NIGHTS[night].date())
+    follow_orders(traded, NIGHTS[FEW - 1].date())
+    assert_as(account(traded), backtest(traded), FEW)
+
+
+def test_a_session_without_an_order_keeps_what_is_held(traded: MarketContext) -> None:
+    refused = (7, 8, 20)
+    for night in range(FEW):
+        if night not in refused:
+            say(traded, night)
+            follow_orders(traded, NIGHTS[night].date())
+    found = account(traded)
+    assert_as(found, backtest(traded, *refused), FEW)
+    assert (found.loc[list(refused), "turnover"] == 0).all()
+
+
+def test_a_market_without_orders_has_no_account(traded: MarketContext) -> None:
+    follow_orders(traded, AS_OF)
+    assert account(traded).empty
