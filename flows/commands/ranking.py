@@ -1,4 +1,4 @@
-"""The command that walks ranking models and one-line rules through a market's history."""
+"""The commands of the order of a day's stocks: a walk of models and rules through history, and orders for tomorrow."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +10,7 @@ from typing import Annotated, cast, get_args
 import pandas as pd
 import typer
 
+from db.engine import open_reader, reading
 from dtml.errors import UsageError
 from dtml.markets.definition import NetworkName
 from dtml.pages.figures import figure, records, with_interval
@@ -33,6 +34,7 @@ from flows.console import announce, print_frame, print_json
 from flows.market_files import read_market
 from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
+from flows.nightly.paper import next_orders
 from flows.service.prefect_server import require_server
 from flows.settings import err, out
 
@@ -81,6 +83,56 @@ def ranking(
     if read_market(request.market, request.market_file).is_snapshot:
         out.print(SNAPSHOT, markup=False, soft_wrap=True)
     return None
+
+
+@commands.command()
+@of_a_market()
+def orders(
+    request: RunRequest,
+    capital: Annotated[float, typer.Option(min=0.01, help="What the account is worth, in the market's currency.")],
+    positions: Annotated[
+        Path | None,
+        typer.Option(help="What you hold, a CSV with symbol and shares; by default what the paper account does."),
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the orders for the next open: from what is held to what the newest night's order wants.
+
+    Prices are the last closes, costs those of the market's file. Nothing is sent anywhere.
+
+    Example: dtml orders simulated --capital 100000
+    """
+    market = read_market(request.market, request.market_file)
+    with reading(open_reader()) as conn:
+        found = next_orders(conn, market, capital, None if positions is None else _holdings(positions))
+    if found is None:
+        raise UsageError(f"no night of {market.name} has ordered its stocks yet: run `dtml nightly {market.name}`")
+    if as_json:
+        return print_json({"target": found.target, "cash": found.cash, "orders": found.rows})
+    if as_csv:
+        return print(found.rows.to_csv(index=False), end="")  # noqa: T201 - for a file
+    title = f"{market.name}: orders for the open of {found.target}, {market.currency}"
+    print_frame(found.rows, title, formats=dict.fromkeys(("price", "value", "cost"), ",.2f") | {"weight": ".4f"})
+    traded, cost = found.rows["value"].sum(), found.rows["cost"].sum()
+    out.print(
+        f"{len(found.rows)} orders, {traded:,.0f} traded, expected costs {cost:,.2f}, cash left {found.cash:,.2f}. "
+        "Nothing here is advice, and nothing promises profit.",
+        soft_wrap=True,
+    )
+    return None
+
+
+def _holdings(file: Path) -> "pd.Series[float]":
+    """Read a CSV of symbols and shares; raise UsageError for another file."""
+    try:
+        frame = pd.read_csv(file, dtype={"symbol": str})
+        shares = frame.set_index("symbol")["shares"].astype(float)
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"{file}: expected a CSV with the columns symbol and shares: {error}") from error
+    if shares.index.has_duplicates or not (shares >= 0).all():
+        raise UsageError(f"{file}: name each symbol once, with 0 shares or more")
+    return shares
 
 
 def rank_sets(

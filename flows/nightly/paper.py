@@ -9,15 +9,20 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 from numpy import ndarray
+from sqlalchemy import Connection
 
 from db.engine import reading, transaction
+from db.rows import prices
 from db.rows import rankings as stored
 from dtml.backtest.portfolio import FILLED_AGAIN, equal_weight_track, follow_on, index_track
 from dtml.backtest.turnover import strategy_of, target_of_night
+from dtml.errors import DtmlError
+from dtml.markets import Market
 from dtml.prices.returns import on_grid
-from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
+from dtml.prices.sessions import next_session, previous_session, sessions_between, sessions_up_to
 from flows.nightly.context import MarketContext, quotes_of, read_bars
 
+ORDER_COLUMNS = ("side", "shares", "price", "value", "cost", "weight")
 ACCOUNT, FREE_ACCOUNT, EQUAL, INDEX = "account", "account, no costs", "equal parts", "index"
 
 
@@ -113,8 +118,10 @@ class _Account:
         tracks = {
             ACCOUNT: made.track,
             FREE_ACCOUNT: made.track.assign(cost=0.0, net=made.track["gross"]),
-            EQUAL: equal_weight_track(np.where(there, 0.5, np.nan), decided, quotes, "next_open"),
-            INDEX: index_track(quotes_of(self.context, bars, (market.index.symbol,)), decided, "next_open"),
+            EQUAL: equal_weight_track(np.where(there, 0.5, np.nan), decided, quotes, "next_open").assign(turnover=0.0),
+            INDEX: index_track(quotes_of(self.context, bars, (market.index.symbol,)), decided, "next_open").assign(
+                turnover=0.0
+            ),
         }
         rows = [self._grown(track, name) for name, track in tracks.items() if len(track)]
         return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(), _held(made.held, self.fills, symbols)
@@ -145,3 +152,51 @@ def _held(held: Float[ndarray, "fills stocks"], fills: pd.DatetimeIndex, symbols
     """Return what was held after each fill: session, symbol, weight."""
     day, stock = np.nonzero(held)
     return pd.DataFrame({"session": fills[day], "symbol": np.array(symbols)[stock], "weight": held[day, stock]})
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What to trade at the open of `target`: a row a stock, and the cash that is left of the capital after it."""
+
+    target: date
+    rows: pd.DataFrame
+    cash: float
+
+
+def next_orders(
+    conn: Connection, market: Market, capital: float, holdings: "pd.Series[float] | None" = None
+) -> Orders | None:
+    """Return the orders that turn what was held yesterday into what the newest night wants; None without a night.
+
+    `holdings` are shares by symbol, by default those of the paper account, of so much `capital` at the last close.
+    Columns: symbol, side, shares (in whole lots), price (the last close), value, cost (as expected), weight.
+    """
+    target = stored.last_target(conn, market.name)
+    if target is None:
+        return None
+    last, trading = previous_session(market.calendar, target), market.trading
+    aims = stored.targets(conn, market.name, target, target).set_index("symbol")
+    known = prices.prices(conn, market.name, sessions_up_to(market.calendar, last, FILLED_AGAIN)[0].date(), last)
+    bars = known.groupby("symbol").last()
+    if holdings is None:
+        weight = stored.paper_positions(conn, market.name, last, last).set_index("symbol")["weight"].astype(float)
+        value = weight * bars["close"].reindex(weight.index) / bars["open"].reindex(weight.index)
+        equity = value.sum() + 1 - weight.sum()
+        shares = value / equity * capital / bars["close"].reindex(weight.index)
+        holdings = (shares / trading.lot).round() * trading.lot
+    symbols = sorted({*aims.index, *holdings.index})
+    if missing := sorted(set(symbols) - set(bars.index)):
+        raise DtmlError(f"{market.name} has no close of {', '.join(missing[:5])} up to {last}: leave it out")
+    price, held = bars["close"].reindex(symbols), holdings.reindex(symbols).fillna(0.0)
+    wanted = (aims["weight"].reindex(symbols).fillna(0.0) * capital / price // trading.lot) * trading.lot
+    keeps = aims["kept"].reindex(symbols).fillna(value=False).astype(bool) & (held > 0)
+    change = np.trunc((wanted - held).where(~keeps, 0.0) / trading.lot) * trading.lot
+    change = change.where(wanted > 0, -held)  # what is sold is sold whole, odd lots too
+    bought, sold = (float(rate[0]) for rate in trading.costs.of_trades(pd.DatetimeIndex([target])))
+    found = pd.DataFrame({"side": np.where(change > 0, "buy", "sell"), "shares": change.abs(), "price": price})
+    found["value"] = found["shares"] * price
+    found["cost"] = found["value"] * np.where(change > 0, bought, sold)
+    found["weight"] = aims["weight"].reindex(symbols).fillna(0.0)
+    found = found[found["shares"] > 0].rename_axis("symbol").reset_index().sort_values(["side", "symbol"])
+    left = capital - float(((held + change) * price).sum()) - float(found["cost"].sum())
+    return Orders(target, found[["symbol", *ORDER_COLUMNS]].reset_index(drop=True), left)
