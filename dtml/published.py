@@ -103,16 +103,9 @@ SETS: Mapping[str, PublishedSet] = _read_sets()
 
 def name_of(model: NetworkConfig) -> str:
     """Return the name of a network in the published table."""
-    match model:
-        case RecurrentConfig(attention=False):
-            return "lstm"
-        case RecurrentConfig(epsilon=0.0):
-            return "alstm"
-        case RecurrentConfig():
-            return "adv_alstm"
-        case StockNetConfig():
-            return "stocknet"
-    return "dtml"
+    if isinstance(model, RecurrentConfig):
+        return ("adv_alstm" if model.epsilon else "alstm") if model.attention else "lstm"
+    return "stocknet" if isinstance(model, StockNetConfig) else "dtml"
 
 
 def grid(recipe: Recipe) -> list[Recipe]:

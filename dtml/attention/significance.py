@@ -75,24 +75,11 @@ def find(
     true = attention[:seeds].mean(axis=0)
     means = np.array([over_days(each, together) for each in attention])
     distance, p = distance_test(means, seeds, seed=seed)
-    agreed, low, high = agreement(true, importance, together, seed=seed)
+    agreed = agreement(true, importance, together, seed=seed)
     looked, changed = (share_found(over_days(each, together), drivers, TOP) for each in (true, importance))
-    return Findings(
-        stocks=together.shape[1],
-        days=len(together),
-        seeds=seeds,
-        shuffles=len(attention) - seeds,
-        distance=distance,
-        distance_p=p,
-        told_apart=p <= SIGNIFICANT,
-        agreement=agreed,
-        agreement_low=low,
-        agreement_high=high,
-        top=TOP,
-        drivers=looked,
-        drivers_chance=min(1.0, TOP / (together.shape[1] - 1)) if drivers else None,
-        drivers_importance=changed,
-    )
+    chance = min(1.0, TOP / (together.shape[1] - 1)) if drivers else None
+    sizes = together.shape[1], len(together), seeds, len(attention) - seeds
+    return Findings(*sizes, distance, p, p <= SIGNIFICANT, *agreed, TOP, looked, chance, changed)
 
 
 def shuffled(windows: Windows, seed: int) -> Windows:

@@ -190,9 +190,8 @@ def index_in_step(history: History) -> Finding:
     stocks = wide.median(axis=1)
     early, same, late = (float(stocks.corr(index.shift(sessions))) for sessions in (1, 0, -1))
     detail = f"index and median stock: correlation {same:.2f} on the same session, {early:.2f} and {late:.2f} one apart"
-    return Finding(
-        "index_in_step", wide.index[-1], same > max(IN_STEP, early, late), detail, max(early, same, late) > IN_STEP
-    )
+    passed, has_power = same > max(IN_STEP, early, late), max(early, same, late) > IN_STEP
+    return Finding("index_in_step", wide.index[-1], passed, detail, has_power)
 
 
 def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
@@ -260,12 +259,9 @@ def hurried(experiment: Experiment, epochs: int, *, seeds: int = 1) -> Experimen
     """Return the same experiment with few seeds and a short training on few days."""
     mine = experiment.training
     fast = {"epochs": epochs, "first_kept_epoch": 1, "patience": None, "learning_rate": 0.01, "seeds": seeds}
-    least = {
-        "batch_days": min(mine.batch_days, 16),
-        "penalty": min(mine.penalty, 0.01),
-        "train_sessions": min(experiment.train_sessions or TRAIN_DAYS, TRAIN_DAYS),
-        "validation_sessions": min(experiment.validation_sessions, VALIDATION_DAYS),
-    }
+    least = {"batch_days": min(mine.batch_days, 16), "penalty": min(mine.penalty, 0.01)}
+    least |= {"train_sessions": min(experiment.train_sessions or TRAIN_DAYS, TRAIN_DAYS)}
+    least |= {"validation_sessions": min(experiment.validation_sessions, VALIDATION_DAYS)}
     return vary(experiment, fast | least)
 
 
@@ -321,9 +317,7 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> tuple[pd.Timestamp, fl
     return at, found.mcc, found.mcc_interval, float(directions["predicted"].mean())
 
 
-def _served(
-    pipeline: Pipeline, history: History, at: pd.Timestamp, trained: pd.Timestamp, *, back: int
-) -> pd.DataFrame:
+def _served(pipeline: Pipeline, history: History, at: pd.Timestamp, trained: pd.Timestamp, back: int) -> pd.DataFrame:
     """Return the predictions made up to `at`, of so many days before; a few later days are predicted with them."""
     windows = pipeline.windows(history)
     rows = pipeline.predict(pipeline.model(windows, trained), _around(windows, at, back))

@@ -135,10 +135,6 @@ def _until(read: Ranked, at: pd.Timestamp) -> Ranked:
     return replace(read, there=read.there[:stop], features=read.features[:stop], outcome=read.outcome[:stop])
 
 
-def _fit_later(read: Ranked, _: pd.Timestamp, config: RankersConfig) -> Rankers:
-    return fit_honestly(read, read.panel.sessions[-1], config)
-
-
 def _fit_and_calibrate_on_the_same(read: Ranked, at: pd.Timestamp, config: RankersConfig) -> Rankers:
     rankers, last, days = fit_honestly(read, at, config), _until(read, at), slice(-VALIDATION_DAYS, None)
     scores = rankers.scores(last.features, last.there, days)
@@ -167,6 +163,6 @@ LEAKS: Mapping[str, Mapping[str, Any]] = {
     "LaterLeg": {"spoil": lambda read: replace(read, outcome=outcomes(read.panel, "five_days"))},
     "OutcomeKnown": {"spoil": lambda read: replace(read, there=np.isfinite(read.outcome))},
     "PriceAsFeature": {"spoil": lambda read: _with_first(read, ranked(read.panel.close))},
-    "LaterRankers": {"fit": _fit_later},
+    "LaterRankers": {"fit": lambda read, _, config: fit_honestly(read, read.panel.sessions[-1], config)},
     "SlopeOnFittedDays": {"fit": _fit_and_calibrate_on_the_same},
 }

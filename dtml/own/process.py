@@ -7,12 +7,12 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
@@ -86,15 +86,9 @@ class _Server:
 
     def __init__(self) -> None:
         passed = {key: value for key, value in os.environ.items() if key in PASSED_ON or key.startswith("COVERAGE_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "dtml.own.work"],
-            env=passed | FIXED,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            text=True,
-            bufsize=1,
+        command, env = [sys.executable, "-m", "dtml.own.work"], passed | FIXED
+        self.process = Popen(  # noqa: S603 - of ourselves
+            command, env=env, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True, text=True, bufsize=1
         )
 
     def run(self, folder: Path, seconds: float) -> int | None:

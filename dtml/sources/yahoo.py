@@ -67,12 +67,8 @@ class _Batch:
     """The symbols of one fetch, requested from several threads until Yahoo stops answering."""
 
     def __init__(self, client: Any, last: date, timeout: float) -> None:
-        self._client = client
-        self._last = last
-        self._timeout = timeout
-        self._lock = threading.Lock()
-        self._unanswered = 0
-        self._stopped = ""
+        self._client, self._last, self._timeout = client, last, timeout
+        self._lock, self._unanswered, self._stopped = threading.Lock(), 0, ""
 
     def ask(self, symbol: str, source_symbol: str, first: date) -> tuple[Status, str, pd.DataFrame]:
         """Request the bars of one symbol, unless an earlier answer said to stop; with none, return why."""

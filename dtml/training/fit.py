@@ -38,6 +38,7 @@ MOST_STACKED = 3  # on CPU: 10 seeds then fill 4 threads
 VALIDATED_DAYS = 64  # that all members see at once; how many they train on at once, their recipe says
 
 EpochReport = Callable[[Member, Epoch], None]
+no_report: EpochReport = lambda *_: None  # noqa: E731 - the default of several functions
 
 
 @dataclass(frozen=True)
@@ -55,16 +56,11 @@ class Span:
     @classmethod
     def of(cls, windows: Windows, protocol: LabelProtocol, device: torch.device) -> "Span":
         """Return the span of these windows; `protocol` says which stock-days count."""
-        counted = windows.labelled(protocol)
-        return cls(
-            rows=windows.rows().to(device),
-            observed=windows.observed.to(device),
-            rises=windows.rises().to(device),
-            counted=counted.to(device),
-            movement=windows.movement.nan_to_num().to(device),
-            days=counted.any(dim=1).nonzero().squeeze(1),
-            window=windows.window,
-        )
+        labelled = windows.labelled(protocol)
+        parts = (windows.rows(), windows.observed, windows.rises(), labelled, windows.movement.nan_to_num())
+        rows, observed, rises, counted, movement = (each.to(device) for each in parts)
+        days = labelled.any(dim=1).nonzero().squeeze(1)
+        return cls(rows, observed, rises, counted, movement, days, windows.window)
 
     def batch(self, days: Int[Tensor, "members days"], steps: Sequence[int]) -> Batch:
         """Return the batch of each member's days, as a `Batch` whose tensors have a leading axis of members.
@@ -75,16 +71,10 @@ class Span:
         most = max(map(len, sessions))
         needed = torch.stack([nn.functional.pad(each, (0, most - len(each))) for each in sessions])
         device = self.rows.device
-        there = days.to(device)
-        return Batch(
-            rows=self.rows[needed.to(device)],
-            windows=torch.stack(windows).to(device),
-            observed=self.observed[there],
-            rises=self.rises[there],
-            counted=self.counted[there],
-            step=torch.tensor(steps, dtype=torch.float32, device=device),
-            movement=self.movement[there],
-        )
+        rows, places, there = self.rows[needed.to(device)], torch.stack(windows).to(device), days.to(device)
+        labels = self.observed[there], self.rises[there], self.counted[there]
+        step = torch.tensor(steps, dtype=torch.float32, device=device)
+        return Batch(rows, places, *labels, step, self.movement[there])
 
     def _sessions(self, days: Int[Tensor, " days"]) -> tuple[Tensor, Tensor]:
         """Return the distinct sessions in the windows of these days, and each window as positions in them."""
@@ -172,10 +162,6 @@ class Stack:
         """Return parameters and buffers by the names that they have in `_Calling`."""
         named = ({f"network.{name}": value for name, value in each.items()} for each in (self.parameters, self.buffers))
         return next(named), next(named)
-
-
-def no_report(_member: Member, _epoch: Epoch) -> None:
-    """Report nothing."""
 
 
 def fit_members(
