@@ -93,9 +93,8 @@ def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no
     elif kept is None:
         archive.models[run["id"]] = Model(run["id"], fitted.ensemble, fitted.calibration)
     then, now = (kept or fitted.ensemble).weights, fitted.ensemble.weights
-    differing = {
-        name: float((then[name] - now[name]).abs().max()) for name in then if not torch.equal(then[name], now[name])
-    }
+    both = ((name, then[name], now[name]) for name in then)
+    differing = {name: float((one - two).abs().max()) for name, one, two in both if not torch.equal(one, two)}
     device = choose_device(archive.device).type
     return Retraining(run, device, sha, len(then), differing, fitted.first, lost=kept is None)
 
