@@ -55,19 +55,13 @@ def examined(device: str = "auto") -> Iterator[Finding]:
     The self-test runs on the `device`: cpu, cuda, or auto for each there is. Starts a temporary Prefect server where
     none is set, asks Yahoo for a week, and makes the store's tables where there are none.
     """
-    checks: list[tuple[str, Callable[[], str], bool]] = [
-        ("python", _python, True),
-        ("packages", _packages, True),
-        ("processor", _processor, True),
-        ("data folder", lambda: _writable(data_folder(), "DTML_DATA"), True),
-        ("reports folder", lambda: _writable(reports_folder(), "DTML_REPORTS"), True),
-        ("database", _database, True),
-        ("clock", _clock, True),
-        ("prefect", _prefect, True),
-        ("yahoo", _yahoo, False),
-    ]
-    checks += [(name, partial(_device, name), True) for name in devices(device)]
-    for part, check, needed in checks:
+    checks: dict[str, Callable[[], str]] = {"python": _python, "packages": _packages, "processor": _processor}
+    checks |= {"data folder": lambda: _writable(data_folder(), "DTML_DATA")}
+    checks |= {"reports folder": lambda: _writable(reports_folder(), "DTML_REPORTS")}
+    checks |= {"database": _database, "clock": _clock, "prefect": _prefect, "yahoo": _yahoo}
+    checks |= {name: partial(_device, name) for name in devices(device)}
+    for part, check in checks.items():
+        needed = part != "yahoo"
         try:
             yield Finding(part, check(), needed=needed)
         except (DtmlError, StoreError) as error:
