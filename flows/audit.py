@@ -64,12 +64,10 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
 
     `tell` is called with each step in words.
     """
-    first = sessions_up_to(context.market.calendar, as_of, SESSIONS)[0].date()
-    bars, _ = stored_bars(context, first, as_of)
-    until = next_session(context.market.calendar, as_of)
-    history = History(
-        bars, sessions_between(context.market.calendar, bars["session"].min().date(), until), context.market
-    )
+    calendar = context.market.calendar
+    bars, _ = stored_bars(context, sessions_up_to(calendar, as_of, SESSIONS)[0].date(), as_of)
+    sessions = sessions_between(calendar, bars["session"].min().date(), next_session(calendar, as_of))
+    history = History(bars, sessions, context.market)
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
     tell("the pipeline: windows, spans, training, predictions")
     findings = look_ahead.audit(Pipeline(context.experiment), part, seed=SEED)
@@ -81,10 +79,8 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     if trained:
         model = load_model(context, as_of)
         tell(f"the model {model.run_id}")
-        rows += [
-            {"audited": model.run_id} | asdict(each)
-            for each in look_ahead.audit_model(model.ensemble, history, seed=SEED)
-        ]
+        findings = look_ahead.audit_model(model.ensemble, history, seed=SEED)
+        rows += [{"audited": model.run_id} | asdict(each) for each in findings]
     tell("the order of the stocks")
     ordering = Ordering(RankersConfig(context.market.leg, boosting=SMALL), context.experiment.windows.largest_return)
     rows += [{"audited": "ranking"} | asdict(each) for each in audit_ranking(ordering, part, seed=SEED)]

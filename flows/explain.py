@@ -83,15 +83,8 @@ def explain_run(context: MarketContext, run: Mapping[str, Any], trial: Trial, te
     tell("reading bars")
     history, as_of = history_of(context, run), run["train_last"]
     found = explain(experiment_of(run), history, pd.Timestamp(as_of), trial, tell)
-    row = {
-        "run_id": run["id"],
-        "market": context.name,
-        "as_of": as_of,
-        "made_at": datetime.now(UTC),
-        "epochs": trial.epochs,
-        **plain(asdict(found)),
-        "seconds": time.perf_counter() - begun,
-    }
+    row = {"run_id": run["id"], "market": context.name, "as_of": as_of, "made_at": datetime.now(UTC)}
+    row |= {"epochs": trial.epochs, **plain(asdict(found)), "seconds": time.perf_counter() - begun}
     with transaction(context.engine) as conn:
         attention.save_explanation(conn, row)
     return row
@@ -129,19 +122,13 @@ def explain(
     networks = train_networks(train, validation, pipeline.experiment, trial, tell)
     tell("whose input changes whose probability")
     true = networks[: trial.seeds]
-    importance = _side_by_side(
-        lambda i, _: significance.importance_by_day(true[i], validation, days, seed=seed), len(true)
-    )
+    moved = _side_by_side(lambda i, _: significance.importance_by_day(true[i], validation, days, seed=seed), len(true))
     looked = _side_by_side(lambda i, _: significance.attention_by_day(networks[i], validation, days), len(networks))
     here = np.ix_(np.arange(len(days)), stocks, stocks)
-    return significance.find(
-        np.array([each[here] for each in looked]),
-        np.mean(importance, axis=0)[here],
-        there[:, stocks, None] & there[:, None, stocks],
-        trial.seeds,
-        known_drivers(history.market, [validation.symbols[stock] for stock in stocks]),
-        seed=seed,
-    )
+    attention, importance = np.array([each[here] for each in looked]), np.mean(moved, axis=0)[here]
+    together = there[:, stocks, None] & there[:, None, stocks]
+    drivers = known_drivers(history.market, [validation.symbols[stock] for stock in stocks])
+    return significance.find(attention, importance, together, trial.seeds, drivers, seed=seed)
 
 
 def shortened(experiment: Experiment, epochs: int) -> Experiment:
@@ -150,11 +137,9 @@ def shortened(experiment: Experiment, epochs: int) -> Experiment:
     All else stays as in the run: networks hurried as for the look-ahead audit would learn too little of the simulated
     market's leaders to test what they look at.
     """
-    return replace(
-        experiment,
-        training=replace(experiment.training, epochs=epochs, patience=None),
-        validation_sessions=min(experiment.validation_sessions, VALIDATION_DAYS),
-    )
+    training = replace(experiment.training, epochs=epochs, patience=None)
+    validation_sessions = min(experiment.validation_sessions, VALIDATION_DAYS)
+    return replace(experiment, training=training, validation_sessions=validation_sessions)
 
 
 def days_looked_at(validation: Windows) -> Positions:
@@ -190,10 +175,8 @@ def train_networks(
         parts = significance.shuffled(train, 2 * seed), significance.shuffled(validation, 2 * seed + 1)
         return fit_members(*parts, experiment.members_of(seed), device=CPU, on_epoch=watch)[0]
 
-    fits = true + _side_by_side(
-        fit, trial.shuffles, lambda done: tell(f"trained {len(true) + done} of {count} networks")
-    )
-    return networks_of(fits, experiment.model, len(train.symbols))
+    fits = _side_by_side(fit, trial.shuffles, lambda done: tell(f"trained {len(true) + done} of {count} networks"))
+    return networks_of(true + fits, experiment.model, len(train.symbols))
 
 
 def networks_of(fits: Sequence[Fit], config: ModelConfig, stocks: int) -> list[DTML]:

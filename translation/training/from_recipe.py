@@ -33,7 +33,6 @@ class TrainingCallbacks:
 def train_model(
     recipe: Recipe,
     models: Path,
-    *,
     work: Path,
     device: torch.device,
     process_group: ProcessGroup,
