@@ -18,7 +18,7 @@ from translation.models import Card, Model, build_network, incremental_decoder, 
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.loop import SEEDS, Check, TrainingContext, train_network, validation_loss
+from translation.training.loop import SEEDS, Check, TrainingContext, ValidationBleu, train_network, validation_loss
 from translation.translate import MAX_PIECES
 
 
@@ -51,15 +51,8 @@ def train_model(
     torch.manual_seed(config.seed % SEEDS)
     network = build_network(recipe.kind, values)
     bleu = _validation_bleu(cached, recipe.target_language, device)
-    context = TrainingContext(
-        folder=work,
-        key=recipe.key(cached.size, cached.corpus_hash),
-        device=device,
-        process_group=process_group,
-        on_check=callbacks.on_check,
-        on_message=callbacks.on_message,
-        bleu=bleu if recipe.decide_by == "bleu" else None,
-    )
+    key, deciding = recipe.key(cached.size, cached.corpus_hash), bleu if recipe.decide_by == "bleu" else None
+    context = TrainingContext(work, key, device, process_group, callbacks.on_check, callbacks.on_message, deciding)
     progress = train_network(network, values["d_model"], cached.training, cached.validation, config, context)
     if process_group.rank > 0:
         return None
@@ -91,33 +84,17 @@ def _card(recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], made:
         name: {"source": str(each.source), "target": each.target and str(each.target), "columns": list(each.columns)}
         for name, each in recipe.tests.items()
     }
-    learned = {
-        "pairs": len(cached.training),
-        "dropped": cached.training.dropped,
-        "corpus_hash": cached.corpus_hash,
-        "tests": tests,
-        "rules": asdict(recipe.rules),
-        "decide_by": recipe.decide_by,
-    }
-    return Card(
-        name=recipe.name,
-        kind=recipe.kind,
-        size=cached.size,
-        source_language=recipe.source_language,
-        target_language=recipe.target_language,
-        network=values,
-        tokenizer_hashes=(cached.source.digest, cached.target.digest),
-        weights_hash="",
-        made=learned | dict(made),
-    )
+    pairs = cached.training
+    learned = {"pairs": len(pairs), "dropped": pairs.dropped, "corpus_hash": cached.corpus_hash, "tests": tests}
+    learned |= {"rules": asdict(recipe.rules), "decide_by": recipe.decide_by} | dict(made)
+    languages, hashes = (recipe.source_language, recipe.target_language), (cached.source.digest, cached.target.digest)
+    return Card(recipe.name, recipe.kind, cached.size, *languages, values, hashes, weights_hash="", made=learned)
 
 
 def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
     """Raise UsageError if there are fewer learned positions than a sentence, in training or search, may need."""
-    lengths = [
-        x.max() for each in (cached.training, cached.validation) for x in (each.source.lengths, each.target.lengths)
-    ]
-    needed = max(MAX_PIECES, *map(int, lengths)) + GREEDY.extra + 1
+    sides = (side for each in (cached.training, cached.validation) for side in (each.source, each.target))
+    needed = max(MAX_PIECES, *(int(side.lengths.max()) for side in sides)) + GREEDY.extra + 1
     if 0 < learned < needed:
         raise UsageError(
             f"{name}: network.learned_positions is {learned}, but the longest sentence and its translation may need "
@@ -125,9 +102,7 @@ def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
         )
 
 
-def _validation_bleu(
-    cached: CachedCorpus, language: str, device: torch.device
-) -> Callable[[nn.Module, ProcessGroup], float]:
+def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) -> ValidationBleu:
     """Return a function from a network to the BLEU of its greedy translations of the validation set, 0 to 100.
 
     Each process of a group translates its share.

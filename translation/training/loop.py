@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Int
-from numpy import ndarray
 from torch import nn
 
-from translation.data.batches import batch_indices, batch_of
+from translation.data.batches import Indices, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.errors import UsageError
 from translation.training.checkpoints import (
@@ -34,6 +32,7 @@ SAID_EVERY_S = 60.0  # lines between checks
 PACED = 10  # updates after which it is known how many fit into the minutes
 LEAST_WARMUP, WARMUP_SHARE = 100, 4  # updates; the share of the updates that a short training warms up for is 1 / 4
 Precision = Literal["float32", "bfloat16"]
+ValidationBleu = Callable[[nn.Module, ProcessGroup], float]
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class TrainingContext:
     on_check: Callable[[Check], object] = lambda _: None
     on_message: Callable[[str], object] = lambda _: None
     # BLEU of the validation set, which decides where it is given; all processes of the group call it.
-    bleu: Callable[[nn.Module, ProcessGroup], float] | None = None
+    bleu: ValidationBleu | None = None
 
 
 def learning_rate(step: int, width: int, config: TrainingConfig) -> float:
@@ -260,9 +259,7 @@ def _updates(
         progress.epoch, progress.place = progress.epoch + 1, 0
 
 
-def share(
-    batches: Sequence[Int[ndarray, " sentences"]], process_group: ProcessGroup
-) -> list[tuple[int, Int[ndarray, " sentences"]]]:
+def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple[int, Indices]]:
     """Return the parts of an update that a process computes, each with its number in the update.
 
     With more processes than batches, each batch is cut into parts of about the same lengths; none is empty.
