@@ -23,7 +23,7 @@ from translation.recipes import Recipe
 from translation.scoring import Comparison, Score, compare, score
 from translation.training.checkpoints import STATE
 from translation.training.distributed import join_process_group
-from translation.training.from_recipe import TrainingCallbacks, train_model
+from translation.training.from_recipe import train_model
 from translation.training.loop import Check
 from translation.translate import translate
 
@@ -106,7 +106,7 @@ def train_and_store(
                     translations.save_progress(conn, [row])
                 on_check(check)
 
-            model = train_model(recipe, models_folder(), work, place, process_group, TrainingCallbacks(keep, say))
+            model = train_model(recipe, models_folder(), work, place, process_group, keep, say)
     except Timeout:
         raise TranslationError(f"another process trains {name}: let it end, or name this one otherwise") from None
     assert model is not None, "the first of a group keeps the books"
@@ -118,7 +118,7 @@ def train_and_store(
 def assist(recipe: Recipe, device: str) -> None:
     """Take part in a training that another process of the group records."""
     process_group, place = join_process_group(device)
-    train_model(recipe, models_folder(), work_folder(recipe.name), place, process_group, TrainingCallbacks())
+    train_model(recipe, models_folder(), work_folder(recipe.name), place, process_group)
 
 
 def _model_row(model: Model) -> dict[str, Any]:

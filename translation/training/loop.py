@@ -13,15 +13,8 @@ from torch import nn
 from translation.data.batches import Indices, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.errors import UsageError
-from translation.training.checkpoints import (
-    Progress,
-    average_weights,
-    drop_older_weights,
-    keep_weights,
-    load_weights,
-    restore_state,
-    save_state,
-)
+from translation.training import checkpoints
+from translation.training.checkpoints import Progress, average_weights, load_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.step import SeededBatch, TrainingStep, batch_loss, use_fast_dropout
 
@@ -121,7 +114,7 @@ def train_network(
     use_fast_dropout(network)
     network.to(context.device).train()
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-    progress = restore_state(context.folder, network, optimiser, context.key)
+    progress = checkpoints.restore_state(context.folder, network, optimiser, context.key)
     products: torch.dtype = getattr(torch, config.precision)
     training_step = TrainingStep(
         network, optimiser, config.label_smoothing, config.clip, context.device, context.process_group, products
@@ -180,11 +173,9 @@ class _SinceCheck:
         if now - self.said < SAID_EVERY_S:
             return
         self.said = now
-        pace = self.tokens / (now - self.trained_from)
-        context.on_message(
-            f"step {progress.step:,} of at most {config.updates:,}: loss {self.loss / self.tokens:.3f}, "
-            f"{pace:.0f} tokens a second"
-        )
+        pace = f"{self.tokens / (now - self.trained_from):.0f} tokens a second"
+        loss = f"loss {self.loss / self.tokens:.3f}"
+        context.on_message(f"step {progress.step:,} of at most {config.updates:,}: {loss}, {pace}")
 
 
 def _is_over(progress: Progress, config: TrainingConfig) -> bool:
@@ -321,6 +312,6 @@ def _check(
         epoch = progress.epoch + progress.place / progress.batches
         figures = (since[0], loss, bleu, since[2], since[1], max(0.0, left))
         context.on_check(Check(progress.step, epoch, progress.tokens, *figures))
-        keep_weights(context.folder, network, progress, config.average + progress.checks_since)
-        save_state(context.folder, network, optimiser, progress, context.key)
-        drop_older_weights(context.folder, progress.kept)
+        checkpoints.keep_weights(context.folder, network, progress, config.average + progress.checks_since)
+        checkpoints.save_state(context.folder, network, optimiser, progress, context.key)
+        checkpoints.drop_older_weights(context.folder, progress.kept)
