@@ -39,10 +39,7 @@ FETCHED_AGAIN = datetime(2001, 1, 1, tzinfo=UTC)  # when each was restated, whic
 
 @dataclass(frozen=True)
 class Audit:
-    """Hold what an audit found, and which planted leaks were caught.
-
-    `findings` has rows `audited, check, at, passed, detail, has_power`.
-    """
+    """Hold findings, rows `audited, check, at, passed, detail, has_power`, and which planted leaks were caught."""
 
     findings: pd.DataFrame
     proof: pd.DataFrame
@@ -122,10 +119,8 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
         return Finding("stored_nights", at, passed=False, detail=said, has_power=False)
     both = ((before.nights, after.nights), (before.fold, after.fold))
     differing = [(rows, others) for rows, others in both if not rows.equals(others)]
-    detail = (
-        f"{len(before.nights)} predictions of single nights and {len(before.fold)} of a fold's, the same to the last "
-        "bit whatever the store holds of later"
-    )
+    made = f"{len(before.nights)} predictions of single nights and {len(before.fold)} of a fold's"
+    detail = f"{made}, the same to the last bit whatever the store holds of later"
     if before.run_id != after.run_id:
         detail = f"the training as of {at.date()} reads bars of later sessions or fetches, or a later one serves"
     elif differing:

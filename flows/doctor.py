@@ -158,10 +158,9 @@ def _yahoo() -> str:
     answer = YahooSource(market).fetch({symbol: today - timedelta(days=7)}, today)
     outcome = answer.outcomes.iloc[0]
     if outcome["status"] != "ok":
-        raise DtmlError(
-            f"{outcome['status']}: {outcome['detail']}; nights from files and of the simulated market need no network. "
-            "Behind a proxy set HTTPS_PROXY, and SSL_CERT_FILE to its certificates where it inspects TLS"
-        )
+        without = "nights from files and of the simulated market need no network"
+        proxy = "Behind a proxy set HTTPS_PROXY, and SSL_CERT_FILE to its certificates where it inspects TLS"
+        raise DtmlError(f"{outcome['status']}: {outcome['detail']}; {without}. {proxy}")
     return f"{len(answer.bars)} bars of {symbol}, the last of {answer.bars['session'].max():%Y-%m-%d}"
 
 

@@ -58,10 +58,9 @@ class Trial:
         swapped = 2 if self.seeds == self.shuffles else 1  # groups of equal size may swap names
         ways = comb(self.seeds + self.shuffles, self.seeds) // swapped
         if ways * significance.SIGNIFICANT < 1:
-            raise UsageError(
-                f"{self.seeds} seeds and {self.shuffles} shuffles can be grouped in {ways} ways and never be told "
-                f"apart at p <= {significance.SIGNIFICANT}: ask for more of them"
-            )
+            grouped = f"{self.seeds} seeds and {self.shuffles} shuffles can be grouped in {ways} ways"
+            never = f"never be told apart at p <= {significance.SIGNIFICANT}"
+            raise UsageError(f"{grouped} and {never}: ask for more of them")
 
 
 def latest_run(context: MarketContext, as_of: date | None) -> dict[str, Any]:
@@ -115,10 +114,8 @@ def explain(
     there = validation.observed[days].numpy()
     stocks = np.flatnonzero(2 * there.sum(axis=0) > len(days))  # so any two of them share a day
     if len(stocks) < FEWEST_STOCKS:
-        raise DtmlError(
-            f"{len(stocks)} stocks of {history.market.name} are there on most days of validation up to "
-            f"{as_of.date()}: to compare what they look at takes {FEWEST_STOCKS}"
-        )
+        there_are = f"{len(stocks)} stocks of {history.market.name} are there on most days of validation"
+        raise DtmlError(f"{there_are} up to {as_of.date()}: to compare what they look at takes {FEWEST_STOCKS}")
     networks = train_networks(train, validation, pipeline.experiment, trial, tell)
     tell("whose input changes whose probability")
     true = networks[: trial.seeds]

@@ -208,10 +208,8 @@ def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findi
     ends = [fitted.max(), chosen.min(), chosen.max(), at]
     places = history.sessions.get_indexer(pd.DatetimeIndex(ends))
     between, after = places[1] - places[0] - 1, places[3] - places[2]
-    detail = (
-        f"fitted to {_day(ends[0])}, epoch chosen on {_day(ends[1])} to {_day(ends[2])}, "
-        f"{between} and {after} sessions apart from what follows; {gap} or more needed"
-    )
+    spans = f"fitted to {_day(ends[0])}, epoch chosen on {_day(ends[1])} to {_day(ends[2])}"
+    detail = f"{spans}, {between} and {after} sessions apart from what follows; {gap} or more needed"
     if not known:
         detail += f"; outcomes before {_day(at)} depend on prices after it"
     return Finding("spans_apart", at, bool(between >= gap and after >= gap and known), detail)
@@ -272,10 +270,9 @@ def changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
     if changed.empty:
         return "the same probabilities in other rows or another order"
     first = changed.iloc[0]
-    return (
-        f"{len(changed)} of {len(both)} predictions change with what came later: {first['symbol']} on "
-        f"{_day(first['as_of'])} from {first['probability']:.6f} to {first['probability_other']:.6f}"
-    )
+    values = f"from {first['probability']:.6f} to {first['probability_other']:.6f}"
+    said = f"{len(changed)} of {len(both)} predictions change with what came later"
+    return f"{said}: {first['symbol']} on {_day(first['as_of'])} {values}"
 
 
 def fit_for_leaks(history: History, seed: int) -> History:
@@ -344,10 +341,8 @@ def _dates(
         training = MINIMUM_TRAIN_DAYS + experiment.validation_sessions + 2 * experiment.gap_sessions + 1
     first, stop = training + LATEST_RETRAINING, len(as_of) - LOOK_AHEAD
     if stop - first < dates:
-        raise DtmlError(
-            f"{len(as_of)} days have a constituent with a whole window, and an audit of {dates} dates needs "
-            f"{first + LOOK_AHEAD + dates}: fetch a longer history"
-        )
+        needs = f"an audit of {dates} dates needs {first + LOOK_AHEAD + dates}: fetch a longer history"
+        raise DtmlError(f"{len(as_of)} days have a constituent with a whole window, and {needs}")
     generator = np.random.default_rng(seed)
     for number, place in enumerate(generator.choice(np.arange(first, stop), dates, replace=False)):
         age = 0 if number == 0 else int(generator.integers(0, LATEST_RETRAINING + 1))

@@ -162,11 +162,9 @@ class Pipeline:
 
     def windows(self, history: History) -> Windows:
         """Return the windows of all days; a stock is observed while it was a constituent."""
-        market, config = history.market, self.experiment.windows
+        market, how = history.market, self.experiment.windows
         symbols, index = self.symbols(market), market.index.symbol
-        made = build_windows(
-            history.bars, sessions=history.sessions, symbols=symbols, index_symbol=index, config=config
-        )
+        made = build_windows(history.bars, sessions=history.sessions, symbols=symbols, index_symbol=index, config=how)
         listed = pd.DataFrame(market.membership(made.as_of), columns=list(market.symbols))
         return made.only(listed.reindex(columns=list(symbols), fill_value=False).to_numpy(copy=True))
 

@@ -56,10 +56,8 @@ class Ordering:
         rankers, stop = self.fit(read, trained, self.config), int(read.panel.sessions.searchsorted(at, side="right"))
         days = slice(stop - LOOK_BACK, stop)
         scores = rankers.scores(read.features, read.there, days)
-        made = [
-            order_of({name: each[day] for name, each in scores.items()}, rankers.slopes, read.panel.symbols)
-            for day in range(LOOK_BACK)
-        ]
+        daily = ({name: each[day] for name, each in scores.items()} for day in range(LOOK_BACK))
+        made = [order_of(each, rankers.slopes, read.panel.symbols) for each in daily]
         return pd.concat(made, keys=read.panel.sessions[days], names=["as_of", None]).reset_index("as_of")
 
 

@@ -280,10 +280,8 @@ class FileSource(Source):
         row = int(np.flatnonzero(file.sessions > reached)[0])
         symbol = f" ({_shown(file.symbol_of(row))})" if self._long is not None else ""
         day, last = (value.astype("datetime64[D]") for value in (file.sessions[row], reached))
-        return (
-            f"{file.path}: row {row + 1}{symbol} is dated {day}, after {last}, the last date of most stocks: "
-            f"correct or delete it, or name the night with --as-of {last}"
-        )
+        dated = f"row {row + 1}{symbol} is dated {day}, after {last}, the last date of most stocks"
+        return f"{file.path}: {dated}: correct or delete it, or name the night with --as-of {last}"
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol from its own first session to `last`; a symbol without one is `no_data`.

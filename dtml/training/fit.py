@@ -63,10 +63,7 @@ class Span:
         return cls(rows, observed, rises, counted, movement, days, windows.window)
 
     def batch(self, days: Int[Tensor, "members days"], steps: Sequence[int]) -> Batch:
-        """Return the batch of each member's days, as a `Batch` whose tensors have a leading axis of members.
-
-        A day is a row of the span.
-        """
+        """Return the batch of each member's days, rows of the span; its tensors have a leading axis of members."""
         sessions, windows = zip(*(self._sessions(each) for each in days), strict=True)
         most = max(map(len, sessions))
         needed = torch.stack([nn.functional.pad(each, (0, most - len(each))) for each in sessions])
@@ -131,9 +128,8 @@ class Stack:
         """Return the objective of each member on its own batch, in training."""
         self.network.train()
         objective = _Calling(self.network, "objective")
-        losses: Tensor = vmap(lambda own, each, weight: functional_call(objective, own, (each, weight)))(
-            self._state(), batch, self.penalty
-        )
+        loss = vmap(lambda own, each, weight: functional_call(objective, own, (each, weight)))
+        losses: Tensor = loss(self._state(), batch, self.penalty)
         return losses
 
     def gradients(self, losses: Float[Tensor, " members"]) -> list[dict[str, Tensor]]:
@@ -183,7 +179,8 @@ def fit_members(
     called from the stack's thread, for a fit that resumes first with the last epoch that was done. `begin` holds the
     first weights of each member; without it they are drawn. Raises DtmlError for a span without a label.
     """
-    for protocol in sorted({member.training.protocol for member in members}):
+    protocols = sorted({member.training.protocol for member in members})
+    for protocol in protocols:
         _require_labels("training", train, protocol)
         _require_labels("validation", validation, protocol)
     groups = _stacks(members, train, device, stack)
@@ -191,15 +188,9 @@ def fit_members(
     for fit, weights in zip(fits.values(), begin or (), strict=begin is not None):
         for name, value in fit.weights.items():
             value.copy_(weights[name])
-    spans = {
-        protocol: (Span.of(train, protocol, device), Span.of(validation, protocol, device))
-        for protocol in {member.training.protocol for member in members}
-    }
-    stacks = deque(
-        _fit_stack([fits[i] for i in group], *spans[members[group[0]].training.protocol], state_folder, on_epoch)
-        for group in groups
-    )
-    _advance(stacks, device)
+    spans = {each: (Span.of(train, each, device), Span.of(validation, each, device)) for each in protocols}
+    together = (([fits[i] for i in group], spans[members[group[0]].training.protocol]) for group in groups)
+    _advance(deque(_fit_stack(each, *both, state_folder, on_epoch) for each, both in together), device)
     return [fits[i] for i in range(len(members))]
 
 

@@ -53,10 +53,7 @@ class Fit:
         self.steps += 1
 
     def end_epoch(self, loss: float, validation_loss: float, validation_acc: float) -> None:
-        """Record the epoch, and keep its weights if it is the best on validation so far.
-
-        Raises DtmlError for a loss that is not finite.
-        """
+        """Record the epoch, and keep its weights if best on validation; raise DtmlError for a loss not finite."""
         number, config = len(self.epochs) + 1, self.member.training
         if not np.isfinite(loss):
             raise DtmlError(f"the loss of seed {self.member.seed} is {loss} in epoch {number}: lower the learning rate")

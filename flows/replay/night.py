@@ -133,10 +133,9 @@ def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     names = {*context.market.symbols, context.market.index.symbol}
     moments = (replay.night["known_at"], replay.known_at)
     model = archive.model(replay.run)
-    then, now = (
-        bars[bars["symbol"].isin(names)].set_index(["symbol", "session"])["known_at"]
-        for bars in (archive.bars(context, model, replay.night["as_of"], moment) for moment in moments)
-    )
+    read = (archive.bars(context, model, replay.night["as_of"], moment) for moment in moments)
+    mine = (bars[bars["symbol"].isin(names)] for bars in read)
+    then, now = (bars.set_index(["symbol", "session"])["known_at"] for bars in mine)
     both = pd.concat([then, now], axis=1, keys=["then", "now"])
     held = both.dropna()
     restated, new, gone = (held["then"] != held["now"]), both["then"].isna(), both["now"].isna()

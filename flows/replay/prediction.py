@@ -89,10 +89,9 @@ def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
     with reading(engine) as conn:
         run = runs.run(conn, receipt.run_id)
     if run["kind"] == "benchmark":
-        raise UsageError(
-            f"{run['id']} is a run of the published experiment: its predictions come from the windows of a whole set, "
-            f"which `dtml benchmark {run['market']}` makes again"
-        )
+        told = "its predictions come from the windows of a whole set"
+        again = f"which `dtml benchmark {run['market']}` makes again"
+        raise UsageError(f"{run['id']} is a run of the published experiment: {told}, {again}")
     return run
 
 

@@ -117,10 +117,8 @@ def require_finite(weights: Mapping[str, Tensor], what: str) -> None:
     """Raise TranslationError, naming the parameter, if a weight is NaN or infinite."""
     for name, value in weights.items():
         if (wrong := int((~value.isfinite()).sum())) > 0:
-            raise TranslationError(
-                f"{what}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: "
-                "train the model again with a lower training.peak"
-            )
+            said = f"{wrong} of {value.numel()} weights of {name} are NaN or infinite"
+            raise TranslationError(f"{what}: {said}: train the model again with a lower training.peak")
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
