@@ -57,10 +57,7 @@ class Audit:
 
 
 def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:
-    """Audit windows, training and predictions on the last stored sessions up to a day, without writing anything.
-
-    `tell` is called with each step in words.
-    """
+    """Audit windows, training and predictions on the last sessions up to a day, only reading; `tell` gets each step."""
     calendar = context.market.calendar
     bars, _ = stored_bars(context, sessions_up_to(calendar, as_of, SESSIONS)[0].date(), as_of)
     sessions = sessions_between(calendar, bars["session"].min().date(), next_session(calendar, as_of))

@@ -76,10 +76,7 @@ def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
 
 
 def read_backup(folder: Path) -> Manifest:
-    """Read the manifest of a backup and check every file of it.
-
-    Raises UsageError for a folder that is no backup of a known format, DtmlError for a damaged one.
-    """
+    """Read a backup's manifest and check every file; raise UsageError for no known backup, DtmlError for damage."""
     manifest = _read_manifest(folder)
     for name, sha in manifest.files.items():
         if wrong := _what_is_wrong(folder / name, sha):

@@ -14,10 +14,7 @@ Generators = Sequence[torch.Generator | None]
 
 
 class _Draw(torch.autograd.Function):
-    """Random numbers in the shape of a tensor: uniform in [0, 1), or normal.
-
-    Under `torch.vmap` each member draws from its own generator, as it would alone.
-    """
+    """Random numbers in the shape of a tensor, uniform in [0, 1) or normal; a member draws from its own generator."""
 
     @staticmethod
     def forward(like: Tensor, generators: Generators, normal: bool) -> Tensor:

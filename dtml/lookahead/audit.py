@@ -180,10 +180,7 @@ def rescaled_past(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Fin
 
 
 def index_in_step(history: History) -> Finding:
-    """Check that the index moves with its constituents on the same session, not on the one before or after.
-
-    There is no power where it moves with them on none.
-    """
+    """Check that the index moves with its constituents on the same session, not one apart; no power if on none."""
     bars = history.bars.assign(price=adjusted_price(history.bars, history.market.returns))
     wide = bars.pivot(index="session", columns="symbol", values="price").pct_change(fill_method=None)
     index = wide.pop(history.market.index.symbol)

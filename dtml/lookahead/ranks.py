@@ -112,10 +112,7 @@ def slopes_of_chance(ordering: Ordering, history: History, at: pd.Timestamp, see
 
 
 def prove_ranking(history: History, ordering: Ordering, *, seed: int = 0) -> pd.DataFrame:
-    """Audit every planted leak and the honest way on a small part of a history: the rows of `audit.prove`.
-
-    No rows for a history too short for rankers.
-    """
+    """Audit each planted leak and the honest way on part of a history: rows of `audit.prove`, none where too short."""
     small = fit_for_leaks(history.cut(stocks=ZOO_STOCKS, sessions=SESSIONS, seed=seed), seed)
     rows = []
     for name, leak in {"honest, ranking": {}, **LEAKS}.items():

@@ -100,15 +100,10 @@ class _Batch:
             return "unreachable", f"{source_symbol}: {type(error).__name__}: {error}", None
 
     def _history(self, source_symbol: str, first: date) -> pd.DataFrame:
-        table: pd.DataFrame = self._client.Ticker(source_symbol).history(
-            start=first,
-            end=self._last + timedelta(days=1),  # Yahoo's end is exclusive
-            interval="1d",
-            auto_adjust=False,
-            actions=True,
-            keepna=True,  # a bar without prices is rejected with its reason, not lost
-            timeout=self._timeout,
-        )
+        span = {"start": first, "end": self._last + timedelta(days=1)}  # Yahoo's end is exclusive
+        how = {"interval": "1d", "auto_adjust": False, "actions": True, "timeout": self._timeout}
+        how |= {"keepna": True}  # a bar without prices is rejected with its reason, not lost
+        table: pd.DataFrame = self._client.Ticker(source_symbol).history(**span, **how)
         return table
 
     def _note(self, status: Status) -> None:

@@ -199,13 +199,10 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
     if (windows.labelled(protocol) & (windows.movement != 0)).any():
         return
     known = (windows.observed & windows.movement.isfinite()).any()
-    why = (
-        "no known return is large enough for one: do the prices change, those from which returns are computed too?"
-        if known
-        else "no return is known: are there bars of every session, as daily prices have?"
-    )
-    days = windows.target
-    raise DtmlError(f"no day of {span} has a label, {days[0].date()} to {days[-1].date()}: {why}")
+    none = "no return is known: are there bars of every session, as daily prices have?"
+    small = "no known return is large enough for one: do the prices change, those from which returns are computed too?"
+    first, last = windows.target[0].date(), windows.target[-1].date()
+    raise DtmlError(f"no day of {span} has a label, {first} to {last}: {small if known else none}")
 
 
 def _advance(stacks: "deque[Iterator[int]]", device: torch.device) -> None:

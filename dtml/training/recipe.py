@@ -48,10 +48,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Epoch:
-    """The figures of one pass over the training days.
-
-    `loss` is the objective, `validation_loss` the cross-entropy: means over batches and over counted stock-days.
-    """
+    """The figures of one pass: means of the objective over batches, and of the rest over counted stock-days."""
 
     number: int
     loss: float

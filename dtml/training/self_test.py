@@ -42,15 +42,9 @@ def _windows() -> Windows:
     windows = rows.unfold(0, WINDOW, 1).movedim(-1, -2)  # days, symbols, window, features
     noise = torch.randn(DAYS, STOCKS, generator=generator)
     sessions = pd.bdate_range("2024-01-01", periods=DAYS + 1)
-    return Windows(
-        stocks=windows[:, :-1],
-        index=windows[:, -1],
-        observed=torch.ones(DAYS, STOCKS, dtype=torch.bool),
-        movement=(windows[:, :-1, -1, 0] + noise) / 100,
-        as_of=sessions[:-1],
-        target=sessions[1:],
-        symbols=tuple(f"S{number:02d}" for number in range(STOCKS)),
-    )
+    observed, movement = torch.ones(DAYS, STOCKS, dtype=torch.bool), (windows[:, :-1, -1, 0] + noise) / 100
+    symbols = tuple(f"S{number:02d}" for number in range(STOCKS))
+    return Windows(windows[:, :-1], windows[:, -1], observed, movement, sessions[:-1], sessions[1:], symbols)
 
 
 def _trained(device: torch.device, folder: StateFolder | None, on_epoch: EpochReport = no_report) -> list[Fit]:

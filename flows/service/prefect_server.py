@@ -215,18 +215,13 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
 
 
 def warning_of_open_server() -> str | None:
-    """Return a warning if the server that PREFECT_API_URL names asks for no login, else None.
-
-    A server that does not answer gives no warning: its user will notice.
-    """
+    """Return a warning if the server of PREFECT_API_URL asks for no login; None, too, for one that does not answer."""
     url = os.environ.get("PREFECT_API_URL")
     with suppress(OSError, HTTPException, ValueError):
         if url and is_open(url):
-            return (
-                f"warning: the Prefect server at {url} asks for no login: whoever reaches it, as any page in a browser"
-                f" of this machine does, can run programs as you; start it with {SERVER_LOGIN}=USER:PASSWORD, and set"
-                f" {LOGIN} to the same"
-            )
+            why = "whoever reaches it, as any page in a browser of this machine does, can run programs as you"
+            what = f"start it with {SERVER_LOGIN}=USER:PASSWORD, and set {LOGIN} to the same"
+            return f"warning: the Prefect server at {url} asks for no login: {why}; {what}"
     return None
 
 

@@ -75,21 +75,16 @@ def recipe_of(card: Card) -> str:
     peak = "as published" if training["peak"] is None else f"to {training['peak']:g}"
     saved = progress["saved"]
     weights = f"mean of {len(saved)} checks to {saved[-1]:,}" if len(saved) > 1 else f"check at {saved[0]:,}"
-    return (
-        f"{progress['step']:,} updates of {training['accumulate']} x {training['batch_tokens']:,} positions, "
-        f"warm-up {training['warmup']:,} {peak}, dropout {card.network['dropout']:g}, "
-        f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, seed {training['seed']}; "
-        f"weights by validation {card.made['decide_by']}: {weights}"
-    )
+    updates = f"{progress['step']:,} updates of {training['accumulate']} x {training['batch_tokens']:,} positions"
+    rates = f"warm-up {training['warmup']:,} {peak}, dropout {card.network['dropout']:g}"
+    rest = f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, seed {training['seed']}"
+    return f"{updates}, {rates}, {rest}; weights by validation {card.made['decide_by']}: {weights}"
 
 
 def train_and_store(
     recipe: Recipe, device: str, engine: Engine, say: Callable[[str], object], on_check: Callable[[Check], object]
 ) -> Model:
-    """Train a recipe's model in the data folder and store it, its progress and its scores.
-
-    Raises TranslationError while another process trains a model of its name.
-    """
+    """Train a recipe's model, store it and its progress; raise TranslationError while another process trains it."""
     work, name = work_folder(recipe.name), recipe.name
     work.mkdir(parents=True, exist_ok=True)
     process_group, place = join_process_group(device)

@@ -44,10 +44,7 @@ def save_state(folder: Path, network: nn.Module, optimiser: Optimizer, progress:
 
 
 def restore_state(folder: Path, network: nn.Module, optimiser: Optimizer, key: str) -> Progress:
-    """Restore what `save_state` saved and return its progress, or a new `Progress` if there is none.
-
-    Raises TranslationError if the state is damaged or has another key.
-    """
+    """Restore what `save_state` saved; return its progress or a new one. TranslationError for damage or another key."""
     file = folder / STATE
     if not file.exists():
         return Progress()

@@ -92,10 +92,7 @@ def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
 
 
 def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) -> ValidationBleu:
-    """Return a function from a network to the BLEU of its greedy translations of the validation set, 0 to 100.
-
-    Each process of a group translates its share.
-    """
+    """Return a function from a network to the BLEU, 0 to 100, of its greedy translations; a group shares the work."""
     metric = BLEU(tokenize=tokenizer_of(language))
     pairs = [cached.validation[place] for place in range(len(cached.validation))]
     sources = [source.tolist() for source, _ in pairs]

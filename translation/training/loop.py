@@ -269,10 +269,7 @@ def validation_loss(
     device: torch.device,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> float:
-    """Return the cross-entropy in nats a target token, without smoothing; the network's mode stays as it was.
-
-    Each process reads its share, and all return the whole.
-    """
+    """Return the unsmoothed cross-entropy in nats a target token, of all processes' shares; the mode stays as is."""
     was, loss, count = network.training, 0.0, 0
     network.eval()
     for indices in batch_indices(examples, tokens, None)[process_group.rank :: process_group.world_size]:
