@@ -31,7 +31,7 @@ from translation.models import Model, load_model
 from translation.recipes import read_recipe
 from translation.scoring import tokenizer_of
 from translation.training.distributed import SINGLE_PROCESS
-from translation.training.from_recipe import TrainingCallbacks, train_model
+from translation.training.from_recipe import train_model
 
 Rows = list[tuple[int, ...]]  # translations
 Engine = Callable[[int], Rows]  # by a number of beams
@@ -43,12 +43,7 @@ def trained(folder: Path | None, temporary: Path) -> tuple[Model, list[Pair]]:
         recipe = read_recipe(DEMO)
         cpu = torch.device("cpu")
         done = train_model(
-            recipe,
-            temporary / "models",
-            work=temporary / "work",
-            device=cpu,
-            process_group=SINGLE_PROCESS,
-            callbacks=TrainingCallbacks(),
+            recipe, temporary / "models", work=temporary / "work", device=cpu, process_group=SINGLE_PROCESS
         )
         assert done is not None
         return done.model, list(recipe.tests["test"].pairs())

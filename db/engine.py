@@ -113,10 +113,8 @@ def require_current(engine: Engine) -> None:
     if stored is None:
         raise StoreUsageError(f"the store at {location(engine)} is empty: run dtml db upgrade or a night")
     if stored != REVISION:
-        raise StoreUsageError(
-            f"the store at {location(engine)} has schema {stored}, too old for this dtml ({REVISION}):"
-            " run dtml db upgrade"
-        )
+        old = f"schema {stored}, too old for this dtml ({REVISION})"
+        raise StoreUsageError(f"the store at {location(engine)} has {old}: run dtml db upgrade")
 
 
 def prepare(engine: Engine) -> None:
@@ -147,10 +145,8 @@ def _parse(url: str) -> URL:
     apart = re.sub(r"([?&]password=)[^&]*", r"\1", url)
     if parsed is None or (parsed.get_backend_name() != "sqlite" and apart.count("@") > 1):
         # The text may hold a password where none can be told apart, so it is not shown: not in a traceback either.
-        raise StoreUsageError(
-            f"malformed database URL: set {URL_VARIABLE} to sqlite:///FILE or postgresql://USER@HOST/NAME,"
-            " with a password's @ as %40, / as %2F and : as %3A"
-        )
+        forms = "sqlite:///FILE or postgresql://USER@HOST/NAME, with a password's @ as %40, / as %2F and : as %3A"
+        raise StoreUsageError(f"malformed database URL: set {URL_VARIABLE} to {forms}")
     engine = parsed.get_backend_name()
     if engine in ("postgresql", "postgres"):
         secret = parsed.query.get("password")
@@ -258,13 +254,9 @@ def _stored_revision(conn: Connection) -> str | None:
     if not stored:
         return None
     if stored[0] not in migrations.revisions():
-        raise StoreUsageError(
-            f"{where} has schema {stored[0]}, unknown to this dtml ({REVISION}). It may be newer: update dtml. Or"
-            f" {UNRELEASED}. Or it is another program's"
-        )
+        perhaps = f"It may be newer: update dtml. Or {UNRELEASED}. Or it is another program's"
+        raise StoreUsageError(f"{where} has schema {stored[0]}, unknown to this dtml ({REVISION}). {perhaps}")
     if stored[0] == REVISION and (lacking := sorted(metadata.tables.keys() - tables)):
-        raise StoreError(
-            f"{where} has schema {REVISION} without its table {lacking[0]}. Perhaps {UNRELEASED}. Or it is damaged:"
-            f" {RESTORE}"
-        )
+        perhaps = f"Perhaps {UNRELEASED}. Or it is damaged: {RESTORE}"
+        raise StoreError(f"{where} has schema {REVISION} without its table {lacking[0]}. {perhaps}")
     return str(stored[0])

@@ -1,7 +1,4 @@
-"""What a market's nightly model is and how it is trained, in one value.
-
-A variant of an experiment is `dataclasses.replace(experiment, ...)`.
-"""
+"""What a market's nightly model is and how it is trained, in one value; a variant is a `dataclasses.replace` of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -35,10 +32,8 @@ class Experiment:
     def __post_init__(self) -> None:
         counts = (self.seeds, 1 if self.train_sessions is None else self.train_sessions, self.validation_sessions)
         if min(counts) < 1 or self.gap_sessions < 0:
-            raise UsageError(
-                "seeds, train_sessions and validation_sessions are 1 or more, gap_sessions 0 or more; "
-                f"got {counts} and {self.gap_sessions}"
-            )
+            least = "seeds, train_sessions and validation_sessions are 1 or more, gap_sessions 0 or more"
+            raise UsageError(f"{least}; got {counts} and {self.gap_sessions}")
 
     def members_of(self, *seeds: int) -> list[Member]:
         """Return the members of its ensemble, or those of other seeds."""
@@ -63,10 +58,9 @@ class Experiment:
         end = cut - self.gap_sessions
         begin = 0 if self.train_sessions is None else max(0, end - self.train_sessions)
         if end - begin < MINIMUM_TRAIN_DAYS:
-            raise DtmlError(
-                f"{len(known)} days up to {as_of} have a whole window; training needs at least {MINIMUM_TRAIN_DAYS} "
-                f"before the {self.validation_sessions} of validation: fetch a longer history"
-            )
+            needs = f"needs at least {MINIMUM_TRAIN_DAYS} before the {self.validation_sessions} of validation"
+            there = f"{len(known)} days up to {as_of} have a whole window"
+            raise DtmlError(f"{there}; training {needs}: fetch a longer history")
         return known.days(slice(begin, end)), known.days(slice(cut, stop))
 
 
@@ -76,9 +70,7 @@ def nightly() -> Experiment:
     return Experiment(model=ModelConfig(normalisation="shared"), training=training)
 
 
-def nightly_of(
-    overrides: Mapping[str, Any], *, z_close: ZClose, returns: Returns, max_return: float | None
-) -> Experiment:
+def nightly_of(overrides: Mapping[str, Any], z_close: ZClose, returns: Returns, max_return: float | None) -> Experiment:
     """Return `nightly` with what a market's file says of bars and under `[model]`."""
     return vary(nightly(), {"z_close": z_close, "returns": returns, "max_return": max_return, **overrides})
 

@@ -74,15 +74,12 @@ class Study:
         self.market = named if named.symbols else named.with_symbols(source.symbols() or ())
         start, closed = pd.Timestamp(first).date(), last_closed_session(named.calendar, datetime.now(UTC))
         end = min(pd.Timestamp(last).date(), closed) if last else closed
-        made = named.index.of_constituents
-        asked = self.market.symbols if made else (*self.market.symbols, named.index.symbol)
+        made, whole = named.index.of_constituents, named.index.symbol
+        asked = self.market.symbols if made else (*self.market.symbols, whole)
+        bars = source.fetch(dict.fromkeys(asked, start), end).bars
+        days = sessions_between(named.calendar, start, end)
         self.bars = check(
-            source.fetch(dict.fromkeys(asked, start), end).bars,
-            sessions=sessions_between(named.calendar, start, end),
-            closed_until=end,
-            checks=named.checks,
-            index_symbol=named.index.symbol,
-            returns=named.returns,
+            bars, sessions=days, closed_until=end, checks=named.checks, index_symbol=whole, returns=named.returns
         ).accepted
         if made:
             self.bars = pd.concat([self.bars, index_of_constituents(self.market, self.bars)], ignore_index=True)

@@ -74,10 +74,9 @@ def require_set(market: Market, paper: PublishedSet) -> None:
     listed = set(load_market(paper.market).symbols)
     named = listed if len(listed) == paper.stocks else set(market.symbols)
     if len(market.symbols) != paper.stocks or named != set(market.symbols):
-        raise UsageError(
-            f"this is not {paper.market}'s data: {len(market.symbols)} stocks, {len(listed & set(market.symbols))} of "
-            f"them in its market's list; the set has {paper.stocks}: name its files with --prices and --index"
-        )
+        theirs = f"{len(market.symbols)} stocks, {len(listed & set(market.symbols))} of them in its market's list"
+        ours = f"the set has {paper.stocks}: name its files with --prices and --index"
+        raise UsageError(f"this is not {paper.market}'s data: {theirs}; {ours}")
 
 
 def _recipe(network: str, settings: Mapping[str, Any]) -> Recipe:
@@ -103,16 +102,9 @@ SETS: Mapping[str, PublishedSet] = _read_sets()
 
 def name_of(model: NetworkConfig) -> str:
     """Return the name of a network in the published table."""
-    match model:
-        case RecurrentConfig(attention=False):
-            return "lstm"
-        case RecurrentConfig(epsilon=0.0):
-            return "alstm"
-        case RecurrentConfig():
-            return "adv_alstm"
-        case StockNetConfig():
-            return "stocknet"
-    return "dtml"
+    if isinstance(model, RecurrentConfig):
+        return ("adv_alstm" if model.epsilon else "alstm") if model.attention else "lstm"
+    return "stocknet" if isinstance(model, StockNetConfig) else "dtml"
 
 
 def grid(recipe: Recipe) -> list[Recipe]:

@@ -39,10 +39,7 @@ FETCHED_AGAIN = datetime(2001, 1, 1, tzinfo=UTC)  # when each was restated, whic
 
 @dataclass(frozen=True)
 class Audit:
-    """Hold what an audit found, and which planted leaks were caught.
-
-    `findings` has rows `audited, check, at, passed, detail, has_power`.
-    """
+    """Hold findings, rows `audited, check, at, passed, detail, has_power`, and which planted leaks were caught."""
 
     findings: pd.DataFrame
     proof: pd.DataFrame
@@ -60,16 +57,11 @@ class Audit:
 
 
 def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:
-    """Audit windows, training and predictions on the last stored sessions up to a day, without writing anything.
-
-    `tell` is called with each step in words.
-    """
-    first = sessions_up_to(context.market.calendar, as_of, SESSIONS)[0].date()
-    bars, _ = stored_bars(context, first, as_of)
-    until = next_session(context.market.calendar, as_of)
-    history = History(
-        bars, sessions_between(context.market.calendar, bars["session"].min().date(), until), context.market
-    )
+    """Audit windows, training and predictions on the last sessions up to a day, only reading; `tell` gets each step."""
+    calendar = context.market.calendar
+    bars, _ = stored_bars(context, sessions_up_to(calendar, as_of, SESSIONS)[0].date(), as_of)
+    sessions = sessions_between(calendar, bars["session"].min().date(), next_session(calendar, as_of))
+    history = History(bars, sessions, context.market)
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
     tell("the pipeline: windows, spans, training, predictions")
     findings = look_ahead.audit(Pipeline(context.experiment), part, seed=SEED)
@@ -81,10 +73,8 @@ def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], obje
     if trained:
         model = load_model(context, as_of)
         tell(f"the model {model.run_id}")
-        rows += [
-            {"audited": model.run_id} | asdict(each)
-            for each in look_ahead.audit_model(model.ensemble, history, seed=SEED)
-        ]
+        findings = look_ahead.audit_model(model.ensemble, history, seed=SEED)
+        rows += [{"audited": model.run_id} | asdict(each) for each in findings]
     tell("the order of the stocks")
     ordering = Ordering(RankersConfig(context.market.leg, boosting=SMALL), context.experiment.windows.largest_return)
     rows += [{"audited": "ranking"} | asdict(each) for each in audit_ranking(ordering, part, seed=SEED)]
@@ -126,10 +116,8 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
         return Finding("stored_nights", at, passed=False, detail=said, has_power=False)
     both = ((before.nights, after.nights), (before.fold, after.fold))
     differing = [(rows, others) for rows, others in both if not rows.equals(others)]
-    detail = (
-        f"{len(before.nights)} predictions of single nights and {len(before.fold)} of a fold's, the same to the last "
-        "bit whatever the store holds of later"
-    )
+    made = f"{len(before.nights)} predictions of single nights and {len(before.fold)} of a fold's"
+    detail = f"{made}, the same to the last bit whatever the store holds of later"
     if before.run_id != after.run_id:
         detail = f"the training as of {at.date()} reads bars of later sessions or fetches, or a later one serves"
     elif differing:

@@ -4,7 +4,7 @@ import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -76,10 +76,7 @@ def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
 
 
 def read_backup(folder: Path) -> Manifest:
-    """Read the manifest of a backup and check every file of it.
-
-    Raises UsageError for a folder that is no backup of a known format, DtmlError for a damaged one.
-    """
+    """Read a backup's manifest and check every file; raise UsageError for no known backup, DtmlError for damage."""
     manifest = _read_manifest(folder)
     for name, sha in manifest.files.items():
         if wrong := _what_is_wrong(folder / name, sha):
@@ -99,7 +96,9 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
         if name != STORE:
             _put_back(folder / name, data_folder() / name, sha)
     with _of_this_schema(folder / STORE, manifest.schema) as source, snapshot(source) as conn:
-        _require_rows(folder, manifest, table_counts(conn))
+        counts = table_counts(conn)
+        if differing := [name for name, count in manifest.rows.items() if counts.get(name) != count]:
+            raise DtmlError(f"the backup {folder} has not the rows of its {MANIFEST}: {differing}; no row was restored")
         copy_store(conn, target, progress)
 
 
@@ -145,12 +144,6 @@ def _what_is_wrong(file: Path, sha: str) -> str | None:
     if not file.is_file():
         return "it is not there"
     return None if _sha256(file) == sha else "it was changed or damaged"
-
-
-def _require_rows(folder: Path, manifest: Manifest, rows: Mapping[str, int]) -> None:
-    differing = [name for name, count in manifest.rows.items() if rows.get(name) != count]
-    if differing:
-        raise DtmlError(f"the backup {folder} has not the rows of its {MANIFEST}: {differing}; no row was restored")
 
 
 def _put_back(kept: Path, file: Path, sha: str) -> None:

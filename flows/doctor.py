@@ -55,19 +55,13 @@ def examined(device: str = "auto") -> Iterator[Finding]:
     The self-test runs on the `device`: cpu, cuda, or auto for each there is. Starts a temporary Prefect server where
     none is set, asks Yahoo for a week, and makes the store's tables where there are none.
     """
-    checks: list[tuple[str, Callable[[], str], bool]] = [
-        ("python", _python, True),
-        ("packages", _packages, True),
-        ("processor", _processor, True),
-        ("data folder", lambda: _writable(data_folder(), "DTML_DATA"), True),
-        ("reports folder", lambda: _writable(reports_folder(), "DTML_REPORTS"), True),
-        ("database", _database, True),
-        ("clock", _clock, True),
-        ("prefect", _prefect, True),
-        ("yahoo", _yahoo, False),
-    ]
-    checks += [(name, partial(_device, name), True) for name in devices(device)]
-    for part, check, needed in checks:
+    checks: dict[str, Callable[[], str]] = {"python": _python, "packages": _packages, "processor": _processor}
+    checks |= {"data folder": lambda: _writable(data_folder(), "DTML_DATA")}
+    checks |= {"reports folder": lambda: _writable(reports_folder(), "DTML_REPORTS")}
+    checks |= {"database": _database, "clock": _clock, "prefect": _prefect, "yahoo": _yahoo}
+    checks |= {name: partial(_device, name) for name in devices(device)}
+    for part, check in checks.items():
+        needed = part != "yahoo"
         try:
             yield Finding(part, check(), needed=needed)
         except (DtmlError, StoreError) as error:
@@ -164,10 +158,9 @@ def _yahoo() -> str:
     answer = YahooSource(market).fetch({symbol: today - timedelta(days=7)}, today)
     outcome = answer.outcomes.iloc[0]
     if outcome["status"] != "ok":
-        raise DtmlError(
-            f"{outcome['status']}: {outcome['detail']}; nights from files and of the simulated market need no network. "
-            "Behind a proxy set HTTPS_PROXY, and SSL_CERT_FILE to its certificates where it inspects TLS"
-        )
+        without = "nights from files and of the simulated market need no network"
+        proxy = "Behind a proxy set HTTPS_PROXY, and SSL_CERT_FILE to its certificates where it inspects TLS"
+        raise DtmlError(f"{outcome['status']}: {outcome['detail']}; {without}. {proxy}")
     return f"{len(answer.bars)} bars of {symbol}, the last of {answer.bars['session'].max():%Y-%m-%d}"
 
 

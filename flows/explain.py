@@ -58,10 +58,9 @@ class Trial:
         swapped = 2 if self.seeds == self.shuffles else 1  # groups of equal size may swap names
         ways = comb(self.seeds + self.shuffles, self.seeds) // swapped
         if ways * significance.SIGNIFICANT < 1:
-            raise UsageError(
-                f"{self.seeds} seeds and {self.shuffles} shuffles can be grouped in {ways} ways and never be told "
-                f"apart at p <= {significance.SIGNIFICANT}: ask for more of them"
-            )
+            grouped = f"{self.seeds} seeds and {self.shuffles} shuffles can be grouped in {ways} ways"
+            never = f"never be told apart at p <= {significance.SIGNIFICANT}"
+            raise UsageError(f"{grouped} and {never}: ask for more of them")
 
 
 def latest_run(context: MarketContext, as_of: date | None) -> dict[str, Any]:
@@ -83,15 +82,8 @@ def explain_run(context: MarketContext, run: Mapping[str, Any], trial: Trial, te
     tell("reading bars")
     history, as_of = history_of(context, run), run["train_last"]
     found = explain(experiment_of(run), history, pd.Timestamp(as_of), trial, tell)
-    row = {
-        "run_id": run["id"],
-        "market": context.name,
-        "as_of": as_of,
-        "made_at": datetime.now(UTC),
-        "epochs": trial.epochs,
-        **plain(asdict(found)),
-        "seconds": time.perf_counter() - begun,
-    }
+    row = {"run_id": run["id"], "market": context.name, "as_of": as_of, "made_at": datetime.now(UTC)}
+    row |= {"epochs": trial.epochs, **plain(asdict(found)), "seconds": time.perf_counter() - begun}
     with transaction(context.engine) as conn:
         attention.save_explanation(conn, row)
     return row
@@ -122,26 +114,18 @@ def explain(
     there = validation.observed[days].numpy()
     stocks = np.flatnonzero(2 * there.sum(axis=0) > len(days))  # so any two of them share a day
     if len(stocks) < FEWEST_STOCKS:
-        raise DtmlError(
-            f"{len(stocks)} stocks of {history.market.name} are there on most days of validation up to "
-            f"{as_of.date()}: to compare what they look at takes {FEWEST_STOCKS}"
-        )
+        there_are = f"{len(stocks)} stocks of {history.market.name} are there on most days of validation"
+        raise DtmlError(f"{there_are} up to {as_of.date()}: to compare what they look at takes {FEWEST_STOCKS}")
     networks = train_networks(train, validation, pipeline.experiment, trial, tell)
     tell("whose input changes whose probability")
     true = networks[: trial.seeds]
-    importance = _side_by_side(
-        lambda i, _: significance.importance_by_day(true[i], validation, days, seed=seed), len(true)
-    )
+    moved = _side_by_side(lambda i, _: significance.importance_by_day(true[i], validation, days, seed=seed), len(true))
     looked = _side_by_side(lambda i, _: significance.attention_by_day(networks[i], validation, days), len(networks))
     here = np.ix_(np.arange(len(days)), stocks, stocks)
-    return significance.find(
-        np.array([each[here] for each in looked]),
-        np.mean(importance, axis=0)[here],
-        there[:, stocks, None] & there[:, None, stocks],
-        trial.seeds,
-        known_drivers(history.market, [validation.symbols[stock] for stock in stocks]),
-        seed=seed,
-    )
+    attention, importance = np.array([each[here] for each in looked]), np.mean(moved, axis=0)[here]
+    together = there[:, stocks, None] & there[:, None, stocks]
+    drivers = known_drivers(history.market, [validation.symbols[stock] for stock in stocks])
+    return significance.find(attention, importance, together, trial.seeds, drivers, seed=seed)
 
 
 def shortened(experiment: Experiment, epochs: int) -> Experiment:
@@ -150,11 +134,9 @@ def shortened(experiment: Experiment, epochs: int) -> Experiment:
     All else stays as in the run: networks hurried as for the look-ahead audit would learn too little of the simulated
     market's leaders to test what they look at.
     """
-    return replace(
-        experiment,
-        training=replace(experiment.training, epochs=epochs, patience=None),
-        validation_sessions=min(experiment.validation_sessions, VALIDATION_DAYS),
-    )
+    training = replace(experiment.training, epochs=epochs, patience=None)
+    validation_sessions = min(experiment.validation_sessions, VALIDATION_DAYS)
+    return replace(experiment, training=training, validation_sessions=validation_sessions)
 
 
 def days_looked_at(validation: Windows) -> Positions:
@@ -190,10 +172,8 @@ def train_networks(
         parts = significance.shuffled(train, 2 * seed), significance.shuffled(validation, 2 * seed + 1)
         return fit_members(*parts, experiment.members_of(seed), device=CPU, on_epoch=watch)[0]
 
-    fits = true + _side_by_side(
-        fit, trial.shuffles, lambda done: tell(f"trained {len(true) + done} of {count} networks")
-    )
-    return networks_of(fits, experiment.model, len(train.symbols))
+    fits = _side_by_side(fit, trial.shuffles, lambda done: tell(f"trained {len(true) + done} of {count} networks"))
+    return networks_of(true + fits, experiment.model, len(train.symbols))
 
 
 def networks_of(fits: Sequence[Fit], config: ModelConfig, stocks: int) -> list[DTML]:

@@ -5,15 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich import progress as bars
 
 from dtml.published import name_of
 from dtml.training.fit import EpochReport
@@ -38,7 +30,7 @@ def training_progress(members: Sequence[Member], windows: Sequence[int] | None =
     done = dict.fromkeys(members, 0)
     several = len({name_of(member.model) for member in members}) > 1
     total = sum(cost[member] * member.training.epochs for member in members)
-    with _bar("training", PACE_SECONDS, TextColumn("{task.fields[last]}")) as progress:
+    with _bar("training", PACE_SECONDS, bars.TextColumn("{task.fields[last]}")) as progress:
         bar = progress.add_task("training", total=total, last="")
 
         def report(member: Member, epoch: Epoch) -> None:
@@ -80,7 +72,7 @@ def fold_progress(first: int, of: int) -> Iterator[Callable[[int], None]]:
         yield report
 
 
-def _bar(text: str, pace_seconds: float, *more: ProgressColumn) -> Progress:
-    columns = (TextColumn(text), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("left"))
-    more = (TimeRemainingColumn(), *more)
-    return Progress(*columns, *more, console=err, transient=True, speed_estimate_period=pace_seconds)
+def _bar(text: str, pace_seconds: float, *more: bars.ProgressColumn) -> bars.Progress:
+    done = (bars.TextColumn(text), bars.BarColumn(), bars.TaskProgressColumn(), bars.TimeElapsedColumn())
+    left = (bars.TextColumn("left"), bars.TimeRemainingColumn(), *more)
+    return bars.Progress(*done, *left, console=err, transient=True, speed_estimate_period=pace_seconds)

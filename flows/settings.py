@@ -146,13 +146,10 @@ def set_up_logging(*, debug: bool) -> None:
 
     Prefect's own lines go to its server; they are shown with `debug`.
     """
-    terminal = err.is_terminal
     handler = RichHandler(console=err, show_time=False, show_level=False, show_path=False)
-    if debug:
-        handler.setLevel(logging.DEBUG)
-    else:
-        handler.setLevel(logging.INFO)
-        handler.addFilter(Shown(terminal=terminal))
+    handler.setLevel(logging.DEBUG if debug else logging.INFO)
+    if not debug:
+        handler.addFilter(Shown(terminal=err.is_terminal))
     logging.getLogger().addHandler(handler)
     for name in OWN_LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO)

@@ -16,7 +16,7 @@ from fault_runs import Work
 from made_nights import AS_OF, BARS, SIMULATED, SMALL, FrameSource
 from made_recipe import SOURCES, write_recipe
 
-from db.admin.copying import no_progress
+from db.admin.copying import NO_PROGRESS
 from db.engine import reading, transaction
 from db.rows import translation_queue
 from db.tables import translation_text
@@ -64,7 +64,7 @@ def weights_are_whole(_home: Path) -> list[str]:
 
 def keep(home: Path) -> None:
     """A backup, unless there is one."""
-    back_up(open_store(), home / "kept", no_progress)
+    back_up(open_store(), home / "kept", NO_PROGRESS)
 
 
 def lose(home: Path) -> None:
@@ -82,7 +82,7 @@ def lose(home: Path) -> None:
 
 def bring_back(home: Path) -> None:
     """What was kept."""
-    restore(home / "kept", read_backup(home / "kept"), open_store(), no_progress)
+    restore(home / "kept", read_backup(home / "kept"), open_store(), NO_PROGRESS)
 
 
 def kept_is_whole(home: Path) -> list[str]:

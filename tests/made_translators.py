@@ -11,7 +11,7 @@ from made_recipe import write_recipe
 
 from translation.recipes import read_recipe
 from translation.training.distributed import SINGLE_PROCESS
-from translation.training.from_recipe import TrainingCallbacks, train_model
+from translation.training.from_recipe import train_model
 
 
 @pytest.fixture(scope="session")
@@ -19,14 +19,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the model `tiny` in it; to be copied, not changed."""
     folder = tmp_path_factory.mktemp("tiny")
     recipe, models = read_recipe(write_recipe(folder)), folder / "models"
-    train_model(
-        recipe,
-        models,
-        work=folder / "work",
-        device=torch.device("cpu"),
-        process_group=SINGLE_PROCESS,
-        callbacks=TrainingCallbacks(),
-    )
+    train_model(recipe, models, work=folder / "work", device=torch.device("cpu"), process_group=SINGLE_PROCESS)
     return models
 
 

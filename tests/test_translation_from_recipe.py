@@ -1,7 +1,9 @@
 """Laws of training a recipe's model: it leaves one model however often it is called."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from translation.errors import TranslationError, UsageError
 from translation.models import Model, load_model
 from translation.recipes import Recipe
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.from_recipe import TrainingCallbacks, train_model
+from translation.training.from_recipe import train_model
 from translation.training.loop import Check
 from translation.translate import translate
 
@@ -20,11 +22,8 @@ PAIRS = made_pairs(6, 9)
 TEXTS = [source for source, _ in PAIRS]
 
 
-def fit(recipe: Recipe, folder: Path, callbacks: TrainingCallbacks | None = None) -> Model:
-    callbacks = callbacks or TrainingCallbacks()
-    return train_model(
-        recipe, folder / "models", work=folder / "work", device=CPU, process_group=SINGLE_PROCESS, callbacks=callbacks
-    )
+def fit(recipe: Recipe, folder: Path, *told: Callable[[Any], object]) -> Model:
+    return train_model(recipe, folder / "models", folder / "work", CPU, SINGLE_PROCESS, *told)
 
 
 @pytest.mark.slow
@@ -32,10 +31,10 @@ def test_a_training_leaves_a_model_and_called_again_the_same(tmp_path: Path) -> 
     checks: list[Check] = []
     words: list[str] = []
     recipe = recipe_of(tmp_path)
-    first = fit(recipe, tmp_path, TrainingCallbacks(checks.append, words.append))
+    first = fit(recipe, tmp_path, checks.append, words.append)
     assert [each.step for each in checks] == [3, 6]
     assert "96 of 96 pairs kept" in words[0]
-    again = fit(recipe, tmp_path, TrainingCallbacks(checks.append))
+    again = fit(recipe, tmp_path, checks.append)
     assert len(checks) == 2
     assert again.card == first.card
     read = load_model(tmp_path / "models" / "made", CPU)
@@ -68,11 +67,4 @@ def test_machines_that_do_not_share_the_folder_are_refused(tmp_path: Path) -> No
             return figure  # the first has prepared its corpus, on its own disk
 
     with pytest.raises(UsageError, match=r"do not share .* DTML_DATA"):
-        train_model(
-            recipe_of(tmp_path),
-            tmp_path,
-            work=tmp_path / "work",
-            device=CPU,
-            process_group=Elsewhere(1, 2),
-            callbacks=TrainingCallbacks(),
-        )
+        train_model(recipe_of(tmp_path), tmp_path, work=tmp_path / "work", device=CPU, process_group=Elsewhere(1, 2))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tests.made_translations import CHECKS, CONFIG, CPU, KILLED_CONFIG, WIDTH, drawn, examples, figures, same, trained
 from translation.data.batches import batch_indices, batch_of
 from translation.errors import TranslationError, UsageError
-from translation.training import loop
+from translation.training import checkpoints, loop
 from translation.training.checkpoints import Progress, average_weights, read_tensors
 from translation.training.loop import (
     Check,
@@ -143,7 +143,7 @@ def test_an_end_within_the_keeping_of_a_check_does_no_harm(
 ) -> None:
     undisturbed, _ = trained(tmp_path / "whole")
     with monkeypatch.context() as broken:
-        after = getattr(loop, what)
+        after = getattr(checkpoints, what)
         calls: list[int] = []
 
         def ended(*arguments: object) -> None:
@@ -152,7 +152,7 @@ def test_an_end_within_the_keeping_of_a_check_does_no_harm(
             if len(calls) == 2:
                 raise KeyboardInterrupt
 
-        broken.setattr(loop, what, ended)
+        broken.setattr(checkpoints, what, ended)
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "broken")
     resumed, _ = trained(tmp_path / "broken")

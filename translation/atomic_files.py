@@ -107,10 +107,7 @@ def _clear(folder: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Swap two folders, or move `one` to `other` and remove what was there.
-
-    The swap is atomic where the system supports it; otherwise `other` is missing for a moment.
-    """
+    """Swap two folders in one step; where the system cannot, put `one` in place of `other`, missing for a moment."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:
         if rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0:

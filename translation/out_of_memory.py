@@ -19,10 +19,8 @@ def out_of_memory(tokens: int, longest: int, attempt: Callable[[int], object]) -
     """Return the error for batches of `tokens`, with a number of tokens that fits; see `fitting_tokens`."""
     fits = fitting_tokens(tokens, longest, attempt)
     if fits is None:
-        return TranslationError(
-            f"out of memory with batch_tokens = {tokens}, and with one sentence alone: choose a smaller size under "
-            "[network], or lower longest under [rules]"
-        )
+        smaller = "choose a smaller size under [network], or lower longest under [rules]"
+        return TranslationError(f"out of memory with batch_tokens = {tokens}, and with one sentence alone: {smaller}")
     return TranslationError(f"out of memory with batch_tokens = {tokens}: {fits} fits; set it under [training]")
 
 

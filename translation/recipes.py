@@ -31,14 +31,8 @@ VOCABULARY = {"tiny": 10_000, "small": 16_000, "base": 32_000, "big": 32_000}
 TABLES = dict.fromkeys(("train", "validation", "test", "tokens", "network", "training", "rules"), dict)
 WORDS = dict.fromkeys(("name", "source_language", "target_language"), str)
 OF_TOKENS = {"source_vocabulary", "target_vocabulary", "shared_embeddings"}  # set by [tokens], not by [network]
-TYPES = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a text",
-    list: "a list",
-    dict: "a table",
-}
+TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+TYPES |= {list: "a list", dict: "a table"}
 
 
 @dataclass(frozen=True)
@@ -107,22 +101,13 @@ def read_recipe(file: Path) -> Recipe:
     _require_known(file, "network", network, _network_keys(file, network.get("kind", "transformer")))
     _require_known(file, "training", training, {"decide_by": Decider} | get_type_hints(TrainingConfig))
     _require_known(file, "test", told.get("test", {}), dict.fromkeys(told.get("test", {}), dict))
-    recipe = Recipe(
-        name=_name(file, told["name"]),
-        source_language=told["source_language"],
-        target_language=told["target_language"],
-        train=_corpus(file, "train", told["train"]),
-        validation=_corpus(file, "validation", told["validation"]),
-        tests={name: _corpus(file, f"test.{name}", each) for name, each in told.get("test", {}).items()},
-        vocabulary=tokens.get("vocabulary"),
-        joint=tokens.get("joint", True),
-        kind=network.pop("kind", "transformer"),
-        size=network.pop("size", None),
-        decide_by=training.pop("decide_by", "bleu"),
-        network=network,
-        training=training,
-        rules=_rules(file, told.get("rules", {})),
-    )
+    named = _name(file, told["name"]), told["source_language"], told["target_language"]
+    train, validation = (_corpus(file, name, told[name]) for name in ("train", "validation"))
+    tests = {name: _corpus(file, f"test.{name}", each) for name, each in told.get("test", {}).items()}
+    rules = _rules(file, told.get("rules", {}))
+    for table in (network, training):  # what of them is neither the network's nor the loop's
+        tokens |= {key: table.pop(key) for key in ("kind", "size", "decide_by") if key in table}
+    recipe = Recipe(*named, train, validation, tests, network=network, training=training, rules=rules, **tokens)
     _refuse_impossible(file, recipe)
     return recipe
 
@@ -198,18 +183,13 @@ def _corpus(file: Path, table: str, told: Mapping[str, Any]) -> Corpus:
     _require_known(file, table, told, {"source": str, "target": str, "columns": list})
     if "source" not in told:
         raise UsageError(f"{file}: [{table}] must name source, and target unless it is a TSV")
-    target = told.get("target")
     columns = told.get("columns", [0, 1])
     if [type(each) for each in columns] != [int, int]:
         raise UsageError(f"{file}: columns of [{table}] must be two numbers from 0 on, of the source and the target")
     folder = file.parent.resolve()  # absolute, as a model stores where its tests are
+    target = folder / told["target"] if "target" in told else None
     try:
-        return Corpus(
-            source=folder / told["source"],
-            target=None if target is None else folder / target,
-            columns=(columns[0], columns[1]),
-            name=table,
-        )
+        return Corpus(folder / told["source"], target, (columns[0], columns[1]), name=table)
     except UsageError as error:
         raise UsageError(f"{file}: [{table}] {error}") from error
 

@@ -22,6 +22,7 @@ INTERVAL = (2.5, 97.5)  # percentiles
 
 # [..., 2 + 2 * ORDER]: lengths of hypothesis and reference, n-grams matched, n-grams of the hypothesis
 Statistics = NDArray[Any]
+Texts = Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,7 @@ class Comparison:
     p: float
 
 
-def score(
-    hypotheses: Sequence[str], references: Sequence[str], *, language: str, resamples: int = 1000, seed: int = 0
-) -> Score:
+def score(hypotheses: Texts, references: Texts, *, language: str, resamples: int = 1000, seed: int = 0) -> Score:
     """Score translations into `language`, a code as en or pt-BR, against one reference each.
 
     The BLEU is sacreBLEU's own. The interval is that of `resamples` corpora of sentences drawn with replacement.
@@ -65,13 +64,7 @@ def score(
 
 
 def compare(
-    first: Sequence[str],
-    second: Sequence[str],
-    references: Sequence[str],
-    *,
-    language: str,
-    resamples: int = 1000,
-    seed: int = 0,
+    first: Texts, second: Texts, references: Texts, *, language: str, resamples: int = 1000, seed: int = 0
 ) -> Comparison:
     """Compare two systems' translations of the same sentences by paired bootstrap (Koehn, 2004).
 
@@ -102,7 +95,7 @@ def _code(language: str) -> str:
     return language.lower().replace("_", "-").split("-")[0]
 
 
-def _statistics(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Statistics:
+def _statistics(hypotheses: Texts, references: Texts, language: str) -> Statistics:
     """Count what BLEU needs of each sentence, `[sentences, 2 + 2 * ORDER]`."""
     if len(hypotheses) != len(references):
         raise UsageError(

@@ -35,10 +35,8 @@ class RecurrentConfig:
     shared_embeddings: bool = True  # of source and target, which then have one vocabulary
 
     def __post_init__(self) -> None:
-        if self.attention not in get_args(AttentionKind):
-            raise UsageError(
-                f"attention {self.attention!r} is none of {', '.join(get_args(AttentionKind))}: name one of them"
-            )
+        if self.attention not in (kinds := get_args(AttentionKind)):
+            raise UsageError(f"attention {self.attention!r} is none of {', '.join(kinds)}: name one of them")
         if self.structured and self.attention == "none":
             raise UsageError("structured=True needs an attention, additive or dot; attention is none")
         if self.shared_embeddings and self.source_vocabulary != self.target_vocabulary:

@@ -30,9 +30,8 @@ def chain_marginals(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
     """
     mask = mask.expand(unary.shape)
     unary = unary.masked_fill(~mask, 0.0)
-    before, after = _messages(
-        torch.stack([unary, unary.flip(-1)]), torch.stack([mask, mask.flip(-1)]), torch.stack([pairwise, pairwise.T])
-    )
+    directions = ((unary, unary.flip(-1)), (mask, mask.flip(-1)), (pairwise, pairwise.T))
+    before, after = _messages(*(torch.stack(each) for each in directions))
     marginals: Tensor = (before + unary + after.flip(-1)).sigmoid()
     return marginals.masked_fill(~mask, 0.0)
 

@@ -57,13 +57,10 @@ def _parts(model: Model, text: str) -> list[list[int]]:
 
 
 def _joined(model: Model, rows: list[list[int]], found: list[list[Hypothesis]]) -> Translation:
-    count, space = min(map(len, found)), "" if is_unspaced(model.card.target_language) else " "
+    space = "" if is_unspaced(model.card.target_language) else " "
     best = [
-        (
-            space.join(model.target.decode(part[rank].tokens) for part in found).strip(),
-            sum(part[rank].score for part in found),
-        )
-        for rank in range(count)
+        (space.join(model.target.decode(each.tokens) for each in parts).strip(), sum(each.score for each in parts))
+        for parts in zip(*found, strict=False)  # as many as the part with the fewest has
     ]
     attention = tuple(
         ([*model.source.pieces(row), "</s>"], [*model.target.pieces(part[0].tokens), "</s>"], part[0].attention)

@@ -5,7 +5,7 @@ chunk of rows is all that memory holds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ ROWS = 20_000
 Rows = Sequence[tuple[object, ...]]
 Progress = Callable[[str, str, int], None]
 """Told what is being done, of which table, and how many of its rows are done."""
+NO_PROGRESS: Progress = lambda *_: None  # noqa: E731 - the default of three functions
 
 # How PostgreSQL is to write a value so that it reads as SQLite's does; the session's time zone is UTC.
 AS_SQLITE = {
@@ -34,13 +35,8 @@ AS_SQLITE = {
 
 def table_counts(conn: Connection) -> dict[str, int]:
     """Return the number of rows of each table, by its name."""
-    return {
-        each.name: conn.execute(select(func.count()).select_from(each)).scalar_one() for each in metadata.sorted_tables
-    }
-
-
-def no_progress(_done: str, _table: str, _rows: int) -> None:
-    """Say nothing."""
+    count = select(func.count())
+    return {each.name: conn.execute(count.select_from(each)).scalar_one() for each in metadata.sorted_tables}
 
 
 @contextmanager
@@ -52,7 +48,7 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
         yield conn
 
 
-def copy_store(source: Connection, target: Engine, progress: Progress = no_progress) -> dict[str, int]:
+def copy_store(source: Connection, target: Engine, progress: Progress = NO_PROGRESS) -> dict[str, int]:
     """Copy all rows of a `snapshot` into an empty store and compare them; return how many rows each table has.
 
     All or nothing. Raises StoreUsageError when the target holds a row, StoreError for a row that is not the same on
@@ -65,10 +61,13 @@ def copy_store(source: Connection, target: Engine, progress: Progress = no_progr
             if each.dialect.name == "postgresql":
                 each.execute(text("set local time zone 'UTC'"))
         for table in metadata.sorted_tables:
-            _fill(source, conn, table, progress)
-        rows = {table.name: _compare(source, conn, table, progress) for table in metadata.sorted_tables}
+            done = 0
+            for rows in _rows(source, table):
+                done += insert_rows(conn, table, table.c.keys(), rows)
+                progress("copying", table.name, done)
+        copied = {table.name: _compare(source, conn, table, progress) for table in metadata.sorted_tables}
         _set_sequences(conn)
-    return rows
+    return copied
 
 
 def require_empty(conn: Connection) -> None:
@@ -80,7 +79,7 @@ def require_empty(conn: Connection) -> None:
             )
 
 
-def write_snapshot(engine: Engine, file: Path, progress: Progress = no_progress) -> dict[str, int]:
+def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS) -> dict[str, int]:
     """Write the store as it is at one moment into a new SQLite file, while others write; rows of each table."""
     copied = f"sqlite:///{file}"
     if engine.dialect.name == "sqlite":
@@ -100,13 +99,6 @@ def write_snapshot(engine: Engine, file: Path, progress: Progress = no_progress)
     return rows
 
 
-def _fill(source: Connection, target: Connection, table: Table, progress: Progress) -> None:
-    done = 0
-    for rows in _rows(source, table):
-        done += insert_rows(target, table, table.c.keys(), rows)
-        progress("copying", table.name, done)
-
-
 def _compare(source: Connection, target: Connection, table: Table, progress: Progress) -> int:
     """Return the number of rows, which are the same on both sides, value by value."""
     done = 0
@@ -114,16 +106,11 @@ def _compare(source: Connection, target: Connection, table: Table, progress: Pro
         if ours != theirs:
             pairs = zip_longest(ours, theirs)
             one, other = next((one, other) for one, other in pairs if one != other)
-            raise StoreError(
-                f"the copy of {table.name} differs, so nothing was kept: {_shown(one)} became {_shown(other)}"
-            )
+            became = f"{one or 'no row'} became {other or 'no row'}"
+            raise StoreError(f"the copy of {table.name} differs, so nothing was kept: {became}")
         done += len(ours)
         progress("comparing", table.name, done)
     return done
-
-
-def _shown(row: tuple[object, ...] | None) -> str:
-    return "no row" if row is None else str(row)
 
 
 def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
@@ -131,15 +118,11 @@ def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
     columns = ", ".join(_value(conn, column) for column in table.c)
     order = ", ".join(_key(conn, column) for column in table.primary_key)
     sql = f"select {columns} from {table.name} order by {order}"  # noqa: S608  (the schema's own names)
-    cursor: Any = conn.connection.cursor(
-        **({"name": "rows", "binary": True} if conn.dialect.name == "postgresql" else {})
-    )
-    try:
+    on_the_server: dict[str, Any] = {"name": "rows", "binary": True} if conn.dialect.name == "postgresql" else {}
+    with closing(conn.connection.cursor(**on_the_server)) as cursor:
         cursor.execute(sql)
         while rows := cursor.fetchmany(ROWS):
             yield rows
-    finally:
-        cursor.close()
 
 
 def _value(conn: Connection, column: Column[Any]) -> str:

@@ -133,11 +133,7 @@ def _close_to_the_public(conn: Connection, name: str, database: str, schema: str
     owners = text("select distinct tableowner from pg_tables where schemaname = current_schema()")
     for owner in conn.execute(owners).scalars().all():
         _run(conn, f"grant usage, create on schema {schema} to {_quoted(owner)}")
-    writing = text(
-        "select string_agg(oid::regprocedure::text, ', ' order by oid) from pg_proc"
-        " where pronamespace = 'pg_catalog'::regnamespace and proname ~ :writing"
-    )
-    functions = conn.execute(writing, {"writing": WRITING}).scalar_one()
+    functions = conn.execute(text(SQL["functions that write"]), {"writing": WRITING}).scalar_one()
     if keepers := ", ".join(map(_quoted, _others(conn, name))):
         _run(conn, f"grant temporary on database {database} to {keepers}")
         _run(conn, f"grant execute on function {functions} to {keepers}")

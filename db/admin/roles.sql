@@ -58,3 +58,7 @@ where (p.prosecdef and p.pronamespace <> 'pg_catalog'::regnamespace
         or p.pronamespace = 'pg_catalog'::regnamespace and p.proname ~ :writing)
     and has_schema_privilege(:name, p.pronamespace, 'USAGE') and has_function_privilege(:name, p.oid, 'EXECUTE')
 order by 1
+
+-- functions that write
+select string_agg(oid::regprocedure::text, ', ' order by oid) from pg_proc
+where pronamespace = 'pg_catalog'::regnamespace and proname ~ :writing

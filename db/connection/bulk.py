@@ -63,14 +63,9 @@ def upsert(conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = (
     if new == len(rows):
         return new
     statement = _insert(conn, table)
-    updated = [name for name in rows[0] if name not in _key(table, key)]
-    statement = statement.on_conflict_do_update(
-        index_elements=_key(table, key),
-        set_={name: statement.excluded[name] for name in updated},
-        where=or_(
-            *(table.c[name].is_distinct_from(statement.excluded[name]) for name in updated if name not in stamps)
-        ),
-    )
+    given = {name: statement.excluded[name] for name in rows[0] if name not in _key(table, key)}
+    changed = or_(*(table.c[name].is_distinct_from(value) for name, value in given.items() if name not in stamps))
+    statement = statement.on_conflict_do_update(index_elements=_key(table, key), set_=given, where=changed)
     conn.execute(statement, list(rows))
     return new
 
@@ -87,11 +82,9 @@ def upsert_frame(conn: Connection, table: Table, frame: pd.DataFrame, *, stamps:
     new = conn.execute(inserted, execution_options={"preserve_rowcount": True}).rowcount
     if new < len(frame):
         same = (table.c[name] == staged.c[name] for name in keys)
-        changed = or_(
-            *(table.c[name].is_distinct_from(staged.c[name]) for name in names if name not in {*keys, *stamps})
-        )
-        values = {name: staged.c[name] for name in names if name not in keys}
-        conn.execute(update(table).where(*same, changed).values(values))
+        given = {name: staged.c[name] for name in names if name not in keys}
+        changed = or_(*(table.c[name].is_distinct_from(value) for name, value in given.items() if name not in stamps))
+        conn.execute(update(table).where(*same, changed).values(given))
     staged.drop(conn, checkfirst=False)
     return new
 
@@ -117,17 +110,13 @@ def _python_values(column: Column[Any], values: pd.Series[Any]) -> list[object]:
         codes, distinct = _distinct_moments(column, values)
         return _take(list(distinct), codes)
     if isinstance(column.type, Integer) and values.dtype.kind == "f":  # a missing value made them floats
-        values = _whole(column, values)
+        try:
+            values = values.astype("Int64")
+        except (TypeError, ValueError, OverflowError) as error:  # the last of infinity
+            raise StoreError(f"{column.table.name}.{column.name} takes whole numbers") from error
     objects = values.astype(object).to_numpy(copy=True)
     objects[values.isna().to_numpy()] = None
     return cast("list[object]", objects.tolist())
-
-
-def _whole(column: Column[Any], values: pd.Series[Any]) -> pd.Series[Any]:
-    try:
-        return values.astype("Int64")
-    except (TypeError, ValueError, OverflowError) as error:  # the last of infinity
-        raise StoreError(f"{column.table.name}.{column.name} takes whole numbers") from error
 
 
 def _driver_values(conn: Connection, column: Column[Any], values: pd.Series[Any]) -> list[object]:

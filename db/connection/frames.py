@@ -116,14 +116,9 @@ def _bar_part(rows: Sequence[Row[Any]]) -> pd.DataFrame:
     lists = list(zip(*rows, strict=True)) if rows else [()] * (3 + len(BAR_VALUES))
     ids, sessions, known, *values = (np.array(each, dtype=object) for each in lists)
     numbers = {name: each.astype("float64") for name, each in zip(BAR_VALUES, values, strict=True)}
-    return pd.DataFrame(
-        {
-            "instrument_id": ids.astype("int64"),
-            "session": _each_distinct(sessions, utc=False).astype("datetime64[ns]"),
-            **numbers,
-            "known_at": _each_distinct(known, utc=True).astype("datetime64[ns, UTC]"),
-        }
-    )
+    days = _each_distinct(sessions, utc=False).astype("datetime64[ns]")
+    moments = _each_distinct(known, utc=True).astype("datetime64[ns, UTC]")
+    return pd.DataFrame({"instrument_id": ids.astype("int64"), "session": days, **numbers, "known_at": moments})
 
 
 def _each_distinct(moments: Any, *, utc: bool) -> pd.DatetimeIndex:

@@ -30,15 +30,12 @@ def market_lock(engine: Engine, market: str) -> Iterator[None]:
 
 @contextmanager
 def _file(engine: Engine, market: str) -> Iterator[None]:
-    lock = FileLock(Path(f"{location(engine)}.{market}.lock"))
     try:
-        lock.acquire(timeout=WAIT_S)
+        held = FileLock(Path(f"{location(engine)}.{market}.lock")).acquire(timeout=WAIT_S)
     except Timeout as error:
         raise _busy(market) from error
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager

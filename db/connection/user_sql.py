@@ -36,8 +36,6 @@ _OUTSIDE = """
     )
     order by rolsuper desc, rolname limit 1
 """
-
-
 Rows = Sequence[Sequence[Any]]
 
 
@@ -153,12 +151,8 @@ def guarded(conn: Connection, sql: str, *, own: bool = False) -> Iterator[None]:
 @contextmanager
 def _time_limit(driver: sqlite3.Connection) -> Iterator[None]:
     until = time.monotonic() + opened.READ_LIMIT_S
-
-    def is_over() -> Any:
-        return time.monotonic() > until
-
     driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-    driver.set_progress_handler(is_over, STEPS)
+    driver.set_progress_handler(lambda: time.monotonic() > until, STEPS)
     try:
         yield
     finally:

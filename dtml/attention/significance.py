@@ -75,24 +75,11 @@ def find(
     true = attention[:seeds].mean(axis=0)
     means = np.array([over_days(each, together) for each in attention])
     distance, p = distance_test(means, seeds, seed=seed)
-    agreed, low, high = agreement(true, importance, together, seed=seed)
+    agreed = agreement(true, importance, together, seed=seed)
     looked, changed = (share_found(over_days(each, together), drivers, TOP) for each in (true, importance))
-    return Findings(
-        stocks=together.shape[1],
-        days=len(together),
-        seeds=seeds,
-        shuffles=len(attention) - seeds,
-        distance=distance,
-        distance_p=p,
-        told_apart=p <= SIGNIFICANT,
-        agreement=agreed,
-        agreement_low=low,
-        agreement_high=high,
-        top=TOP,
-        drivers=looked,
-        drivers_chance=min(1.0, TOP / (together.shape[1] - 1)) if drivers else None,
-        drivers_importance=changed,
-    )
+    chance = min(1.0, TOP / (together.shape[1] - 1)) if drivers else None
+    sizes = together.shape[1], len(together), seeds, len(attention) - seeds
+    return Findings(*sizes, distance, p, p <= SIGNIFICANT, *agreed, TOP, looked, chance, changed)
 
 
 def shuffled(windows: Windows, seed: int) -> Windows:
@@ -114,9 +101,7 @@ def attention_by_day(network: DTML, windows: Windows, days: Positions) -> PerDay
     return np.asarray(weights.mean(dim=1).double())
 
 
-def importance_by_day(
-    network: Network, windows: Windows, days: Positions, *, draws: int = DRAWS, seed: int = 0
-) -> PerDay:
+def importance_by_day(network: Network, windows: Windows, days: Positions, draws: int = DRAWS, seed: int = 0) -> PerDay:
     """Return how much the logit of stock u (row) changes when stock v (column) has the window of another day.
 
     It is the mean absolute change over `draws` drawings, in each of which every day takes the window of one other of
@@ -163,9 +148,7 @@ def over_days(each: PerDay, together: Together) -> Matrix:
     return np.asarray((each * together).sum(axis=0) / np.maximum(together.sum(axis=0), 1))
 
 
-def distance_test(
-    matrices: Float[ndarray, "networks stocks stocks"], first: int, *, seed: int = 0
-) -> tuple[float, float]:
+def distance_test(matrices: Float[ndarray, "networks stocks stocks"], first: int, seed: int = 0) -> tuple[float, float]:
     """Return the energy distance of the first so many networks' matrices from the others', and its p-value.
 
     The distance of two matrices is the root of the mean squared distance of their rows. The p-value is the share of all
@@ -201,9 +184,7 @@ def _energy(
     return np.asarray(2 * between - first - rest)
 
 
-def agreement(
-    attention: PerDay, importance: PerDay, together: Together, *, seed: int = 0
-) -> tuple[float, float, float]:
+def agreement(attention: PerDay, importance: PerDay, together: Together, seed: int = 0) -> tuple[float, float, float]:
     """Return Spearman's correlation of attention with importance, over a stock's other stocks, and its interval.
 
     Both are means over days; the correlation, from -1 to 1 and 0 where one of them is the same for all, is a mean over

@@ -106,14 +106,9 @@ def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
     grid = list(product(LEAVES, RATES))
     found: list[Fitted] = []
     for leaves, rate in grid:
-        model = HistGradientBoostingClassifier(
-            max_leaf_nodes=leaves,
-            learning_rate=rate,
-            max_iter=ITERATIONS,
-            max_features=COLUMNS_A_SPLIT,
-            early_stopping=False,  # its own would split the training days at random
-            random_state=seed,
-        ).fit(*train)
+        grown = {"max_leaf_nodes": leaves, "learning_rate": rate, "max_iter": ITERATIONS, "random_state": seed}
+        whole = {"max_features": COLUMNS_A_SPLIT, "early_stopping": False}  # which would split training days at random
+        model = HistGradientBoostingClassifier(**grown, **whole).fit(*train)
         accuracies = [_accuracy(p[:, 1], validation.rises) for p in model.staged_predict_proba(validation.x)]
         trees = int(np.argmax(accuracies)) + 1
         chosen = {"leaves": leaves, "rate": rate, "trees": trees}

@@ -71,13 +71,10 @@ class RecurrentNetwork(Network):
         """Return the hinge loss plus that of the perturbed latents plus penalty / 2 times the squared last layer."""
         latent = self.latent(batch.rows, batch.windows)
         score = self._score(latent)
-        perturbed = latent + self.perturbation(score, batch.rises)
+        perturbed = self._score(latent + self.perturbation(score, batch.rises))
+        loss, worst = (hinge_loss(each, batch.rises, batch.counted) for each in (score, perturbed))
         last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()
-        return (
-            hinge_loss(score, batch.rises, batch.counted)
-            + self.adversarial * hinge_loss(self._score(perturbed), batch.rises, batch.counted)
-            + penalty / 2 * last_layer
-        )
+        return loss + self.adversarial * worst + penalty / 2 * last_layer
 
     def perturbation(self, score: Scores, rises: StockDays) -> Float[Tensor, "days stocks latent"]:
         """Return the step of length epsilon along the gradient of each stock-day's hinge with respect to its latent.

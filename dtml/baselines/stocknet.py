@@ -18,6 +18,7 @@ from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, 
 from dtml.layers.random import Dropout, Gaussian
 
 Z_ADJ_CLOSE = FEATURES.index("z_adj_close")
+Inputs = Float[Tensor, "window days stocks features"]
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,11 @@ class StockNetConfig(NetworkConfig):
     def __post_init__(self) -> None:
         sizes = (self.hidden, self.latent, self.movement)
         if min(sizes) < 1 or self.features <= self.movement_feature:
-            raise UsageError(
-                f"hidden, latent and movement are 1 or more, features above {self.movement_feature}; "
-                f"got {sizes}, {self.features}"
-            )
+            features = f"features above {self.movement_feature}; got {sizes}, {self.features}"
+            raise UsageError(f"hidden, latent and movement are 1 or more, {features}")
         if not 0 <= self.dropout < 1 or self.alpha < 0 or self.annealing <= 0:
-            raise UsageError(
-                "dropout lies in [0, 1), alpha is 0 or more, annealing above 0; "
-                f"got {self.dropout}, {self.alpha}, {self.annealing}"
-            )
+            got = f"{self.dropout}, {self.alpha}, {self.annealing}"
+            raise UsageError(f"dropout lies in [0, 1), alpha is 0 or more, annealing above 0; got {got}")
 
     def build(self, stocks: int) -> "StockNet":  # noqa: ARG002 - every config builds for a number of stocks
         """Return the network, which is the same for any number of stocks."""
@@ -137,9 +134,7 @@ class StockNet(Network):
         """Return the weight of the divergence after `step` steps, from 0 up to 1 (KL annealing)."""
         return (self.annealing * step).clamp_max(1)
 
-    def decode(
-        self, x: Float[Tensor, "window days stocks features"], returns: Float[Tensor, "known days stocks"]
-    ) -> Decoded:
+    def decode(self, x: Inputs, returns: Float[Tensor, "known days stocks"]) -> Decoded:
         """Run the recurrence (section 5.2) with latents from the posterior given `returns`, 1 a rise and 0 a fall.
 
         While not training, a posterior is taken at its mean. Sessions after the last known movement take the mean of
@@ -212,9 +207,7 @@ class MovementAttention(nn.Module):
         return weights
 
 
-def past_movements(
-    inputs: Float[Tensor, "window days stocks features"], feature: int = Z_ADJ_CLOSE
-) -> Float[Tensor, "earlier days stocks"]:
+def past_movements(inputs: Inputs, feature: int = Z_ADJ_CLOSE) -> Float[Tensor, "earlier days stocks"]:
     """Return 1 where the next session is a rise, else 0, for all sessions but the last, read from the next row."""
     return (inputs[1:, ..., feature] > 0).to(inputs.dtype)
 

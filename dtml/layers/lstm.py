@@ -104,12 +104,9 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         """Fold the mapped axis into the axis of members."""
-        size = info.batch_size
-        joined = [
-            (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
-            for x, dim in zip(inputs, in_dims, strict=True)
-        ]
-        found = _Recurrence.apply(*joined)  # type: ignore[no-untyped-call]
+        size, pairs = info.batch_size, zip(inputs, in_dims, strict=True)
+        spread = (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in pairs)
+        found = _Recurrence.apply(*(x.flatten(0, 1) for x in spread))  # type: ignore[no-untyped-call]
         return tuple(x.unflatten(1, (size, -1)) for x in found), (1,) * len(found)
 
 

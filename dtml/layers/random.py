@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+Generators = Sequence[torch.Generator | None]
+
 
 class _Draw(torch.autograd.Function):
-    """Random numbers in the shape of a tensor: uniform in [0, 1), or normal.
-
-    Under `torch.vmap` each member draws from its own generator, as it would alone.
-    """
+    """Random numbers in the shape of a tensor, uniform in [0, 1) or normal; a member draws from its own generator."""
 
     @staticmethod
-    def forward(like: Tensor, generators: Sequence[torch.Generator | None], normal: bool) -> Tensor:
+    def forward(like: Tensor, generators: Generators, normal: bool) -> Tensor:
         """Draw with the first generator."""
         drawn = torch.empty_like(like, memory_format=torch.contiguous_format)
         return drawn.normal_(generator=generators[0]) if normal else drawn.uniform_(generator=generators[0])
@@ -35,11 +34,7 @@ class _Draw(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any,
-        in_dims: tuple[Any, ...],  # of the generators a sequence
-        like: Tensor,
-        generators: Sequence[torch.Generator | None],
-        normal: bool,
+        info: Any, in_dims: tuple[Any, ...], like: Tensor, generators: Generators, normal: bool
     ) -> tuple[Tensor, int]:
         """Draw for each member with its own generator."""
         assert len(generators) == info.batch_size, "a generator for each member"
@@ -54,17 +49,12 @@ class RandomLayer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.generators: Sequence[torch.Generator | None] = (None,)
+        self.generators: Generators = (None,)
 
-    def uniform(self, like: Tensor) -> Tensor:
-        """Draw uniform numbers in [0, 1), in the shape of `like`."""
-        drawn: Tensor = _Draw.apply(like.detach(), self.generators, False)  # type: ignore[no-untyped-call]
-        return drawn
-
-    def normal(self, like: Tensor) -> Tensor:
-        """Draw standard normal numbers, in the shape of `like`."""
-        drawn: Tensor = _Draw.apply(like.detach(), self.generators, True)  # type: ignore[no-untyped-call]
-        return drawn
+    def drawn(self, like: Tensor, *, normal: bool) -> Tensor:
+        """Draw numbers in the shape of `like`: standard normal, or uniform in [0, 1)."""
+        found: Tensor = _Draw.apply(like.detach(), self.generators, normal)  # type: ignore[no-untyped-call]
+        return found
 
 
 class Dropout(RandomLayer):
@@ -80,7 +70,7 @@ class Dropout(RandomLayer):
         """Zero each element with probability `rate` while training, and scale the rest to keep the mean."""
         if not self.training or self.rate == 0:
             return x
-        return x * (self.uniform(x) >= self.rate) / (1 - self.rate)
+        return x * (self.drawn(x, normal=False) >= self.rate) / (1 - self.rate)
 
 
 class Gaussian(RandomLayer):
@@ -88,7 +78,7 @@ class Gaussian(RandomLayer):
 
     def forward(self, like: Tensor) -> Tensor:
         """Return standard normal numbers in the shape of `like` while training, else zeros."""
-        return self.normal(like) if self.training else torch.zeros_like(like)
+        return self.drawn(like, normal=True) if self.training else torch.zeros_like(like)
 
 
 def use_generators(model: nn.Module, *generators: torch.Generator) -> None:

@@ -180,19 +180,15 @@ def rescaled_past(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Fin
 
 
 def index_in_step(history: History) -> Finding:
-    """Check that the index moves with its constituents on the same session, not on the one before or after.
-
-    There is no power where it moves with them on none.
-    """
+    """Check that the index moves with its constituents on the same session, not one apart; no power if on none."""
     bars = history.bars.assign(price=adjusted_price(history.bars, history.market.returns))
     wide = bars.pivot(index="session", columns="symbol", values="price").pct_change(fill_method=None)
     index = wide.pop(history.market.index.symbol)
     stocks = wide.median(axis=1)
     early, same, late = (float(stocks.corr(index.shift(sessions))) for sessions in (1, 0, -1))
     detail = f"index and median stock: correlation {same:.2f} on the same session, {early:.2f} and {late:.2f} one apart"
-    return Finding(
-        "index_in_step", wide.index[-1], same > max(IN_STEP, early, late), detail, max(early, same, late) > IN_STEP
-    )
+    passed, has_power = same > max(IN_STEP, early, late), max(early, same, late) > IN_STEP
+    return Finding("index_in_step", wide.index[-1], passed, detail, has_power)
 
 
 def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
@@ -209,10 +205,8 @@ def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Findi
     ends = [fitted.max(), chosen.min(), chosen.max(), at]
     places = history.sessions.get_indexer(pd.DatetimeIndex(ends))
     between, after = places[1] - places[0] - 1, places[3] - places[2]
-    detail = (
-        f"fitted to {_day(ends[0])}, epoch chosen on {_day(ends[1])} to {_day(ends[2])}, "
-        f"{between} and {after} sessions apart from what follows; {gap} or more needed"
-    )
+    spans = f"fitted to {_day(ends[0])}, epoch chosen on {_day(ends[1])} to {_day(ends[2])}"
+    detail = f"{spans}, {between} and {after} sessions apart from what follows; {gap} or more needed"
     if not known:
         detail += f"; outcomes before {_day(at)} depend on prices after it"
     return Finding("spans_apart", at, bool(between >= gap and after >= gap and known), detail)
@@ -260,12 +254,9 @@ def hurried(experiment: Experiment, epochs: int, *, seeds: int = 1) -> Experimen
     """Return the same experiment with few seeds and a short training on few days."""
     mine = experiment.training
     fast = {"epochs": epochs, "first_kept_epoch": 1, "patience": None, "learning_rate": 0.01, "seeds": seeds}
-    least = {
-        "batch_days": min(mine.batch_days, 16),
-        "penalty": min(mine.penalty, 0.01),
-        "train_sessions": min(experiment.train_sessions or TRAIN_DAYS, TRAIN_DAYS),
-        "validation_sessions": min(experiment.validation_sessions, VALIDATION_DAYS),
-    }
+    least = {"batch_days": min(mine.batch_days, 16), "penalty": min(mine.penalty, 0.01)}
+    least |= {"train_sessions": min(experiment.train_sessions or TRAIN_DAYS, TRAIN_DAYS)}
+    least |= {"validation_sessions": min(experiment.validation_sessions, VALIDATION_DAYS)}
     return vary(experiment, fast | least)
 
 
@@ -276,10 +267,9 @@ def changes(rows: pd.DataFrame, others: pd.DataFrame) -> str:
     if changed.empty:
         return "the same probabilities in other rows or another order"
     first = changed.iloc[0]
-    return (
-        f"{len(changed)} of {len(both)} predictions change with what came later: {first['symbol']} on "
-        f"{_day(first['as_of'])} from {first['probability']:.6f} to {first['probability_other']:.6f}"
-    )
+    values = f"from {first['probability']:.6f} to {first['probability_other']:.6f}"
+    said = f"{len(changed)} of {len(both)} predictions change with what came later"
+    return f"{said}: {first['symbol']} on {_day(first['as_of'])} {values}"
 
 
 def fit_for_leaks(history: History, seed: int) -> History:
@@ -321,9 +311,7 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> tuple[pd.Timestamp, fl
     return at, found.mcc, found.mcc_interval, float(directions["predicted"].mean())
 
 
-def _served(
-    pipeline: Pipeline, history: History, at: pd.Timestamp, trained: pd.Timestamp, *, back: int
-) -> pd.DataFrame:
+def _served(pipeline: Pipeline, history: History, at: pd.Timestamp, trained: pd.Timestamp, back: int) -> pd.DataFrame:
     """Return the predictions made up to `at`, of so many days before; a few later days are predicted with them."""
     windows = pipeline.windows(history)
     rows = pipeline.predict(pipeline.model(windows, trained), _around(windows, at, back))
@@ -350,10 +338,8 @@ def _dates(
         training = MINIMUM_TRAIN_DAYS + experiment.validation_sessions + 2 * experiment.gap_sessions + 1
     first, stop = training + LATEST_RETRAINING, len(as_of) - LOOK_AHEAD
     if stop - first < dates:
-        raise DtmlError(
-            f"{len(as_of)} days have a constituent with a whole window, and an audit of {dates} dates needs "
-            f"{first + LOOK_AHEAD + dates}: fetch a longer history"
-        )
+        needs = f"an audit of {dates} dates needs {first + LOOK_AHEAD + dates}: fetch a longer history"
+        raise DtmlError(f"{len(as_of)} days have a constituent with a whole window, and {needs}")
     generator = np.random.default_rng(seed)
     for number, place in enumerate(generator.choice(np.arange(first, stop), dates, replace=False)):
         age = 0 if number == 0 else int(generator.integers(0, LATEST_RETRAINING + 1))

@@ -162,16 +162,11 @@ class Pipeline:
 
     def windows(self, history: History) -> Windows:
         """Return the windows of all days; a stock is observed while it was a constituent."""
-        symbols, market = self.symbols(history.market), history.market
-        built = build_windows(
-            history.bars,
-            sessions=history.sessions,
-            symbols=symbols,
-            index_symbol=market.index.symbol,
-            config=self.experiment.windows,
-        )
-        listed = pd.DataFrame(market.membership(built.as_of), columns=list(market.symbols))
-        return built.only(listed.reindex(columns=list(symbols), fill_value=False).to_numpy(copy=True))
+        market, how = history.market, self.experiment.windows
+        symbols, index = self.symbols(market), market.index.symbol
+        made = build_windows(history.bars, sessions=history.sessions, symbols=symbols, index_symbol=index, config=how)
+        listed = pd.DataFrame(market.membership(made.as_of), columns=list(market.symbols))
+        return made.only(listed.reindex(columns=list(symbols), fill_value=False).to_numpy(copy=True))
 
     def symbols(self, market: Market) -> tuple[str, ...]:
         """Return the stocks of a window, in order."""

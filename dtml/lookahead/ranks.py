@@ -56,10 +56,8 @@ class Ordering:
         rankers, stop = self.fit(read, trained, self.config), int(read.panel.sessions.searchsorted(at, side="right"))
         days = slice(stop - LOOK_BACK, stop)
         scores = rankers.scores(read.features, read.there, days)
-        made = [
-            order_of({name: each[day] for name, each in scores.items()}, rankers.slopes, read.panel.symbols)
-            for day in range(LOOK_BACK)
-        ]
+        daily = ({name: each[day] for name, each in scores.items()} for day in range(LOOK_BACK))
+        made = [order_of(each, rankers.slopes, read.panel.symbols) for each in daily]
         return pd.concat(made, keys=read.panel.sessions[days], names=["as_of", None]).reset_index("as_of")
 
 
@@ -114,10 +112,7 @@ def slopes_of_chance(ordering: Ordering, history: History, at: pd.Timestamp, see
 
 
 def prove_ranking(history: History, ordering: Ordering, *, seed: int = 0) -> pd.DataFrame:
-    """Audit every planted leak and the honest way on a small part of a history: the rows of `audit.prove`.
-
-    No rows for a history too short for rankers.
-    """
+    """Audit each planted leak and the honest way on part of a history: rows of `audit.prove`, none where too short."""
     small = fit_for_leaks(history.cut(stocks=ZOO_STOCKS, sessions=SESSIONS, seed=seed), seed)
     rows = []
     for name, leak in {"honest, ranking": {}, **LEAKS}.items():
@@ -133,10 +128,6 @@ def _until(read: Ranked, at: pd.Timestamp) -> Ranked:
     """Return the sessions whose outcomes, by the leg, have ended at the close of a session."""
     stop = int(read.panel.sessions.searchsorted(at, side="right")) - sessions_to(read.leg)
     return replace(read, there=read.there[:stop], features=read.features[:stop], outcome=read.outcome[:stop])
-
-
-def _fit_later(read: Ranked, _: pd.Timestamp, config: RankersConfig) -> Rankers:
-    return fit_honestly(read, read.panel.sessions[-1], config)
 
 
 def _fit_and_calibrate_on_the_same(read: Ranked, at: pd.Timestamp, config: RankersConfig) -> Rankers:
@@ -167,6 +158,6 @@ LEAKS: Mapping[str, Mapping[str, Any]] = {
     "LaterLeg": {"spoil": lambda read: replace(read, outcome=outcomes(read.panel, "five_days"))},
     "OutcomeKnown": {"spoil": lambda read: replace(read, there=np.isfinite(read.outcome))},
     "PriceAsFeature": {"spoil": lambda read: _with_first(read, ranked(read.panel.close))},
-    "LaterRankers": {"fit": _fit_later},
+    "LaterRankers": {"fit": lambda read, _, config: fit_honestly(read, read.panel.sessions[-1], config)},
     "SlopeOnFittedDays": {"fit": _fit_and_calibrate_on_the_same},
 }

@@ -84,11 +84,9 @@ def load(code: OwnCode) -> Loaded:
     seed(code)
     module = sys.modules[MODULE] = ModuleType(MODULE)
     exec(compile(code.text, code.name, "exec"), module.__dict__)  # noqa: S102 - it is what the user asks for
-    features = {
-        name: each
-        for name, each in vars(module).items()
-        if inspect.isfunction(each) and name[0] != "_" and list(inspect.signature(each).parameters) == ["bars"]
-    } | getattr(module, "FEATURES", {})
+    functions = {name: each for name, each in vars(module).items() if inspect.isfunction(each) and name[0] != "_"}
+    found = {name: each for name, each in functions.items() if [*inspect.signature(each).parameters] == ["bars"]}
+    features = found | getattr(module, "FEATURES", {})
     if not features:
         raise OwnCodeError("no feature: write a function of one argument, `bars`")
     return Loaded(features, getattr(module, "MODEL", None), int(getattr(module, "HISTORY", HISTORY)))

@@ -7,12 +7,12 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ import numpy as np
 from dtml.own.code import PRICES, Arrays, OwnCode, OwnCodeError, There, Values
 from dtml.ranking.panel import Grid, Panel
 
+Told = Mapping[str, Any]
 LIMITS = {"DTML_CODE_SECONDS": "600", "DTML_CODE_GIGABYTES": "4"}  # of each question; the variables change them
 PASSED_ON = ("PATH", "HOME", "LANG", "PYTHONPATH", "TMPDIR")
 FIXED = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}  # the same bits every time
@@ -31,7 +32,7 @@ class Fitted:
     """A model of a user's code, fitted: the code, what is told of it (`features`, `history`), and what it learnt."""
 
     code: OwnCode
-    told: Mapping[str, Any]
+    told: Told
     arrays: Arrays
 
 
@@ -41,7 +42,7 @@ class Asked:
 
     code: OwnCode
 
-    def values(self, *panels: Panel) -> tuple[Mapping[str, Any], list[Values]]:
+    def values(self, *panels: Panel) -> tuple[Told, list[Values]]:
         """Return what is told of the code, and the features of each panel: [sessions stocks features]."""
         told, arrays = self._ask("values", panels)
         return told, [arrays[str(at)] for at in range(len(panels))]
@@ -58,9 +59,7 @@ class Asked:
         """Return the scores of the last day, [1 stocks]."""
         return self._ask("night", [panel], {"there": there} | fitted.arrays)[1]["scores"]
 
-    def _ask(
-        self, task: str, panels: Sequence[Panel], more: Arrays | None = None, **told: Any
-    ) -> tuple[Mapping[str, Any], Arrays]:
+    def _ask(self, task: str, panels: Sequence[Panel], more: Arrays | None = None, **told: Any) -> tuple[Told, Arrays]:
         seconds, gigabytes = (float(os.environ.get(name, usual)) for name, usual in LIMITS.items())
         told |= {"task": task, "name": self.code.name, "text": self.code.text, "memory": int(gigabytes * 2**30)}
         told |= {"symbols": panels[0].symbols, "sessions": [each.sessions.astype(str).tolist() for each in panels]}
@@ -86,15 +85,9 @@ class _Server:
 
     def __init__(self) -> None:
         passed = {key: value for key, value in os.environ.items() if key in PASSED_ON or key.startswith("COVERAGE_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "dtml.own.work"],
-            env=passed | FIXED,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            text=True,
-            bufsize=1,
+        command, env = [sys.executable, "-m", "dtml.own.work"], passed | FIXED
+        self.process = Popen(  # noqa: S603 - of ourselves
+            command, env=env, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True, text=True, bufsize=1
         )
 
     def run(self, folder: Path, seconds: float) -> int | None:

@@ -32,15 +32,9 @@ from dtml.prices.bars import BAR_COLUMNS, bars_frame, no_bars
 from dtml.sources import Fetched, Source
 
 SUFFIXES = (".parquet", ".csv", ".csv.gz")
-NAMES = {name: name for name in BAR_COLUMNS} | {  # in a file: any case, blanks for underscores
-    "ticker": "symbol",
-    "date": "session",
-    "datetime": "session",
-    "adjclose": "adj_close",
-    "dividends": "dividend",
-    "splits": "split",
-    "stock_splits": "split",
-}
+NAMES = {name: name for name in BAR_COLUMNS}  # in a file: any case, blanks for underscores
+NAMES |= {"ticker": "symbol", "date": "session", "datetime": "session", "adjclose": "adj_close"}
+NAMES |= {"dividends": "dividend", "splits": "split", "stock_splits": "split"}
 BLANK = ("", "na", "n/a", "#n/a", "nan", "null", "none")  # a missing number written as text, lower case
 WIDE = (
     "; if these are closes, a column for each stock, write a row for each date and stock instead, with the columns "
@@ -286,10 +280,8 @@ class FileSource(Source):
         row = int(np.flatnonzero(file.sessions > reached)[0])
         symbol = f" ({_shown(file.symbol_of(row))})" if self._long is not None else ""
         day, last = (value.astype("datetime64[D]") for value in (file.sessions[row], reached))
-        return (
-            f"{file.path}: row {row + 1}{symbol} is dated {day}, after {last}, the last date of most stocks: "
-            f"correct or delete it, or name the night with --as-of {last}"
-        )
+        dated = f"row {row + 1}{symbol} is dated {day}, after {last}, the last date of most stocks"
+        return f"{file.path}: {dated}: correct or delete it, or name the night with --as-of {last}"
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol from its own first session to `last`; a symbol without one is `no_data`.
@@ -313,10 +305,8 @@ class FileSource(Source):
             own = {symbol: self._own(symbol) for symbol in rows["symbol"].unique()}
             return [bars_frame(rows.assign(symbol=rows["symbol"].map(own)))]
         asked = [(self._own(stem), file) for stem, file in self._by_symbol.items() if self._own(stem) in first]
-        tables = [
-            bars_frame(file.rows(earliest, last, with_symbol=False).assign(symbol=symbol)) for symbol, file in asked
-        ]
-        return tables or [no_bars()]
+        read = ((symbol, file.rows(earliest, last, with_symbol=False)) for symbol, file in asked)
+        return [bars_frame(rows.assign(symbol=symbol)) for symbol, rows in read] or [no_bars()]
 
     def _index_table(self, file: TableFile, earliest: date, last: date) -> pd.DataFrame:
         index = self._market.index

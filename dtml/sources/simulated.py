@@ -140,11 +140,9 @@ class SimulatedSource(Source):
         market = self.market
         followers = len(market.follower_symbols)
         overall = (followers * market.best_accuracy + 0.5 * market.leaders) / len(market.symbols)
-        return (
-            f"no model can beat an ACC of {market.best_accuracy:.3f} on the {followers} followers, 0.500 on the "
-            f"{market.leaders} leaders, {overall:.3f} on all stock-days of this market, nor a rank IC of "
-            f"{market.best_rank_ic:.2f}"
-        )
+        each = f"{market.best_accuracy:.3f} on the {followers} followers, 0.500 on the {market.leaders} leaders"
+        whole = f"{overall:.3f} on all stock-days of this market"
+        return f"no model can beat an ACC of {each}, {whole}, nor a rank IC of {market.best_rank_ic:.2f}"
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol from its own first session to `last`."""

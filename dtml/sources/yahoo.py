@@ -67,12 +67,8 @@ class _Batch:
     """The symbols of one fetch, requested from several threads until Yahoo stops answering."""
 
     def __init__(self, client: Any, last: date, timeout: float) -> None:
-        self._client = client
-        self._last = last
-        self._timeout = timeout
-        self._lock = threading.Lock()
-        self._unanswered = 0
-        self._stopped = ""
+        self._client, self._last, self._timeout = client, last, timeout
+        self._lock, self._unanswered, self._stopped = threading.Lock(), 0, ""
 
     def ask(self, symbol: str, source_symbol: str, first: date) -> tuple[Status, str, pd.DataFrame]:
         """Request the bars of one symbol, unless an earlier answer said to stop; with none, return why."""
@@ -104,15 +100,10 @@ class _Batch:
             return "unreachable", f"{source_symbol}: {type(error).__name__}: {error}", None
 
     def _history(self, source_symbol: str, first: date) -> pd.DataFrame:
-        table: pd.DataFrame = self._client.Ticker(source_symbol).history(
-            start=first,
-            end=self._last + timedelta(days=1),  # Yahoo's end is exclusive
-            interval="1d",
-            auto_adjust=False,
-            actions=True,
-            keepna=True,  # a bar without prices is rejected with its reason, not lost
-            timeout=self._timeout,
-        )
+        span = {"start": first, "end": self._last + timedelta(days=1)}  # Yahoo's end is exclusive
+        how = {"interval": "1d", "auto_adjust": False, "actions": True, "timeout": self._timeout}
+        how |= {"keepna": True}  # a bar without prices is rejected with its reason, not lost
+        table: pd.DataFrame = self._client.Ticker(source_symbol).history(**span, **how)
         return table
 
     def _note(self, status: Status) -> None:

@@ -38,6 +38,7 @@ MOST_STACKED = 3  # on CPU: 10 seeds then fill 4 threads
 VALIDATED_DAYS = 64  # that all members see at once; how many they train on at once, their recipe says
 
 EpochReport = Callable[[Member, Epoch], None]
+no_report: EpochReport = lambda *_: None  # noqa: E731 - the default of several functions
 
 
 @dataclass(frozen=True)
@@ -55,36 +56,22 @@ class Span:
     @classmethod
     def of(cls, windows: Windows, protocol: LabelProtocol, device: torch.device) -> "Span":
         """Return the span of these windows; `protocol` says which stock-days count."""
-        counted = windows.labelled(protocol)
-        return cls(
-            rows=windows.rows().to(device),
-            observed=windows.observed.to(device),
-            rises=windows.rises().to(device),
-            counted=counted.to(device),
-            movement=windows.movement.nan_to_num().to(device),
-            days=counted.any(dim=1).nonzero().squeeze(1),
-            window=windows.window,
-        )
+        labelled = windows.labelled(protocol)
+        parts = (windows.rows(), windows.observed, windows.rises(), labelled, windows.movement.nan_to_num())
+        rows, observed, rises, counted, movement = (each.to(device) for each in parts)
+        days = labelled.any(dim=1).nonzero().squeeze(1)
+        return cls(rows, observed, rises, counted, movement, days, windows.window)
 
     def batch(self, days: Int[Tensor, "members days"], steps: Sequence[int]) -> Batch:
-        """Return the batch of each member's days, as a `Batch` whose tensors have a leading axis of members.
-
-        A day is a row of the span.
-        """
+        """Return the batch of each member's days, rows of the span; its tensors have a leading axis of members."""
         sessions, windows = zip(*(self._sessions(each) for each in days), strict=True)
         most = max(map(len, sessions))
         needed = torch.stack([nn.functional.pad(each, (0, most - len(each))) for each in sessions])
         device = self.rows.device
-        there = days.to(device)
-        return Batch(
-            rows=self.rows[needed.to(device)],
-            windows=torch.stack(windows).to(device),
-            observed=self.observed[there],
-            rises=self.rises[there],
-            counted=self.counted[there],
-            step=torch.tensor(steps, dtype=torch.float32, device=device),
-            movement=self.movement[there],
-        )
+        rows, places, there = self.rows[needed.to(device)], torch.stack(windows).to(device), days.to(device)
+        labels = self.observed[there], self.rises[there], self.counted[there]
+        step = torch.tensor(steps, dtype=torch.float32, device=device)
+        return Batch(rows, places, *labels, step, self.movement[there])
 
     def _sessions(self, days: Int[Tensor, " days"]) -> tuple[Tensor, Tensor]:
         """Return the distinct sessions in the windows of these days, and each window as positions in them."""
@@ -141,9 +128,8 @@ class Stack:
         """Return the objective of each member on its own batch, in training."""
         self.network.train()
         objective = _Calling(self.network, "objective")
-        losses: Tensor = vmap(lambda own, each, weight: functional_call(objective, own, (each, weight)))(
-            self._state(), batch, self.penalty
-        )
+        loss = vmap(lambda own, each, weight: functional_call(objective, own, (each, weight)))
+        losses: Tensor = loss(self._state(), batch, self.penalty)
         return losses
 
     def gradients(self, losses: Float[Tensor, " members"]) -> list[dict[str, Tensor]]:
@@ -174,10 +160,6 @@ class Stack:
         return next(named), next(named)
 
 
-def no_report(_member: Member, _epoch: Epoch) -> None:
-    """Report nothing."""
-
-
 def fit_members(
     train: Windows,
     validation: Windows,
@@ -197,7 +179,8 @@ def fit_members(
     called from the stack's thread, for a fit that resumes first with the last epoch that was done. `begin` holds the
     first weights of each member; without it they are drawn. Raises DtmlError for a span without a label.
     """
-    for protocol in sorted({member.training.protocol for member in members}):
+    protocols = sorted({member.training.protocol for member in members})
+    for protocol in protocols:
         _require_labels("training", train, protocol)
         _require_labels("validation", validation, protocol)
     groups = _stacks(members, train, device, stack)
@@ -205,15 +188,9 @@ def fit_members(
     for fit, weights in zip(fits.values(), begin or (), strict=begin is not None):
         for name, value in fit.weights.items():
             value.copy_(weights[name])
-    spans = {
-        protocol: (Span.of(train, protocol, device), Span.of(validation, protocol, device))
-        for protocol in {member.training.protocol for member in members}
-    }
-    stacks = deque(
-        _fit_stack([fits[i] for i in group], *spans[members[group[0]].training.protocol], state_folder, on_epoch)
-        for group in groups
-    )
-    _advance(stacks, device)
+    spans = {each: (Span.of(train, each, device), Span.of(validation, each, device)) for each in protocols}
+    together = (([fits[i] for i in group], spans[members[group[0]].training.protocol]) for group in groups)
+    _advance(deque(_fit_stack(each, *both, state_folder, on_epoch) for each, both in together), device)
     return [fits[i] for i in range(len(members))]
 
 
@@ -222,13 +199,10 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
     if (windows.labelled(protocol) & (windows.movement != 0)).any():
         return
     known = (windows.observed & windows.movement.isfinite()).any()
-    why = (
-        "no known return is large enough for one: do the prices change, those from which returns are computed too?"
-        if known
-        else "no return is known: are there bars of every session, as daily prices have?"
-    )
-    days = windows.target
-    raise DtmlError(f"no day of {span} has a label, {days[0].date()} to {days[-1].date()}: {why}")
+    none = "no return is known: are there bars of every session, as daily prices have?"
+    small = "no known return is large enough for one: do the prices change, those from which returns are computed too?"
+    first, last = windows.target[0].date(), windows.target[-1].date()
+    raise DtmlError(f"no day of {span} has a label, {first} to {last}: {small if known else none}")
 
 
 def _advance(stacks: "deque[Iterator[int]]", device: torch.device) -> None:

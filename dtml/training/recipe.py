@@ -27,10 +27,8 @@ class TrainingConfig:
         if min(counts) < 1:
             raise UsageError(f"epochs, batch_days, first_kept_epoch and patience are 1 or more; got {counts}")
         if self.learning_rate <= 0 or self.penalty < 0 or (self.clip is not None and self.clip <= 0):
-            raise UsageError(
-                "learning_rate and clip are above 0, penalty 0 or more; "
-                f"got {self.learning_rate}, {self.clip}, {self.penalty}"
-            )
+            got = f"{self.learning_rate}, {self.clip}, {self.penalty}"
+            raise UsageError(f"learning_rate and clip are above 0, penalty 0 or more; got {got}")
 
 
 @dataclass(frozen=True)
@@ -50,10 +48,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Epoch:
-    """The figures of one pass over the training days.
-
-    `loss` is the objective, `validation_loss` the cross-entropy: means over batches and over counted stock-days.
-    """
+    """The figures of one pass: means of the objective over batches, and of the rest over counted stock-days."""
 
     number: int
     loss: float

@@ -1,7 +1,5 @@
 """Train a small DTML on a device and on the CPU, and compare: does this machine compute what it should?"""
 
-from collections.abc import Callable
-
 import pandas as pd
 import torch
 
@@ -9,7 +7,7 @@ from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.inference import member_probabilities
 from dtml.model import ModelConfig
-from dtml.training.fit import fit_members, no_report, stack_members
+from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
 from dtml.training.recipe import Epoch, Member, TrainingConfig
 from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows
@@ -44,29 +42,17 @@ def _windows() -> Windows:
     windows = rows.unfold(0, WINDOW, 1).movedim(-1, -2)  # days, symbols, window, features
     noise = torch.randn(DAYS, STOCKS, generator=generator)
     sessions = pd.bdate_range("2024-01-01", periods=DAYS + 1)
-    return Windows(
-        stocks=windows[:, :-1],
-        index=windows[:, -1],
-        observed=torch.ones(DAYS, STOCKS, dtype=torch.bool),
-        movement=(windows[:, :-1, -1, 0] + noise) / 100,
-        as_of=sessions[:-1],
-        target=sessions[1:],
-        symbols=tuple(f"S{number:02d}" for number in range(STOCKS)),
-    )
+    observed, movement = torch.ones(DAYS, STOCKS, dtype=torch.bool), (windows[:, :-1, -1, 0] + noise) / 100
+    symbols = tuple(f"S{number:02d}" for number in range(STOCKS))
+    return Windows(windows[:, :-1], windows[:, -1], observed, movement, sessions[:-1], sessions[1:], symbols)
 
 
-def _members() -> list[Member]:
+def _trained(device: torch.device, folder: StateFolder | None, on_epoch: EpochReport = no_report) -> list[Fit]:
     model = ModelConfig(features=FEATURES, hidden=8, heads=2, dropout=0.0)
     training = TrainingConfig(protocol="all", epochs=4, batch_days=16, first_kept_epoch=1, penalty=0.0)
-    return [Member(seed, model, training) for seed in (1, 2)]
-
-
-def _trained(
-    device: torch.device, folder: StateFolder | None, on_epoch: Callable[[Member, Epoch], None] = no_report
-) -> list[Fit]:
-    days = _windows()
+    members, days = [Member(seed, model, training) for seed in (1, 2)], _windows()
     train, validation = days.days(slice(0, 64)), days.days(slice(64, DAYS))
-    return fit_members(train, validation, _members(), device=device, state_folder=folder, on_epoch=on_epoch)
+    return fit_members(train, validation, members, device=device, state_folder=folder, on_epoch=on_epoch)
 
 
 class _Interrupted(Exception):  # noqa: N818 - it is no error
@@ -91,8 +77,6 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
 
 def _probabilities(fits: list[Fit], device: torch.device) -> torch.Tensor:
     windows = _windows()
-    seeds = tuple(fit.member.seed for fit in fits)
-    ensemble = Ensemble(
-        "self-test", windows.symbols, seeds, fits[0].member.model, WindowConfig(WINDOW), stack_members(fits)
-    )
+    seeds, weights = tuple(fit.member.seed for fit in fits), stack_members(fits)
+    ensemble = Ensemble("self-test", windows.symbols, seeds, fits[0].member.model, WindowConfig(WINDOW), weights)
     return member_probabilities(ensemble, windows, device).cpu()

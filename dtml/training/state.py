@@ -53,10 +53,7 @@ class Fit:
         self.steps += 1
 
     def end_epoch(self, loss: float, validation_loss: float, validation_acc: float) -> None:
-        """Record the epoch, and keep its weights if it is the best on validation so far.
-
-        Raises DtmlError for a loss that is not finite.
-        """
+        """Record the epoch, and keep its weights if best on validation; raise DtmlError for a loss not finite."""
         number, config = len(self.epochs) + 1, self.member.training
         if not np.isfinite(loss):
             raise DtmlError(f"the loss of seed {self.member.seed} is {loss} in epoch {number}: lower the learning rate")
@@ -88,13 +85,8 @@ def start(member: Member, stocks: int, device: torch.device) -> Fit:
     network = member.model.build(stocks)
     initialise(network, torch.Generator().manual_seed(first))
     weights = {name: value.detach() for name, value in network.named_parameters()}
-    return Fit(
-        member,
-        weights,
-        optimiser_of(member, weights),
-        torch.Generator().manual_seed(order),
-        torch.Generator(device).manual_seed(drawn),
-    )
+    shuffling, random = torch.Generator().manual_seed(order), torch.Generator(device).manual_seed(drawn)
+    return Fit(member, weights, optimiser_of(member, weights), shuffling, random)
 
 
 def optimiser_of(member: Member, weights: Weights) -> torch.optim.Adam:
@@ -120,12 +112,10 @@ class StateFolder:
 
     def save(self, fits: Sequence[Fit]) -> None:
         """Write all that the next epoch of these fits needs, whole or not at all."""
-        tensors: Weights = {}
+        tensors, cards = Weights(), []
         for position, fit in enumerate(fits):
             tensors |= {f"{position}.{name}": value for name, value in _tensors(fit).items()}
-        cards = [
-            {"best_epoch": fit.best_epoch, "steps": fit.steps, "epochs": list(map(asdict, fit.epochs))} for fit in fits
-        ]
+            cards.append({"best_epoch": fit.best_epoch, "steps": fit.steps, "epochs": list(map(asdict, fit.epochs))})
         write_tensors(self.file([fit.member for fit in fits]), tensors, {"members": cards}, self.write)
 
     def restore(self, fits: Sequence[Fit]) -> bool:
@@ -146,11 +136,8 @@ class StateFolder:
 
 
 def _tensors(fit: Fit) -> Weights:
-    moments = {
-        f"adam.{i}.{name}": value
-        for i, state in fit.optimiser.state_dict()["state"].items()
-        for name, value in state.items()
-    }
+    states = fit.optimiser.state_dict()["state"].items()
+    moments = {f"adam.{i}.{name}": value for i, state in states for name, value in state.items()}
     generators = {"order": fit.order.get_state(), "random": fit.random.get_state()}
     weights = {f"weights.{name}": value for name, value in fit.weights.items()}
     best = {f"best.{name}": value for name, value in fit.best.items()}

@@ -12,7 +12,7 @@ from rich.text import Text
 from sqlalchemy import Engine
 
 from db.admin.checks import Finding, check_store, finding_of
-from db.admin.copying import Progress, no_progress, snapshot
+from db.admin.copying import NO_PROGRESS, Progress, snapshot
 from db.admin.copying import copy_store as copy_rows
 from db.admin.redating import redate as redate_moments
 from db.admin.roles import grant_reader as grant
@@ -194,7 +194,7 @@ def _line(finding: Finding) -> str:
 def _progress() -> Iterator[Progress]:
     """Show on a terminal what is being copied; a pipe gets the result alone."""
     if not err.is_terminal:
-        yield no_progress
+        yield NO_PROGRESS
         return
     with err.status("beginning") as status:
         yield lambda done, table, rows: status.update(f"{done} {table}{f', {rows:,} rows' if rows else ''}")

@@ -70,10 +70,9 @@ def history(
         _print_history(f"{symbol}, {name}", _decided(shown, at_level))
         nightly = scores[name][scores[name]["kind"] == "nightly"]
         for score in records(nightly):
-            out.print(
-                f"all {score['n']} outcomes, each called by one half: ACC {figure(score['acc'])},"
-                f" MCC {figure(score['mcc'])}; always up: ACC {figure(score['up_acc'])}, MCC {figure(0)}"
-            )
+            called = f"each called by one half: ACC {figure(score['acc'])}, MCC {figure(score['mcc'])}"
+            rising = f"always up: ACC {figure(score['up_acc'])}, MCC {figure(0)}"
+            out.print(f"all {score['n']} outcomes, {called}; {rising}")
     if rows.empty:
         out.print(f"No night has predicted {symbol} yet.")
     return None
@@ -114,11 +113,8 @@ def list_runs(market: OptionalMarket = None, as_json: AsJson = False) -> None:
         return print_json(rows)
     told = ["id", "kind", "model", "train_first", "train_last", "seeds"]
     shown = rows[[*told, "code_version", "checkpoint_hash", "created_at"]]
-    shown = shown.assign(
-        checkpoint_hash=shown["checkpoint_hash"].str.slice(0, 12),
-        created_at=shown["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC"),
-    )
-    return print_frame(shown)
+    hashes, created = shown["checkpoint_hash"].str.slice(0, 12), shown["created_at"].dt.strftime("%Y-%m-%d %H:%M UTC")
+    return print_frame(shown.assign(checkpoint_hash=hashes, created_at=created))
 
 
 def require_market(engine: Engine, market: str, how: str = "") -> None:

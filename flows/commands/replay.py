@@ -17,16 +17,8 @@ from db.engine import open_reader, reading
 from db.rows import predictions, runs
 from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
-from flows.commands.options import (
-    AsJson,
-    AsOf,
-    DeviceOption,
-    MarketFile,
-    day_of,
-    known_markets,
-    of_a_market,
-    request_of,
-)
+from flows.commands import options
+from flows.commands.options import AsJson, AsOf, DeviceOption, MarketFile, day_of, known_markets
 from flows.console import print_frame, print_json, rendered
 from flows.nightly.context import RunRequest, experiment_of
 from flows.nightly.report import publish_night
@@ -40,28 +32,22 @@ from flows.settings import out
 commands = typer.Typer()
 
 PRECISE = dict.fromkeys(("probability", "replayed_probability"), ".6f") | {"difference": "+.2e"}
+WHAT = "A market that `dtml markets` lists, or RUN/SYMBOL/TARGET, the column receipt of latest_prediction."
+KNOWN_AT = "Bars as known at this moment, ISO 8601 with a zone, or at the end of this day, UTC."
+RETRAIN = "Of a receipt: train its model again, compare or replace its weights."
+LEVEL = "Level of the abstention band, such as 0.9; by default the market's own."
 
 
 @commands.command()
 def replay(
     what: Annotated[
-        str | None,
-        typer.Argument(
-            help="A market that `dtml markets` lists, or RUN/SYMBOL/TARGET, the column receipt of latest_prediction.",
-            metavar="[MARKET|RECEIPT]",
-            autocompletion=known_markets,
-        ),
+        str | None, typer.Argument(help=WHAT, metavar="[MARKET|RECEIPT]", autocompletion=known_markets)
     ] = None,
     market_file: MarketFile = None,
     as_of: AsOf = None,
-    known_at: Annotated[
-        str | None,
-        typer.Option(help="Bars as known at this moment, ISO 8601 with a zone, or at the end of this day, UTC."),
-    ] = None,
+    known_at: Annotated[str | None, typer.Option(help=KNOWN_AT)] = None,
     every: Annotated[bool, typer.Option("--all", help="Replay every complete night of the market.")] = False,
-    train_again: Annotated[
-        bool, typer.Option("--retrain", help="Of a receipt: train its model again, compare or replace its weights.")
-    ] = False,
+    train_again: Annotated[bool, typer.Option("--retrain", help=RETRAIN)] = False,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -79,7 +65,7 @@ def replay(
         _refuse({"--as-of": as_of, "--known-at": known_at, "--all": every}, "a receipt names one prediction")
         return _replay_prediction(what, market_file, device, train_again=train_again, as_json=as_json)
     _refuse({"--retrain": train_again}, "it trains the model of one prediction: give its receipt, RUN/SYMBOL/TARGET")
-    request = request_of(what, market_file, device=device)
+    request = options.request_of(what, market_file, device=device)
     if not every:
         return _replay_night(request, day_of(as_of), known_at, as_json=as_json)
     _refuse({"--as-of": as_of, "--known-at": known_at}, "--all replays every night as it was known")
@@ -87,13 +73,9 @@ def replay(
 
 
 @commands.command()
-@of_a_market("device")
+@options.of_a_market("device")
 def report(
-    request: RunRequest,
-    as_of: AsOf = None,
-    level: Annotated[
-        float | None, typer.Option(help="Level of the abstention band, such as 0.9; by default the market's own.")
-    ] = None,
+    request: RunRequest, as_of: AsOf = None, level: Annotated[float | None, typer.Option(help=LEVEL)] = None
 ) -> None:
     """Write the HTML page of a past night again, and print its path.
 
@@ -186,19 +168,11 @@ def moment_of(text: str) -> datetime:
 
 def replay_summary(replay: Replay) -> dict[str, Any]:
     """Return a replay as plain values, without its predictions."""
-    night, run = replay.night, replay.run
-    return {
-        **{name: night[name] for name in ("market", "as_of", "target", "run_id")},
-        "known_at": replay.known_at,
-        "equal": not replay.reasons,
-        "inputs_equal": replay.inputs_equal,
-        "inputs_hash": night["inputs_hash"],
-        "replayed_inputs_hash": replay.inputs_hash,
-        "checkpoint_hash": run["checkpoint_hash"],
-        "predictions": len(replay.predictions),
-        "differing": len(replay.differing),
-        "reasons": replay.reasons,
-    }
+    told = {name: replay.night[name] for name in ("market", "as_of", "target", "run_id")}
+    told |= {"known_at": replay.known_at, "equal": not replay.reasons, "inputs_equal": replay.inputs_equal}
+    told |= {"inputs_hash": replay.night["inputs_hash"], "replayed_inputs_hash": replay.inputs_hash}
+    told |= {"checkpoint_hash": replay.run["checkpoint_hash"], "predictions": len(replay.predictions)}
+    return told | {"differing": len(replay.differing), "reasons": replay.reasons}
 
 
 def print_replay(replay: Replay) -> None:
@@ -218,22 +192,14 @@ def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
 
 def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dict[str, Any]:
     """Return a reproduction, and the training if there was one, as plain values."""
-    run = found.run
-    names = ("kind", "train_first", "train_last", "seeds", "data_watermark", "code_version", "checkpoint_hash")
-    document = {
-        "receipt": str(found.receipt),
-        **{name: run[name] for name in ("market", *names)},
-        "config_digest": found.config_digest,
-        "known_at": found.prediction["known_at"],
-        "universe": found.universe,
-        "changed_since": found.changed_since,
-        "inputs_hash": found.night_hash,
-        "reproduced_inputs_hash": found.inputs_hash,
-        **{name: found.prediction[name] for name in FIGURES},
-        **{f"reproduced_{name}": None if found.again is None else found.again[name] for name in FIGURES},
-        "equal": not found.reasons,
-        "reasons": found.reasons,
-    }
+    made = ("market", "kind", "train_first", "train_last", "seeds", "data_watermark", "code_version", "checkpoint_hash")
+    document = {"receipt": str(found.receipt)} | {name: found.run[name] for name in made}
+    document |= {"config_digest": found.config_digest, "known_at": found.prediction["known_at"]}
+    document |= {"universe": found.universe, "changed_since": found.changed_since}
+    document |= {"inputs_hash": found.night_hash, "reproduced_inputs_hash": found.inputs_hash}
+    document |= {name: found.prediction[name] for name in FIGURES}
+    document |= {f"reproduced_{name}": None if found.again is None else found.again[name] for name in FIGURES}
+    document |= {"equal": not found.reasons, "reasons": found.reasons}
     if trained is None:
         return document
     again = {name: getattr(trained, name) for name in ("checkpoint_hash", "differing", "restored")}

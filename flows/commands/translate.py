@@ -38,6 +38,9 @@ ModelOption = Annotated[
 ]
 Beams = Annotated[int, typer.Option(min=1, help="Width of the beam search; 1 is greedy.")]
 Alpha = Annotated[float, typer.Option(min=0.0, help="Length penalty; 0 prefers short translations.")]
+PROCESSES = "Processes that share each update, as many as GPUs or cores."
+PAGE = "Write a page of the source pieces that each piece looked at."
+COLUMNS = "Columns of source and target in a TSV, counted from 0."
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +48,7 @@ log = logging.getLogger(__name__)
 @translations.command()
 def train(
     config: Annotated[Path, typer.Argument(help="A TOML file that names the corpora and the settings.")],
-    processes: Annotated[
-        int, typer.Option(min=1, help="Processes that share each update, as many as GPUs or cores.")
-    ] = 1,
+    processes: Annotated[int, typer.Option(min=1, help=PROCESSES)] = 1,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -104,10 +105,7 @@ def text(
     beams: Beams = 5,
     alpha: Alpha = 0.6,
     best: Annotated[int, typer.Option(min=1, help="How many translations of each text, with their scores.")] = 1,
-    attention: Annotated[
-        Path | None,
-        typer.Option("--attention-page", help="Write a page of the source pieces that each piece looked at."),
-    ] = None,
+    attention: Annotated[Path | None, typer.Option("--attention-page", help=PAGE)] = None,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -172,10 +170,7 @@ def file(
 def score(
     test: Annotated[str, typer.Argument(help="A test set of the model's recipe, or a file of sources (or a TSV).")],
     references: Annotated[Path | None, typer.Option(help="The translations to compare with, a line a source.")] = None,
-    columns: Annotated[tuple[int, int], typer.Option(help="Columns of source and target in a TSV, counted from 0.")] = (
-        0,
-        1,
-    ),
+    columns: Annotated[tuple[int, int], typer.Option(help=COLUMNS)] = (0, 1),
     name: ModelOption = None,
     against: Annotated[str | None, typer.Option(help="Another model to compare with on the same test.")] = None,
     beams: Beams = 5,
@@ -285,19 +280,12 @@ def models(as_json: AsJson = False) -> None:
     """
     with reading(open_store()) as conn:
         scores = stored_translations.scores(conn)
-    rows = [
-        {
-            "model": card.name,
-            "languages": card.languages,
-            "size": f"{card.size} {card.kind}",
-            "pairs": card.made["pairs"],
-            "validation BLEU": card.made["validation_bleu"],
-            "tests": _tests(scores, card.name),
-            "recipe": translators.recipe_of(card),
-            "receipt": translators.receipt(card),
-        }
-        for card in translators.cards()
-    ]
+    rows = []
+    for card in translators.cards():
+        told = {"model": card.name, "languages": card.languages, "size": f"{card.size} {card.kind}"}
+        told |= {"pairs": card.made["pairs"], "validation BLEU": card.made["validation_bleu"]}
+        told |= {"tests": _tests(scores, card.name), "recipe": translators.recipe_of(card)}
+        rows.append(told | {"receipt": translators.receipt(card)})
     if as_json:
         print_json(rows)
     elif rows:
@@ -325,6 +313,5 @@ def demo(device: DeviceOption = "auto") -> None:
         return
     unseen = list(recipe.tests["test"].pairs())[:5]
     for (source, expected), said in zip(unseen, translate(model, [each for each, _ in unseen], Search()), strict=True):
-        out.print(
-            f"{source}\n  {said.text}" + ("" if said.text == expected else f"\n  rightly: {expected}"), markup=False
-        )
+        rightly = "" if said.text == expected else f"\n  rightly: {expected}"
+        out.print(f"{source}\n  {said.text}{rightly}", markup=False)

@@ -42,10 +42,8 @@ def compare_page(conn: Connection, market: str | None, a: str | None, b: str | N
     common |= {"made": [] if one is None or two is not None else records(settings(one, one))}
     if one is None or two is None:
         return common | {"pair": None}
-    pair = {
-        "settings": records(settings(one, two)),
-        "spans": [runs.predicted_span(conn, run["run_id"]) for run in (one, two)],
-    }
+    spans = [runs.predicted_span(conn, run["run_id"]) for run in (one, two)]
+    pair = {"settings": records(settings(one, two)), "spans": spans}
     shared = shared_span(conn, one["run_id"], two["run_id"])
     if shared is None:
         return common | {"pair": pair | {"shared": None}}
@@ -78,9 +76,8 @@ def losses_chart(shown: list[dict[str, Any]]) -> Chart | None:
     mean = pd.DataFrame(rows).groupby(["run", "loss", "epoch"], sort=False)["value"].mean().reset_index()
     last = mean.drop_duplicates(["run", "loss"], keep="last").to_dict("records")
     words = "; ".join(f"{each['run']}, {each['loss']}: {figure(each['value'])} at the end" for each in last)
-    return Chart(
-        "Losses by epoch, mean over the seeds", words, "losses", {"rows": mean}, {"runs": mean["run"].unique().tolist()}
-    )
+    names = {"runs": mean["run"].unique().tolist()}
+    return Chart("Losses by epoch, mean over the seeds", words, "losses", {"rows": mean}, names)
 
 
 def settings(one: Mapping[str, Any], two: Mapping[str, Any]) -> pd.DataFrame:

@@ -112,15 +112,10 @@ def answer(engine: Engine, sql: str) -> dict[str, Any]:
     except StoreUsageError as error:
         return {"sql": sql, "rows": None, "wrong": str(error)}
     rows = found.head(SHOWN)
-    return {
-        "sql": sql,
-        "names": list(rows.columns),
-        "numeric": [pd.api.types.is_numeric_dtype(rows.iloc[:, place]) for place in range(rows.shape[1])],
-        "rows": [tuple(map(plain, row)) for row in rows.itertuples(index=False, name=None)],
-        "is_cut": len(found) > SHOWN,
-        "shown": SHOWN,
-        "chart": answer_chart(rows),
-    }
+    numeric = [pd.api.types.is_numeric_dtype(rows.iloc[:, place]) for place in range(rows.shape[1])]
+    values = [tuple(map(plain, row)) for row in rows.itertuples(index=False, name=None)]
+    told = {"sql": sql, "names": list(rows.columns), "numeric": numeric, "rows": values}
+    return told | {"is_cut": len(found) > SHOWN, "shown": SHOWN, "chart": answer_chart(rows)}
 
 
 def answer_chart(rows: pd.DataFrame) -> Chart | None:
@@ -137,12 +132,8 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
         return over_sessions("The answer", [Panel(name, {name: line}, height=120) for name, line in lines.items()])
     for name in rows:
         by = rows[name]
-        if (
-            not pd.api.types.is_numeric_dtype(by)
-            and name != dated
-            and by.nunique() <= LINES
-            and not pd.concat([days, by], axis=1).duplicated().any()
-        ):
+        few = name != dated and not pd.api.types.is_numeric_dtype(by) and by.nunique() <= LINES
+        if few and not pd.concat([days, by], axis=1).duplicated().any():
             named = {str(value): found.set_axis(days[found.index]) for value, found in rows[numbers[0]].groupby(by)}
             return over_sessions("The answer", [Panel(numbers[0], named)])
     return None

@@ -72,9 +72,8 @@ class Archive:
     def context(self, run: Mapping[str, Any], symbols: Iterable[str]) -> MarketContext:
         """Return a market context over these stocks and the index of a run, whatever the market says today."""
         plain = replace(market_then(self.market, run), constituents=()).with_symbols(sorted(symbols))
-        return MarketContext(
-            plain, StoredSource(self.engine, plain), self.engine, experiment_for(plain), self.device, None
-        )
+        source, experiment = StoredSource(self.engine, plain), experiment_for(plain)
+        return MarketContext(plain, source, self.engine, experiment, self.device, None)
 
     def model(self, run: Mapping[str, Any]) -> Model:
         """Return the model of a run, its weights checked against the run's row the first time."""
@@ -101,11 +100,9 @@ def open_archive(request: RunRequest) -> Archive:
 def market_then(market: Market, run: Mapping[str, Any]) -> Market:
     """Return the market with the index and the constituents that a run was trained on."""
     known = run["universe"]
-    stays = [
-        Constituent(symbol, symbol, since=_day(since), until=_day(until))
-        for symbol, since, until in known["constituents"]
-    ]
-    return replace(market, index=replace(market.index, symbol=known["index"]), constituents=tuple(stays))
+    days = ((symbol, _day(since), _day(until)) for symbol, since, until in known["constituents"])
+    stays = tuple(Constituent(symbol, symbol, since=since, until=until) for symbol, since, until in days)
+    return replace(market, index=replace(market.index, symbol=known["index"]), constituents=stays)
 
 
 def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:

@@ -82,7 +82,8 @@ class Replay:
         if (count := self.night["predictions"]) != (held := int(self.predictions["probability"].notna().sum())):
             said.append(f"stored predictions: the night made {count}, {held} are there")
         if self.left_out != self.left_out_again:
-            said.append(f"stocks left out: {_named(self.left_out)} then, {_named(self.left_out_again)} now")
+            then, now = (", ".join(each) or "none" for each in (self.left_out, self.left_out_again))
+            said.append(f"stocks left out: {then} then, {now} now")
         if len(rows):
             symbol, by = self.largest
             said.append(f"predictions: {len(rows)} of {len(self.predictions)}, most that of {symbol} by {by:.2g}")
@@ -132,18 +133,10 @@ def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     names = {*context.market.symbols, context.market.index.symbol}
     moments = (replay.night["known_at"], replay.known_at)
     model = archive.model(replay.run)
-    then, now = (
-        bars[bars["symbol"].isin(names)].set_index(["symbol", "session"])["known_at"]
-        for bars in (archive.bars(context, model, replay.night["as_of"], moment) for moment in moments)
-    )
+    read = (archive.bars(context, model, replay.night["as_of"], moment) for moment in moments)
+    mine = (bars[bars["symbol"].isin(names)] for bars in read)
+    then, now = (bars.set_index(["symbol", "session"])["known_at"] for bars in mine)
     both = pd.concat([then, now], axis=1, keys=["then", "now"])
     held = both.dropna()
-    return {
-        "restated": int((held["then"] != held["now"]).sum()),
-        "new": int(both["then"].isna().sum()),
-        "gone": int(both["now"].isna().sum()),
-    }
-
-
-def _named(symbols: list[str]) -> str:
-    return ", ".join(symbols) or "none"
+    restated, new, gone = (held["then"] != held["now"]), both["then"].isna(), both["now"].isna()
+    return {"restated": int(restated.sum()), "new": int(new.sum()), "gone": int(gone.sum())}

@@ -89,10 +89,9 @@ def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
     with reading(engine) as conn:
         run = runs.run(conn, receipt.run_id)
     if run["kind"] == "benchmark":
-        raise UsageError(
-            f"{run['id']} is a run of the published experiment: its predictions come from the windows of a whole set, "
-            f"which `dtml benchmark {run['market']}` makes again"
-        )
+        told = "its predictions come from the windows of a whole set"
+        again = f"which `dtml benchmark {run['market']}` makes again"
+        raise UsageError(f"{run['id']} is a run of the published experiment: {told}, {again}")
     return run
 
 
@@ -123,21 +122,14 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
         symbols = predicted | {each.symbol for each in market_then(archive.market, run).constituents_on(as_of)}
         universe = "as its model's training recorded them"
         night = None
-    again = archive.again(
-        archive.context(run, symbols), archive.model(run), as_of, prediction["known_at"].to_pydatetime()
-    )
+    known_at = prediction["known_at"].to_pydatetime()
+    again = archive.again(archive.context(run, symbols), archive.model(run), as_of, known_at)
     found = again.predictions[again.predictions["symbol"] == receipt.symbol]
-    return Reproduction(
-        receipt,
-        run,
-        choose_device(archive.device).type,
-        prediction,
-        None if found.empty else _plain(found[list(FIGURES)].iloc[0]),
-        f"{len(symbols)} stocks, {universe}",
-        changed_since(archive.market, run),
-        None if night is None else night["inputs_hash"],
-        again.inputs_hash,
-    )
+    figures = None if found.empty else _plain(found[list(FIGURES)].iloc[0])
+    device, seen = choose_device(archive.device).type, f"{len(symbols)} stocks, {universe}"
+    then, now = None if night is None else night["inputs_hash"], again.inputs_hash
+    changed = changed_since(archive.market, run)
+    return Reproduction(receipt, run, device, prediction, figures, seen, changed, then, now)
 
 
 def _missing(receipt: Receipt, made: pd.DataFrame) -> str:

@@ -52,7 +52,10 @@ class Retraining:
             return []
         computed = made_by(self.run, self.device)
         if self.lost:
-            said = [self._other_than_lost(computed)]
+            then, now = (f"{each[:12]}..." for each in (self.run["checkpoint_hash"], self.checkpoint_hash))
+            lost = f"those of {self.run['id']}, SHA-256 {then}, are lost, and trained again they are {now} ({computed})"
+            other = f"train it again on the machine that did, or go on with new ones: `dtml train {self.run['market']}`"
+            said = [f"weights: {lost}: restore its checkpoint from a backup, {other}"]
         else:
             worst = max(self.differing, key=lambda name: self.differing[name])
             by = f"most {worst} by {self.differing[worst]:.2g}"
@@ -60,14 +63,6 @@ class Retraining:
         if self.first != self.run["train_first"]:
             said.append(f"trained from {self.first} on, the run from {self.run['train_first']}")
         return said
-
-    def _other_than_lost(self, computed: str) -> str:
-        run, then, now = self.run, self.run["checkpoint_hash"], self.checkpoint_hash
-        return (
-            f"weights: those of {run['id']}, SHA-256 {then[:12]}..., are lost, and trained again they are {now[:12]}..."
-            f" ({computed}): restore its checkpoint from a backup, train it again on the machine that did, or go on "
-            f"with new ones: `dtml train {run['market']}`"
-        )
 
 
 def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report) -> Retraining:
@@ -93,9 +88,8 @@ def retrain(archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no
     elif kept is None:
         archive.models[run["id"]] = Model(run["id"], fitted.ensemble, fitted.calibration)
     then, now = (kept or fitted.ensemble).weights, fitted.ensemble.weights
-    differing = {
-        name: float((then[name] - now[name]).abs().max()) for name in then if not torch.equal(then[name], now[name])
-    }
+    both = ((name, then[name], now[name]) for name in then)
+    differing = {name: float((one - two).abs().max()) for name, one, two in both if not torch.equal(one, two)}
     device = choose_device(archive.device).type
     return Retraining(run, device, sha, len(then), differing, fitted.first, lost=kept is None)
 

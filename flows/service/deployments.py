@@ -31,13 +31,8 @@ from flows.service.schedules import Schedule, Work
 from flows.settings import data_folder, out
 from flows.translating.flow import translate_queue
 
-FLOWS: dict[Work, Flow[Any, Any]] = {
-    "night": scheduled_night,
-    "training": scheduled_training,
-    "refetch": scheduled_refetch,
-    "watch": watch_all,
-    "translations": translate_queue,
-}
+FLOWS: dict[Work, Flow[Any, Any]] = {"night": scheduled_night, "training": scheduled_training}
+FLOWS |= {"refetch": scheduled_refetch, "watch": watch_all, "translations": translate_queue}
 ENDED = [StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED]
 WORDS = {"Completed": "done"}  # other states keep their names
 LOOK_EVERY_S = 3.0
@@ -107,7 +102,7 @@ def clear(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
             if found.id not in kept:
                 client.delete_deployment(found.id)
         due = filters.FlowRunFilterNextScheduledStartTime.model_validate({"before_": datetime.now(UTC)})
-        while late := _runs(client, kept, [StateType.SCHEDULED], due=due):
+        while late := _runs(client, kept, [StateType.SCHEDULED], next_scheduled_start_time=due):
             past += len(late)
             for run in late:
                 client.set_flow_run_state(run.id, Cancelled(message="its time was past at the start"), force=True)
@@ -134,7 +129,7 @@ def print_ended(jobs: Mapping[UUID, Job], end: Event) -> None:
             looked = datetime.now(UTC)
             try:
                 ended = filters.FlowRunFilterEndTime.model_validate({"after_": since})
-                runs = _runs(client, list(jobs), ENDED, ended=ended)
+                runs = _runs(client, list(jobs), ENDED, end_time=ended)
             except Exception as error:  # noqa: BLE001 - a server that is busy is asked again; its end is seen elsewhere
                 log.info("the server was not reached: %s", error)
                 continue
@@ -156,19 +151,9 @@ def _line(run: FlowRun, job: Job) -> str:
     return f"{ended}: {said}" if said else ended
 
 
-def _runs(
-    client: SyncPrefectClient,
-    deployments: list[UUID],
-    types: list[StateType],
-    *,
-    due: filters.FlowRunFilterNextScheduledStartTime | None = None,
-    ended: filters.FlowRunFilterEndTime | None = None,
-) -> list[FlowRun]:
-    """Return the newest runs of deployments in these states, oldest first."""
-    wanted = filters.FlowRunFilter(
-        deployment_id=filters.FlowRunFilterDeploymentId(any_=deployments),
-        state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types)),
-        next_scheduled_start_time=due,
-        end_time=ended,
-    )
+def _runs(client: SyncPrefectClient, deployments: list[UUID], types: list[StateType], **when: Any) -> list[FlowRun]:
+    """Return the newest runs of deployments in these states, oldest first; `when` filters them by a time."""
+    mine = filters.FlowRunFilterDeploymentId(any_=deployments)
+    state = filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types))
+    wanted = filters.FlowRunFilter(deployment_id=mine, state=state, **when)
     return client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort.EXPECTED_START_TIME_DESC)[::-1]

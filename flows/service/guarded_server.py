@@ -58,17 +58,11 @@ def main() -> None:
     from prefect.settings import get_current_settings
 
     settings: Any = get_current_settings().server
-    uvicorn.Server(
-        uvicorn.Config(
-            guarded(create_app(ephemeral=is_temporary, final=True), origin),
-            lifespan="on",
-            log_level=settings.logging_level.lower(),
-            timeout_keep_alive=settings.api.keepalive_timeout,
-            timeout_graceful_shutdown=END_LIMIT_S // 2,
-            ws_ping_interval=settings.api.websocket_ping_interval,
-            ws_ping_timeout=settings.api.websocket_ping_timeout,
-        )
-    ).run(sockets=[listening])
+    app, api = guarded(create_app(ephemeral=is_temporary, final=True), origin), settings.api
+    limits = {"timeout_keep_alive": api.keepalive_timeout, "timeout_graceful_shutdown": END_LIMIT_S // 2}
+    pings = {"ws_ping_interval": api.websocket_ping_interval, "ws_ping_timeout": api.websocket_ping_timeout}
+    config = uvicorn.Config(app, lifespan="on", log_level=settings.logging_level.lower(), **limits, **pings)
+    uvicorn.Server(config).run(sockets=[listening])
 
 
 def _end_with_parent() -> None:

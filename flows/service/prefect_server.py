@@ -124,18 +124,16 @@ def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
     lock = FileLock(folder / "start.lock")
     try:
         try:
-            lock.acquire(timeout=PATIENCE_S)
+            held = lock.acquire(timeout=PATIENCE_S)
         except Timeout:
             err.print(WAITING)
-            lock.acquire(timeout=START_LIMIT_S)
+            held = lock.acquire(timeout=START_LIMIT_S)
     except Timeout as error:
         raise DtmlError(
             f"another Prefect server has been starting for {START_LIMIT_S} s in {folder}: {REMEDY}"
         ) from error
-    try:
+    with held:
         yield lock
-    finally:
-        lock.release()
 
 
 def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_schedules: bool) -> Server:
@@ -153,15 +151,10 @@ def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_sch
     needed = {name: said for name, said in os.environ.items() if name in kept or not name.startswith(("DTML_", "PG"))}
     kind = "with-schedules" if with_schedules else "temporary"
     # A session of its own: Ctrl-C goes to the command alone, which ends the server last.
+    fd, env, pipe = listening.fileno(), needed | own, subprocess.PIPE
+    command = [sys.executable, "-P", "-m", "flows.service.guarded_server", str(fd), kind]
     process = subprocess.Popen(  # noqa: S603 - of ourselves
-        [sys.executable, "-P", "-m", "flows.service.guarded_server", str(listening.fileno()), kind],
-        env=needed | own,
-        cwd=folder,
-        stdin=subprocess.PIPE,
-        stdout=words,
-        stderr=words,
-        pass_fds=[listening.fileno()],
-        start_new_session=True,
+        command, env=env, cwd=folder, stdin=pipe, stdout=words, stderr=words, pass_fds=[fd], start_new_session=True
     )
     os.environ["PREFECT_API_URL"], os.environ[LOGIN] = url, login
     for name in ("NO_PROXY", "no_proxy"):  # a proxy would see the login, and ask its own loopback
@@ -222,18 +215,13 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
 
 
 def warning_of_open_server() -> str | None:
-    """Return a warning if the server that PREFECT_API_URL names asks for no login, else None.
-
-    A server that does not answer gives no warning: its user will notice.
-    """
+    """Return a warning if the server of PREFECT_API_URL asks for no login; None, too, for one that does not answer."""
     url = os.environ.get("PREFECT_API_URL")
     with suppress(OSError, HTTPException, ValueError):
         if url and is_open(url):
-            return (
-                f"warning: the Prefect server at {url} asks for no login: whoever reaches it, as any page in a browser"
-                f" of this machine does, can run programs as you; start it with {SERVER_LOGIN}=USER:PASSWORD, and set"
-                f" {LOGIN} to the same"
-            )
+            why = "whoever reaches it, as any page in a browser of this machine does, can run programs as you"
+            what = f"start it with {SERVER_LOGIN}=USER:PASSWORD, and set {LOGIN} to the same"
+            return f"warning: the Prefect server at {url} asks for no login: {why}; {what}"
     return None
 
 

@@ -183,12 +183,9 @@ def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
         local = next_run(schedule, now).astimezone(ZoneInfo(schedule.timezone))
         if schedule.work == "night" and service.cron is None:  # days without a session are skipped
             local = next_night(service.markets[schedule.market], now, service.delay).astimezone(local.tzinfo)
-        out.print(
-            f"{schedule.market} {schedule.work}: {schedule.cron} {schedule.timezone}, "
-            f"next {local:%a %Y-%m-%d %H:%M} there, {local.astimezone(UTC):%a %H:%M} UTC",
-            markup=False,
-            soft_wrap=True,
-        )
+        due = f"next {local:%a %Y-%m-%d %H:%M} there, {local.astimezone(UTC):%a %H:%M} UTC"
+        said = f"{schedule.market} {schedule.work}: {schedule.cron} {schedule.timezone}, {due}"
+        out.print(said, markup=False, soft_wrap=True)
     page = os.environ["PREFECT_API_URL"].removesuffix("/api")
     first = "missed nights are caught up first; " if service.markets else ""
     login = f", its login is in {data_folder() / 'prefect' / 'login'}" if server_is_new else ""

@@ -114,7 +114,5 @@ def _require_direction(model: Model, source: Path) -> None:
     wrong = sum(model.language_id.reads_like_target(row) for row in model.source.encode_all(first))
     if first and wrong > WRONG_SHARE * len(first):
         card = model.card
-        raise UsageError(
-            f"{source} reads like {card.target_language}, but {card.name} translates {card.languages}: take a model "
-            "of the other direction"
-        )
+        reads = f"{source} reads like {card.target_language}, but {card.name} translates {card.languages}"
+        raise UsageError(f"{reads}: take a model of the other direction")

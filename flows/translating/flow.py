@@ -46,11 +46,9 @@ def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tup
 def tell(check: Check) -> None:
     """Say how a training goes at a check."""
     bleu = "" if check.validation_bleu is None else f", BLEU {check.validation_bleu:.1f}"
-    say(
-        f"step {check.step:,}, epoch {check.epoch:.1f}: loss {check.train_loss:.3f}, "
-        f"validation {check.validation_loss:.3f}{bleu}; {check.tokens_per_second:.0f} tokens a second, "
-        f"{check.seconds_left / 60:.0f} min left at most"
-    )
+    figures = f"loss {check.train_loss:.3f}, validation {check.validation_loss:.3f}{bleu}"
+    pace = f"{check.tokens_per_second:.0f} tokens a second, {check.seconds_left / 60:.0f} min left at most"
+    say(f"step {check.step:,}, epoch {check.epoch:.1f}: {figures}; {pace}")
 
 
 def say(line: str) -> None:

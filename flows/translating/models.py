@@ -23,7 +23,7 @@ from translation.recipes import Recipe
 from translation.scoring import Comparison, Score, compare, score
 from translation.training.checkpoints import STATE
 from translation.training.distributed import join_process_group
-from translation.training.from_recipe import TrainingCallbacks, train_model
+from translation.training.from_recipe import train_model
 from translation.training.loop import Check
 from translation.translate import translate
 
@@ -75,45 +75,35 @@ def recipe_of(card: Card) -> str:
     peak = "as published" if training["peak"] is None else f"to {training['peak']:g}"
     saved = progress["saved"]
     weights = f"mean of {len(saved)} checks to {saved[-1]:,}" if len(saved) > 1 else f"check at {saved[0]:,}"
-    return (
-        f"{progress['step']:,} updates of {training['accumulate']} x {training['batch_tokens']:,} positions, "
-        f"warm-up {training['warmup']:,} {peak}, dropout {card.network['dropout']:g}, "
-        f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, seed {training['seed']}; "
-        f"weights by validation {card.made['decide_by']}: {weights}"
-    )
+    updates = f"{progress['step']:,} updates of {training['accumulate']} x {training['batch_tokens']:,} positions"
+    rates = f"warm-up {training['warmup']:,} {peak}, dropout {card.network['dropout']:g}"
+    rest = f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, seed {training['seed']}"
+    return f"{updates}, {rates}, {rest}; weights by validation {card.made['decide_by']}: {weights}"
 
 
 def train_and_store(
     recipe: Recipe, device: str, engine: Engine, say: Callable[[str], object], on_check: Callable[[Check], object]
 ) -> Model:
-    """Train a recipe's model in the data folder and store it, its progress and its scores.
-
-    Raises TranslationError while another process trains a model of its name.
-    """
-    work = work_folder(recipe.name)
+    """Train a recipe's model, store it and its progress; raise TranslationError while another process trains it."""
+    work, name = work_folder(recipe.name), recipe.name
     work.mkdir(parents=True, exist_ok=True)
     process_group, place = join_process_group(device)
     try:
         with FileLock(work / "train.lock", timeout=0):
             if not (work / STATE).exists():
                 with transaction(engine) as conn:
-                    translations.forget_progress(conn, recipe.name)
+                    translations.forget_progress(conn, name)
 
             def keep(check: Check) -> None:
-                row = {"model": recipe.name, "at": datetime.now(UTC)} | asdict(check)
+                row = {"model": name, "at": datetime.now(UTC)} | asdict(check)
                 del row["seconds_left"]
                 with transaction(engine) as conn:
                     translations.save_progress(conn, [row])
                 on_check(check)
 
-            callbacks = TrainingCallbacks(keep, say)
-            model = train_model(
-                recipe, models_folder(), work=work, device=place, process_group=process_group, callbacks=callbacks
-            )
+            model = train_model(recipe, models_folder(), work, place, process_group, keep, say)
     except Timeout:
-        raise TranslationError(
-            f"another process trains {recipe.name}: let it end, or name this one otherwise"
-        ) from None
+        raise TranslationError(f"another process trains {name}: let it end, or name this one otherwise") from None
     assert model is not None, "the first of a group keeps the books"
     with transaction(engine) as conn:
         translations.save_model(conn, _model_row(model))
@@ -123,31 +113,19 @@ def train_and_store(
 def assist(recipe: Recipe, device: str) -> None:
     """Take part in a training that another process of the group records."""
     process_group, place = join_process_group(device)
-    work = work_folder(recipe.name)
-    train_model(
-        recipe, models_folder(), work=work, device=place, process_group=process_group, callbacks=TrainingCallbacks()
-    )
+    train_model(recipe, models_folder(), work_folder(recipe.name), place, process_group)
 
 
 def _model_row(model: Model) -> dict[str, Any]:
     card, made, progress = model.card, model.card.made, model.card.made["progress"]
-    as_named = ("name", "kind", "size", "source_language", "target_language")
-    return {
-        **{name: getattr(card, name) for name in as_named},
-        **{name: made[name] for name in ("pairs", "corpus_hash", "validation_loss", "validation_bleu")},
-        "parameters": sum(each.numel() for each in model.network.parameters()),
-        "vocabulary": model.target.size,
-        "steps": progress["step"],
-        "epochs": progress["epoch"] + progress["place"] / progress["batches"],
-        "config": dict(card.network) | {name: made[name] for name in TRAINED_BY},
-        "seed": made["training"]["seed"],
-        "code_version": version("dtml-nightshift"),
-        "folder": str(models_folder() / card.name),
-        "checkpoint_hash": card.weights_hash,
-        "tokenizer_hash": card.tokenizer_hashes[0],
-        "receipt": receipt(card),
-        "created_at": datetime.now(UTC),
-    }
+    row = {name: getattr(card, name) for name in ("name", "kind", "size", "source_language", "target_language")}
+    row |= {name: made[name] for name in ("pairs", "corpus_hash", "validation_loss", "validation_bleu")}
+    row |= {"parameters": sum(each.numel() for each in model.network.parameters()), "vocabulary": model.target.size}
+    row |= {"steps": progress["step"], "epochs": progress["epoch"] + progress["place"] / progress["batches"]}
+    row |= {"config": dict(card.network) | {name: made[name] for name in TRAINED_BY}, "seed": made["training"]["seed"]}
+    row |= {"code_version": version("dtml-nightshift"), "folder": str(models_folder() / card.name)}
+    row |= {"checkpoint_hash": card.weights_hash, "tokenizer_hash": card.tokenizer_hashes[0]}
+    return row | {"receipt": receipt(card), "created_at": datetime.now(UTC)}
 
 
 def named_test(card: Card, test: str, references: Path | None = None, columns: tuple[int, int] = (0, 1)) -> Corpus:
@@ -177,19 +155,10 @@ def score_on(
     language = model.card.target_language
     said = [each.text for each in translate(model, sources, how)]
     found, compared = score(said, references, language=language), None
-    row = {
-        "model": model.card.name,
-        "test": test.name,
-        "test_hash": hash_of(test),
-        "sentences": found.sentences,
-        "bleu": found.bleu,
-        "bleu_low": found.low,
-        "bleu_high": found.high,
-        "chrf": found.chrf,
-        "signature": found.signature,
-        "search": {"beams": how.beams, "alpha": how.alpha},
-        "scored_at": datetime.now(UTC),
-    }
+    row: dict[str, Any] = {"model": model.card.name, "test": test.name, "test_hash": hash_of(test)}
+    row |= {"bleu": found.bleu, "bleu_low": found.low, "bleu_high": found.high, "chrf": found.chrf}
+    row |= {"sentences": found.sentences, "signature": found.signature}
+    row |= {"search": {"beams": how.beams, "alpha": how.alpha}, "scored_at": datetime.now(UTC)}
     if against is not None:
         others = [each.text for each in translate(against, sources, how)]
         compared = compare(said, others, references, language=language)

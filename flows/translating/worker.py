@@ -169,10 +169,5 @@ def _row(number: int, said: Translation) -> dict[str, Any]:
         for source, target, weights in said.attention
     ]
     text = said.text.replace("\0", "")  # which PostgreSQL cannot hold
-    return {
-        "id": number,
-        "translation": text,
-        "score": said.score,
-        "attention": attention or None,
-        "reason": said.warning,
-    }
+    found = {"id": number, "translation": text, "score": said.score}
+    return found | {"attention": attention or None, "reason": said.warning}

@@ -13,6 +13,8 @@ from translation.data.corpus import Examples, Sentences
 from translation.data.tokenizer import BEGIN, END, PAD
 from translation.errors import UsageError
 
+Indices = Int[ndarray, " sentences"]
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -31,9 +33,7 @@ class Batch:
         return int((self.target_output != PAD).sum())
 
 
-def batch_indices(
-    examples: Examples, tokens: int, generator: torch.Generator | None
-) -> list[Int[ndarray, " sentences"]]:
+def batch_indices(examples: Examples, tokens: int, generator: torch.Generator | None) -> list[Indices]:
     """Return the indices of the examples of each batch of an epoch.
 
     Sentences x longest side, BEGIN or END counted, is at most `tokens`; a longer example is a batch of its own.
@@ -65,17 +65,14 @@ def _bounds(longest: list[int], tokens: int) -> list[int]:
     return bounds
 
 
-def batch_of(examples: Examples, indices: Int[ndarray, " sentences"]) -> Batch:
+def batch_of(examples: Examples, indices: Indices) -> Batch:
     """Return the batch of these examples."""
-    return Batch(
-        source=_padded(examples.source, indices, end=True),
-        target_input=_padded(examples.target, indices, begin=True),
-        target_output=_padded(examples.target, indices, end=True),
-    )
+    given, expected = _padded(examples.target, indices, begin=True), _padded(examples.target, indices, end=True)
+    return Batch(_padded(examples.source, indices, end=True), given, expected)
 
 
 def _padded(
-    sentences: Sentences, indices: Int[ndarray, " sentences"], *, begin: bool = False, end: bool = False
+    sentences: Sentences, indices: Indices, *, begin: bool = False, end: bool = False
 ) -> Int[Tensor, "sentences positions"]:
     """Return rows of tokens with BEGIN before or END behind them, filled up with PAD."""
     starts = sentences.starts[indices]

@@ -55,10 +55,9 @@ class Corpus:
         for number, line in enumerate(lines_of(file), start=1):
             row = line.split("\t")
             if len(row) <= max(self.columns):
-                raise UsageError(
-                    f"{file.name} has {len(row)} column{'s'[: len(row) != 1]} at line {number}, "
-                    f"but columns {first} and {second} (from 0 on) are asked for: put tabs between columns"
-                )
+                has = f"{file.name} has {len(row)} column{'s'[: len(row) != 1]} at line {number}"
+                asked = f"columns {first} and {second} (from 0 on) are asked for"
+                raise UsageError(f"{has}, but {asked}: put tabs between columns")
             yield row[first], row[second]
         if not number:
             raise UsageError(f"{file} is empty: there is nothing to translate in it")
@@ -98,10 +97,8 @@ def _decoded(line: bytes, file: Path, number: int) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{file.name} is not UTF-8 at line {number}, byte {error.start + 1} (0x{line[error.start]:02x}): "
-            "convert it to UTF-8"
-        ) from error
+        place = f"line {number}, byte {error.start + 1} (0x{line[error.start]:02x})"
+        raise UsageError(f"{file.name} is not UTF-8 at {place}: convert it to UTF-8") from error
 
 
 def check_languages(corpus: Corpus, source_language: str, target_language: str) -> None:
@@ -111,10 +108,8 @@ def check_languages(corpus: Corpus, source_language: str, target_language: str) 
     """
     if corpus.target is None or source_language.lower() == target_language.lower():
         return
-    for file, side, own, other in (
-        (corpus.source, "source", source_language, target_language),
-        (corpus.target, "target", target_language, source_language),
-    ):
+    both = source_language, target_language
+    for file, side, own, other in ((corpus.source, "source", *both), (corpus.target, "target", *both[::-1])):
         parts = file.name.lower().split(".")
         if other.lower() in parts and own.lower() not in parts:
             raise UsageError(f"{file.name} is named as {other}, but the {side} language is {own}: swap them")

@@ -80,13 +80,9 @@ def _write_cache(recipe: Recipe, folder: Path) -> dict[str, Any]:
         target = Tokenizer.train((second for _, second in recipe.train.pairs()), count)
         target.save(folder / TARGET)
     source.save(folder / SOURCE)
-    training = shards(recipe.train.pairs(), source, target, recipe.rules, SHARD)
-    validation = shards(recipe.validation.pairs(), source, target, EVERYTHING, SHARD)
-    return {
-        "size": size,
-        "train": _write(folder, "train", training),
-        "validation": _write(folder, "validation", validation),
-    }
+    corpora = {"train": (recipe.train, recipe.rules), "validation": (recipe.validation, EVERYTHING)}
+    parts = {name: shards(each.pairs(), source, target, rules, SHARD) for name, (each, rules) in corpora.items()}
+    return {"size": size} | {name: _write(folder, name, shards_of) for name, shards_of in parts.items()}
 
 
 def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]:
@@ -109,9 +105,8 @@ def _write(folder: Path, name: str, parts: Iterator[Examples]) -> dict[str, int]
 
 def _examples(folder: Path, name: str, dropped: dict[str, int]) -> Examples:
     files = (_files(folder, name, side) for side in SIDES)
-    source, target = (
-        Sentences(np.memmap(tokens, np.int32, "r"), np.memmap(starts, np.int64, "r")) for tokens, starts in files
-    )
+    mapped = ((np.memmap(tokens, np.int32, "r"), np.memmap(starts, np.int64, "r")) for tokens, starts in files)
+    source, target = (Sentences(*each) for each in mapped)
     return Examples(source, target, dropped)
 
 

@@ -27,10 +27,7 @@ SAMPLE = 20_000  # pairs encoded again with the source's vocabulary, evenly over
 
 @dataclass(frozen=True, eq=False)
 class LanguageIdentifier:
-    """A classifier of texts, made of the counts of each source piece in the two languages; see `piece_counts`.
-
-    Raises ValueError for counts that do not fit.
-    """
+    """A classifier of texts, made of counts of each source piece in the two languages; ValueError if they misfit."""
 
     source: Int[ndarray, " vocabulary"]
     target: Int[ndarray, " vocabulary"]

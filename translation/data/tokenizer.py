@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
@@ -77,10 +78,8 @@ class Tokenizer:
             raise TranslationError(f"{file} is no SentencePiece vocabulary, or is damaged: restore it") from error
         processor = tokenizer._processor
         special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
-        if special != (PAD, UNKNOWN, BEGIN, END):
-            raise TranslationError(
-                f"{file} numbers its special tokens {special}, not {(PAD, UNKNOWN, BEGIN, END)}: train again"
-            )
+        if special != (ours := (PAD, UNKNOWN, BEGIN, END)):
+            raise TranslationError(f"{file} numbers its special tokens {special}, not {ours}: train again")
         return tokenizer
 
     def save(self, file: Path) -> None:
@@ -136,20 +135,8 @@ def _trained(lines: Sequence[str], size: int, left_to_bytes: dict[int, str]) -> 
             yield from (text[start : start + LONGEST_PART] for start in range(0, len(text), LONGEST_PART))
 
     model = BytesIO()
-    SentencePieceTrainer.train(
-        sentence_iterator=parts(),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=size,
-        hard_vocab_limit=False,
-        byte_fallback=True,
-        character_coverage=1.0,
-        normalization_rule_name="identity",
-        pad_id=PAD,
-        unk_id=UNKNOWN,
-        bos_id=BEGIN,
-        eos_id=END,
-        num_threads=1,
-        minloglevel=2,
-    )
+    how: dict[str, Any] = {"pad_id": PAD, "unk_id": UNKNOWN, "bos_id": BEGIN, "eos_id": END, "model_type": "bpe"}
+    how |= {"vocab_size": size, "hard_vocab_limit": False, "byte_fallback": True, "character_coverage": 1.0}
+    how |= {"normalization_rule_name": "identity", "num_threads": 1, "minloglevel": 2}
+    SentencePieceTrainer.train(sentence_iterator=parts(), model_writer=model, **how)
     return model.getvalue()

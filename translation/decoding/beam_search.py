@@ -175,12 +175,10 @@ class _Sentence:
         return self.finished[: self.how.best]
 
 
-def _begin(
-    decoder: IncrementalDecoder, sentences: list[_Sentence], how: Search, device: torch.device | str
-) -> "_Beams":
+def _begin(decoder: IncrementalDecoder, begun: list[_Sentence], how: Search, device: torch.device | str) -> "_Beams":
     """Start a batch; the beams of a sentence are equal at first, so only one has a probability above 0."""
-    shape, longest = (len(sentences), how.beams), max(len(each.source) for each in sentences)
-    rows = [[*each.source, END, *[PAD] * (longest - len(each.source))] for each in sentences]
+    shape, longest = (len(begun), how.beams), max(len(each.source) for each in begun)
+    rows = [[*each.source, END, *[PAD] * (longest - len(each.source))] for each in begun]
     limit = longest + how.extra
     state = decoder.start(torch.tensor(rows, device=device), how.beams, limit + 1)
     tokens = torch.full((*shape, limit + 2), PAD, device=device)
@@ -188,7 +186,7 @@ def _begin(
     so_far = torch.full(shape, -math.inf, device=device)
     so_far[:, 0] = 0.0
     attention = torch.zeros(*shape, limit + 1, longest + 1, device=device) if how.with_attention else None
-    return _Beams(how, state, sentences, tokens, so_far, attention)
+    return _Beams(how, state, begun, tokens, so_far, attention)
 
 
 @dataclass

@@ -141,9 +141,8 @@ def _is_for_onednn(x: Tensor) -> bool:
 
 class _FastFeedForward(FeedForward):
     def forward(self, x: Tensor) -> Tensor:  # without dropout, as in evaluation mode
-        return fast_linear(
-            fast_linear(x, self.expand.weight, self.expand.bias, then="relu"), self.contract.weight, self.contract.bias
-        )
+        expanded = fast_linear(x, self.expand.weight, self.expand.bias, then="relu")
+        return fast_linear(expanded, self.contract.weight, self.contract.bias)
 
 
 class _FastLinear(nn.Linear):

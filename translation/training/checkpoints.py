@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from translation.atomic_files import write_whole
 from translation.errors import TranslationError
@@ -35,9 +35,7 @@ class Progress:
     saved: list[int] = field(default_factory=list)  # steps whose mean weights the model has, once it has ended
 
 
-def save_state(
-    folder: Path, network: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, key: str
-) -> None:
+def save_state(folder: Path, network: nn.Module, optimiser: Optimizer, progress: Progress, key: str) -> None:
     """Save atomically all that the next step depends on; `key` identifies the training."""
     tensors = {f"weight.{name}": value for name, value in network.state_dict().items()}
     moments = optimiser.state_dict()["state"]
@@ -45,11 +43,8 @@ def save_state(
     _write(folder / STATE, tensors, {"progress": json.dumps(asdict(progress)), "key": key})
 
 
-def restore_state(folder: Path, network: nn.Module, optimiser: torch.optim.Optimizer, key: str) -> Progress:
-    """Restore what `save_state` saved and return its progress, or a new `Progress` if there is none.
-
-    Raises TranslationError if the state is damaged or has another key.
-    """
+def restore_state(folder: Path, network: nn.Module, optimiser: Optimizer, key: str) -> Progress:
+    """Restore what `save_state` saved; return its progress or a new one. TranslationError for damage or another key."""
     file = folder / STATE
     if not file.exists():
         return Progress()
@@ -63,7 +58,7 @@ def restore_state(folder: Path, network: nn.Module, optimiser: torch.optim.Optim
         raise TranslationError(f"{file} is damaged ({error}): delete {folder} to train anew") from error
 
 
-def _put_back(tensors: Mapping[str, Tensor], network: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+def _put_back(tensors: Mapping[str, Tensor], network: nn.Module, optimiser: Optimizer) -> None:
     weights = {name.removeprefix("weight."): each for name, each in tensors.items() if name.startswith("weight.")}
     network.load_state_dict(weights)
     state: dict[int, dict[str, Tensor]] = {}
@@ -119,10 +114,8 @@ def require_finite(weights: Mapping[str, Tensor], what: str) -> None:
     """Raise TranslationError, naming the parameter, if a weight is NaN or infinite."""
     for name, value in weights.items():
         if (wrong := int((~value.isfinite()).sum())) > 0:
-            raise TranslationError(
-                f"{what}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: "
-                "train the model again with a lower training.peak"
-            )
+            said = f"{wrong} of {value.numel()} weights of {name} are NaN or infinite"
+            raise TranslationError(f"{what}: {said}: train the model again with a lower training.peak")
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

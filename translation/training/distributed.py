@@ -118,10 +118,8 @@ def launch_processes(command: Sequence[str], world_size: int) -> int:
         for rank in range(world_size):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": str(threads)}
             processes.append(subprocess.Popen(command, env=os.environ | shared | own, start_new_session=True))  # noqa: S603
-        before = {
-            number: signal.signal(number, lambda received, _: processes[0].send_signal(received))
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        ends = (signal.SIGINT, signal.SIGTERM)
+        before = {each: signal.signal(each, lambda received, _: processes[0].send_signal(received)) for each in ends}
         while processes[0].poll() is None and not any(each.poll() for each in processes):
             time.sleep(POLL_S)
         with suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,7 @@
 """Train the model of a recipe: prepare its corpus, build its network, train, and save."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,56 +18,39 @@ from translation.models import Card, Model, build_network, incremental_decoder, 
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.loop import SEEDS, Check, TrainingContext, train_network, validation_loss
+from translation.training.loop import SEEDS, Check, TrainingContext, ValidationBleu, train_network, validation_loss
 from translation.translate import MAX_PIECES
-
-
-@dataclass(frozen=True)
-class TrainingCallbacks:
-    """Functions that a training calls: with each check, and with a line about what it does."""
-
-    on_check: Callable[[Check], object] = lambda _: None
-    on_message: Callable[[str], object] = lambda _: None
 
 
 def train_model(
     recipe: Recipe,
     models: Path,
-    *,
     work: Path,
     device: torch.device,
     process_group: ProcessGroup,
-    callbacks: TrainingCallbacks,
+    on_check: Callable[[Check], object] = lambda _: None,
+    on_message: Callable[[str], object] = lambda _: None,
 ) -> Model | None:
     """Prepare the corpus, train, and save the model to the folder of its name in `models`.
 
-    An interrupted training resumes from its state in `work`. Returns None in every process but rank 0. Raises
-    TranslationError and UsageError.
+    An interrupted training resumes from its state in `work`. `on_check` gets each check, `on_message` lines about what
+    is done. Returns None in every process but rank 0. Raises TranslationError and UsageError.
     """
     cached = _cache_once(recipe, work, process_group)
-    callbacks.on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
+    on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
     sizes = {"source_vocabulary": cached.source.size, "target_vocabulary": cached.target.size}
     values, config = recipe.network_for(cached.size) | sizes, recipe.training_for(cached.size)
     _refuse_positions(recipe.name, cached, values.get("learned_positions", 0))
     torch.manual_seed(config.seed % SEEDS)
     network = build_network(recipe.kind, values)
     bleu = _validation_bleu(cached, recipe.target_language, device)
-    context = TrainingContext(
-        folder=work,
-        key=recipe.key(cached.size, cached.corpus_hash),
-        device=device,
-        process_group=process_group,
-        on_check=callbacks.on_check,
-        on_message=callbacks.on_message,
-        bleu=bleu if recipe.decide_by == "bleu" else None,
-    )
+    key, deciding = recipe.key(cached.size, cached.corpus_hash), bleu if recipe.decide_by == "bleu" else None
+    context = TrainingContext(work, key, device, process_group, on_check, on_message, deciding)
     progress = train_network(network, values["d_model"], cached.training, cached.validation, config, context)
     if process_group.rank > 0:
         return None
-    figures = {
-        "validation_loss": validation_loss(network, cached.validation, config.batch_tokens, device),
-        "validation_bleu": bleu(network, SINGLE_PROCESS),
-    }
+    loss = validation_loss(network, cached.validation, config.batch_tokens, device)
+    figures = {"validation_loss": loss, "validation_bleu": bleu(network, SINGLE_PROCESS)}
     made = {"training": asdict(config), "progress": asdict(progress), "processes": process_group.world_size}
     card = _card(recipe, cached, values, figures | made)
     language_id = LanguageIdentifier(*piece_counts(cached.training, cached.source, cached.target))
@@ -92,47 +75,24 @@ def _card(recipe: Recipe, cached: CachedCorpus, values: Mapping[str, Any], made:
         name: {"source": str(each.source), "target": each.target and str(each.target), "columns": list(each.columns)}
         for name, each in recipe.tests.items()
     }
-    learned = {
-        "pairs": len(cached.training),
-        "dropped": cached.training.dropped,
-        "corpus_hash": cached.corpus_hash,
-        "tests": tests,
-        "rules": asdict(recipe.rules),
-        "decide_by": recipe.decide_by,
-    }
-    return Card(
-        name=recipe.name,
-        kind=recipe.kind,
-        size=cached.size,
-        source_language=recipe.source_language,
-        target_language=recipe.target_language,
-        network=values,
-        tokenizer_hashes=(cached.source.digest, cached.target.digest),
-        weights_hash="",
-        made=learned | dict(made),
-    )
+    pairs = cached.training
+    learned = {"pairs": len(pairs), "dropped": pairs.dropped, "corpus_hash": cached.corpus_hash, "tests": tests}
+    learned |= {"rules": asdict(recipe.rules), "decide_by": recipe.decide_by} | dict(made)
+    languages, hashes = (recipe.source_language, recipe.target_language), (cached.source.digest, cached.target.digest)
+    return Card(recipe.name, recipe.kind, cached.size, *languages, values, hashes, weights_hash="", made=learned)
 
 
 def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
     """Raise UsageError if there are fewer learned positions than a sentence, in training or search, may need."""
-    lengths = [
-        x.max() for each in (cached.training, cached.validation) for x in (each.source.lengths, each.target.lengths)
-    ]
-    needed = max(MAX_PIECES, *map(int, lengths)) + GREEDY.extra + 1
+    sides = (side for each in (cached.training, cached.validation) for side in (each.source, each.target))
+    needed = max(MAX_PIECES, *(int(side.lengths.max()) for side in sides)) + GREEDY.extra + 1
     if 0 < learned < needed:
-        raise UsageError(
-            f"{name}: network.learned_positions is {learned}, but the longest sentence and its translation may need "
-            f"{needed}: raise it, or set 0 for sinusoids"
-        )
+        may = f"the longest sentence and its translation may need {needed}: raise it, or set 0 for sinusoids"
+        raise UsageError(f"{name}: network.learned_positions is {learned}, but {may}")
 
 
-def _validation_bleu(
-    cached: CachedCorpus, language: str, device: torch.device
-) -> Callable[[nn.Module, ProcessGroup], float]:
-    """Return a function from a network to the BLEU of its greedy translations of the validation set, 0 to 100.
-
-    Each process of a group translates its share.
-    """
+def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) -> ValidationBleu:
+    """Return a function from a network to the BLEU, 0 to 100, of its greedy translations; a group shares the work."""
     metric = BLEU(tokenize=tokenizer_of(language))
     pairs = [cached.validation[place] for place in range(len(cached.validation))]
     sources = [source.tolist() for source, _ in pairs]

@@ -8,22 +8,13 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Int
-from numpy import ndarray
 from torch import nn
 
-from translation.data.batches import batch_indices, batch_of
+from translation.data.batches import Indices, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.errors import UsageError
-from translation.training.checkpoints import (
-    Progress,
-    average_weights,
-    drop_older_weights,
-    keep_weights,
-    load_weights,
-    restore_state,
-    save_state,
-)
+from translation.training import checkpoints
+from translation.training.checkpoints import Progress, average_weights, load_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.step import SeededBatch, TrainingStep, batch_loss, use_fast_dropout
 
@@ -34,6 +25,7 @@ SAID_EVERY_S = 60.0  # lines between checks
 PACED = 10  # updates after which it is known how many fit into the minutes
 LEAST_WARMUP, WARMUP_SHARE = 100, 4  # updates; the share of the updates that a short training warms up for is 1 / 4
 Precision = Literal["float32", "bfloat16"]
+ValidationBleu = Callable[[nn.Module, ProcessGroup], float]
 
 
 @dataclass(frozen=True)
@@ -96,7 +88,7 @@ class TrainingContext:
     on_check: Callable[[Check], object] = lambda _: None
     on_message: Callable[[str], object] = lambda _: None
     # BLEU of the validation set, which decides where it is given; all processes of the group call it.
-    bleu: Callable[[nn.Module, ProcessGroup], float] | None = None
+    bleu: ValidationBleu | None = None
 
 
 def learning_rate(step: int, width: int, config: TrainingConfig) -> float:
@@ -122,7 +114,7 @@ def train_network(
     use_fast_dropout(network)
     network.to(context.device).train()
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-    progress = restore_state(context.folder, network, optimiser, context.key)
+    progress = checkpoints.restore_state(context.folder, network, optimiser, context.key)
     products: torch.dtype = getattr(torch, config.precision)
     training_step = TrainingStep(
         network, optimiser, config.label_smoothing, config.clip, context.device, context.process_group, products
@@ -181,11 +173,9 @@ class _SinceCheck:
         if now - self.said < SAID_EVERY_S:
             return
         self.said = now
-        pace = self.tokens / (now - self.trained_from)
-        context.on_message(
-            f"step {progress.step:,} of at most {config.updates:,}: loss {self.loss / self.tokens:.3f}, "
-            f"{pace:.0f} tokens a second"
-        )
+        pace = f"{self.tokens / (now - self.trained_from):.0f} tokens a second"
+        loss = f"loss {self.loss / self.tokens:.3f}"
+        context.on_message(f"step {progress.step:,} of at most {config.updates:,}: {loss}, {pace}")
 
 
 def _is_over(progress: Progress, config: TrainingConfig) -> bool:
@@ -260,9 +250,7 @@ def _updates(
         progress.epoch, progress.place = progress.epoch + 1, 0
 
 
-def share(
-    batches: Sequence[Int[ndarray, " sentences"]], process_group: ProcessGroup
-) -> list[tuple[int, Int[ndarray, " sentences"]]]:
+def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple[int, Indices]]:
     """Return the parts of an update that a process computes, each with its number in the update.
 
     With more processes than batches, each batch is cut into parts of about the same lengths; none is empty.
@@ -281,10 +269,7 @@ def validation_loss(
     device: torch.device,
     process_group: ProcessGroup = SINGLE_PROCESS,
 ) -> float:
-    """Return the cross-entropy in nats a target token, without smoothing; the network's mode stays as it was.
-
-    Each process reads its share, and all return the whole.
-    """
+    """Return the unsmoothed cross-entropy in nats a target token, of all processes' shares; the mode stays as is."""
     was, loss, count = network.training, 0.0, 0
     network.eval()
     for indices in batch_indices(examples, tokens, None)[process_group.rank :: process_group.world_size]:
@@ -324,6 +309,6 @@ def _check(
         epoch = progress.epoch + progress.place / progress.batches
         figures = (since[0], loss, bleu, since[2], since[1], max(0.0, left))
         context.on_check(Check(progress.step, epoch, progress.tokens, *figures))
-        keep_weights(context.folder, network, progress, config.average + progress.checks_since)
-        save_state(context.folder, network, optimiser, progress, context.key)
-        drop_older_weights(context.folder, progress.kept)
+        checkpoints.keep_weights(context.folder, network, progress, config.average + progress.checks_since)
+        checkpoints.save_state(context.folder, network, optimiser, progress, context.key)
+        checkpoints.drop_older_weights(context.folder, progress.kept)

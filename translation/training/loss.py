@@ -22,10 +22,8 @@ class _OutputLayerLoss(torch.autograd.Function):
         total, count = decoded.new_zeros(()), len(weight)
         decoded_gradient, weight_gradient = torch.empty_like(decoded), torch.zeros_like(weight)
         given, outputs = decoded.to(products), weight.to(products)
-        parts = zip(
-            *(x.split(POSITIONS_AT_ONCE) for x in (given, expected.unsqueeze(-1), decoded_gradient)), strict=True
-        )
-        for part, tokens, gradient in parts:
+        split = (x.split(POSITIONS_AT_ONCE) for x in (given, expected.unsqueeze(-1), decoded_gradient))
+        for part, tokens, gradient in zip(*split, strict=True):
             scores = (part @ outputs.T).to(decoded.dtype)
             right, mean = scores.gather(-1, tokens), scores.mean(dim=-1, keepdim=True)
             top = scores.amax(dim=-1, keepdim=True)

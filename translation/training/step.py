@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
 import torch
-from jaxtyping import Int
-from numpy import ndarray
 from torch import Tensor, nn
 
-from translation.data.batches import Batch, batch_indices, batch_of
+from translation.data.batches import Batch, Indices, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.errors import TranslationError
 from translation.out_of_memory import is_out_of_memory, out_of_memory
@@ -118,7 +116,7 @@ def batch_loss(
         return smoothed_loss(decoded[real], translator.output_weight, expected[real], smoothing, products)
 
 
-def _positions(examples: Examples, indices: Int[ndarray, " sentences"]) -> int:
+def _positions(examples: Examples, indices: Indices) -> int:
     """Count the positions of both sides of a batch, padding included."""
     widths = examples.source.lengths[indices].max() + examples.target.lengths[indices].max() + 2
     return int(len(indices) * widths)
