@@ -147,6 +147,25 @@ def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
     return frame(conn, sa.select(table).where(*mine, table.c.target == newest).order_by(table.c.predictor))
 
 
+def lasting_skill(conn: Connection, market: str, leg: str, predictor: str, last: date) -> tuple[date | None, int]:
+    """Return since which session the running rank IC lies above 0 by its interval, and over how many; (None, 0)."""
+    of = tables.rank_score.c
+    mine = (of.market == market, of.span == "running", of.leg == leg, of.predictor == predictor, of.target <= last)
+    unsure = sa.select(sa.func.max(of.target)).where(*mine, sa.func.coalesce(of.rank_ic_low, 0) <= 0)
+    until = conn.execute(unsure).scalar() or date.min
+    since, nights = conn.execute(
+        sa.select(sa.func.min(of.target), sa.func.count()).where(*mine, of.target > until)
+    ).one()
+    return since, nights
+
+
+def newest_ranking(conn: Connection, market: str) -> dict[str, Any] | None:
+    """Return the row of ranking_summary of the market's walk that was scored last; None without one."""
+    of = view("ranking_summary")
+    mine = (of.c.market == market, of.c.index_gain.is_not(None))
+    return row(conn, sa.select(of).where(*mine).order_by(of.c.read_at.desc()).limit(1))
+
+
 def last_target(conn: Connection, market: str) -> date | None:
     """Return the newest session for which it was decided what to hold; None before the first."""
     of = tables.target_position.c

@@ -29,6 +29,7 @@ from dtml.pages.figures import WORDS, day, figure, percent
 POINTS = 300  # of a line at most in a chart that stands still
 WIDTH = 400  # of such a chart, in pixels
 PALETTE = 10  # colours of lines
+LOGARITHMIC = 3  # from the lowest to the highest value of an equity, from which on its scale is one
 SHORT = 14  # days, at most, of an axis of time with a mark for each
 COLUMNS = 72  # of a chart of stacked marks
 NARROWEST = 0.02  # of a probability from one half, that a scale of probabilities holds in any case
@@ -37,9 +38,18 @@ TEMPLATES = Path(__file__).parent / "templates"
 MODELS = ("lstm", "alstm", "adv_alstm", "stocknet", "logistic_regression", "gradient_boosting")
 PLACES = {name: number for number, name in enumerate((MODEL, *NAIVE_RULES, *MODELS))}
 PLACES |= {"long": 0, "long-short": 4, "weighted": 5}
-PLACES |= {"close": 0, "adjusted close": 1, "probability": 0, "calibrated": 2}
+PLACES |= {"probability": 0, "calibrated": 9}
 COLOURS = {name: f"var(--s{number})" for name, number in PLACES.items()}
-COLOURS |= {"index": "var(--ink)", "equal weight": "var(--faint)", "rise": "var(--rise)", "fall": "var(--fall)"}
+COLOURS |= dict.fromkeys(("index", "close"), "var(--ink)") | dict.fromkeys(
+    ("equal weight", "equal parts"), "var(--faint)"
+)
+COLOURS |= {
+    "adjusted close": "var(--faint)",
+    "account": "var(--s0)",
+    "account, no costs": "var(--s1)",
+    "rise": "var(--rise)",
+    "fall": "var(--fall)",
+}
 
 Form = Literal["ratio", "percent", "price"]
 
@@ -131,6 +141,12 @@ class Panel:
     labels: Sequence[str] = ()
     height: int = 190
 
+    @property
+    def is_log(self) -> bool:
+        """Return whether a value that compounds grows so far that equal ratios need equal distances."""
+        ends = [end for line in self.lines.values() for end in (line.min(), line.max()) if self.base == 1]
+        return bool(ends) and min(ends) > 0 and max(ends) / min(ends) > LOGARITHMIC
+
     def rows(self, ids: Mapping[str, str]) -> pd.DataFrame:
         """Return a row a session: its day as `t`, the lines by their ids, the ends of the bands as low and high."""
         columns = {ids[name]: line.dropna() for name, line in self.lines.items() if name in ids}
@@ -169,7 +185,10 @@ def over_sessions(
     last = {name: end for _, name, end, _ in reversed(said)}  # of the first panel that has it
     off, dashes = set(hidden), set(dashed)
     keys = [Key(ids[name], name, colour(name), last[name], name not in off, name in dashes) for name in names]
-    shown = [vars(panel) | {"columns": list(rows), "labels": list(panel.labels)} for panel, rows in drawn]
+    shown = [
+        vars(panel) | {"columns": list(rows), "labels": list(panel.labels), "is_log": panel.is_log}
+        for panel, rows in drawn
+    ]
     words = " ".join(f"{panel.title}, {name}: {end} at the end, {way} on the way;" for panel, name, end, way in said)
     data = {f"panel{number}": rows for number, (_, rows) in enumerate(drawn)}
     is_short = pd.Timestamp(days[-1]) - pd.Timestamp(days[0]) <= pd.Timedelta(days=SHORT)

@@ -9,7 +9,7 @@
     const box = figure.querySelector(".drawn"), place = document.createElement("div");
     const spec = JSON.parse(painted(figure.querySelector("script").textContent));
     for (const name in spec.datasets) spec.datasets[name] = rows(spec.datasets[name]);
-    if (spec.usermeta?.fluid) for (const unit of spec.vconcat) unit.width = Math.max(160, figure.clientWidth - 96);
+    if (spec.usermeta?.fluid) for (const unit of spec.vconcat ?? [spec]) unit.width = Math.max(160, figure.clientWidth - 96);
     const old = figure.view;
     if (!figure.view) box.replaceChildren();
     const before = box.firstChild;
