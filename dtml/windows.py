@@ -5,6 +5,7 @@ Later prices are used for the movement, which is the label, and for nothing else
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -120,7 +121,7 @@ def build_windows(
     without a whole window of its own is not `observed` that day. Raises DtmlError where no day has one.
     """
     grid = _grid(bars, sessions, symbols, index_symbol)
-    panel = _panel(bars, grid, [*symbols, index_symbol], config)
+    panel = panel_on(bars, grid, [*symbols, index_symbol], config.returns)
     seen = features(panel, z_close=config.z_close, max_return=config.largest_return).astype(np.float32)
     present = pd.DataFrame(np.asarray(np.isfinite(seen).all(axis=-1)))
     complete = (present.rolling(config.window).sum() == config.window).to_numpy()
@@ -154,8 +155,9 @@ def _grid(
     return sessions.intersection(met).intersection(pd.DatetimeIndex(index_days))
 
 
-def _panel(bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: list[str], config: WindowConfig) -> Panel:
-    bars = bars.assign(adjusted=adjusted_price(bars, config.returns))
+def panel_on(bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: Sequence[str], returns: Returns) -> Panel:
+    """Return the prices of some symbols on the sessions of a grid."""
+    bars = bars.assign(adjusted=adjusted_price(bars, returns))
     return Panel(*(on_grid(bars, name, grid, symbols) for name in ("open", "high", "low", "close", "adjusted")))
 
 

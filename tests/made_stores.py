@@ -71,6 +71,14 @@ def fill(engine: Engine) -> None:
         counts = dict.fromkeys(("asked", "fetched", "stored", "rejected"), 2)
         fetched = {"market": "toy", "known_at": MOMENT, "as_of": AS_OF.date(), "source": "files"}
         fetches.save_fetch(conn, fetched | counts | {"restated": ["A"], "failures": []})
+        drift = {
+            "measure": ["z_open", "coverage"],
+            "value": NUMBERS[2],
+            "expected": 0.5,
+            "evidence": 3.5,
+            "needed": 3.0,
+        }
+        nights.save_drift(conn, "toy", AS_OF.date(), pd.DataFrame(drift).assign(drifted=[True, False]))
         _fill_evidence(conn)
         _fill_translations(conn)
         nights.raise_alert(conn, "toy", AS_OF.date(), "late", message=TEXTS[3], raised_at=MOMENT)
@@ -111,6 +119,11 @@ def _fill_backtests_and_benchmarks(conn: Connection) -> None:
     rankings.save_rank_scores(conn, "toy", rank_scores(), scored_at=MOMENT)
     evidence = {"predictor": "ridge", "replaced": "blend", "nights": 25, "gain": 0.0125, "stake": 61.5, "needed": 60.0}
     rankings.save_champion(conn, {"market": "toy", "since": TARGET, "decided_at": MOMENT} | evidence)
+    held = pd.DataFrame({"symbol": STOCKS[:2], "weight": [0.1 + 0.2, 0.5]})
+    rankings.save_targets(conn, "toy", held.assign(target=TARGET, kept=[True, False]), decided_at=MOMENT)
+    earned = {"session": TARGET, "gross": NUMBERS[2], "turnover": 0.3, "cost": 0.001, "net": -0.1, "equity": 0.9}
+    names = pd.DataFrame({"portfolio": ["account", "account, no costs", "equal parts", "index"]})
+    rankings.save_paper(conn, "toy", names.assign(**earned), held.assign(session=TARGET))
     backtests.save_backtest(conn, backtest())
     backtests.save_fold(conn, BACKTEST, fold())
     figures = {"scores": backtest_scores(), "returns": returns(), "portfolios": portfolios(), "counts": COUNTS}

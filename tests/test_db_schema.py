@@ -31,6 +31,7 @@ FACTS |= {
     "abstention_count",
     "explanation",
 }
+FACTS |= {"target_position", "paper_position", "paper_return", "night_drift"}
 FACTS |= {
     "rank_score",
     "ranking_score",

@@ -13,13 +13,14 @@ from db.engine import reading, transaction
 from db.rows import rankings
 from dtml.backtest.portfolio import equal_weight_track, index_track
 from dtml.backtest.turnover import track_of
+from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.markets.trading import Costs, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly import paper
 from flows.nightly.context import MarketContext, quotes_of, read_bars
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.paper import follow_orders
+from flows.nightly.paper import follow_orders, next_orders
 
 YEAR, FEW = 252, 30
 NIGHTS = sessions_up_to("XNYS", AS_OF, YEAR)
@@ -136,3 +137,39 @@ def test_a_session_without_an_order_keeps_what_is_held(traded: MarketContext) ->
 def test_a_market_without_orders_has_no_account(traded: MarketContext) -> None:
     follow_orders(traded, AS_OF)
     assert account(traded).empty
+
+
+def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(traded: MarketContext) -> None:
+    for night in range(FEW):
+        say(traded, night)
+        follow_orders(traded, NIGHTS[night].date())
+    market = replace(traded.market, trading=replace(TRADING, lot=10))
+    with reading(traded.engine) as conn:
+        found = next_orders(conn, market, 100_000.0)
+        mine = next_orders(conn, market, 100_000.0, pd.Series({"L01": 25.0, "L02": 0.0}))
+        wanted = rankings.targets(conn, traded.name, found.target, found.target) if found else pd.DataFrame()
+    assert found is not None
+    assert mine is not None
+    bars = read_bars(traded, NIGHTS[FEW - 1].date(), NIGHTS[FEW - 1].date()).set_index("symbol")
+    buys = mine.rows[mine.rows["side"] == "buy"].set_index("symbol")
+    assert set(buys.index) <= set(wanted["symbol"])
+    assert (buys["shares"] % 10 == 0).all()
+    assert buys["price"].to_numpy() == pytest.approx(bars.loc[buys.index, "close"])
+    share = wanted.set_index("symbol")["weight"].reindex(buys.index)
+    room = share * 100_000 / buys["price"] - buys["shares"] - (buys.index == "L01") * 25
+    assert ((room >= -1e-9) & (room < 20)).all()  # a lot too few at most, and a lot in hand
+    assert buys["cost"].to_numpy() == pytest.approx(buys["value"] * 12e-4)
+    if "L01" not in set(wanted["symbol"]):
+        sold = mine.rows.set_index("symbol").loc["L01"]
+        assert (sold["side"], sold["shares"], sold["cost"]) == ("sell", 25, pytest.approx(sold["value"] * 27e-4))
+    assert 0 <= mine.cash < 0.1 * 100_000
+    assert found.rows["value"].sum() < mine.rows["value"].sum(), "the account holds some of it already"
+
+
+def test_orders_of_stocks_without_a_close_are_refused(traded: MarketContext) -> None:
+    with reading(traded.engine) as conn:
+        assert next_orders(conn, traded.market, 1000.0) is None
+    say(traded, 0)
+    follow_orders(traded, NIGHTS[0].date())
+    with reading(traded.engine) as conn, pytest.raises(DtmlError, match="no close of GONE up to"):
+        next_orders(conn, traded.market, 1000.0, pd.Series({"GONE": 3.0}))

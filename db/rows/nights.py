@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import insert_missing
+from db.connection.bulk import insert_missing, records
 from db.connection.frames import Statement, frame, matching, row, within
 from db.errors import StoreError
 from db.views import view
@@ -105,3 +105,15 @@ def alerts(conn: Connection, market: str | None = None, *, unsent: bool = False)
     mine = matching(table, market=market) + ([table.c.sent_at.is_(None)] if unsent else [])
     order = (table.c.raised_at, table.c.market, table.c.as_of, table.c.kind)
     return frame(conn, sa.select(table).where(*mine).order_by(*order))
+
+
+def save_drift(conn: Connection, market: str, as_of: date, rows: pd.DataFrame) -> int:
+    """Store the measures of a night's drift, the columns of night_drift but its key; what was stored stands."""
+    table = tables.night_drift
+    return insert_missing(conn, table, records(table, rows.assign(market=market, as_of=pd.Timestamp(as_of))))
+
+
+def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
+    """Return the measures of a night's drift: the columns of the view drift; maybe no rows."""
+    of = view("drift")
+    return frame(conn, sa.select(of).where(of.c.market == market, of.c.as_of == as_of).order_by(of.c.measure))

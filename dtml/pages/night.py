@@ -52,6 +52,7 @@ def night_report(
     rejected_sessions: int,
     receipt: Mapping[str, object],
     calibrations: Mapping[str, Calibration] | None = None,
+    drift: str = "",
 ) -> str:
     """Render a night.
 
@@ -65,14 +66,15 @@ def night_report(
     `symbol, session, reason, value`, `warnings` what is doubtful of a symbol's prices, `symbol, reason, value`;
     `order` is `dtml.pages.order.order_part`; `receipt` says what made the predictions, its `config`.
     `calibrations` are those of runs by their ids: that of the night's run puts the range of its seeds on the scale of
-    the directions, and those of the runs in `bins` draw the curve after calibration. All frames but `directions` may be
-    empty.
+    the directions, and those of the runs in `bins` draw the curve after calibration. `drift` says in words whether the
+    model still meets what it was trained on. All frames but `directions` may be empty.
     """
     known = calibrations or {}
     seen = Attention.of(attention)
     rows = direction_rows(directions, threshold, seen, known.get(night["run_id"]))
     return _template().render(
         title=title,
+        drift=drift,
         night=night,
         weekday=pd.Timestamp(night["target"]).day_name(),
         **_directions(rows, level, threshold),

@@ -20,7 +20,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.metrics import told_apart
 from dtml.markets.definition import LEVELS
 from dtml.pages.backtest import predictor_charts
-from dtml.pages.charts import probability_axis
+from dtml.pages.charts import Chart, Panel, over_sessions, probability_axis
 from dtml.pages.figures import records
 from dtml.pages.order import order_part
 
@@ -141,12 +141,20 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
             "chart": predictor_charts(
                 every.rename(columns={"target": "session"}), *(f"running_{name}" for name in FIGURES)
             ),
+            "account": account_chart(conn, market, night["as_of"]),
             "gaps": records(gaps_of(night)),
             "rejected": records(head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)),
             "nights": night_rows(conn, market, night["as_of"], every),
             "stocks": [row["symbol"] for row in records(directions)],
         }
     )
+
+
+def account_chart(conn: Connection, market: str, last: date) -> Chart | None:
+    """Return the equity of the paper account beside the same without costs, equal parts and the index; maybe None."""
+    paper = rankings.paper_returns(conn, market, last)
+    lines = {str(name): own.set_index("session")["equity"] for name, own in paper.groupby("portfolio")}
+    return over_sessions("Paper account", [Panel("value of 1", lines, base=1.0)], dashed=["account, no costs"])
 
 
 def require_market(conn: Connection, market: str) -> None:

@@ -20,6 +20,7 @@ from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext
+from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import FetchResult, fetch_bars
 from flows.nightly.order import Trained, order_night, rankers_for
 from flows.nightly.own_code import change
@@ -99,6 +100,7 @@ def run_night(
             drop_states(context.name, as_of)
             score_market(context, as_of)  # the run that completed the night may have ended before this
             follow_orders(context, as_of)
+            watch_drift(context, as_of)
             return Night(done, publish_night(context, as_of), changed=_changed(context, as_of))
         fetch = FetchResult if only_stored else fetch or (lambda: fetch_bars(context, as_of))
         train_if_due = load_model if only_stored else partial(_train_if_due, known_at=known_at)
@@ -122,6 +124,7 @@ def run_night(
             stage("store", lambda: _store(context, as_of, fetch_result, model, made, order))
         scored = stage("score", lambda: score_market(context, as_of))
         stage("orders", lambda: follow_orders(context, as_of))
+        stage("drift", lambda: watch_drift(context, as_of))
         report = stage("report", lambda: publish_night(context, as_of))
         finished = finished_night(context, as_of)
         assert finished is not None

@@ -23,6 +23,7 @@ from dtml.prices.sessions import next_session, previous_session, sessions_betwee
 from flows.nightly.context import MarketContext, quotes_of, read_bars
 
 ORDER_COLUMNS = ("side", "shares", "price", "value", "cost", "weight")
+NEAR = (0.5, 2.0)  # of the wanted share: within it a stock that is kept is left as it is held
 ACCOUNT, FREE_ACCOUNT, EQUAL, INDEX = "account", "account, no costs", "equal parts", "index"
 
 
@@ -189,7 +190,8 @@ def next_orders(
         raise DtmlError(f"{market.name} has no close of {', '.join(missing[:5])} up to {last}: leave it out")
     price, held = bars["close"].reindex(symbols), holdings.reindex(symbols).fillna(0.0)
     wanted = (aims["weight"].reindex(symbols).fillna(0.0) * capital / price // trading.lot) * trading.lot
-    keeps = aims["kept"].reindex(symbols).fillna(value=False).astype(bool) & (held > 0)
+    near = (held * price / capital).div(aims["weight"].reindex(symbols)).between(*NEAR)
+    keeps = aims["kept"].reindex(symbols).fillna(value=False).astype(bool) & near
     change = np.trunc((wanted - held).where(~keeps, 0.0) / trading.lot) * trading.lot
     change = change.where(wanted > 0, -held)  # what is sold is sold whole, odd lots too
     bought, sold = (float(rate[0]) for rate in trading.costs.of_trades(pd.DatetimeIndex([target])))

@@ -16,6 +16,8 @@ from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import rolling_scores
 from dtml.evaluation.calibration import Calibration, coverage
+from dtml.evaluation.drift import drift_words
+from dtml.pages.figures import records
 from dtml.pages.night import night_report
 from dtml.pages.order import order_part
 from dtml.prices.sessions import sessions_up_to
@@ -62,6 +64,7 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
                 rankings.last_rank_scores(conn, context.name, as_of),
                 rankings.champion(conn, context.name, night["target"]),
             ),
+            "drift": drift_words(records(nights.drift(conn, context.name, as_of))),
             "calibrations": calibrations(runs.runs(conn, context.name)),
         }
     page = night_report(

@@ -17,15 +17,16 @@ from db.engine import reading, transaction
 from db.rows import nights, rankings
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules
+from dtml.evaluation.drift import drift_words
 from dtml.markets import Market
-from dtml.pages.figures import with_interval
+from dtml.pages.figures import records, with_interval
 from dtml.pages.order import promotion_words
 from flows.service.schedules import DELAY
 from flows.service.status import MarketStatus, late_message, market_status, waiting_alerts
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["refused", "late", "below_rule", "promoted"]
+Kind = Literal["refused", "late", "below_rule", "promoted", "drifted"]
 
 VARIABLE = "DTML_ALERTS"
 SENDING_S = 10  # after this, the rest of the alerts wait for the next time
@@ -115,6 +116,11 @@ def _of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
         champion = rankings.champion(conn, market)
         if champion is not None and champion["replaced"] and champion["since"] > row["target"]:
             yield Alert(market, as_of, "promoted", promotion_words(champion))
+        before, _ = nights.neighbours(conn, market, as_of)
+        drifted = nights.drift(conn, market, as_of).query("drifted == 1")
+        known = nights.drift(conn, market, before).query("drifted == 1") if before else drifted[:0]
+        if new := records(drifted[~drifted["measure"].isin(known["measure"])]):
+            yield Alert(market, as_of, "drifted", drift_words(new))
 
 
 def _of_status(found: MarketStatus) -> Iterable[Alert]:

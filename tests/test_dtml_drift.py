@@ -1,0 +1,62 @@
+"""When inputs, skill and coverage are no longer what a model was trained on; its rates: benchmarks.drift."""
+
+import numpy as np
+import pytest
+
+from dtml.evaluation.drift import RECENT, STOCK_DAY, Inputs, coverage_drift, drift_words, skill_drift
+
+NAMES = ("a", "b")
+DRAWN = np.random.default_rng(5).standard_normal((400, 30, 2)) * np.array([1.0, 20.0])
+
+
+def drifted(features: np.ndarray) -> set[str]:
+    rows = list(Inputs.of(DRAWN[:300]).drift(features, NAMES))
+    assert [row["measure"] for row in rows] == [*NAMES, STOCK_DAY]
+    return {row["measure"] for row in rows if row["drifted"]}
+
+
+def test_what_is_as_before_has_not_drifted_and_one_feature_that_grew_is_named() -> None:
+    assert drifted(DRAWN[-RECENT:]) == set()
+    assert drifted(DRAWN[-RECENT:] * np.array([3.0, 1.0])) == {"a", STOCK_DAY}
+    assert drifted(DRAWN[-RECENT:] * np.array([1.0, 0.2])) >= {"b"}
+
+
+def test_a_session_without_any_feature_counts_for_nothing() -> None:
+    holes = DRAWN[-RECENT - 1 :].copy()
+    holes[3] = np.nan
+    whole = np.delete(DRAWN[-RECENT - 1 :], 3, axis=0)
+    kept, same = (list(Inputs.of(DRAWN[:300]).drift(each, NAMES)) for each in (holes, whole))
+    assert kept == same
+
+
+def test_sizes_are_in_units_of_the_training() -> None:
+    (first, *_) = Inputs.of(DRAWN[:300]).drift(DRAWN[-RECENT:] * 2, NAMES)
+    assert first["value"] / first["expected"] == pytest.approx(2, rel=0.02)
+
+
+def test_skill_that_ends_is_told_and_skill_that_lasts_is_not() -> None:
+    rng = np.random.default_rng(3)
+    before = rng.normal(0.08, 0.1, 252)
+    lasts, ends = (skill_drift(np.concatenate([before, rng.normal(mean, 0.1, 252)])) for mean in (0.08, 0.0))
+    assert lasts is not None
+    assert ends is not None
+    assert (lasts["drifted"], ends["drifted"]) == (False, True)
+    assert ends["expected"] == pytest.approx(before.mean())
+    assert skill_drift(before[:100]) is None, "too few nights"
+    assert skill_drift(-np.concatenate([before, before])) is None, "no skill that could end"
+
+
+def test_a_band_that_covers_too_little_is_told() -> None:
+    rng = np.random.default_rng(4)
+    assert coverage_drift(np.array([]), 0.8) is None
+    for share, expected in ((0.82, False), (0.6, True)):
+        row = coverage_drift(rng.binomial(30, share, 200) / 30, 0.8)
+        assert row is not None
+        assert row["drifted"] is expected
+
+
+def test_the_words_name_what_has_drifted() -> None:
+    rows = [{"measure": "z_open", "value": 2.0, "expected": 0.7, "drifted": 1}, {"measure": "coverage", "drifted": 0}]
+    assert drift_words(rows) == "Drifted from what the model was trained on: z_open (2, expected 0.7)."
+    assert drift_words(rows[1:]) == "None of 1 measures of inputs, skill and coverage has drifted."
+    assert drift_words([]) == ""
