@@ -6,21 +6,27 @@ from datetime import UTC, datetime
 import numpy as np
 import pandas as pd
 import pytest
+import sqlalchemy as sa
 from made_benchmark_rows import ranker
 from made_nights import AS_OF
 
+from db import tables
 from db.engine import reading, transaction
-from db.rows import rankings
+from db.rows import nights, rankings
 from dtml.backtest.portfolio import equal_weight_track, index_track
 from dtml.backtest.turnover import track_of
 from dtml.errors import DtmlError
 from dtml.experiments import vary
+from dtml.features import FEATURES
 from dtml.markets.trading import Costs, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
+from flows.dashboard.markets import after_costs
 from flows.nightly import paper
 from flows.nightly.context import MarketContext, quotes_of, read_bars
 from flows.nightly.fetch import fetch_bars
+from flows.nightly.night import run_night
 from flows.nightly.paper import follow_orders, next_orders
+from flows.service.alerts import after_night
 
 YEAR, FEW = 252, 30
 NIGHTS = sessions_up_to("XNYS", AS_OF, YEAR)
@@ -173,3 +179,62 @@ def test_orders_of_stocks_without_a_close_are_refused(traded: MarketContext) -> 
     follow_orders(traded, NIGHTS[0].date())
     with reading(traded.engine) as conn, pytest.raises(DtmlError, match="no close of GONE up to"):
         next_orders(conn, traded.market, 1000.0, pd.Series({"GONE": 3.0}))
+
+
+def test_the_first_page_says_what_costs_leave_of_the_account(traded: MarketContext) -> None:
+    with reading(traded.engine) as conn:
+        assert after_costs(conn, traded.name)["left_figures"] is None
+    for night in range(FEW):
+        say(traded, night)
+    follow_orders(traded, NIGHTS[FEW - 1].date())
+    with reading(traded.engine) as conn:
+        said = after_costs(conn, traded.name)
+        found = rankings.paper_returns(conn, traded.name).pivot(index="session", columns="portfolio", values="net")
+    gain = 252 * (found["account"] - found["equal parts"]).mean()
+    assert said["left_figures"].startswith(f"{100 * gain:+.1f} % a year [")
+    assert (said["left_beside"], said["left_from"]) == ("equal parts", f"paper account, {FEW - 2} sessions")
+    assert said["left"] in ("beats", "is beaten by", "cannot be told from")
+
+
+def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) -> None:
+    lows = [np.nan, 0.01, -0.01, 0.01, 0.02, 0.03]
+    rows = pd.DataFrame({"target": NIGHTS[: len(lows)], "rank_ic_low": lows}).assign(
+        span="running", leg="next_close", predictor="ridge", is_rule=False, days=30, n=300
+    )
+    with transaction(traded.engine) as conn:
+        rankings.save_rank_scores(conn, traded.name, rows, scored_at=datetime.now(UTC))
+        asked = (conn, traded.name, "next_close", "ridge")
+        assert rankings.lasting_skill(*asked, NIGHTS[5].date()) == (NIGHTS[3].date(), 3)
+        assert rankings.lasting_skill(*asked, NIGHTS[2].date()) == (None, 0)
+        assert rankings.lasting_skill(*asked, NIGHTS[1].date()) == (NIGHTS[1].date(), 1)
+
+
+def test_a_night_says_what_to_hold_and_whether_its_inputs_drifted(context: MarketContext) -> None:
+    context = replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
+    days = [day.date() for day in sessions_up_to("XNYS", AS_OF, 3)]
+    for day in days:
+        night = run_night(context, day)
+    run_night(context, days[-1])  # a complete night adds nothing
+    with reading(context.engine) as conn:
+        aims = rankings.targets(conn, context.name, None, None)
+        told = nights.drift(conn, context.name, days[-1])
+    assert aims["target"].nunique() == 3
+    assert set(told["measure"]) >= {*FEATURES, "stock-day", "coverage"}
+    assert len(account(context)) == 1
+    assert f"of {len(told)} measures of inputs, skill and coverage" in night.report.read_text(encoding="utf-8")
+
+
+def test_a_drift_that_begins_is_told_once(context: MarketContext) -> None:
+    days = [day.date() for day in sessions_up_to("XNYS", AS_OF, 3)]
+    row = {"measure": ["z_open"], "value": 3.0, "expected": 0.7, "evidence": 9.0, "needed": 4.5}
+    for number, day in enumerate(days):
+        run_night(context, day)
+        with transaction(context.engine) as conn:
+            conn.execute(sa.delete(tables.night_drift))
+            for earlier in days[: number + 1]:
+                drifted = pd.DataFrame(row).assign(drifted=earlier >= days[1])
+                nights.save_drift(conn, context.name, earlier, drifted)
+        after_night(context.engine, context.name, day)
+    with reading(context.engine) as conn:
+        told = nights.alerts(conn, context.name)
+    assert told.loc[told["kind"] == "drifted", "as_of"].dt.date.tolist() == [days[1]]

@@ -52,7 +52,7 @@ class Inputs:
 
 def sizes(features: Features, scale: Float[ndarray, " features"]) -> Float[ndarray, "known measures"]:
     """Return the log of the mean size of each feature on each session, and of a stock-day: its mean square in units."""
-    known = features[np.isfinite(features).any(axis=(1, 2))]
+    known = features[np.isfinite(features).any(axis=1).all(axis=1)]  # sessions on which each feature has a value
     units = known / np.where(scale > 0, scale, 1)
     whole = np.nanmean(units**2, axis=(1, 2))
     return np.asarray(np.log(np.maximum(np.column_stack([np.nanmean(np.abs(units), axis=1), whole]), 1e-6)))
