@@ -1,4 +1,4 @@
-"""Take pictures of eight pages: a night's report, and the dashboard over a store: python -m tests.pictures FOLDER.
+"""Take pictures of nine pages: a night's report, and the dashboard over a store: python -m tests.pictures FOLDER.
 
 The store and the reports are those of the settings (`DTML_DATA`, `DTML_REPORTS`): those in the documentation hold 60
 nights and a backtest of the simulated market. A Chromium must be installed; `--width 390 --dark` looks otherwise.
@@ -24,7 +24,7 @@ def addresses(engine: Engine, market: str) -> dict[str, str]:
     with engine.connect() as conn:
         first = {
             table: conn.exec_driver_sql(f"select max(id) from {table}").scalar_one_or_none()
-            for table in ("run", "backtest")
+            for table in ("run", "backtest", "ranking")
         }
     asked = link(["sql"], {"q": ASKED.format(market=market)})
     stock = link(["market", market, "stock", "F01A"])
