@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -23,6 +22,7 @@ from dtml.prices.sessions import next_session, previous_session, sessions_betwee
 from flows.nightly.context import MarketContext, quotes_of, read_bars
 
 ORDER_COLUMNS = ("side", "shares", "price", "value", "cost", "weight")
+BOOKED = ("session", "gross", "turnover", "cost", "net")
 NEAR = (0.5, 2.0)  # of the wanted share: within it a stock that is kept is left as it is held
 ACCOUNT, FREE_ACCOUNT, EQUAL, INDEX = "account", "account, no costs", "equal parts", "index"
 
@@ -36,11 +36,10 @@ def follow_orders(context: MarketContext, as_of: date) -> None:
     with transaction(context.engine) as conn:
         if len(aims):
             stored.save_targets(conn, context.name, aims, decided_at=datetime.now(UTC))
-    account = _Account(context, as_of)
-    if len(account.fills):
-        returns, held = account.booked()
-        with transaction(context.engine) as conn:
-            stored.save_paper(conn, context.name, returns, held)
+    booked = _booked(context, as_of)
+    with transaction(context.engine) as conn:
+        if booked is not None:
+            stored.save_paper(conn, context.name, *booked)
 
 
 def _aims(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
@@ -67,92 +66,53 @@ def _aims(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
                 yield {"target": session} | cells
 
 
-@dataclass(frozen=True)
-class _Account:
-    """The paper account up to the open of `as_of`: what is booked, and what is decided and not filled yet."""
+def _booked(context: MarketContext, as_of: date) -> tuple[pd.DataFrame, pd.DataFrame] | None:
+    """Return what the account and its yardsticks earned since the last return booked, and what it held, up to `as_of`.
 
-    context: MarketContext
-    as_of: date
-
-    @cached_property
-    def last(self) -> dict[str, tuple[date, float]]:
-        """Return the last session booked of each portfolio, and its equity then; none before the first."""
-        with reading(self.context.engine) as conn:
-            return stored.last_paper(conn, self.context.name)
-
-    @cached_property
-    def targets(self) -> pd.DataFrame:
-        """Return what was decided for the sessions after the last one booked."""
-        after = next_session(self.calendar, self.last[ACCOUNT][0]) if self.last else None
-        with reading(self.context.engine) as conn:
-            return stored.targets(conn, self.context.name, after, self.as_of)
-
-    @cached_property
-    def fills(self) -> pd.DatetimeIndex:
-        """Return the sessions at whose open the account trades: those since the last one booked, up to `as_of`."""
-        if not self.last and self.targets.empty:
-            return pd.DatetimeIndex([])
-        begun = None if self.last else self.targets["target"].min().date()
-        first = begun or next_session(self.calendar, self.last[ACCOUNT][0])
-        return sessions_between(self.calendar, first, self.as_of) if first <= self.as_of else pd.DatetimeIndex([])
-
-    @property
-    def calendar(self) -> str:
-        """Return the calendar of the market."""
-        return self.context.market.calendar
-
-    def booked(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return what the account and its yardsticks earned since the last return booked, and what it held."""
-        market, before = self.context.market, self.held_before()
-        symbols = tuple(sorted({*market.symbols, *before["symbol"], *self.targets["symbol"]}))
-        first = sessions_up_to(self.calendar, self.fills[0].date(), FILLED_AGAIN)[0].date()
-        bars = read_bars(self.context, first, self.as_of).drop(columns="known_at")
-        quotes = quotes_of(self.context, bars, symbols)
-        place = quotes.sessions.get_indexer(self.fills)
-        decided = quotes.sessions[place - 1]
-        weights, kept = self._grids(symbols)
-        held = (
-            before.set_index("symbol")["weight"].reindex(list(symbols)).fillna(0.0).to_numpy() if len(before) else None
-        )
-        made = follow_on(weights, decided, quotes, strategy_of(market.trading), kept=kept, held_before=held)
-        there = self.context.membership(symbols, self.fills) & np.isfinite(quotes.open[place])
-        tracks = {
-            ACCOUNT: made.track,
-            FREE_ACCOUNT: made.track.assign(cost=0.0, net=made.track["gross"]),
-            EQUAL: equal_weight_track(np.where(there, 0.5, np.nan), decided, quotes, "next_open").assign(turnover=0.0),
-            INDEX: index_track(quotes_of(self.context, bars, (market.index.symbol,)), decided, "next_open").assign(
-                turnover=0.0
-            ),
-        }
-        rows = [self._grown(track, name) for name, track in tracks.items() if len(track)]
-        return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(), _held(made.held, self.fills, symbols)
-
-    def held_before(self) -> pd.DataFrame:
-        """Return what the account held after the last fill booked: symbol, weight; no rows before the first."""
-        if not self.last:
-            return pd.DataFrame({"symbol": [], "weight": []})
-        day = self.last[ACCOUNT][0]
-        with reading(self.context.engine) as conn:
-            return stored.paper_positions(conn, self.context.name, day, day)
-
-    def _grids(self, symbols: tuple[str, ...]) -> tuple[Float[ndarray, "fills stocks"], Bool[ndarray, "fills stocks"]]:
-        """Return the shares to hold and which stocks are kept, by fill; NaN throughout where nothing was decided."""
-        aims = self.targets.rename(columns={"target": "session"}).assign(kept=self.targets["kept"].astype(float))
-        weights, kept = (on_grid(aims, name, self.fills, symbols) for name in ("weight", "kept"))
-        decided = np.isfinite(weights).any(axis=1, keepdims=True)
-        return np.where(decided, np.nan_to_num(weights), np.nan), kept == 1
-
-    def _grown(self, track: pd.DataFrame, name: str) -> pd.DataFrame:
-        """Return a track with its name, and the equity that goes on from what was booked."""
-        found = track[["session", "gross", "turnover", "cost", "net"]].assign(portfolio=name)
-        begun = self.last[name][1] if name in self.last else 1.0
-        return found.assign(equity=np.multiply.accumulate([begun, *(1 + found["net"])])[1:])
+    None where nothing is to be filled.
+    """
+    market, calendar = context.market, context.market.calendar
+    with reading(context.engine) as conn:
+        last = stored.last_paper(conn, context.name)
+        day = last[ACCOUNT][0] if last else None
+        aims = stored.targets(conn, context.name, next_session(calendar, day) if day else None, as_of)
+        before = stored.paper_positions(conn, context.name, day, day)
+    first = next_session(calendar, day) if day else aims["target"].min().date() if len(aims) else None
+    if first is None or first > as_of:
+        return None
+    fills = sessions_between(calendar, first, as_of)
+    symbols = tuple(sorted({*market.symbols, *before["symbol"], *aims["symbol"]}))
+    begin = sessions_up_to(calendar, first, FILLED_AGAIN)[0].date()
+    bars = read_bars(context, begin, as_of).drop(columns="known_at")
+    quotes, index = (quotes_of(context, bars, each) for each in (symbols, (market.index.symbol,)))
+    place = quotes.sessions.get_indexer(fills)
+    decided, trading = quotes.sessions[place - 1], strategy_of(market.trading)
+    weights, kept = _grids(aims, fills, symbols)
+    held = before.set_index("symbol")["weight"].reindex(list(symbols)).fillna(0.0).to_numpy() if day else None
+    made = follow_on(weights, decided, quotes, trading, kept=kept, held_before=held)
+    there = context.membership(symbols, fills) & np.isfinite(quotes.open[place])
+    tracks = {
+        ACCOUNT: made.track,
+        FREE_ACCOUNT: made.track.assign(cost=0.0, net=made.track["gross"]),
+        EQUAL: equal_weight_track(np.where(there, 0.5, np.nan), decided, quotes, "next_open").assign(turnover=0.0),
+        INDEX: index_track(index, decided, "next_open").assign(turnover=0.0),
+    }
+    rows = []
+    for name, track in tracks.items():
+        equity = np.multiply.accumulate([last[name][1] if name in last else 1.0, *(1 + track["net"])])[1:]
+        rows.append(track[list(BOOKED)].assign(portfolio=name, equity=equity))
+    on, stock = np.nonzero(made.held)
+    positions = {"session": fills[on], "symbol": np.array(symbols)[stock], "weight": made.held[on, stock]}
+    return pd.concat(rows, ignore_index=True), pd.DataFrame(positions)
 
 
-def _held(held: Float[ndarray, "fills stocks"], fills: pd.DatetimeIndex, symbols: tuple[str, ...]) -> pd.DataFrame:
-    """Return what was held after each fill: session, symbol, weight."""
-    day, stock = np.nonzero(held)
-    return pd.DataFrame({"session": fills[day], "symbol": np.array(symbols)[stock], "weight": held[day, stock]})
+def _grids(
+    aims: pd.DataFrame, fills: pd.DatetimeIndex, symbols: tuple[str, ...]
+) -> tuple[Float[ndarray, "fills stocks"], Bool[ndarray, "fills stocks"]]:
+    """Return the shares to hold and which stocks are kept, by fill; NaN throughout where nothing was decided."""
+    rows = aims.rename(columns={"target": "session"}).assign(kept=aims["kept"].astype(float))
+    weights, kept = (on_grid(rows, name, fills, symbols) for name in ("weight", "kept"))
+    return np.where(np.isfinite(weights).any(axis=1, keepdims=True), np.nan_to_num(weights), np.nan), kept == 1
 
 
 @dataclass(frozen=True)
