@@ -83,7 +83,7 @@ def ranking() -> dict[str, Any]:
         "leg": "next_close",
         "first": date(2022, 1, 3),
         "last": date(2022, 12, 30),
-        "config": {"ridge": {"penalty": 0.1}},
+        "config": {"ridge": {"penalty": 0.1}, "trading": {"top": 20, "sources": {"lot": "Made up."}}},
         "stocks": 31,
         "folds": 4,
         "best_rule": "day_losers",
@@ -121,8 +121,8 @@ def ranking_scores() -> pd.DataFrame:
 def ranking_differences() -> pd.DataFrame:
     figures = dict.fromkeys(_numbers(tables.ranking_difference), 0.1 + 0.2)
     rows = {
-        "predictor": ["day_losers", "ridge", "blend"],
-        "other": ["ridge", "day_losers", "day_losers"],
+        "predictor": ["day_losers", "ridge", "blend", "blend"],
+        "other": ["ridge", "day_losers", "day_losers", "ridge"],
         "leg": "next_close",
     }
     return pd.DataFrame(rows).assign(**figures)

@@ -102,21 +102,21 @@ def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(site: Site, c
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
-def test_a_stored_backtest_and_a_stored_benchmark_have_pages(
-    engine: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_stored_study_has_a_page(engine: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if engine == "sqlite":
         serving = served_store(f"sqlite:///{tmp_path / 'studies.sqlite'}", None, made_stores.fill)
     else:
         serving = served_to_a_reader(request.getfixturevalue("postgresql_server"), "studies", made_stores.fill)
     with serving as site:
-        for kind, view in (("backtest", "backtest_summary"), ("benchmark", "run_score")):
+        assert site.get("/").status == site.get("/market/toy").status == 200
+        studies = {"backtest": "backtest_summary", "benchmark": "run_score", "ranking": "ranking_summary"}
+        for kind, view in studies.items():
             listed = Page(site.get(f"/table/{view}").body).links
             answer = site.get(next(each for each in listed if each.startswith(f"/{kind}/")))
             assert answer.status == 200
             assert "/" in Page(answer.body).links  # a way back
             assert '<script src="/charts.js"></script>' in answer.body
-        assert site.get("/backtest/nowhere").status == site.get("/benchmark/nowhere").status == 404
+            assert site.get(f"/{kind}/nowhere").status == 404
 
 
 def test_a_table_is_filtered_and_sorted(site: Site, chromium: Any) -> None:

@@ -149,7 +149,7 @@ def last_rank_scores(conn: Connection, market: str, last: date) -> pd.DataFrame:
 
 def lasting_skill(conn: Connection, market: str, leg: str, predictor: str, last: date) -> tuple[date | None, int]:
     """Return since which session the running rank IC lies above 0 by its interval, and over how many; (None, 0)."""
-    of = tables.rank_score.c
+    of = view("rank_score_log").c
     mine = (of.market == market, of.span == "running", of.leg == leg, of.predictor == predictor, of.target <= last)
     unsure = sa.select(sa.func.max(of.target)).where(*mine, sa.func.coalesce(of.rank_ic_low, 0) <= 0)
     until = conn.execute(unsure).scalar() or date.min
