@@ -221,7 +221,7 @@ def test_a_night_says_what_to_hold_and_whether_its_inputs_drifted(context: Marke
     assert aims["target"].nunique() == 3
     assert set(told["measure"]) >= {*FEATURES, "stock-day", "coverage"}
     assert len(account(context)) == 1
-    assert f"of {len(told)} measures of inputs, skill and coverage" in night.report.read_text(encoding="utf-8")
+    assert f"in {len(told)} measures of inputs, skill and coverage" in night.report.read_text(encoding="utf-8")
 
 
 def test_a_drift_that_begins_is_told_once(context: MarketContext) -> None:

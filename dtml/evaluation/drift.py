@@ -96,6 +96,6 @@ def drift_words(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     drifted = [row for row in rows if row["drifted"]]
     if not drifted:
-        return f"None of {len(rows)} measures of inputs, skill and coverage has drifted."
+        return f"No drift in {len(rows)} measures of inputs, skill and coverage."
     said = (f"{row['measure']} ({row['value']:.3g}, expected {row['expected']:.3g})" for row in drifted)
     return f"Drifted from what the model was trained on: {', '.join(said)}."
