@@ -73,14 +73,10 @@ def hash_of(tensors: Weights, card: dict[str, Any]) -> str:
 
 def _card(ensemble: Ensemble) -> dict[str, Any]:
     return {
-        "format": FORMAT,
-        "market": ensemble.market,
-        "symbols": list(ensemble.symbols),
-        "seeds": list(ensemble.seeds),
-        "network": type(ensemble.model).__name__,
-        "model": asdict(ensemble.model),
+        "format": FORMAT, "market": ensemble.market, "symbols": list(ensemble.symbols), "seeds": list(ensemble.seeds),
+        "network": type(ensemble.model).__name__, "model": asdict(ensemble.model),
         "windows": asdict(ensemble.windows),
-    }
+    }  # fmt: skip
 
 
 def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
@@ -104,13 +100,9 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
         if card["market"] != market:
             raise DtmlError(f"checkpoint {file} was trained for market {card['market']}, not {market}")
         return Ensemble(
-            market=market,
-            symbols=tuple(card["symbols"]),
-            seeds=tuple(card["seeds"]),
-            model=CONFIGS[card["network"]](**card["model"]),
-            windows=WindowConfig(**card["windows"]),
-            weights=weights,
-        )
+            market=market, symbols=tuple(card["symbols"]), seeds=tuple(card["seeds"]),
+            model=CONFIGS[card["network"]](**card["model"]), windows=WindowConfig(**card["windows"]), weights=weights,
+        )  # fmt: skip
     except (KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise DtmlError(f"{file} is no checkpoint of dtml: its card does not fit, {reason}") from error

@@ -95,26 +95,26 @@ def test_nights_that_follow_one_by_one_earn_what_the_whole_earns_to_the_last_bit
 def test_a_third_of_the_stocks_is_held_at_most_and_a_day_without_an_order_holds_what_was() -> None:
     scores = np.array([[3.0, 2, 1, 0, NAN, NAN, 5], [NAN] * 7, [1.0, 2, 3, 4, NAN, 0, 0]])
     made = targets(scores, Trading(top=20, band=2.0))
-    assert made.weights[0].tolist() == [0, 0, 0, 0, 0, 0, 1]
-    assert np.isnan(made.weights[1]).all()
-    assert made.weights[2].tolist() == [0, 0, 0.5, 0.5, 0, 0, 0]  # six are ordered now; the one held came last
+    assert made[0][0].tolist() == [0, 0, 0, 0, 0, 0, 1]
+    assert np.isnan(made[0][1]).all()
+    assert made[0][2].tolist() == [0, 0, 0.5, 0.5, 0, 0, 0]  # six are ordered now; the one held came last
 
 
 def test_what_is_held_is_kept_within_the_band_and_left_beyond_it() -> None:
     scores = np.tile(np.arange(6.0)[::-1], (3, 1))
     scores[1, 0], scores[2, 0] = 1.5, -1.0  # the best becomes the fourth, then the last
     made = targets(scores, Trading(top=2, band=2.0))
-    assert [np.flatnonzero(row).tolist() for row in made.weights] == [[0, 1], [0, 1], [1, 2]]
-    assert made.kept.tolist()[1] == [True, True, False, False, False, False]
-    assert not made.kept[0].any()
+    assert [np.flatnonzero(row).tolist() for row in made[0]] == [[0, 1], [0, 1], [1, 2]]
+    assert made[1].tolist()[1] == [True, True, False, False, False, False]
+    assert not made[1][0].any()
 
 
 def test_the_order_followed_is_the_mean_rank_of_the_last_nights() -> None:
     scores = np.array([[2.0, 1, 0], [0.0, 2, 1], [0.0, 1, 2]])
     made = targets(scores, Trading(top=1, smooth=1))
-    assert np.argmax(made.weights, axis=1).tolist() == [0, 1, 2]
+    assert np.argmax(made[0], axis=1).tolist() == [0, 1, 2]
     made = targets(scores, Trading(top=1, smooth=3))
-    assert np.argmax(made.weights, axis=1).tolist() == [0, 1, 1]
+    assert np.argmax(made[0], axis=1).tolist() == [0, 1, 1]
 
 
 def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:

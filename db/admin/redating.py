@@ -10,17 +10,11 @@ from db.rows.fetches import AHEAD
 
 # Every moment as known at which prices came, or which was the newest of those that something is made from.
 MOMENTS = (
-    tables.price_fetch.c.known_at,
-    tables.price.c.known_at,
-    tables.rejected_bar.c.first_known_at,
-    tables.symbol_warning.c.known_at,
-    tables.run.c.data_watermark,
-    tables.prediction.c.known_at,
-    tables.outcome.c.known_at,
-    tables.night.c.known_at,
-    tables.backtest.c.data_watermark,
+    tables.price_fetch.c.known_at, tables.price.c.known_at, tables.rejected_bar.c.first_known_at,
+    tables.symbol_warning.c.known_at, tables.run.c.data_watermark, tables.prediction.c.known_at,
+    tables.outcome.c.known_at, tables.night.c.known_at, tables.backtest.c.data_watermark,
     tables.benchmark.c.data_watermark,
-)
+)  # fmt: skip
 
 
 def redate(conn: Connection, market: str) -> dict[datetime, datetime]:

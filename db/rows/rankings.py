@@ -173,22 +173,17 @@ def last_target(conn: Connection, market: str) -> date | None:
     return found
 
 
-def targets(conn: Connection, market: str, first: date | None, last: date | None) -> pd.DataFrame:
-    """Return what to hold from the opens of first..last on: target, symbol, weight, kept."""
-    return _positions(conn, tables.target_position, "target", market, first, last)
-
-
-def paper_positions(conn: Connection, market: str, first: date | None, last: date | None) -> pd.DataFrame:
-    """Return what the paper account held after the opens of first..last: session, symbol, weight."""
-    return _positions(conn, tables.paper_position, "session", market, first, last)
-
-
 def _positions(
-    conn: Connection, table: sa.Table, day: str, market: str, first: date | None, last: date | None
+    table: sa.Table, day: str, conn: Connection, market: str, first: date | None, last: date | None
 ) -> pd.DataFrame:
+    """Return the columns of a table of positions, with symbol for its instrument, of the sessions first..last."""
     stock, columns = tables.instrument, [each for each in table.c if each.name not in ("market", "instrument_id")]
     mine = sa.select(*columns, stock.c.symbol).join_from(table, stock).where(table.c.market == market)
     return frame(conn, mine.where(*within(table.c[day], first, last)).order_by(table.c[day], stock.c.symbol))
+
+
+targets = partial(_positions, tables.target_position, "target")  # what to hold from each open on
+paper_positions = partial(_positions, tables.paper_position, "session")  # what the account held after each open
 
 
 def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd.DataFrame:

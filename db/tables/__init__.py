@@ -75,14 +75,10 @@ def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[Column[Any]]:
         name, role, kind, meaning = line.split(maxsplit=3)
         default = defaults.get(name)
         yield Column(
-            name,
-            TYPES[kind] if kind in TYPES else ForeignKey(kind),
-            primary_key=role in ("key", "numbered"),
-            autoincrement="auto" if role == "numbered" else False,
-            nullable=NULLABLE[role],
-            server_default=Now() if default == "now()" else default and text(default),
-            comment=meaning,
-        )
+            name, TYPES[kind] if kind in TYPES else ForeignKey(kind), primary_key=role in ("key", "numbered"),
+            autoincrement="auto" if role == "numbered" else False, nullable=NULLABLE[role],
+            server_default=Now() if default == "now()" else default and text(default), comment=meaning,
+        )  # fmt: skip
         if role in INTERVALS:
             low = f"Lower end of its {INTERVALS[role]} 95 % interval; missing with too few days."
             yield Column(f"{name}_low", TYPES[kind], comment=low)

@@ -79,14 +79,7 @@ def _now_of_postgresql(_element: Now, _compiler: object, **_options: object) -> 
 
 
 TYPES: Mapping[str, TypeEngine[Any]] = {
-    "date": Date(),
-    "integer": Integer(),
-    "big_integer": BigInteger(),
-    "small_integer": SmallInteger(),
-    "number": Float(53),
-    "boolean": Boolean(),
-    "text": String(),
-    "json": JSON(),
-    "nullable_json": JSON(none_as_null=True),
-    "timestamp": UtcTimestamp(),
-}
+    "date": Date(), "integer": Integer(), "big_integer": BigInteger(), "small_integer": SmallInteger(),
+    "number": Float(53), "boolean": Boolean(), "text": String(), "json": JSON(),
+    "nullable_json": JSON(none_as_null=True), "timestamp": UtcTimestamp(),
+}  # fmt: skip

@@ -64,23 +64,15 @@ def performance(
     turnover = float(track["turnover"].mean())
     kept = float((track["gross"] - track["borrow"]).mean())
     return Performance(
-        days=len(net),
-        annual_return=float(equity(net)[-1] ** (YEAR / len(net)) - 1),
+        days=len(net), annual_return=float(equity(net)[-1] ** (YEAR / len(net)) - 1),
         annual_volatility=float(net.std(ddof=1) * np.sqrt(YEAR)) if len(net) > 1 else np.nan,
-        sharpe=float(session_sharpe(net) * np.sqrt(YEAR)),
-        sharpe_low=float(low[0]),
-        sharpe_high=float(high[0]),
-        index_gain=gain,
-        index_gain_low=gain_low,
-        index_gain_high=gain_high,
+        sharpe=float(session_sharpe(net) * np.sqrt(YEAR)), sharpe_low=float(low[0]), sharpe_high=float(high[0]),
+        index_gain=gain, index_gain_low=gain_low, index_gain_high=gain_high,
         deflated_sharpe=np.nan if trials is None else deflated_sharpe(net, trials),
-        max_drawdown=float(drawdown(net).min()),
-        hit_rate=float((net > 0).mean()),
-        turnover=turnover,
-        break_even=kept / turnover / BASIS_POINT if turnover > 0 else np.nan,
-        settled=int(track["settled"].sum()),
+        max_drawdown=float(drawdown(net).min()), hit_rate=float((net > 0).mean()), turnover=turnover,
+        break_even=kept / turnover / BASIS_POINT if turnover > 0 else np.nan, settled=int(track["settled"].sum()),
         unbooked=float(track["unbooked"].sum()),
-    )
+    )  # fmt: skip
 
 
 def equity(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:

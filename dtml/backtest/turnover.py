@@ -6,7 +6,7 @@ night's, and a band in which a stock held is not yet sold (Garleanu and Pedersen
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import product
 from typing import Any
 
@@ -36,19 +36,12 @@ FIGURES = (
 )
 
 
-@dataclass(frozen=True)
-class Targets:
-    """What to hold: shares of equity, and which stocks, if they are held already, are not traded."""
-
-    weights: Days
-    kept: Kept
-
-
-def targets(scores: Days, trading: Trading) -> Targets:
+def targets(scores: Days, trading: Trading) -> tuple[Days, Kept]:
     """Return what the order of each day makes a portfolio hold: `trading.top` stocks, or a third of those ordered.
 
     `scores` order the stocks of a day, NaN where one is not ordered; the first `trading.smooth` - 1 days average fewer.
-    A day without an order is NaN throughout.
+    A day without an order is NaN throughout. Returns shares of equity, and which stocks, if they are held already, are
+    not traded.
     """
     place = _places(_mean_of_last(ranked(scores), trading.smooth))
     aimed, found = np.zeros(place.shape[1], dtype=bool), []
@@ -56,7 +49,7 @@ def targets(scores: Days, trading: Trading) -> Targets:
         found.append(_aim(places, trading, aimed))
         aimed = np.where(np.isnan(found[-1][0]), aimed, found[-1][0] > 0)
     weights, kept = (np.array(each) for each in zip(*found, strict=True))
-    return Targets(weights, kept)
+    return weights, kept
 
 
 def target_of_night(scores: Days, trading: Trading, aimed: Stocks) -> tuple[Weights, Stocks]:
@@ -102,8 +95,8 @@ def strategy_of(trading: Trading) -> Strategy:
 
 def track_of(scores: Days, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading) -> pd.DataFrame:
     """Return what following the order of each day earned, in the columns of `dtml.backtest.portfolio.follow_on`."""
-    aims = targets(scores, trading)
-    return follow_on(aims.weights, as_of, quotes, strategy_of(trading), kept=aims.kept).track
+    weights, kept = targets(scores, trading)
+    return follow_on(weights, as_of, quotes, strategy_of(trading), kept=kept).track
 
 
 def after_costs(

@@ -84,16 +84,11 @@ def _score(daily: Mapping[str, Daily], stock_days: int, acc: Estimate, mcc: Esti
     known = daily["rank_ic"][np.isfinite(daily["rank_ic"])]
     usual_lags = int(4 * (max(len(known), 1) / 100) ** (2 / 9))  # Newey & West (1994)
     return RankScore(
-        days=len(known),
-        stock_days=stock_days,
-        rank_ic=mean_of_days(daily["rank_ic"]),
+        days=len(known), stock_days=stock_days, rank_ic=mean_of_days(daily["rank_ic"]),
         icir=float(known.mean() / known.std()) if len(known) > 1 else np.nan,
-        t=newey_west_t(known, lags=max(overlap, usual_lags)),
-        auc=mean_of_days(daily["auc"]),
-        acc=acc,
-        mcc=mcc,
+        t=newey_west_t(known, lags=max(overlap, usual_lags)), auc=mean_of_days(daily["auc"]), acc=acc, mcc=mcc,
         decile_spread=mean_of_days(daily["decile_spread"]),
-    )
+    )  # fmt: skip
 
 
 def figures_of(score: RankScore) -> dict[str, float | int]:

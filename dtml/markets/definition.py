@@ -42,17 +42,11 @@ CALENDARS = frozenset(_CODES.split())
 
 # The keys of [model], with their types; the configurations that they override check the ranges.
 MODEL_KEYS: dict[str, type] = {
-    **dict.fromkeys(("window", "hidden", "heads"), int),
-    **dict.fromkeys(("beta", "dropout"), float),
-    "normalisation": str,
-    "identity": float,
-    "protocol": str,
-    "penalty": float,
-    "learning_rate": float,
+    **dict.fromkeys(("window", "hidden", "heads"), int), **dict.fromkeys(("beta", "dropout"), float),
+    "normalisation": str, "identity": float, "protocol": str, "penalty": float, "learning_rate": float,
     **dict.fromkeys(("epochs", "first_kept_epoch", "patience", "batch_days", "seeds"), int),
-    **dict.fromkeys(("train_sessions", "validation_sessions", "gap_sessions"), int),
-    "warm_start": bool,
-}
+    **dict.fromkeys(("train_sessions", "validation_sessions", "gap_sessions"), int), "warm_start": bool,
+}  # fmt: skip
 
 # The levels at which every model has an abstention band: shares of outcomes that are to be covered.
 LEVELS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)

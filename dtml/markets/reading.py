@@ -32,12 +32,8 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 _WORDS: dict[type, str] = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    date: "a date such as 2026-01-20",
-}
+    str: "text", int: "a whole number", float: "a number", bool: "true or false", date: "a date such as 2026-01-20",
+}  # fmt: skip
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 
 
@@ -58,25 +54,13 @@ def read_market(path: Path, text: str | None = None) -> Market:
     words = get_type_hints(Market)
     chosen: dict[str, Any] = {key: table.choice(key, get_args(words[key]), getattr(Market, key)) for key in _CHOSEN}
     return Market(
-        name=path.stem,
-        title=table.required("title", str),
-        calendar=table.choice("calendar", CALENDARS),
-        timezone=_timezone(table),
-        currency=_currency(table),
-        index=index,
-        constituents=constituents,
-        constituents_as_of=as_of,
-        constituents_complete=complete,
-        facts=facts,
-        checks=_checks(table.subtable("checks")),
-        trading=_trading(table.subtable("trading")),
-        retrain=_retrain(table),
-        level=_level(table),
-        model=_model(table.subtable("model")),
-        code=_code(table),
-        candidates=_candidates(table),
-        **chosen,
-    )
+        name=path.stem, title=table.required("title", str), calendar=table.choice("calendar", CALENDARS),
+        timezone=_timezone(table), currency=_currency(table), index=index, constituents=constituents,
+        constituents_as_of=as_of, constituents_complete=complete, facts=facts,
+        checks=_checks(table.subtable("checks")), trading=_trading(table.subtable("trading")),
+        retrain=_retrain(table), level=_level(table), model=_model(table.subtable("model")), code=_code(table),
+        candidates=_candidates(table), **chosen,
+    )  # fmt: skip
 
 
 _CHOSEN = ("source", "returns", "z_close", "leg", "ranker")  # by a word, of those that the type of the field lists

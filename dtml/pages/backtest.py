@@ -197,21 +197,13 @@ def backtest_page(
     whole = {protocol: _sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
     best = next((row["portfolio"] for row in _by_sharpe(performances) if row["portfolio"] in net), None)
     return _template().render(
-        served=served,
-        backtest=backtest,
-        scores=scores,
-        performances=performances,
-        net=net,
-        followed=followed,
-        tracks=tracks_chart(net, *_not_first(followed, best)),
-        rolled=ROLLED,
-        best=best,
+        served=served, backtest=backtest, scores=scores, performances=performances, net=net, followed=followed,
+        tracks=tracks_chart(net, *_not_first(followed, best)), rolled=ROLLED, best=best,
         months=None if best is None else months_chart(best, net[best]),
         histogram=None if best is None else histogram(best, net[best]),
         drawdowns=[] if best is None else drawdowns(net[best]),
         rolling=predictor_charts(rolling, *(name for name in ("mcc", "rank_ic") if name in rolling)),
-        curve=calibration({MODEL: curve})[MODEL] if len(curve) else None,
-        coverage=records(coverage),
+        curve=calibration({MODEL: curve})[MODEL] if len(curve) else None, coverage=records(coverage),
         whole={protocol: rows for protocol, rows in whole.items() if rows},
         held=[
             row | yearly(tracks, row["portfolio"]) | ratios(net.get(row["portfolio"]), net.get(INDEX))
@@ -219,7 +211,7 @@ def backtest_page(
         ],
         folds=fold_rows(folds, scores),
         config=json.dumps(backtest["config"], indent=2, ensure_ascii=False, default=str),
-    )
+    )  # fmt: skip
 
 
 def _by_sharpe(performances: pd.DataFrame) -> list[Row]:

@@ -162,18 +162,14 @@ def benchmark_page(
     protocols = {name: [row for row in rows if row["protocol"] == name] for name in PROTOCOL_WORDS}
     curves = {name: curve.dropna(subset=["mean_probability", "share_risen"]) for name, curve in (curves or {}).items()}
     return _template().render(
-        served=served,
-        benchmark=benchmark,
-        verdict=verdict(benchmark, scores),
+        served=served, benchmark=benchmark, verdict=verdict(benchmark, scores),
         on_reading=on_reading(benchmark, number),
         protocols={name: found for name, found in protocols.items() if found},
         forests={name: forest(found, benchmark, PROTOCOL_WORDS[name]) for name, found in protocols.items() if found},
-        strips=strips(seed_scores),
-        seeds_chart=seeds_chart(seed_scores) if len(seed_scores) else None,
-        curves=calibration(curves),
-        seeds=_ends(scores["seeds"])[1],
+        strips=strips(seed_scores), seeds_chart=seeds_chart(seed_scores) if len(seed_scores) else None,
+        curves=calibration(curves), seeds=_ends(scores["seeds"])[1],
         config=json.dumps(benchmark["config"], indent=2, ensure_ascii=False, default=str),
-    )
+    )  # fmt: skip
 
 
 @cache

@@ -73,25 +73,14 @@ def night_report(
     seen = Attention.of(attention)
     rows = direction_rows(directions, threshold, seen, known.get(night["run_id"]))
     return _template().render(
-        title=title,
-        drift=drift,
-        night=night,
-        weekday=pd.Timestamp(night["target"]).day_name(),
-        **_directions(rows, level, threshold),
-        **_scores(title, scores, rolling),
-        **_calibration(bins, coverage, known, level),
-        **_attention(rows, seen, explanation),
-        rejected=records(rejected),
-        warnings=records(warnings),
-        **order,
-        rejected_sessions=rejected_sessions,
+        title=title, drift=drift, night=night, weekday=pd.Timestamp(night["target"]).day_name(),
+        **_directions(rows, level, threshold), **_scores(title, scores, rolling),
+        **_calibration(bins, coverage, known, level), **_attention(rows, seen, explanation),
+        rejected=records(rejected), warnings=records(warnings), **order, rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},
-        config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str),
-        rules=NAIVE_RULES,
-        model=MODEL,
-        protocols=PROTOCOL_WORDS,
-        window=ROLLING_SESSIONS,
-    )
+        config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str), rules=NAIVE_RULES,
+        model=MODEL, protocols=PROTOCOL_WORDS, window=ROLLING_SESSIONS,
+    )  # fmt: skip
 
 
 @cache
@@ -147,17 +136,12 @@ def _directions(rows: list[dict[str, Any]], level: float, threshold: float | Non
     band = None if cut is None else (1 - cut, cut)
     counted = ", ".join(f"{len(found)} {name}" for name, found in groups.items())
     return {
-        "groups": groups,
-        "stocks": len(rows),
-        "calibrated": calibrated,
-        "axis": axis,
-        "abstention_band": band,
-        "shaded": _shading(axis, cut),
-        "level": level,
+        "groups": groups, "stocks": len(rows), "calibrated": calibrated, "axis": axis, "abstention_band": band,
+        "shaded": _shading(axis, cut), "level": level,
         "marks": stacked("Probability of a rise, one mark a stock", counted, marks, axis, band) if rows else None,
         "unfolded": len(groups["none"]) <= UNFOLDED or len(groups["none"]) == len(rows),
         "has": {name: any(not pd.isna(row[name]) for row in rows) for name in DIRECTION_COLUMNS},
-    }
+    }  # fmt: skip
 
 
 def _shading(axis: Axis, threshold: float | None) -> str:
@@ -221,14 +205,9 @@ def _attention(rows: list[dict[str, Any]], seen: Attention, explanation: Row | N
     drivers = seen.drivers()
     own = seen.own[np.isfinite(seen.own)]
     return {
-        "attention": seen,
-        "map": heat_map(seen, sectors),
-        "most": MOST,
-        "sectors": sector_map(seen, sectors),
-        "most_looked_at": list(seen.looked_at.head(LISTED).items()),
-        "own": own.mean() if len(own) else np.nan,
+        "attention": seen, "map": heat_map(seen, sectors), "most": MOST, "sectors": sector_map(seen, sectors),
+        "most_looked_at": list(seen.looked_at.head(LISTED).items()), "own": own.mean() if len(own) else np.nan,
         "drivers": [(symbol, own, drivers[symbol]) for symbol, own in zip(seen.symbols, seen.own, strict=True)],
-        "kept": max(map(len, drivers.values()), default=0),
-        "tested": explained(explanation),
+        "kept": max(map(len, drivers.values()), default=0), "tested": explained(explanation),
         "outcome": verdict(explanation),
-    }
+    }  # fmt: skip

@@ -78,14 +78,9 @@ def cells(found: Ranking) -> Iterator[tuple[str, ...]]:
             for other in (rule, "ridge")
         ]
         yield (
-            f"{name} (best rule)" if name == rule else name,
-            with_interval(each, "rank_ic"),
-            figure(each["t"], 1),
-            *gains,
-            with_interval(each, "auc"),
-            with_interval(each, "acc"),
-            signed_percent(each["decile_spread"], 2),
-        )
+            f"{name} (best rule)" if name == rule else name, with_interval(each, "rank_ic"), figure(each["t"], 1),
+            *gains, with_interval(each, "auc"), with_interval(each, "acc"), signed_percent(each["decile_spread"], 2),
+        )  # fmt: skip
 
 
 def left_cells(found: Ranking) -> Iterator[tuple[str, ...]]:

@@ -147,20 +147,12 @@ def page_of(row: Mapping[str, Any]) -> Path:
 def _row(backtest: Backtest) -> dict[str, Any]:
     context, plan, market = backtest.context, backtest.plan, backtest.context.market
     return {
-        "id": backtest.id,
-        "market": context.name,
-        "first": plan.first,
-        "last": plan.last,
-        "retrain_every": plan.retrain_every,
-        "config": backtest.config,
-        "seeds": list(range(context.experiment.seeds)),
-        "code_version": version("dtml-nightshift"),
-        "data_watermark": backtest.known_at,
-        "created_at": datetime.now(UTC),
-        "list_is_snapshot": market.is_snapshot,
-        "list_as_of": market.constituents_as_of,
-        "device": choose_device(context.device).type,
-    }
+        "id": backtest.id, "market": context.name, "first": plan.first, "last": plan.last,
+        "retrain_every": plan.retrain_every, "config": backtest.config,
+        "seeds": list(range(context.experiment.seeds)), "code_version": version("dtml-nightshift"),
+        "data_watermark": backtest.known_at, "created_at": datetime.now(UTC), "list_is_snapshot": market.is_snapshot,
+        "list_as_of": market.constituents_as_of, "device": choose_device(context.device).type,
+    }  # fmt: skip
 
 
 def _store_fold(backtest: Backtest, file: Path) -> None:
@@ -317,15 +309,11 @@ def _write_page(backtest: Backtest, result: Result) -> None:
         returns = backtests.backtest_returns(conn, backtest.id)
         counts = calibration.fold_counts(conn, backtest.id)
     page = backtest_page(
-        backtest=result.row,
-        folds=result.folds,
-        scores=result.scores,
-        tracks=returns,
-        performances=result.portfolios,
+        backtest=result.row, folds=result.folds, scores=result.scores, tracks=returns, performances=result.portfolios,
         rolling=rolling_mcc(record.directions(), record.movement, record.target).merge(
             rolling_rank_ic(record.probability, record.movement, record.target), how="left", on=["session", "predictor"]
         ),
         curve=calibration_curve(np.where(known, record.probability, np.nan), record.movement > 0),
         coverage=coverage(counts),
-    )
+    )  # fmt: skip
     write_page(result.page, page)

@@ -273,20 +273,12 @@ def _store(walk: Walk, walked: list[Fold], models: Mapping[str, Grid], portfolio
     found = {leg: walk.outcome(leg)[days] for leg in LEGS}
     parts = dict(_parts(walk, days))
     row = {
-        "id": walk.id,
-        "market": walk.context.name,
-        "first": walk.plan.first,
-        "last": walk.plan.last,
-        "leg": walk.plan.leg,
-        "config": walk.config,
-        "stocks": int(np.isfinite(scored["ridge"]).any(axis=0).sum()),
-        "folds": len(walked),
-        "best_rule": _best_rule(walk, rules, slice(0, walked[0].trained.stop)),
-        "code_version": version("dtml-nightshift"),
-        "data_watermark": walk.bars[1],
-        "seconds": time.perf_counter() - begun,
-        "read_at": datetime.now(UTC),
-    }
+        "id": walk.id, "market": walk.context.name, "first": walk.plan.first, "last": walk.plan.last,
+        "leg": walk.plan.leg, "config": walk.config, "stocks": int(np.isfinite(scored["ridge"]).any(axis=0).sum()),
+        "folds": len(walked), "best_rule": _best_rule(walk, rules, slice(0, walked[0].trained.stop)),
+        "code_version": version("dtml-nightshift"), "data_watermark": walk.bars[1],
+        "seconds": time.perf_counter() - begun, "read_at": datetime.now(UTC),
+    }  # fmt: skip
     scores = pd.DataFrame(list(_scores(walk.plan.leg, scored, found, parts)))
     differences = pd.DataFrame(list(_differences(walk.plan.leg, scored, found)))
     with transaction(walk.context.engine) as conn:

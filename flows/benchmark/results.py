@@ -172,20 +172,14 @@ def _row(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> dict[st
     spans = {"train": train, "validation": validation, "test": test.days}
     data = {"data": list(experiment.paper.notes)} if experiment.paper.notes else {}
     return {
-        "id": experiment.id,
-        "market": experiment.paper.market,
-        "title": experiment.context.market.title,
+        "id": experiment.id, "market": experiment.paper.market, "title": experiment.context.market.title,
         "config": {name: trials[0].settings for name, trials in chosen.models.items()} | data,
-        "code_version": version("dtml-nightshift"),
-        "data_watermark": test.known_at,
-        "stocks": len(test.days.symbols),
+        "code_version": version("dtml-nightshift"), "data_watermark": test.known_at, "stocks": len(test.days.symbols),
         **{f"{name}_first": days.target[0].date() for name, days in spans.items()},
-        **{f"{name}_last": days.target[-1].date() for name, days in spans.items()},
-        "best_rule": chosen.best_rule,
-        "seconds": chosen.seconds,
-        "device": choose_device(experiment.context.device).type,
+        **{f"{name}_last": days.target[-1].date() for name, days in spans.items()}, "best_rule": chosen.best_rule,
+        "seconds": chosen.seconds, "device": choose_device(experiment.context.device).type,
         "test_read_at": test.read_at,
-    }
+    }  # fmt: skip
 
 
 def _seeds(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) -> pd.DataFrame:
@@ -223,21 +217,12 @@ def _store_run(conn: Connection, experiment: PublishedExperiment, name: str, tri
         for member in trial.members
     ]
     run = {
-        "id": run_id,
-        "market": experiment.paper.market,
-        "kind": "benchmark",
-        "model": name,
-        "config": trial.settings,
-        "seeds": [member.seed for member in trial.members],
-        "code_version": version("dtml-nightshift"),
-        "data_watermark": experiment.known[1],
-        "checkpoint_path": None if sha is None else str(path),
-        "checkpoint_hash": sha,
-        "losses": losses,
-        "train_first": train.target[0].date(),
-        "train_last": validation.target[-1].date(),
-        "created_at": test.read_at,
-    }
+        "id": run_id, "market": experiment.paper.market, "kind": "benchmark", "model": name, "config": trial.settings,
+        "seeds": [member.seed for member in trial.members], "code_version": version("dtml-nightshift"),
+        "data_watermark": experiment.known[1], "checkpoint_path": None if sha is None else str(path),
+        "checkpoint_hash": sha, "losses": losses, "train_first": train.target[0].date(),
+        "train_last": validation.target[-1].date(), "created_at": test.read_at,
+    }  # fmt: skip
     stored_runs.save_run(conn, run)
     windows, said = test.windows[trial.window], test.said[name][0]
     made = _long(windows, probability=said.mean(axis=0), probability_std=said.std(axis=0)).assign(run_id=run_id)

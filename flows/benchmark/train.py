@@ -134,14 +134,9 @@ class PublishedExperiment:
         made_by = [version("dtml-nightshift"), version("torch"), version("scikit-learn"), device]
         configs = [asdict(self.window_config(window)) for window in self.windows]
         said = [
-            recipes,
-            configs,
-            spans,
-            self.seeds,
-            self.context.market.index.symbol,
-            self.context.market.symbols,
+            recipes, configs, spans, self.seeds, self.context.market.index.symbol, self.context.market.symbols,
             made_by,
-        ]
+        ]  # fmt: skip
         digest = hashlib.sha256(json.dumps(said, default=str).encode())
         digest.update(pd.util.hash_pandas_object(self.known[0], index=False).to_numpy().tobytes())
         return f"{self.paper.market}-{digest.hexdigest()[:8]}"
@@ -235,13 +230,9 @@ def _train_networks(experiment: PublishedExperiment, on_epoch: EpochReport) -> d
         train, validation = experiment.spans(window)
         mine = members_of(experiment, window)
         found = fit_members(
-            train,
-            validation,
-            list(mine.values()),
-            device=choose_device(experiment.context.device),
-            state_folder=_state_folder(experiment.paper.market, train, validation),
-            on_epoch=on_epoch,
-        )
+            train, validation, list(mine.values()), device=choose_device(experiment.context.device),
+            state_folder=_state_folder(experiment.paper.market, train, validation), on_epoch=on_epoch,
+        )  # fmt: skip
         fits |= dict(zip(mine, found, strict=True))
     return {
         name: [

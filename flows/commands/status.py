@@ -81,15 +81,11 @@ def doctor(device: DeviceOption = "auto", as_json: AsJson = False) -> None:
 def _night(each: MarketStatus) -> dict[str, Any]:
     late = "" if not each.is_late else ", late"
     return {
-        "market": each.market,
-        "last night": each.as_of,
-        "outcome": f"{_outcome(each)}{late}",
-        "age": each.age,
+        "market": each.market, "last night": each.as_of, "outcome": f"{_outcome(each)}{late}", "age": each.age,
         "next run": moment(each.next_run) if each.next_run else None,
-        f"bars rejected in {REJECTED_SESSIONS} sessions": each.rejected_bars,
-        "alerts not sent": each.alerts_not_sent,
+        f"bars rejected in {REJECTED_SESSIONS} sessions": each.rejected_bars, "alerts not sent": each.alerts_not_sent,
         "ordered by": each.ordered_by,
-    }
+    }  # fmt: skip
 
 
 def _outcome(each: MarketStatus) -> str:
@@ -107,16 +103,11 @@ def _outcome(each: MarketStatus) -> str:
 
 def _model(each: MarketStatus) -> dict[str, Any]:
     return {
-        "market": each.market,
-        "model": each.model.run_id if each.model else "none",
-        "age": each.model.age if each.model else None,
-        "next model": _next_model(each.model),
-        "nights scored": each.scored_nights,
-        "ACC": _skill(each.acc),
-        "best rule": _rule(each.acc),
-        "MCC": _skill(each.mcc),
-        "best rule ": _rule(each.mcc),
-    }
+        "market": each.market, "model": each.model.run_id if each.model else "none",
+        "age": each.model.age if each.model else None, "next model": _next_model(each.model),
+        "nights scored": each.scored_nights, "ACC": _skill(each.acc), "best rule": _rule(each.acc),
+        "MCC": _skill(each.mcc), "best rule ": _rule(each.mcc),
+    }  # fmt: skip
 
 
 def _next_model(model: ModelAge | None) -> str | None:

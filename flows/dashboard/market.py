@@ -28,17 +28,9 @@ STOCKS = 2000  # of a market, on one page
 NIGHTS = 30  # in the table of a market
 SCORED = 250  # nights of a chart of running scores
 SORTS = (
-    "symbol",
-    "name",
-    "sector",
-    "probability",
-    "calibrated",
-    "probability_std",
-    "rising_share",
-    "direction",
-    "realised_return",
-    "correct",
-)
+    "symbol", "name", "sector", "probability", "calibrated", "probability_std", "rising_share", "direction",
+    "realised_return", "correct",
+)  # fmt: skip
 FIGURES = ("acc", "mcc")
 ENDS = ("", "_low", "_high")
 SKILL = ("", "_low", "_high", "_rule", "_rule_low", "_rule_high", "_rule_name")  # of each figure

@@ -40,24 +40,15 @@ def stock_page(
     run = runs.latest_model(conn, market)
     days = [*directions["target"], *bars["session"]]
     return {
-        "market": market,
-        "symbol": symbol,
-        "stock": None if own.empty else records(own)[0],
-        "stocks": listed["symbol"].tolist(),
-        "kind": kind,
-        "kinds": KINDS,
-        "first": first,
-        "last": last,
-        "shown": (min(days), max(days)) if days else None,
-        "directions": records(directions.head(SHOWN)),
-        "held": len(directions),
-        "spans": records(span_scores(directions)),
+        "market": market, "symbol": symbol, "stock": None if own.empty else records(own)[0],
+        "stocks": listed["symbol"].tolist(), "kind": kind, "kinds": KINDS, "first": first, "last": last,
+        "shown": (min(days), max(days)) if days else None, "directions": records(directions.head(SHOWN)),
+        "held": len(directions), "spans": records(span_scores(directions)),
         "whole": records(head(conn, scores.symbol_scores(market, symbol), len(KINDS))),
-        "chart": stock_chart(symbol, directions, bars),
-        "marks": way_counts(directions),
+        "chart": stock_chart(symbol, directions, bars), "marks": way_counts(directions),
         **attention_tables(conn, market, symbol),
         "explained": words(None if run is None else attention.explanation_log(conn, run["run_id"])),
-    }
+    }  # fmt: skip
 
 
 def require_stock(conn: Connection, market: str, symbol: str) -> None:

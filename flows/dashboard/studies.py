@@ -26,13 +26,7 @@ def study_page(conn: Connection, kind: str, name: str) -> str:
         tables = (rankings.ranking_scores, rankings.ranking_differences, rankings.ranking_portfolios)
         return ranking_page(Ranking(row, *(each(conn, name) for each in tables)), served=True)
     return backtest_page(
-        backtest=row,
-        folds=backtests.backtest_folds(conn, name),
-        scores=backtests.backtest_scores(conn, name),
-        tracks=backtests.backtest_returns(conn, name),
-        performances=backtests.backtest_portfolios(conn, name),
-        rolling=pd.DataFrame(),
-        curve=pd.DataFrame(),
-        coverage=pd.DataFrame(),
-        served=True,
-    )
+        backtest=row, folds=backtests.backtest_folds(conn, name), scores=backtests.backtest_scores(conn, name),
+        tracks=backtests.backtest_returns(conn, name), performances=backtests.backtest_portfolios(conn, name),
+        rolling=pd.DataFrame(), curve=pd.DataFrame(), coverage=pd.DataFrame(), served=True,
+    )  # fmt: skip

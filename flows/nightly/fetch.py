@@ -227,14 +227,10 @@ def _made_index(context: MarketContext, wanted: _Wanted, accepted: pd.DataFrame)
 def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
     first = last if bars.empty else bars["session"].min().date()
     return check(
-        bars,
-        sessions=sessions_between(context.market.calendar, first, next_session(context.market.calendar, last)),
-        closed_until=last,
-        checks=context.market.checks,
-        index_symbol=context.market.index.symbol,
-        returns=context.market.returns,
-        market_size=len(context.market.symbols),
-    )
+        bars, sessions=sessions_between(context.market.calendar, first, next_session(context.market.calendar, last)),
+        closed_until=last, checks=context.market.checks, index_symbol=context.market.index.symbol,
+        returns=context.market.returns, market_size=len(context.market.symbols),
+    )  # fmt: skip
 
 
 def _rejected_as_before(context: MarketContext, checked: Checked) -> Checked:

@@ -220,18 +220,12 @@ def _store(
             conn, context.name, rule_directions(conn, context, as_of, made.known_at)
         )
         nights.finish_night(
-            conn,
-            context.name,
-            as_of,
-            status="complete_with_gaps" if made.gaps else "complete",
-            finished_at=now,
+            conn, context.name, as_of, status="complete_with_gaps" if made.gaps else "complete", finished_at=now,
             counts=fetch_result.counts | {"predictions": len(made.predictions)},
             gaps=[{"symbol": symbol, "reason": reason} for symbol, reason in made.gaps.items()],
-            reason=order.attrs.get("note") or None,
-            run_id=model.run_id,
-            known_at=made.known_at,
+            reason=order.attrs.get("note") or None, run_id=model.run_id, known_at=made.known_at,
             inputs_hash=made.inputs_hash,
-        )
+        )  # fmt: skip
 
 
 def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: FetchResult) -> None:
@@ -239,12 +233,6 @@ def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: Fetc
         if _is_complete(nights.night(conn, context.name, as_of)):
             return
         nights.finish_night(
-            conn,
-            context.name,
-            as_of,
-            status="refused",
-            reason=reason,
-            finished_at=datetime.now(UTC),
-            counts=fetch_result.counts | {"predictions": 0},
-            gaps=[],
-        )
+            conn, context.name, as_of, status="refused", reason=reason, finished_at=datetime.now(UTC),
+            counts=fetch_result.counts | {"predictions": 0}, gaps=[],
+        )  # fmt: skip

@@ -123,15 +123,11 @@ def train_rankers(
     stem = data_folder() / "models" / f"{context.name}-{as_of}"
     file, sha = save_rankers(rankers, settings, stem, write_whole)
     row = settings | {
-        "id": file.name.removesuffix("-order.safetensors"),
-        "leg": context.market.leg,
-        "code_version": version("dtml-nightshift"),
-        "data_watermark": watermark,
-        "checkpoint_path": str(file.relative_to(data_folder())),
-        "checkpoint_hash": sha,
-        "train_last": as_of,
+        "id": file.name.removesuffix("-order.safetensors"), "leg": context.market.leg,
+        "code_version": version("dtml-nightshift"), "data_watermark": watermark,
+        "checkpoint_path": str(file.relative_to(data_folder())), "checkpoint_hash": sha, "train_last": as_of,
         "created_at": datetime.now(UTC),
-    }
+    }  # fmt: skip
     with transaction(context.engine) as conn:
         stored.save_ranker(conn, row)
     return Trained(row, rankers)

@@ -68,16 +68,10 @@ def publish_night(context: MarketContext, as_of: date, level: float | None = Non
             "calibrations": calibrations(runs.runs(conn, context.name)),
         }
     page = night_report(
-        title=context.market.title,
-        night=night,
-        level=level,
-        threshold=threshold_at(bands, level),
-        coverage=coverage(counts),
-        attention=seen(context, night, run),
-        rejected_sessions=REJECTED_SESSIONS,
-        receipt=receipt(night, run, bands),
-        **stored,
-    )
+        title=context.market.title, night=night, level=level, threshold=threshold_at(bands, level),
+        coverage=coverage(counts), attention=seen(context, night, run), rejected_sessions=REJECTED_SESSIONS,
+        receipt=receipt(night, run, bands), **stored,
+    )  # fmt: skip
     other = "" if level == context.market.level else f"-level-{level:g}"
     file = reports_folder() / context.name / f"{as_of}{other}.html"
     write_page(file, page)

@@ -175,22 +175,14 @@ def fit_bars(
     train, validation = context.experiment.spans(windows, as_of)
     log.info("%d days to train on, %d for validation", len(train), len(validation))
     fits = fit_members(
-        train,
-        validation,
-        context.experiment.members_of(),
-        device=choose_device(context.device),
-        state_folder=StateFolder(folder, write_whole),
-        on_epoch=on_epoch,
+        train, validation, context.experiment.members_of(), device=choose_device(context.device),
+        state_folder=StateFolder(folder, write_whole), on_epoch=on_epoch,
         begin=None if previous is None else [previous.ensemble.member(i) for i in range(context.experiment.seeds)],
-    )
+    )  # fmt: skip
     ensemble = Ensemble(
-        market=context.name,
-        symbols=windows.symbols,
-        seeds=tuple(fit.member.seed for fit in fits),
-        model=context.experiment.model,
-        windows=context.experiment.windows,
-        weights=stack_members(fits),
-    )
+        market=context.name, symbols=windows.symbols, seeds=tuple(fit.member.seed for fit in fits),
+        model=context.experiment.model, windows=context.experiment.windows, weights=stack_members(fits),
+    )  # fmt: skip
     said = member_probabilities(ensemble, validation, choose_device(context.device)).mean(dim=0)
     calibration = calibrate(said.double().numpy(), validation.movement.double().numpy())
     return Fitted(ensemble, calibration, fits, train.target[0].date())
@@ -303,21 +295,12 @@ def _row(context: MarketContext, run_id: str, fitted: Fitted) -> dict[str, Any]:
         for fit in fitted.fits
     ]
     return {
-        "id": run_id,
-        "market": context.name,
-        "model": "dtml",
-        "config": _config(context),
-        "universe": universe_of(context.market),
-        "seeds": list(fitted.ensemble.seeds),
-        "code_version": version("dtml-nightshift"),
-        "checkpoint_path": str(path),
-        "checkpoint_hash": sha,
-        "losses": losses,
-        "slope": fitted.calibration.slope,
-        "intercept": fitted.calibration.intercept,
-        "train_first": fitted.first,
-        "created_at": datetime.now(UTC),
-    }
+        "id": run_id, "market": context.name, "model": "dtml", "config": _config(context),
+        "universe": universe_of(context.market), "seeds": list(fitted.ensemble.seeds),
+        "code_version": version("dtml-nightshift"), "checkpoint_path": str(path), "checkpoint_hash": sha,
+        "losses": losses, "slope": fitted.calibration.slope, "intercept": fitted.calibration.intercept,
+        "train_first": fitted.first, "created_at": datetime.now(UTC),
+    }  # fmt: skip
 
 
 def states_folder(kind: str) -> Path:

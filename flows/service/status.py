@@ -143,25 +143,14 @@ def market_status(
     closed, due = clock.closed, clock.due
     done = complete["as_of"] if complete else None
     return MarketStatus(
-        market=name,
-        as_of=last["as_of"] if last else None,
-        outcome=outcome,
-        gaps=len(last["gaps"] or []) if last else 0,
-        reason=last["reason"] if last else None,
-        started_at=last["started_at"] if last else None,
-        age=_sessions_since(market, done, closed),
-        due=due,
-        is_late=last is not None and due is not None and (done is None or done < due.as_of),
-        next_run=clock.next_run,
-        model=_model_age(market, run, closed),
-        rejected_bars=clock.rejected_bars,
-        scored_nights=int(scores["nights"].max()) if len(scores) else 0,
-        acc=_skill(scores, "acc"),
-        mcc=_skill(scores, "mcc"),
-        alerts_not_sent=len(unsent),
-        ordered_by=speaks,
-        note=clock.note,
-    )
+        market=name, as_of=last["as_of"] if last else None, outcome=outcome,
+        gaps=len(last["gaps"] or []) if last else 0, reason=last["reason"] if last else None,
+        started_at=last["started_at"] if last else None, age=_sessions_since(market, done, closed), due=due,
+        is_late=last is not None and due is not None and (done is None or done < due.as_of), next_run=clock.next_run,
+        model=_model_age(market, run, closed), rejected_bars=clock.rejected_bars,
+        scored_nights=int(scores["nights"].max()) if len(scores) else 0, acc=_skill(scores, "acc"),
+        mcc=_skill(scores, "mcc"), alerts_not_sent=len(unsent), ordered_by=speaks, note=clock.note,
+    )  # fmt: skip
 
 
 def _ordered_by(conn: Connection, name: str, complete: Mapping[str, Any] | None) -> str | None:
