@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from db.admin.roles import grant_reader
 from db.engine import open_engine, transaction, upgrade
-from db.rows import attention, calibration, markets, outcomes, scores
+from db.rows import attention, calibration, markets, outcomes, rankings, scores
 from db.rows import nights as stored_nights
 from db.rows import predictions as stored_predictions
 from db.rows import prices as stored_prices
@@ -108,12 +108,24 @@ def _fill_market(conn: Connection, market: str, stocks: tuple[str, ...], runs: t
     _fill_evidence(conn, market, made, rng)
     _fill_nights(conn, market, stocks, made)
     _fill_scores(conn, market, rng)
+    _fill_account(conn, market, stocks, rng)
     refused_at = moment(DAYS[NIGHTS], 23)
     refused = pd.DataFrame({"symbol": stocks[:1], "session": DAYS[NIGHTS], "reason": "null_price", "value": "<nan>"})
     stored_prices.record_rejected(conn, market, refused, source="files", known_at=refused_at)
     last = DAYS[NIGHTS].date()
     stored_nights.start_night(conn, market, last, target=DAYS[NIGHTS + 1].date(), source="files", started_at=refused_at)
     _finish(conn, market, last, "refused", reason="too many bars refused: <b>9</b> of 10")
+
+
+def _fill_account(conn: Connection, market: str, stocks: tuple[str, ...], rng: np.random.Generator) -> None:
+    """A paper account that holds two stocks from the first night on."""
+    held = pd.DataFrame([(day, stock, 0.5) for day in DAYS[:NIGHTS] for stock in stocks[:2]])
+    rows = []
+    for name in ("account", "account, no costs", "equal parts", "index"):
+        net = rng.normal(0.001, 0.01, NIGHTS)
+        row = {"session": DAYS[:NIGHTS], "portfolio": name, "gross": net, "turnover": 0.0, "cost": 0.0, "net": net}
+        rows.append(pd.DataFrame(row).assign(equity=(1 + net).cumprod()))
+    rankings.save_paper(conn, market, pd.concat(rows), held.set_axis(["session", "symbol", "weight"], axis=1))
 
 
 def _bars(rng: np.random.Generator, symbols: list[str]) -> pd.DataFrame:

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from made_backtest_page import page as backtest_page
+from made_benchmark_rows import ranking, ranking_differences, ranking_portfolios, ranking_scores
 from made_browser import LOOKS, Site, axe_source, browser, complaints, screenshots, served
 from made_dashboard import BACKTEST_RUN, BARE, DAYS, EVIL, EVIL_STOCKS, FIRST_RUN, LEVEL, MARKET, fill
 from made_nights import AS_OF
 
 from db.engine import open_engine, upgrade
+from dtml.pages.ranking import Ranking, ranking_page
 from flows.dashboard.app import dashboard, link
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
@@ -68,6 +70,12 @@ def test_a_page_of_the_dashboard_has_nothing_wrong(
 def test_the_report_of_a_backtest_has_nothing_wrong(chromium: Any, axe: str, tmp_path: Path) -> None:
     (file := tmp_path / "backtest.html").write_text(backtest_page(), encoding="utf-8")
     assert complaints(chromium, axe, file.as_uri(), "backtest", tmp_path) == []
+
+
+def test_the_report_of_a_ranking_has_nothing_wrong(chromium: Any, axe: str, tmp_path: Path) -> None:
+    made = Ranking(ranking(), ranking_scores(), ranking_differences(), ranking_portfolios())
+    (file := tmp_path / "ranking.html").write_text(ranking_page(made), encoding="utf-8")
+    assert complaints(chromium, axe, file.as_uri(), "ranking", tmp_path) == []
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
