@@ -57,16 +57,6 @@ SPAN = ("--from", "2015-01-02", "--to", "2016-12-29", "--retrain-every", "63")
 FIVE_YEARS = ("--from", "2018-01-02", "--to", "2022-12-28", "--train-sessions", "504", "--universe", "source")
 TWO_YEARS = ("--from", "2021-03-02", "--to", "2022-12-28", "--train-sessions", "252", "--universe", "source")
 MANY_NIGHTS = dtml("nightly", "simulated", "--nights", "120", "--as-of", "2026-11-19")
-BAND = "sum(covered) * 1.0 / sum(n) as covered, sum(decided) * 1.0 / sum(n) as decided"
-RIGHT = "sum(decided_correct) * 1.0 / sum(decided) as correct_of_those"
-BANDS = dtml("query", f"select kind, level, {BAND}, {RIGHT} from coverage group by kind, level")  # noqa: S608
-SP500, KOSPI = (*prices("sp500"), *FIVE_YEARS), (*prices("kospi200_2020", "KS11"), *TWO_YEARS)
-TWO = ("--workers", "2")
-SHORTER = ("--seeds", "5", "--epochs", "30", "--markdown")
-ALONE = ("--rounds", "3", "--threads", "1")
-TRANSLATION = (module("translation_training_speed", *ALONE), module("translation_search_speed"))
-MULTI30K = "runs/data/translation/multi30k-en-de"
-BLEU = (module("translation_quality", "--folder", "runs"), module("translation_engines", *ALONE, "--model", MULTI30K))
 SETS = ("ranking", "--prices", str(SHARED / "prices"), "--markdown")
 NETWORKS = ("--with", "dtml", "--with", "alstm", "--seeds", "3")
 RANKINGS = (dtml("benchmark", *SETS, *NETWORKS), dtml("benchmark", *SETS, "--leg", "open_to_open"))
@@ -76,6 +66,7 @@ RIGHT = "sum(decided_correct) * 1.0 / sum(decided) as correct_of_those"
 BANDS = dtml("query", f"select kind, level, {BAND}, {RIGHT} from coverage group by kind, level")  # noqa: S608
 SP500, KOSPI = (*prices("sp500"), *FIVE_YEARS), (*prices("kospi200_2020", "KS11"), *TWO_YEARS)
 TWO = ("--workers", "2")
+FLAT = ("--commission", "1", "--half-spread", "2", "--sale-tax", "0", "--borrow", "50")
 SHORTER = ("--seeds", "5", "--epochs", "30", "--markdown")
 ALONE = ("--rounds", "3", "--threads", "1")
 TRANSLATION = (module("translation_training_speed", *ALONE), module("translation_search_speed"))
@@ -138,8 +129,8 @@ RESULTS = (
     Result("kdd17", "the published table, KDD17", 50, (dtml("benchmark", "kdd17", *prices("kdd17"), "--markdown"),)),
     Result("ndx100", "NDX100, shorter", 20, (dtml("benchmark", "ndx100", *prices("ndx100", "NDX"), *SHORTER),)),
     Result("kdd17-backtest", "a walk through KDD17", 20, (dtml("backtest", "kdd17", *prices("kdd17"), *SPAN), BANDS)),
-    Result("kospi200-backtest", "a walk through 192 stocks", 8, (dtml("backtest", "kospi200", *KOSPI, *TWO),)),
-    Result("sp500-backtest", "a walk through 483 stocks", 60, (dtml("backtest", "sp500", *SP500, *TWO),)),
+    Result("kospi200-backtest", "a walk through 192 stocks", 8, (dtml("backtest", "kospi200", *KOSPI, *TWO, *FLAT),)),
+    Result("sp500-backtest", "a walk through 483 stocks", 60, (dtml("backtest", "sp500", *SP500, *TWO, *FLAT),)),
     Result("ranking", "the order of a day's stocks", 90, RANKINGS),
     Result("history", "ten years in one store", 25, (module("view_latency"),), shared=False),
     Result("translation-speed", "training and search against others", 15, TRANSLATION, shared=False),
