@@ -241,13 +241,8 @@ def follow_on(
         drifted = held[day] * (1 + earned[day]) / (1 + gross[day])
     ended = (held != 0) & np.vstack([quotes.breaks, quotes.breaks[:1] & False])[first + 1 : first + 1 + len(wanted)]
     unbooked = np.where(ended, held * (_returns(mark, mark)[rows] - earned), 0.0)
-    long, short = np.maximum(held, 0).sum(axis=1), np.maximum(-held, 0).sum(axis=1)
-    of_purchases, of_sales = strategy.costs.of_trades(quotes.sessions[rows])
-    cost = turnover * of_purchases + sold * (of_sales - of_purchases)
-    borrow = short * strategy.costs.of_shorts(quotes.sessions[rows])
-    earned_on = (quotes.sessions[rows], gross, turnover, cost, borrow, gross - cost - borrow)
-    values = (*earned_on, long, short, ended.sum(axis=1), unbooked.sum(axis=1))
-    track = pd.DataFrame(dict(zip(COLUMNS, values, strict=True)))
+    moves = ended.sum(axis=1), unbooked.sum(axis=1)
+    track = _track(quotes.sessions[rows], held, (turnover, sold, gross), strategy.costs, moves)
     return Followed(track[: max(0, _sold_again(quotes, strategy.fill) - first)], held)
 
 
@@ -332,3 +327,15 @@ def _trade(drifted: Weights, wanted: Weights, stays: Stocks, settled: Stocks, li
     traded = np.where(stays, 0.0, wanted)
     room, asked = max(0.0, 1 - np.abs(stuck).sum()), np.abs(traded).sum()
     return np.asarray(stuck + traded * (room / asked if asked > room else 1.0))
+
+
+def _track(
+    sessions: pd.DatetimeIndex, held: PerRow, days: tuple[Rows, Rows, Rows], costs: Costs, moves: tuple[ndarray, Rows]
+) -> pd.DataFrame:
+    """Return the columns of `follow_on`: `days` are turnover, value sold and gross, `moves` settled and unbooked."""
+    turnover, sold, gross = days
+    long, short = np.maximum(held, 0).sum(axis=1), np.maximum(-held, 0).sum(axis=1)
+    of_purchases, of_sales = costs.of_trades(sessions)
+    cost, borrow = turnover * of_purchases + sold * (of_sales - of_purchases), short * costs.of_shorts(sessions)
+    values = (sessions, gross, turnover, cost, borrow, gross - cost - borrow, long, short, *moves)
+    return pd.DataFrame(dict(zip(COLUMNS, values, strict=True)))
