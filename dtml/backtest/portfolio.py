@@ -226,9 +226,8 @@ def follow_on(
     returns = _returns(mark, quotes.exits(strategy.fill))
     earned = returns[rows]
     held, sold, turnover, gross = np.empty_like(wanted), *(np.empty(len(wanted)) for _ in range(3))
-    drifted = np.zeros(wanted.shape[1])
-    if held_before is not None:
-        drifted = held_before * (1 + returns[first - 1]) / (1 + held_before @ returns[first - 1])
+    before = np.zeros(wanted.shape[1]) if held_before is None else held_before
+    drifted = before * (1 + returns[first - 1]) / (1 + before @ returns[first - 1])
     for day in range(len(wanted)):
         left = np.where(broken[day], 0.0, drifted)
         stays = ~tradable[rows][day] | ((keeping[day] == 1) & (left != 0))
@@ -241,8 +240,8 @@ def follow_on(
         drifted = held[day] * (1 + earned[day]) / (1 + gross[day])
     ended = (held != 0) & np.vstack([quotes.breaks, quotes.breaks[:1] & False])[first + 1 : first + 1 + len(wanted)]
     unbooked = np.where(ended, held * (_returns(mark, mark)[rows] - earned), 0.0)
-    moves = ended.sum(axis=1), unbooked.sum(axis=1)
-    track = _track(quotes.sessions[rows], held, (turnover, sold, gross), strategy.costs, moves)
+    moves, days = (ended.sum(axis=1), unbooked.sum(axis=1)), (turnover, sold, gross)
+    track = _track(quotes.sessions[rows], held, days, strategy.costs, moves)
     return Followed(track[: max(0, _sold_again(quotes, strategy.fill) - first)], held)
 
 
