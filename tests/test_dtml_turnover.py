@@ -10,7 +10,7 @@ from dtml.backtest.portfolio import Quotes, Strategy, follow, follow_on
 from dtml.backtest.turnover import DAILY, EQUAL, VERSIONS, after_costs, strategy_of, target_of_night, targets, track_of
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
-from dtml.markets.trading import FREE, Costs, Trading, rate_on
+from dtml.markets.trading import FREE, Costs, Rate, Trading, rate_on
 
 SESSIONS = pd.bdate_range("2023-12-25", periods=400)
 NAN = np.nan
@@ -42,6 +42,14 @@ def test_a_tax_is_paid_on_one_side_only_and_at_the_rate_of_its_day() -> None:
 def test_a_tax_below_zero_is_refused() -> None:
     with pytest.raises(UsageError, match="sale_tax must be 0 basis points or more, got -1"):
         Costs(sale_tax=((date(2020, 1, 1), 1.0), (date(2021, 1, 1), -1.0)))
+
+
+@pytest.mark.parametrize("limit", [0.0, -0.1, float("nan"), ((date(2020, 1, 1), 0.001),)])
+def test_a_price_limit_that_can_be_none_is_refused(limit: Rate) -> None:
+    with pytest.raises(UsageError, match="price_limit must be"):
+        Trading(price_limit=limit or -1.0)
+    with pytest.raises(UsageError, match="must be 1 or more"):
+        Trading(band=float("nan"))
 
 
 def bars(closes: list[float], opens: list[float]) -> pd.DataFrame:

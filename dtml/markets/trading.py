@@ -14,8 +14,13 @@ if TYPE_CHECKING:  # a market is read without waiting for pandas
 
 BASIS_POINT = 1e-4
 YEAR = 252  # sessions
+SMALLEST_LIMIT = 0.01  # of a price in a day: rounding to ticks would pass for a smaller one
 
 Rate = float | tuple[tuple[date, float], ...]  # one for all days, or each from its date on
+
+
+def _values(rate: Rate) -> list[float]:
+    return [rate] if isinstance(rate, float | int) else [value for _, value in rate]
 
 
 def rate_on(rate: Rate, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64]":
@@ -46,8 +51,7 @@ class Costs:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            rate = getattr(self, each.name)
-            for value in [rate] if isinstance(rate, float | int) else [value for _, value in rate]:
+            for value in _values(getattr(self, each.name)):
                 if not 0 <= value < inf:
                     raise UsageError(f"{each.name} must be 0 basis points or more, got {value}")
 
@@ -85,5 +89,7 @@ class Trading:
     sources: dict[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        if self.lot < 1 or self.top < 1 or self.smooth < 1 or self.band < 1:
+        if not all(value >= 1 for value in (self.lot, self.top, self.smooth, self.band)):
             raise UsageError("lot, top, smooth and band must be 1 or more")
+        if any(not SMALLEST_LIMIT <= value < inf for value in _values(self.price_limit or SMALLEST_LIMIT)):
+            raise UsageError(f"price_limit must be {SMALLEST_LIMIT} or more, a ratio")
