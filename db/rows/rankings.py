@@ -187,10 +187,11 @@ paper_positions = partial(_positions, tables.paper_position, "session")  # what 
 
 
 def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd.DataFrame:
-    """Return what the paper account and its yardsticks earned up to a session: the columns of paper_account."""
+    """Return what the paper account and its yardsticks earned up to a session: the columns of paper_return."""
     of = view("paper_account")
+    columns = [each for each in of.c if each.name != "holdings"]  # which are counted anew for each row
     mine = matching(of, market=market) + within(of.c.session, None, last)
-    return frame(conn, sa.select(of).where(*mine).order_by(of.c.session, of.c.portfolio))
+    return frame(conn, sa.select(*columns).where(*mine).order_by(of.c.session, of.c.portfolio))
 
 
 def last_paper(conn: Connection, market: str) -> dict[str, tuple[date, float]]:
