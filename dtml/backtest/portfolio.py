@@ -238,7 +238,7 @@ def follow_on(
         if gross[day] <= -1:
             raise DtmlError(f"{strategy.name}: the fill of {quotes.sessions[first + day].date()} loses all equity")
         drifted = held[day] * (1 + earned[day]) / (1 + gross[day])
-    ended = (held != 0) & np.vstack([quotes.breaks, quotes.breaks[:1] & False])[first + 1 : first + 1 + len(wanted)]
+    ended = (held != 0) & np.vstack([quotes.breaks[1:], np.zeros_like(quotes.breaks[:1])])[rows]
     unbooked = np.where(ended, held * (_returns(mark, mark)[rows] - earned), 0.0)
     moves, days = (ended.sum(axis=1), unbooked.sum(axis=1)), (turnover, sold, gross)
     track = _track(quotes.sessions[rows], held, days, strategy.costs, moves)

@@ -91,5 +91,6 @@ class Trading:
     def __post_init__(self) -> None:
         if not all(value >= 1 for value in (self.lot, self.top, self.smooth, self.band)):
             raise UsageError("lot, top, smooth and band must be 1 or more")
-        if any(not SMALLEST_LIMIT <= value < inf for value in _values(self.price_limit or SMALLEST_LIMIT)):
+        limits = [] if self.price_limit is None else _values(self.price_limit)
+        if not all(SMALLEST_LIMIT <= value < inf for value in limits):
             raise UsageError(f"price_limit must be {SMALLEST_LIMIT} or more, a ratio")

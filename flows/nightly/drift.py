@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import date
 from typing import Any
@@ -31,8 +32,8 @@ def watch_drift(context: MarketContext, as_of: date) -> None:
         assert night is not None
         run = runs.run(conn, night["run_id"])
     try:
-        inputs = list(_inputs(context, as_of, run))
-    except (DtmlError, OSError, ValueError) as error:  # such as bars of the training that this store lacks
+        inputs = list(_learned(context, run).drift(_features(context, as_of, RECENT), FEATURES))
+    except DtmlError as error:  # such as bars of the training that this store lacks
         log.warning("the inputs of %s are not compared with the training's: %s", context.name, error)
         inputs = []
     found = [*inputs, *(row for row in _outcomes(context, as_of) if row is not None)]
@@ -41,15 +42,14 @@ def watch_drift(context: MarketContext, as_of: date) -> None:
             nights.save_drift(conn, context.name, as_of, pd.DataFrame(found))
 
 
-def _inputs(context: MarketContext, as_of: date, run: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the drift of each feature, measured beside the sessions up to the training, which a file keeps."""
+def _learned(context: MarketContext, run: dict[str, Any]) -> Inputs:
+    """Return the inputs that a run was trained on: those of a file, or measured anew where it is missing or damaged."""
     file = data_folder() / "models" / f"{run['id']}-inputs.json"
-    if file.exists():
-        inputs = Inputs(**json.loads(file.read_text()))
-    else:
-        inputs = Inputs.of(_features(context, run["train_last"], REFERENCE))
-        write_whole(file, lambda path: path.write_text(json.dumps(asdict(inputs))))
-    yield from inputs.drift(_features(context, as_of, RECENT), FEATURES)
+    with suppress(OSError, ValueError, TypeError):
+        return Inputs(**json.loads(file.read_text()))
+    inputs = Inputs.of(_features(context, run["train_last"], REFERENCE))
+    write_whole(file, lambda path: path.write_text(json.dumps(asdict(inputs))))
+    return inputs
 
 
 def _features(context: MarketContext, last: date, sessions: int) -> np.ndarray:

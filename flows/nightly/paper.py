@@ -1,5 +1,6 @@
 """Follow the order of each night on paper: what to hold next, filled at the real next open, at the market's costs."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -21,6 +22,8 @@ from dtml.prices.returns import on_grid
 from dtml.prices.sessions import next_session, previous_session, sessions_between, sessions_up_to
 from flows.nightly.context import MarketContext, quotes_of, read_bars
 
+log = logging.getLogger(__name__)
+
 ORDER_COLUMNS = ("side", "shares", "price", "value", "cost", "weight")
 BOOKED = ("session", "gross", "turnover", "cost", "net")
 NEAR = (0.5, 2.0)  # of the wanted share: within it a stock that is kept is left as it is held
@@ -30,16 +33,18 @@ ACCOUNT, FREE_ACCOUNT, EQUAL, INDEX = "account", "account, no costs", "equal par
 def follow_orders(context: MarketContext, as_of: date) -> None:
     """Decide what every order up to the night of `as_of` makes the account hold, and fill what was decided before.
 
-    What was decided or booked once stands, so this may run at any time and again: one transaction, whole or not at all.
+    What was decided or booked once stands, so this may run at any time and again; each of the two is stored whole or
+    not at all. What the account cannot do is a warning: it costs no night its page, and the next night goes on.
     """
-    aims = pd.DataFrame(list(_aims(context, as_of)))
-    with transaction(context.engine) as conn:
-        if len(aims):
-            stored.save_targets(conn, context.name, aims, decided_at=datetime.now(UTC))
-    booked = _booked(context, as_of)
-    with transaction(context.engine) as conn:
-        if booked is not None:
-            stored.save_paper(conn, context.name, *booked)
+    try:
+        if len(aims := pd.DataFrame(list(_aims(context, as_of)))):
+            with transaction(context.engine) as conn:
+                stored.save_targets(conn, context.name, aims, decided_at=datetime.now(UTC))
+        if (booked := _booked(context, as_of)) is not None:
+            with transaction(context.engine) as conn:
+                stored.save_paper(conn, context.name, *booked)
+    except DtmlError as error:
+        log.warning("the paper account of %s waits: %s", context.name, error)
 
 
 def _aims(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
