@@ -4,8 +4,9 @@ python -m benchmarks.drift [--runs 200] [--prices FOLDER]
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,6 +46,18 @@ def told(panel: Panel) -> Iterator[int]:
         yield sum(row["drifted"] for row in inputs.drift(seen[day + 1 - RECENT : day + 1], FEATURES))
 
 
+def first_told(rows: Iterable[Mapping[str, Any] | None]) -> int | None:
+    """Return the first night of a year on which a measure has drifted; None if it never does."""
+    return next((night for night, row in enumerate(rows) if row is not None and row["drifted"]), None)
+
+
+def words(first: Sequence[int | None]) -> str:
+    """Say in which share of years a drift was told, and after how many sessions or nights."""
+    found = [day for day in first if day is not None]
+    after = f"after {np.median(found):.0f}" if found else "after no"
+    return f"told within a year in {len(found) / len(first):.1%} of {len(first)}, at the median {after}"
+
+
 def real(file: Path) -> str:
     """Return on how many of a file's sessions an input had drifted, and when first in each spell."""
     bars = pd.read_parquet(file).rename(columns={"date": "session"})
@@ -74,33 +87,16 @@ def main() -> None:
     for change in (1.0, 2.0, 3.0):
         years = [list(told(market(rng, sessions, change))) for _ in range(asked.runs)]
         first = [next((day for day, count in enumerate(year) if count), None) for year in years]
-        found = [day for day in first if day is not None]
-        print(
-            f"inputs, volatility x {change:g}: told within a year in {len(found) / asked.runs:.1%} of {asked.runs}, "
-            f"at the median after {np.median(found) if found else np.nan:.0f} sessions"
-        )
+        print(f"inputs, volatility x {change:g}: {words(first)} sessions")
     for mean in (0.05, 0.0):
-        ends = []
-        for _ in range(asked.runs):
-            daily = np.concatenate([rng.normal(0.05, 0.1, YEAR), rng.normal(mean, 0.1, YEAR)])
-            ends.append(
-                next((n for n in range(60, YEAR) if (row := skill_drift(daily[: YEAR + n])) and row["drifted"]), None)
-            )
-        found = [day for day in ends if day is not None]
-        print(
-            f"rank IC of .05, then {mean:g}: told within a year in {len(found) / asked.runs:.1%}, at the median "
-            f"after {np.median(found) if found else np.nan:.0f} nights"
-        )
+        drawn = (np.concatenate([rng.normal(each, 0.1, YEAR) for each in (0.05, mean)]) for _ in range(asked.runs))
+        ends = [first_told(skill_drift(ics[: YEAR + night]) for night in range(YEAR)) for ics in drawn]
+        print(f"rank IC of .05, then {mean:g}: {words(ends)} nights")
     for held in (0.82, 0.65):
-        ends = []
-        for _ in range(asked.runs):
-            covered = rng.binomial(STOCKS, np.clip(rng.normal(held, 0.1, YEAR), 0, 1)) / STOCKS
-            ends.append(next((n for n in range(1, YEAR) if coverage_drift(covered[:n], LEVEL)["drifted"]), None))  # type: ignore[index]
-        found = [day for day in ends if day is not None]
-        print(
-            f"coverage of {held:.0%} at level {LEVEL:.0%}: told within a year in {len(found) / asked.runs:.1%}, at the "
-            f"median after {np.median(found) if found else np.nan:.0f} nights"
-        )
+        shares = (np.clip(rng.normal(held, 0.1, YEAR), 0, 1) for _ in range(asked.runs))
+        kept = (rng.binomial(STOCKS, share) / STOCKS for share in shares)
+        ends = [first_told(coverage_drift(each[:night], LEVEL) for night in range(YEAR)) for each in kept]
+        print(f"coverage of {held:.0%} at level {LEVEL:.0%}: {words(ends)} nights")
     for file in sorted(asked.prices.glob("*.parquet")) if asked.prices else ():
         print(real(file))
 

@@ -2,7 +2,7 @@
 
 Inputs are judged by the day, since stocks of a day move together: by the size of each feature, and of a stock-day as a
 whole, in the mean of some sessions, beside such means in the sessions that the model was trained on. Skill and coverage
-are judged by bets that are valid at every look (`dtml.evaluation.champion`).
+are judged by bets (`dtml.evaluation.champion`); that on coverage is valid at every look.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +65,10 @@ def _means(daily: Float[ndarray, "known measures"]) -> Float[ndarray, "means mea
 
 
 def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
-    """Return whether the daily rank IC of the last year is below half of what it was before; None below 120 nights."""
+    """Return whether the daily rank IC of the last year is below half of what it was before; None below 120 nights.
+
+    The year moves with the nights, which no theorem covers: how often it is wrong was measured (`benchmarks.drift`).
+    """
     known = rank_ics[np.isfinite(rank_ics)]
     split = max(LEARNED, len(known) - YEAR)
     before, since = known[:split], known[split:]
@@ -77,12 +80,12 @@ def skill_drift(rank_ics: Daily) -> dict[str, Any] | None:
 
 
 def coverage_drift(covered: Daily, level: float) -> dict[str, Any] | None:
-    """Return whether the share of outcomes covered in the last year is below its level; None without nights."""
-    known = covered[np.isfinite(covered)][-YEAR:]
+    """Return whether the share of outcomes covered by night is below its level; None without nights."""
+    known = covered[np.isfinite(covered)]
     if not len(known):
         return None
     found = evidence(COVERAGE, (level - known) * WIDEST)
-    return _row(COVERAGE, float(known.mean()), level, found.stake, found.needed)
+    return _row(COVERAGE, float(known[-YEAR:].mean()), level, found.stake, found.needed)
 
 
 def _row(measure: str, value: float, expected: float, score: float, needed: float) -> dict[str, Any]:

@@ -74,6 +74,11 @@ class Fold:
     scored: slice
 
 
+def earliest(leg: Leg) -> int:
+    """Return the first position of a panel that a walk can score: those before it suffice to train."""
+    return MINIMUM_TRAIN_DAYS + GAP + sessions_to(leg) - 1
+
+
 def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fold]:
     """Return the folds of a walk that scores the closes from `first` to `last`.
 

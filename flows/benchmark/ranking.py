@@ -43,7 +43,7 @@ from dtml.ranking.rankers import RankersConfig, Training, trainings
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import NETWORKS, RelativeConfig
 from dtml.ranking.rules import RULES, rule_scores
-from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS, Fold, History, folds
+from dtml.ranking.walk import Fold, History, earliest, folds
 from flows.nightly.context import MarketContext, quotes_of, stored_bars
 from flows.nightly.night import Stage, directly
 from flows.nightly.order import history_of
@@ -251,8 +251,7 @@ def _portfolios(walk: Walk, walked: list[Fold], order: Grid, once: Callable[...,
     """
     history, (first, last) = walk.history, (walked[0].scored.start, walked[-1].scored.stop)
     sessions, scores = history.panel.sessions, order.copy()
-    needed = GAP + sessions_to(history.leg) - 1 + MINIMUM_TRAIN_DAYS
-    begin = max(first - VALIDATION, needed)
+    begin = max(first - VALIDATION, earliest(history.leg))
     if first - begin >= MINIMUM_DAYS:
         before = folds(history, sessions[begin], sessions[first - 1])
         config = RankersConfig(walk.plan.leg)
