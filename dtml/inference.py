@@ -1,8 +1,5 @@
 """Run a trained ensemble: the probability that each stock rises, and which stocks it looked at."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -63,11 +60,15 @@ def member_probabilities(
     """
     days = windows.observed.any(dim=1).nonzero().squeeze(1)
     found = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
-    with _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
         for position in range(len(ensemble.seeds)):
             model = _model(ensemble, position, device)
             for batch in days.split(PREDICTED_DAYS) if len(days) else ():
                 found[position, batch] = model.logits(*_inputs(windows, batch, device)).sigmoid().cpu()
+    finally:
+        torch.set_num_threads(threads)
     return found.masked_fill(~windows.observed, torch.nan)
 
 
@@ -85,16 +86,6 @@ def attention(ensemble: Ensemble, windows: Windows, device: torch.device) -> Flo
             _, weights = model(*_inputs(windows, batch, device), need_attention=True)
             total[batch] += weights.mean(dim=1).cpu()
     return total / len(ensemble.seeds)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:

@@ -16,7 +16,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from dtml.errors import DtmlError, UsageError
-from dtml.features import HISTORY, Panel, features, returns
+from dtml.features import HISTORY, Panel, Prices, features, returns
 from dtml.labels import labelled
 from dtml.markets.definition import LabelProtocol, Returns, ZClose
 from dtml.prices.returns import adjusted_price, on_grid
@@ -143,14 +143,11 @@ def build_windows(
     )
 
 
-def _grid(
-    bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], index_symbol: str
-) -> pd.DatetimeIndex:
+def _grid(bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: Sequence[str], index: str) -> pd.DatetimeIndex:
     """Return the sessions of the exchange on which the index and a quorum of the stocks have a bar."""
-    stocks = bars.loc[bars["symbol"].isin(symbols)]
-    counts = stocks.groupby("session")["symbol"].count()
+    counts = bars.loc[bars["symbol"].isin(symbols)].groupby("session")["symbol"].count()
     listed = counts.rolling(HISTORY, min_periods=1).max()
-    index_days = bars.loc[bars["symbol"] == index_symbol, "session"]
+    index_days = bars.loc[bars["symbol"] == index, "session"]
     met = pd.DatetimeIndex(counts.index[counts >= QUORUM * listed])
     return sessions.intersection(met).intersection(pd.DatetimeIndex(index_days))
 
@@ -161,14 +158,11 @@ def panel_on(bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: Sequence[str],
     return Panel(*(on_grid(bars, name, grid, symbols) for name in ("open", "high", "low", "close", "adjusted")))
 
 
-def _movement(
-    panel: Panel, grid: pd.DatetimeIndex, sessions: pd.DatetimeIndex, max_return: float
-) -> Float[ndarray, "sessions stocks"]:
+def _movement(panel: Panel, grid: pd.DatetimeIndex, sessions: pd.DatetimeIndex, max_return: float) -> Prices:
     """Return the return to the next session of the exchange; missing where that session is not on the grid."""
     following = np.full_like(panel.adjusted, np.nan)
     following[:-1] = returns(panel, max_return)[1:]
-    position = sessions.get_indexer(grid)
-    following[:-1][np.diff(position) != 1] = np.nan
+    following[:-1][np.diff(sessions.get_indexer(grid)) != 1] = np.nan
     return following
 
 

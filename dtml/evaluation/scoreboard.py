@@ -30,6 +30,7 @@ OF_GAINS = [column for column in COLUMNS if "gain" in column]
 OF_MEMBERS = ["seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd"]
 OF_PROBABILITIES = [column for column in COLUMNS if column.startswith(("brier", "calibration", "auc", "rank_ic"))]
 PerStock = Float[ndarray, "days stocks"]
+PerSeed = Float[ndarray, " seeds"]
 StockDays = Bool[ndarray, "days stocks"]
 Counts = Int[ndarray, "days predictors 4"]
 Columns = dict[str, Float[ndarray, " predictors"]]
@@ -101,9 +102,7 @@ def scoreboard(
     return pd.concat(frames, ignore_index=True)[COLUMNS]
 
 
-def member_scores(
-    probability: Float[ndarray, "seeds days stocks"], movement: PerStock
-) -> tuple[Float[ndarray, " seeds"], Float[ndarray, " seeds"]]:
+def member_scores(probability: Float[ndarray, "seeds days stocks"], movement: PerStock) -> tuple[PerSeed, PerSeed]:
     """Return ACC and MCC of each seed on the paper's labels, where every seed has a probability.
 
     `movement` is as in `scoreboard`. Raises ValueError when no stock-day counts.
@@ -187,6 +186,7 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
     said = [predictor.probability[:, sample.days] for predictor in predictors]
     together = [seeds.mean(axis=0) for seeds in said]
     counts = np.stack([sample.counts(probability) for probability in together], axis=1)
+    rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)  # the share of each day's stocks said to rise
     best = [predictor.name for predictor in predictors].index(best_rule)
     frame = pd.DataFrame(
         {
@@ -202,7 +202,7 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
             **measured("mcc", counts, mcc, sample.resamples),
             **_gains(counts, best, sample),
             **_of_probabilities(together, sample),
-            "same_direction": _same_direction(counts),
+            "same_direction": np.maximum(rises, 1 - rises).mean(axis=0),
         }
     )
     frame.loc[best, OF_GAINS] = np.nan
@@ -244,8 +244,3 @@ def _of_probabilities(together: Sequence[PerStock], sample: _Sample) -> Columns:
         | auc
         | dict(zip(("rank_ic", "rank_ic_low", "rank_ic_high"), order, strict=True))
     )
-
-
-def _same_direction(counts: Counts) -> Float[ndarray, " predictors"]:
-    rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)
-    return np.asarray(np.maximum(rises, 1 - rises).mean(axis=0))
