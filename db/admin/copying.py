@@ -104,8 +104,7 @@ def _compare(source: Connection, target: Connection, table: Table, progress: Pro
     done = 0
     for ours, theirs in zip_longest(_rows(source, table), _rows(target, table), fillvalue=()):
         if ours != theirs:
-            pairs = zip_longest(ours, theirs)
-            one, other = next((one, other) for one, other in pairs if one != other)
+            one, other = next((one, other) for one, other in zip_longest(ours, theirs) if one != other)
             became = f"{one or 'no row'} became {other or 'no row'}"
             raise StoreError(f"the copy of {table.name} differs, so nothing was kept: {became}")
         done += len(ours)

@@ -43,5 +43,4 @@ def _of(column: Column[datetime], market: str) -> ColumnElement[bool]:
     columns, named = column.table.c, tables.instrument
     if "market" in columns:
         return columns["market"] == market
-    mine = sa.select(named.c.id).where(named.c.market == market)
-    return columns["instrument_id"].in_(mine)
+    return columns["instrument_id"].in_(sa.select(named.c.id).where(named.c.market == market))

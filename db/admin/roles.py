@@ -162,8 +162,7 @@ def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
         _run(conn, f'alter role "{name}" in database {database} set {limit}')
     _run(conn, f"alter role \"{name}\" set session_preload_libraries = '{ELSEWHERE}'")
     _run(conn, f"alter role \"{name}\" set temp_file_limit = '{TEMPORARY_LIMIT}'")
-    unlimited = text("select rolconnlimit < 0 from pg_roles where rolname = :name")
-    if conn.execute(unlimited, {"name": name}).scalar_one():
+    if conn.execute(text("select rolconnlimit < 0 from pg_roles where rolname = :name"), {"name": name}).scalar_one():
         _run(conn, f'alter role "{name}" connection limit {CONNECTIONS}')
 
 

@@ -68,8 +68,7 @@ def rows_of(table: Table, owner: str, conn: Connection, name: str, *, order: Seq
     """Return rows whose column `owner` is `name`, without it, by `order` or the rest of the primary key."""
     sought = order or [each.name for each in table.primary_key if each.name != owner]
     columns = (each for each in table.c if each.name != owner)
-    mine = select(*columns).where(table.c[owner] == name)
-    return frame(conn, mine.order_by(*(table.c[each] for each in sought)))
+    return frame(conn, select(*columns).where(table.c[owner] == name).order_by(*(table.c[each] for each in sought)))
 
 
 def bars(result: CursorResult[Any], ids: pd.Series[int]) -> pd.DataFrame:

@@ -24,8 +24,7 @@ def start_night(conn: Connection, market: str, as_of: date, *, target: date, sou
     new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **begun}])
     again = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
     again = again.where(table.c.status.in_(["running", "refused"]))
-    forgotten = {each.name: sa.null() for each in table.c if each.nullable}
-    conn.execute(again.values(**begun, **forgotten))
+    conn.execute(again.values(**begun, **{each.name: sa.null() for each in table.c if each.nullable}))
     return new
 
 
@@ -59,8 +58,7 @@ def finish_night(
 def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Return nights by market and as_of: the columns of night."""
     table = tables.night
-    statement = sa.select(table).where(*matching(table, market=market))
-    return frame(conn, statement.order_by(table.c.market, table.c.as_of))
+    return frame(conn, sa.select(table).where(*matching(table, market=market)).order_by(table.c.market, table.c.as_of))
 
 
 def night(conn: Connection, market: str, as_of: date | None = None, *, complete: bool = False) -> dict[str, Any] | None:

@@ -40,8 +40,7 @@ def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: in
         if (reason := why_unfit(each)) is not None:
             raise StoreUsageError(f"text {number} of {len(texts)}: {reason}")
     rows = [{"model": model, "text": each, "priority": priority, "queued_at": datetime.now(UTC)} for each in texts]
-    statement = sa.insert(text).returning(text.c.id, sort_by_parameter_order=True)
-    return list(conn.execute(statement, rows).scalars())
+    return list(conn.execute(sa.insert(text).returning(text.c.id, sort_by_parameter_order=True), rows).scalars())
 
 
 def why_unfit(said: str | bytes) -> str | None:

@@ -195,5 +195,4 @@ class Pipeline:
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
         """Return rows as `dtml.inference.predict` does, a day at a time, as nights are predicted."""
         days = windows.observed.any(dim=1).nonzero().flatten().tolist()
-        nights = [predict(ensemble, windows.days(slice(day, day + 1)), CPU) for day in days]
-        return pd.concat(nights, ignore_index=True)
+        return pd.concat([predict(ensemble, windows.days(slice(day, day + 1)), CPU) for day in days], ignore_index=True)

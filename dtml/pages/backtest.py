@@ -273,8 +273,7 @@ def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]
     """Return each fold with the model's scores on all stock-days; NaN where nothing has an outcome."""
     found = {row["value"]: row for row in _sliced(scores, "fold", "all") if row["predictor"] == MODEL}
     names = ("validation_acc", *(f"{name}{end}" for name in ("acc", "mcc") for end in ("", "_low", "_high")))
-    blank = dict.fromkeys(names, np.nan)
-    return [blank | found.get(str(fold["number"]), {}) | fold for fold in records(folds)]
+    return [dict.fromkeys(names, np.nan) | found.get(str(fold["number"]), {}) | fold for fold in records(folds)]
 
 
 def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
@@ -310,8 +309,7 @@ def _sliced(scores: pd.DataFrame, name: str, protocol: str) -> list[dict[str, An
 
 
 def _by_session(rows: pd.DataFrame, column: str) -> "pd.Series[float]":
-    values = rows[column].to_numpy(dtype=float)
-    return pd.Series(values, index=pd.DatetimeIndex(rows["session"])).sort_index()
+    return pd.Series(rows[column].to_numpy(dtype=float), index=pd.DatetimeIndex(rows["session"])).sort_index()
 
 
 def _or_least(value: float | None) -> float:

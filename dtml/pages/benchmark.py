@@ -158,8 +158,7 @@ def benchmark_page(
     `curves` maps a predictor to rows `bin_low, bin_high, mean_probability, share_risen, n`. `served` by the dashboard,
     it has a way back and asks for the script instead of carrying it.
     """
-    rows = score_rows(scores)
-    protocols = {name: [row for row in rows if row["protocol"] == name] for name in PROTOCOL_WORDS}
+    protocols = {name: [row for row in score_rows(scores) if row["protocol"] == name] for name in PROTOCOL_WORDS}
     curves = {name: curve.dropna(subset=["mean_probability", "share_risen"]) for name, curve in (curves or {}).items()}
     return _template().render(
         served=served, benchmark=benchmark, verdict=verdict(benchmark, scores),

@@ -165,8 +165,7 @@ class SimulatedSource(Source):
     ) -> pd.DataFrame:
         """Turn log returns into bars; the adjusted close carries the total return, the close is the price paid."""
         total = 100 * np.exp(np.cumsum(returns, axis=0))
-        none = np.ones_like(returns), np.zeros_like(returns)
-        split, paid = self._actions(*returns.shape) if actions else none
+        split, paid = self._actions(*returns.shape) if actions else (np.ones_like(returns), np.zeros_like(returns))
         shares = np.cumprod(split / (1 - paid), axis=0)  # that one share of the first session has become
         close = total / shares
         last = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)

@@ -227,8 +227,7 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
     """Store what became of every prediction, as a night's scoring would."""
     day, stock = np.nonzero(np.isfinite(record.probability) & np.isfinite(record.movement))
     rows = outcome_rows(pd.Index(record.symbols)[stock], record.target[day], record.movement[day, stock])
-    now = datetime.now(UTC)
-    record_outcomes(conn, backtest.context, rows, known_at=backtest.known_at, recorded_at=now)
+    record_outcomes(conn, backtest.context, rows, known_at=backtest.known_at, recorded_at=datetime.now(UTC))
 
 
 def _finish(backtest: Backtest, seconds: float | None) -> None:

@@ -157,8 +157,7 @@ def predict(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) ->
     Example: dtml predict simulated
     """
     context = open_stored_context(request)
-    night = run_night(context, choose_as_of(context, day_of(as_of)), only_stored=True)
-    _show_nights(context, [night], as_json=as_json)
+    _show_nights(context, [run_night(context, choose_as_of(context, day_of(as_of)), only_stored=True)], as_json=as_json)
 
 
 @commands.command()

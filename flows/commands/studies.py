@@ -256,8 +256,7 @@ def print_backtest(result: Result) -> None:
     row, folds = result.row, result.folds
     about = {"survivorship": survivorship(row), "vintage": vintage(row)}
     out.print(rendered("backtest.txt", row=row, folds=folds, **about), end="")
-    whole = result.scores[result.scores["slice"] == "all"].rename(columns={"days": "nights"})
-    print_scores(whole)
+    print_scores(result.scores[result.scores["slice"] == "all"].rename(columns={"days": "nights"}))
     cells = [portfolio_cells(each) for each in records(result.portfolios)]
     print_frame(
         pd.DataFrame(cells, columns=list(PORTFOLIO_COLUMNS)), "portfolios, after costs; a year has 252 sessions"
@@ -298,8 +297,7 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
 def print_audit(audit: Audit) -> None:
     """Print every finding, then the planted leaks, then on how much it was found and how it ended."""
-    failed = np.where(audit.findings["has_power"], "FAILED", "no power")
-    verdicts = np.where(audit.findings["passed"], "passed", failed)
+    verdicts = np.where(audit.findings["passed"], "passed", np.where(audit.findings["has_power"], "FAILED", "no power"))
     findings = audit.findings.assign(passed=verdicts, at=audit.findings["at"].dt.date)
     print_frame(findings[["audited", "check", "at", "passed", "detail"]], "what was checked")
     planted = audit.proof[audit.proof["planted"]]

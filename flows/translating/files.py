@@ -56,8 +56,7 @@ def _translate(model: Model, source: Path, to: Path, how: Search, key: Mapping[s
         log.info("%d lines were done before", done)
     lines = islice(lines_of(source), done, None)
     while part := list(islice(lines, LINES_AT_ONCE)):
-        said = [" ".join(each.text.splitlines()) for each in translate(model, part, how)]
-        _append(partial, said)
+        _append(partial, [" ".join(each.text.splitlines()) for each in translate(model, part, how)])
         done += len(part)
         if err.is_terminal:
             log.info("%d lines", done)
