@@ -18,6 +18,7 @@ from sqlalchemy.types import TypeEngine
 
 from db.tables import BAR_VALUES
 from db.tables.columns import UtcTimestamp
+from db.views import view
 
 FETCHED_ROWS = 100_000
 BATCH = 2000  # rows of a CSV in memory at once
@@ -52,6 +53,20 @@ def matching(of: FromClause, **values: object) -> list[ColumnElement[bool]]:
 def within(column: ColumnElement[Any], first: object | None, last: object | None) -> list[ColumnElement[bool]]:
     """Return the conditions that a column lies in first..last, both included; None is no bound."""
     return ([] if first is None else [column >= first]) + ([] if last is None else [column <= last])
+
+
+def shown(
+    name: str, *order: str, span: tuple[str, object | None, object | None] | None = None, **values: object
+) -> Statement:
+    """Return the statement that selects the rows of a documented view whose columns have these values (`matching`).
+
+    `order` names the columns that sort them, with a minus where the last comes first; `span` is a column and the
+    bounds that it lies `within`.
+    """
+    of = view(name)
+    mine = matching(of, **values) + ([] if span is None else within(of.c[span[0]], *span[1:]))
+    by = (of.c[each[1:]].desc() if each.startswith("-") else of.c[each] for each in order)
+    return select(of).where(*mine).order_by(*by)
 
 
 def head(conn: Connection, statement: Statement, most: int) -> pd.DataFrame:

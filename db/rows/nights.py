@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_missing, records
-from db.connection.frames import Statement, frame, matching, row, within
+from db.connection.frames import Statement, frame, matching, row, shown
 from db.errors import StoreError
 from db.views import view
 
@@ -79,9 +79,7 @@ def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None,
 
 def night_log(market: str, last: date | None = None) -> Statement:
     """Return the nights of a market up to one, the newest first."""
-    found = view("night_log")
-    mine = (found.c.market == market, *within(found.c.as_of, None, last))
-    return sa.select(found).where(*mine).order_by(found.c.as_of.desc())
+    return shown("night_log", "-as_of", span=("as_of", None, last), market=market)
 
 
 def raise_alert(conn: Connection, market: str, as_of: date, kind: str, *, message: str, raised_at: datetime) -> bool:
@@ -113,5 +111,4 @@ def save_drift(conn: Connection, market: str, as_of: date, rows: pd.DataFrame) -
 
 def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     """Return the measures of a night's drift: the columns of the view drift; maybe no rows."""
-    of = view("drift")
-    return frame(conn, sa.select(of).where(of.c.market == market, of.c.as_of == as_of).order_by(of.c.measure))
+    return frame(conn, shown("drift", "measure", market=market, as_of=as_of))
