@@ -18,20 +18,10 @@ import pandas as pd
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import told_apart
 from dtml.markets.trading import YEAR
+from dtml.pages import figures
 from dtml.pages.benchmark import PROTOCOL_WORDS, sample
 from dtml.pages.charts import Chart, Panel, calibration, environment, over_sessions, script
-from dtml.pages.figures import (
-    Row,
-    basis_points,
-    count,
-    day,
-    figure,
-    markdown_table,
-    percent,
-    records,
-    signed_percent,
-    with_interval,
-)
+from dtml.pages.figures import Row, count, day, figure, markdown_table, percent, records, signed_percent, with_interval
 from dtml.pages.tear_sheet import ROLLED, drawdowns, histogram, months_chart, ratios, tracks_chart
 
 INDEX, EQUAL_WEIGHT = YARDSTICKS = ("index", "equal weight")  # the portfolios that follow no prediction
@@ -170,7 +160,7 @@ def portfolio_cells(row: Row) -> tuple[str, ...]:
     earned = (percent(row[name]) for name in ("annual_return", "annual_volatility"))
     ratio = with_interval(row, "sharpe", 2), figure(row["deflated_sharpe"], 2)
     shares = (percent(row[name]) for name in ("max_drawdown", "hit_rate", "turnover"))
-    return (row["portfolio"], *earned, *ratio, *shares, basis_points(row["break_even"]))
+    return (row["portfolio"], *earned, *ratio, *shares, figures.basis_points(row["break_even"]))
 
 
 def backtest_page(
