@@ -188,23 +188,16 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
     counts = np.stack([sample.counts(probability) for probability in together], axis=1)
     rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)  # the share of each day's stocks said to rise
     best = [predictor.name for predictor in predictors].index(best_rule)
-    frame = pd.DataFrame(
-        {
-            "predictor": [predictor.name for predictor in predictors],
-            "is_rule": [predictor.is_rule for predictor in predictors],
-            "days": len(counts),
-            "n": int(sample.counted.sum()),
-            "rises": int((sample.counted & sample.rose).sum()),
-            "seeds": [float(len(seeds)) for seeds in said],
-            "configurations": [float(predictor.configurations) for predictor in predictors],
-            **_of_members(said, sample),
-            **measured("acc", counts, accuracy, sample.resamples),
-            **measured("mcc", counts, mcc, sample.resamples),
-            **_gains(counts, best, sample),
-            **_of_probabilities(together, sample),
-            "same_direction": np.maximum(rises, 1 - rises).mean(axis=0),
-        }
-    )
+    frame = pd.DataFrame({
+        "predictor": [predictor.name for predictor in predictors],
+        "is_rule": [predictor.is_rule for predictor in predictors],
+        "days": len(counts), "n": int(sample.counted.sum()), "rises": int((sample.counted & sample.rose).sum()),
+        "seeds": [float(len(seeds)) for seeds in said],
+        "configurations": [float(predictor.configurations) for predictor in predictors],
+        **_of_members(said, sample), **measured("acc", counts, accuracy, sample.resamples),
+        **measured("mcc", counts, mcc, sample.resamples), **_gains(counts, best, sample),
+        **_of_probabilities(together, sample), "same_direction": np.maximum(rises, 1 - rises).mean(axis=0),
+    })  # fmt: skip
     frame.loc[best, OF_GAINS] = np.nan
     frame.loc[frame["is_rule"], OF_MEMBERS + OF_PROBABILITIES] = np.nan
     return frame

@@ -96,8 +96,7 @@ class Backtest:
     def config(self) -> dict[str, Any]:
         """Return the settings as JSON gives them back."""
         settings = {"experiment": asdict(self.context.experiment), "plan": asdict(self.plan)}
-        plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
-        return plain
+        return dict(json.loads(json.dumps(settings, default=str)))
 
 
 @dataclass(frozen=True)
@@ -179,8 +178,7 @@ def jobs_of(backtest: Backtest) -> list[Job]:
 
 def one_by_one(jobs: Sequence[Job]) -> Iterator[Path]:
     """Run the jobs here, in order."""
-    for job in jobs:
-        yield run_fold(job)
+    return map(run_fold, jobs)
 
 
 def run_fold(job: Job) -> Path:
@@ -207,13 +205,9 @@ def run_fold(job: Job) -> Path:
     )
     made, refused = nights.predict(model)
     write_whole(job.card.with_suffix(".parquet"), lambda file: made.to_parquet(file, index=False))
-    card = {
-        "fold": asdict(job.fold),
-        "run": dict(run),
-        "bands": [] if (found := model.calibration) is None else found.bands.to_dict("records"),
-        "refused": refused,
-        "seconds": time.perf_counter() - begun,
-    }
+    bands = [] if model.calibration is None else model.calibration.bands.to_dict("records")
+    card: dict[str, Any] = {"fold": asdict(job.fold), "run": dict(run), "bands": bands, "refused": refused}
+    card |= {"seconds": time.perf_counter() - begun}
     write_whole(job.card, lambda file: file.write_text(json.dumps(card, default=str)))
     give_memory_back()
     return job.card

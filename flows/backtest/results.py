@@ -255,17 +255,12 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
         predictions.save_rule_directions(conn, context.name, dated_directions(record.rules, record.target))
         settled = outcomes.settled_folds(conn, backtest.id)
         save_counts(conn, settled, calibration.bands_of(conn, settled["run_id"].unique().tolist()))
+        returns = pd.concat([track.assign(portfolio=name) for name, track in tracks.items()], ignore_index=True)
+        counts = {"stocks": int(predicted.sum()), "tried": len(trials), "expected_best": best}
         backtests.finish_backtest(
-            conn,
-            backtest.id,
-            scores=scores,
-            returns=pd.concat([track.assign(portfolio=name) for name, track in tracks.items()], ignore_index=True),
-            portfolios=pd.DataFrame(portfolios),
-            counts={"stocks": int(predicted.sum()), "tried": len(trials), "expected_best": best}
-            | _survivorship(backtest, bars),
-            finished_at=datetime.now(UTC),
-            seconds=seconds,
-        )
+            conn, backtest.id, scores=scores, returns=returns, portfolios=pd.DataFrame(portfolios),
+            counts=counts | _survivorship(backtest, bars), finished_at=datetime.now(UTC), seconds=seconds,
+        )  # fmt: skip
 
 
 def _tracks(

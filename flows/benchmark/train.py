@@ -196,9 +196,8 @@ def recipe_settings(recipe: Recipe) -> dict[str, Any]:
 
 def train_models(experiment: PublishedExperiment, on_epoch: EpochReport = no_report) -> dict[str, list[Trial]]:
     """Fit every configuration of every model with every seed; when interrupted, resume where it stopped."""
-    return _train_networks(experiment, on_epoch) | {
-        kind: [_train_classifier(experiment, kind)] for kind in get_args(Kind)
-    }
+    networks = _train_networks(experiment, on_epoch)
+    return networks | {kind: [_train_classifier(experiment, kind)] for kind in get_args(Kind)}
 
 
 def was_begun(experiment: PublishedExperiment) -> bool:
@@ -254,12 +253,9 @@ def _network_trial(experiment: PublishedExperiment, recipe: Recipe, fits: list[F
         epochs = tuple(asdict(epoch) for epoch in fit.epochs)
         members.append(TrainedMember(fit.member.seed, best.validation_acc, best.validation_loss, best.number, epochs))
     return Trial(
-        settings=recipe_settings(recipe),
-        window=recipe.window,
-        members=members,
+        recipe_settings(recipe), recipe.window, members, ensemble=ensemble,
         probability=lambda windows: member_probabilities(ensemble, windows, device).double().numpy(),
-        ensemble=ensemble,
-    )
+    )  # fmt: skip
 
 
 def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:

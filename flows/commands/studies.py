@@ -45,14 +45,8 @@ PricesKnownOption = Annotated[
     typer.Option(help="Prices as the store knows them now, or as it knew them then, before each session opened."),
 ]
 HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
-    "model",
-    "ACC, mean±sd\n(published)",
-    "ACC ensemble\n[95 %]",
-    "gain over rule\n[95 %]",
-    "MCC, mean±sd\n(published)",
-    "MCC ensemble\n[95 %]",
-    "within-day\nAUC [95 %]",
-    "same\ncall",
+    *("model", "ACC, mean±sd\n(published)", "ACC ensemble\n[95 %]", "gain over rule\n[95 %]"),
+    *("MCC, mean±sd\n(published)", "MCC ensemble\n[95 %]", "within-day\nAUC [95 %]", "same\ncall"),
 )
 ASK_MORE = """ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown from backtest_summary where \
 backtest_id = '{id}'" """
@@ -102,9 +96,8 @@ def run_published(
         _fetch_set(request)
     found = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)
     if as_json:
-        return print_json(
-            {"benchmark": found.row, "scores": found.scores, "seeds": found.seeds, "number": found.number}
-        )
+        figures = {name: getattr(found, name) for name in ("scores", "seeds", "number")}
+        return print_json({"benchmark": found.row} | figures)
     if as_markdown:
         return print(readme_table(found.row, found.scores))  # noqa: T201 - Markdown is for a file
     print_benchmark(found.row, found.scores, found.number)
@@ -257,10 +250,8 @@ def print_backtest(result: Result) -> None:
     about = {"survivorship": survivorship(row), "vintage": vintage(row)}
     out.print(rendered("backtest.txt", row=row, folds=folds, **about), end="")
     print_scores(result.scores[result.scores["slice"] == "all"].rename(columns={"days": "nights"}))
-    cells = [portfolio_cells(each) for each in records(result.portfolios)]
-    print_frame(
-        pd.DataFrame(cells, columns=list(PORTFOLIO_COLUMNS)), "portfolios, after costs; a year has 252 sessions"
-    )
+    cells = pd.DataFrame(map(portfolio_cells, records(result.portfolios)), columns=list(PORTFOLIO_COLUMNS))
+    print_frame(cells, "portfolios, after costs; a year has 252 sessions")
     if said := settlements(result.portfolios):
         out.print(said, markup=False)
     out.print(backtest_verdict(row, result.scores, result.portfolios), markup=False)
