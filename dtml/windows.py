@@ -127,7 +127,9 @@ def build_windows(
     complete = (present.rolling(config.window).sum() == config.window).to_numpy()
     days = np.flatnonzero(complete[:, -1] & complete[:, :-1].any(axis=1))
     if not len(days):
-        raise DtmlError(_too_short(bars, symbols, index_symbol, config))
+        there = f"{bars['session'].nunique()} sessions of bars for {len(symbols)} stocks and {index_symbol}"
+        needs = f"the first window needs {config.history} sessions with a bar of the index"
+        raise DtmlError(f"no day has a whole window of {config.window} sessions: {there}, and {needs}")
     days = np.arange(days[0], days[-1] + 1)
     views = torch.from_numpy(np.nan_to_num(seen, nan=0.0)).unfold(0, config.window, 1).permute(0, 1, 3, 2)
     movement = _movement(panel, grid, sessions, config.largest_return)[days, :-1]
@@ -164,11 +166,3 @@ def _movement(panel: Panel, grid: pd.DatetimeIndex, sessions: pd.DatetimeIndex, 
     following[:-1] = returns(panel, max_return)[1:]
     following[:-1][np.diff(sessions.get_indexer(grid)) != 1] = np.nan
     return following
-
-
-def _too_short(bars: pd.DataFrame, symbols: tuple[str, ...], index_symbol: str, config: WindowConfig) -> str:
-    sessions = bars["session"].nunique()
-    return (
-        f"no day has a whole window of {config.window} sessions: {sessions} sessions of bars for {len(symbols)} stocks "
-        f"and {index_symbol}, and the first window needs {config.history} sessions with a bar of the index"
-    )

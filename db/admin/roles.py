@@ -61,7 +61,9 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
         _require_harmless(conn, name)
         _run(conn, f'alter role "{name}" login')
         if password:
-            _run(conn, f"alter role \"{name}\" password '{_hashed(conn, name, password)}'")
+            raw = cast("psycopg.Connection[Any]", conn.connection.driver_connection)
+            hashed = raw.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
+            _run(conn, f"alter role \"{name}\" password '{hashed}'")  # in clear it could end in the server's log
         database, schema = conn.execute(text("select quote_ident(current_database()), current_schema()")).one()
         _revoke_all(conn, name, database)
         _close_to_the_public(conn, name, database, _quoted(schema))
@@ -98,12 +100,6 @@ def _run(conn: Connection, statement: str) -> None:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _hashed(conn: Connection, name: str, password: str) -> str:
-    """Return the password as the server keeps it: in clear it could end in the server's log."""
-    raw = cast("psycopg.Connection[Any]", conn.connection.driver_connection)
-    return raw.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
 
 
 def _require_harmless(conn: Connection, name: str) -> None:

@@ -81,8 +81,7 @@ class TableFile:
 
     def last_session(self) -> date:
         """Return the latest date of the file."""
-        latest: date = self.sessions.max().astype("datetime64[D]").item()
-        return latest
+        return pd.Timestamp(self.sessions.max()).date()
 
     def symbol_of(self, row: int) -> str:
         """Return the symbol of a row, by its position."""

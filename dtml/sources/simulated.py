@@ -103,8 +103,7 @@ class SimulatedMarket:
         sector = [int(self.sector_of(symbol).split()[1]) - 1 for symbol in symbols]
         own_share = 1 - MARKET_SHARE - SECTOR_SHARE
         common = math.sqrt(MARKET_SHARE) * market + math.sqrt(SECTOR_SHARE) * sectors[:, sector]
-        mixed: Shocks = common + math.sqrt(own_share) * own
-        return mixed
+        return np.asarray(common + math.sqrt(own_share) * own)
 
     def _draw(self, stream: str, sessions: int, width: int) -> Shocks:
         return self._generator(stream).standard_normal((sessions, width))

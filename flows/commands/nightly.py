@@ -238,9 +238,8 @@ def _print_predictions(predictions: pd.DataFrame) -> None:
 def _print_rejected(rejected: pd.DataFrame) -> None:
     """Print how many bars each night rejected and why, and the last of them."""
     if len(rejected):
-        print_frame(
-            rejected.value_counts(["night", "reason"], sort=False).rename("bars").reset_index(), "bars rejected"
-        )
+        counts = rejected.value_counts(["night", "reason"], sort=False).rename("bars").reset_index()
+        print_frame(counts, "bars rejected")
         print_frame(rejected.tail(SHOWN), f"the last of the {len(rejected)}, all in the view `rejected`")
 
 

@@ -197,10 +197,8 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
     begun, said = time.monotonic(), False
     answer_s = 1.0  # longer each time: the socket listens before there is a server, and a dead one never answers
     while time.monotonic() - begun < START_LIMIT_S:
-        if server.process.poll() is not None:
-            raise DtmlError(
-                f"Prefect's server ended with {server.process.returncode} at its start: {words()}; {REMEDY}"
-            )
+        if (code := server.process.poll()) is not None:
+            raise DtmlError(f"Prefect's server ended with {code} at its start: {words()}; {REMEDY}")
         if not said and time.monotonic() - begun > PATIENCE_S:
             said = True
             err.print(WAITING)

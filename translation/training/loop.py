@@ -116,9 +116,8 @@ def train_network(
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
     progress = checkpoints.restore_state(context.folder, network, optimiser, context.key)
     products: torch.dtype = getattr(torch, config.precision)
-    training_step = TrainingStep(
-        network, optimiser, config.label_smoothing, config.clip, context.device, context.process_group, products
-    )
+    how = (config.label_smoothing, config.clip, context.device, context.process_group, products)
+    training_step = TrainingStep(network, optimiser, *how)
     since, batches_of = _SinceCheck(), _updates(training, config, progress, context.process_group)
     while not _is_over(progress, config):
         progress.step += 1
