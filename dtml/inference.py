@@ -89,9 +89,8 @@ def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:
         model.load_state_dict(ensemble.member(position))
     except (RuntimeError, IndexError) as error:
         reason = " ".join(str(error).split())
-        raise DtmlError(
-            f"the weights of {ensemble.market} are not those of its model: train anew, or restore them ({reason})"
-        ) from error
+        wrong = f"the weights of {ensemble.market} are not those of its model"
+        raise DtmlError(f"{wrong}: train anew, or restore them ({reason})") from error
     return model.to(device).eval()
 
 

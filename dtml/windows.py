@@ -132,17 +132,11 @@ def build_windows(
         raise DtmlError(f"no day has a whole window of {config.window} sessions: {there}, and {needs}")
     days = np.arange(days[0], days[-1] + 1)
     views = torch.from_numpy(np.nan_to_num(seen, nan=0.0)).unfold(0, config.window, 1).permute(0, 1, 3, 2)
-    movement = _movement(panel, grid, sessions, config.largest_return)[days, :-1]
+    movement = torch.from_numpy(_movement(panel, grid, sessions, config.largest_return)[days, :-1]).float()
     inside = slice(int(days[0]) - config.window + 1, int(days[-1]) - config.window + 2)
-    return Windows(
-        stocks=views[inside, :-1],
-        index=views[inside, -1],
-        observed=torch.from_numpy(complete[days, :-1] & complete[days, -1:]),
-        movement=torch.from_numpy(movement).float(),
-        as_of=grid[days],
-        target=sessions[sessions.searchsorted(grid[days], side="right")],
-        symbols=symbols,
-    )
+    observed = torch.from_numpy(complete[days, :-1] & complete[days, -1:])
+    target = sessions[sessions.searchsorted(grid[days], side="right")]
+    return Windows(views[inside, :-1], views[inside, -1], observed, movement, grid[days], target, symbols)
 
 
 def _grid(bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: Sequence[str], index: str) -> pd.DatetimeIndex:

@@ -96,9 +96,8 @@ def _code(language: str) -> str:
 def _statistics(hypotheses: Texts, references: Texts, language: str) -> Statistics:
     """Count what BLEU needs of each sentence, `[sentences, 2 + 2 * ORDER]`."""
     if len(hypotheses) != len(references):
-        raise UsageError(
-            f"{len(hypotheses)} translations but {len(references)} references: give one line each, in the same order"
-        )
+        counts = f"{len(hypotheses)} translations but {len(references)} references"
+        raise UsageError(f"{counts}: give one line each, in the same order")
     if not references:
         raise UsageError("there are no sentences to score: give at least one translation and its reference")
     # The effective order changes no count; sacreBLEU warns without it on single sentences.

@@ -74,9 +74,8 @@ def require_empty(conn: Connection) -> None:
     """Raise StoreUsageError, naming a table, for a store that holds a row."""
     for table, rows in table_counts(conn).items():
         if rows:
-            raise StoreUsageError(
-                f"the store to be filled is not empty: its table {table} has {rows} rows; name an empty one"
-            )
+            held = f"its table {table} has {rows} rows"
+            raise StoreUsageError(f"the store to be filled is not empty: {held}; name an empty one")
 
 
 def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS) -> dict[str, int]:

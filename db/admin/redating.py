@@ -33,8 +33,7 @@ def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
     redated = {moment: now + timedelta(microseconds=place) for place, moment in enumerate(ahead, start=1)}
     for column in MOMENTS:
         for old, new in redated.items():
-            mine = (_of(column, market), column == old)
-            conn.execute(sa.update(column.table).where(*mine).values({column.name: new}))
+            conn.execute(sa.update(column.table).where(_of(column, market), column == old).values({column.name: new}))
     return redated
 
 

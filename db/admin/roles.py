@@ -75,13 +75,11 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
 
 def _require_fitting(engine: Engine, name: str) -> None:
     if engine.dialect.name != "postgresql":
-        raise StoreUsageError(
-            "SQLite has no roles: `dtml query` opens the store read only, and so does any program by file:STORE?mode=ro"
-        )
+        instead = "`dtml query` opens the store read only, and so does any program by file:STORE?mode=ro"
+        raise StoreUsageError(f"SQLite has no roles: {instead}")
     if not NAME.fullmatch(name) or name.startswith("pg_") or name == "public":
-        raise StoreUsageError(
-            f"{name!r} cannot name a reader: take letters, digits and _, not a digit first, 63 at most, no pg_"
-        )
+        rule = "take letters, digits and _, not a digit first, 63 at most, no pg_"
+        raise StoreUsageError(f"{name!r} cannot name a reader: {rule}")
 
 
 def _require_superuser(conn: Connection) -> None:
@@ -166,6 +164,5 @@ def _require_only_reading(conn: Connection, name: str) -> None:
     """Raise StoreUsageError, which takes all back, when the role may do more: some right comes from elsewhere."""
     given = {"name": name, "readable": [*FINDINGS, VERSION], "writing": WRITING}
     if more := conn.execute(text(SQL["what a role could do beyond reading"]), given).scalars().all():
-        raise StoreUsageError(
-            f"role {name} could still {more[0]}, a right that PUBLIC has: revoke it from PUBLIC and try again"
-        )
+        right = f"role {name} could still {more[0]}, a right that PUBLIC has"
+        raise StoreUsageError(f"{right}: revoke it from PUBLIC and try again")

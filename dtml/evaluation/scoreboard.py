@@ -83,11 +83,10 @@ def scoreboard(
     other figures are of the ensemble, the mean probability. Gains are paired differences to the rule `best_rule`.
     `brier` is a mean squared error; slope 1 and intercept 0 are calibrated; `auc` (.5 is no skill) is the share of
     pairs of a riser and a faller of the same day in which the riser was the more probable, NaN without such a pair;
-    `rank_ic` is the mean over days of the rank correlation of probability and return within the day;
-    `same_direction`, in [.5, 1], is the larger share of a day's stocks given one direction. Rules have no
-    probabilities and no seeds: of these figures only the last. Intervals are NaN below `MINIMUM_DAYS`. Raises
-    ValueError when shapes or names do not fit, a rule has no direction where the models have a probability, or a
-    protocol is left without a stock-day.
+    `rank_ic` is the mean over days of the rank correlation of probability and return within the day; `same_direction`,
+    in [.5, 1], is the larger share of a day's stocks given one direction. Rules have no probabilities and no seeds: of
+    these figures only the last. Intervals are NaN below `MINIMUM_DAYS`. Raises ValueError when shapes or names do not
+    fit, a rule has no direction where the models have a probability, or a protocol is left without a stock-day.
     """
     _check(predictors, movement, target, best_rule)
     known = common_stock_days(predictors, movement, target)
@@ -176,9 +175,8 @@ def common_stock_days(predictors: Sequence[Predictor], movement: PerStock, targe
         silent = known & ~np.isfinite(rule.probability).all(axis=0)
         if silent.any():
             first = target[np.flatnonzero(silent.any(axis=1))[0]]
-            raise ValueError(
-                f"{rule.name} has no direction on {silent.sum()} stock-days that count, first {first:%Y-%m-%d}"
-            )
+            days = f"{silent.sum()} stock-days that count, first {first:%Y-%m-%d}"
+            raise ValueError(f"{rule.name} has no direction on {days}")
     return np.asarray(known)
 
 

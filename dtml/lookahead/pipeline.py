@@ -1,8 +1,7 @@
 """The honest path from bars to predictions, which the look-ahead audit and the test of attention run.
 
 It is the path of a night and of a backtest written once more, without a store: what a store is asked for is audited
-where it is asked (`flows.audit`). A `History` is what may be read; it can be cut short, changed, or drawn by
-coin.
+where it is asked (`flows.audit`). A `History` is what may be read; it can be cut short, changed, or drawn by coin.
 """
 
 import hashlib

@@ -219,9 +219,8 @@ def _refuse_repeats(table: _Table, stays: tuple[Constituent, ...]) -> None:
     for stay in stays:
         symbol = stay.symbol
         if symbol in left and (left[symbol] is None or stay.since is None or stay.since < cast(date, left[symbol])):
-            raise table.error(
-                "symbols", f"symbol {symbol!r} comes twice; list it once, or each stay in order with since and until"
-            )
+            advice = "list it once, or each stay in order with since and until"
+            raise table.error("symbols", f"symbol {symbol!r} comes twice; {advice}")
         if known_as.setdefault(stay.source_symbol, symbol) != symbol:
             raise table.error("symbols", f"source_symbol {stay.source_symbol!r} comes twice; list it once")
         left[symbol] = stay.until

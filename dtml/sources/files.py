@@ -249,8 +249,7 @@ class FileSource(Source):
     name = "files"
 
     def __init__(self, market: Market, prices: Path, index: Path | None = None) -> None:
-        self._market = market
-        self._prices = prices
+        self._market, self._prices = market, prices
         self._by_symbol = _folder(prices, market.timezone) if prices.is_dir() else {}
         self._long = None if prices.is_dir() else _file(prices, market.timezone)
         self._index = None if index is None else _file(index, market.timezone)

@@ -89,8 +89,7 @@ class _Calling(nn.Module):
 
     def __init__(self, network: Network, method: str) -> None:
         super().__init__()
-        self.network = network
-        self.method = method
+        self.network, self.method = network, method
 
     def forward(self, *inputs: object) -> Tensor:
         """Call the method for one member."""
@@ -106,11 +105,7 @@ class Stack:
     """
 
     def __init__(
-        self,
-        networks: Sequence[Network],
-        generators: Sequence[torch.Generator],
-        penalty: Sequence[float],
-        device: torch.device,
+        self, networks: list[Network], generators: list[torch.Generator], penalty: list[float], device: torch.device
     ) -> None:
         # torch maps attention on CPU one member at a time and warns of it: there, stacks have one
         warnings.filterwarnings("ignore", message=".*_scaled_dot_product_flash_attention_for_cpu")

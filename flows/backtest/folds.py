@@ -126,9 +126,8 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     context = open_stored_context(request)
     calendar, last = context.market.calendar, context.source.last_session()
     if last is None or plan.last > last:
-        raise UsageError(
-            f"the store holds {context.name} up to {last}; a backtest to {plan.last} needs what came of it"
-        )
+        held = f"the store holds {context.name} up to {last}"
+        raise UsageError(f"{held}; a backtest to {plan.last} needs what came of it")
     sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
     laid = folds(sessions, plan.first, plan.last, plan.retrain_every)
     bars = read_bars(context, history_start(context, laid[0].as_of), plan.last)

@@ -52,10 +52,7 @@ class Result:
 
 
 def run_backtest(
-    backtest: Backtest,
-    runner: Runner = one_by_one,
-    on_fold: OnFold = lambda _done: None,
-    attention_on: Sequence[date] = (),
+    backtest: Backtest, runner: Runner = one_by_one, on_fold: OnFold = lambda _: None, attention_on: Sequence[date] = ()
 ) -> Result:
     """Train and predict fold by fold, then score; work that an interrupted backtest finished is not repeated.
 
@@ -125,13 +122,9 @@ def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
         if row is None or row["finished_at"] is None:
             return None
         folds = backtests.backtest_folds(conn, backtest_id)
-        return Result(
-            row,
-            folds.assign(validation_acc=[_validation_acc(runs.run(conn, run_id)) for run_id in folds["run_id"]]),
-            backtests.backtest_scores(conn, backtest_id),
-            backtests.backtest_portfolios(conn, backtest_id),
-            page_of(row),
-        )
+        folds = folds.assign(validation_acc=[_validation_acc(runs.run(conn, run_id)) for run_id in folds["run_id"]])
+        scores = backtests.backtest_scores(conn, backtest_id)
+        return Result(row, folds, scores, backtests.backtest_portfolios(conn, backtest_id), page_of(row))
 
 
 def _validation_acc(run: Mapping[str, Any]) -> float:

@@ -103,9 +103,8 @@ def _append(file: Path, lines: list[str]) -> None:
         with file.open("a", encoding="utf-8", newline="\n") as stream:
             stream.writelines(f"{line}\n" for line in lines)
     except OSError as error:
-        raise TranslationError(
-            f"cannot write {file}: {error.strerror}; free some space and run the same command again to go on"
-        ) from error
+        advice = "free some space and run the same command again to go on"
+        raise TranslationError(f"cannot write {file}: {error.strerror}; {advice}") from error
 
 
 def _require_direction(model: Model, source: Path) -> None:

@@ -71,9 +71,8 @@ class LanguageIdentifier:
         try:
             return cls(*(np.array(card[side], dtype=np.int64) for side in ("source", "target")))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise TranslationError(
-                f"counts of pieces are damaged ({error}): restore the model or train it again"
-            ) from error
+            damage = f"counts of pieces are damaged ({error})"
+            raise TranslationError(f"{damage}: restore the model or train it again") from error
 
 
 def piece_counts(examples: Examples, source: Tokenizer, target: Tokenizer) -> tuple[Counts, Counts]:

@@ -262,20 +262,16 @@ def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple
 
 @torch.no_grad()
 def validation_loss(
-    network: nn.Module,
-    examples: Examples,
-    tokens: int,
-    device: torch.device,
-    process_group: ProcessGroup = SINGLE_PROCESS,
+    network: nn.Module, examples: Examples, tokens: int, device: torch.device, group: ProcessGroup = SINGLE_PROCESS
 ) -> float:
     """Return the unsmoothed cross-entropy in nats a target token, of all processes' shares; the mode stays as is."""
     was, loss, count = network.training, 0.0, 0
     network.eval()
-    for indices in batch_indices(examples, tokens, None)[process_group.rank :: process_group.world_size]:
+    for indices in batch_indices(examples, tokens, None)[group.rank :: group.world_size]:
         batch = batch_of(examples, indices)
         loss, count = loss + batch_loss(network, batch, 0.0, device).item(), count + batch.tokens
     network.train(was)
-    total = process_group.all_reduce(torch.tensor([loss, count], dtype=torch.float64))
+    total = group.all_reduce(torch.tensor([loss, count], dtype=torch.float64))
     return float(total[0] / total[1])
 
 
