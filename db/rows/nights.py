@@ -22,9 +22,10 @@ def start_night(conn: Connection, market: str, as_of: date, *, target: date, sou
     begun = {"target": target, "source": source, "started_at": started_at, "status": "running"}
     table = tables.night
     new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **begun}])
-    again = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
-    again = again.where(table.c.status.in_(["running", "refused"]))
-    conn.execute(again.values(**begun, **{each.name: sa.null() for each in table.c if each.nullable}))
+    mine = (table.c.market == market, table.c.as_of == as_of, table.c.status.in_(["running", "refused"]))
+    conn.execute(
+        sa.update(table).where(*mine).values(**begun, **{each.name: sa.null() for each in table.c if each.nullable})
+    )
     return new
 
 

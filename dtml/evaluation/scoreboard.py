@@ -167,10 +167,8 @@ def common_stock_days(predictors: Sequence[Predictor], movement: PerStock, targe
 
     Raises ValueError when a rule has no direction on one of them.
     """
-    known = np.isfinite(movement)
-    for model in predictors:
-        if not model.is_rule:
-            known = known & np.isfinite(model.probability).all(axis=0)
+    said = (np.isfinite(model.probability).all(axis=0) for model in predictors if not model.is_rule)
+    known = np.logical_and.reduce([np.isfinite(movement), *said])
     for rule in predictors:
         silent = known & ~np.isfinite(rule.probability).all(axis=0)
         if silent.any():

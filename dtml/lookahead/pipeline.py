@@ -83,8 +83,7 @@ class History:
         Every adjusted close is halved, and every price of every other stock divided by 4. These are powers of 2, so
         what does not depend on the scale of past prices stays the same to the last bit.
         """
-        split = self.bars["symbol"].isin(sorted(self.bars["symbol"].unique())[::2])
-        scale = np.where(split, 0.25, 1.0)
+        scale = np.where(self.bars["symbol"].isin(sorted(self.bars["symbol"].unique())[::2]), 0.25, 1.0)
         bars = self.bars.assign(**{name: self.bars[name] * scale for name in ADJUSTED_TOO})
         return replace(self, bars=bars.assign(adj_close=bars["adj_close"] / 2))
 

@@ -167,9 +167,8 @@ def digest_of(bars: pd.DataFrame) -> str:
 def jobs_of(backtest: Backtest) -> list[Job]:
     """Return a job for each fold; a job whose card exists has nothing left to do."""
     store = location(backtest.context.engine)
-    known = backtest.plan.prices_known
-    common = Job(backtest.request, backtest.folds[0], backtest.known_at, backtest.folder, store, known)
-    jobs = [replace(common, fold=fold) for fold in backtest.folds]
+    told = (backtest.known_at, backtest.folder, store, backtest.plan.prices_known)
+    jobs = [Job(backtest.request, fold, *told) for fold in backtest.folds]
     if backtest.context.experiment.warm_start:
         jobs = jobs[:1] + [replace(job, previous=before.card) for before, job in pairwise(jobs)]
     return jobs

@@ -324,7 +324,9 @@ def explain(
     with reading(context.engine) as conn:
         row = stored_attention.explanation(conn, run["id"])
     if row is not None and not again:
-        _require_same(row, asked)
+        if other := {name: row[name] for name, value in asked.items() if row[name] != value}:
+            stored = " and ".join(f"{value} {name}" for name, value in other.items())
+            raise UsageError(f"{row['run_id']} was tested with {stored}: add --again to test it anew")
         err.print(f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again tests it anew)")
     else:
         with err.status(f"testing {run['id']}") as status:
@@ -333,10 +335,3 @@ def explain(
         return print_json(row)
     out.print(f"[bold]{row['run_id']}[/bold], trained on sessions up to {row['as_of']}")
     return out.print(explanation_words(row))
-
-
-def _require_same(row: Mapping[str, Any], asked: Mapping[str, int]) -> None:
-    other = {name: row[name] for name, value in asked.items() if row[name] != value}
-    if other:
-        stored = " and ".join(f"{value} {name}" for name, value in other.items())
-        raise UsageError(f"{row['run_id']} was tested with {stored}: add --again to test it anew")

@@ -190,12 +190,11 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
         return _Clock(note="its exchange is not known here: name its file with --market-file")
     closed = last_closed_session(market.calendar, now)
     first = sessions_up_to(market.calendar, closed, REJECTED_SESSIONS)[0].date()
-    rejected = prices.rejected_bars(conn, market.name, first, now.date())
-    bars = len(rejected[["symbol", "session"]].drop_duplicates())
+    rejected = prices.rejected_bars(conn, market.name, first, now.date()).drop_duplicates(["symbol", "session"])
     try:
-        return _Clock(closed, due_night(market, now, delay), next_night(market, now, delay), bars)
+        return _Clock(closed, due_night(market, now, delay), next_night(market, now, delay), len(rejected))
     except DtmlError as error:  # the calendar ends
-        return _Clock(closed, rejected_bars=bars, note=str(error))
+        return _Clock(closed, rejected_bars=len(rejected), note=str(error))
 
 
 def _outcome(engine: Engine, name: str, last: Mapping[str, Any] | None) -> str | None:
