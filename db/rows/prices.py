@@ -128,9 +128,6 @@ def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_
 
 def _restated(known_at: datetime | None) -> sa.Exists:
     price, later = tables.price, tables.price.alias("later")
-    restated = sa.exists().where(
-        later.c.instrument_id == price.c.instrument_id,
-        later.c.session == price.c.session,
-        later.c.known_at > price.c.known_at,
-    )
+    same = (later.c.instrument_id == price.c.instrument_id, later.c.session == price.c.session)
+    restated = sa.exists().where(*same, later.c.known_at > price.c.known_at)
     return restated.where(*within(later.c.known_at, None, known_at))

@@ -272,11 +272,9 @@ def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
     kept = scores[wanted].dropna(subset=["mcc"]).sort_values(["mcc", "value"], ascending=[False, True])
     best = min(EXTREMES, (len(kept) + 1) // 2)
     return {
-        "best": records(kept.iloc[:best]),
-        "worst": records(kept.iloc[max(best, len(kept) - EXTREMES) :]),
-        "measured": int(kept["mcc_low"].notna().sum()),
-        "above": int((kept["mcc_low"] > 0).sum()),
-    }
+        "best": records(kept.iloc[:best]), "worst": records(kept.iloc[max(best, len(kept) - EXTREMES) :]),
+        "measured": int(kept["mcc_low"].notna().sum()), "above": int((kept["mcc_low"] > 0).sum()),
+    }  # fmt: skip
 
 
 def _is_traded(portfolio: str) -> bool:

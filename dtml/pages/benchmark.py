@@ -131,12 +131,11 @@ def _strip(rows: pd.DataFrame) -> dict[str, Any]:
     kept = rows[rows["kept"].astype(bool)]
     settings = kept["settings"].iloc[0] if len(kept) else {}
     return {
-        "configurations": rows["configuration"].nunique(),
-        "seeds": len(rows),
+        "configurations": rows["configuration"].nunique(), "seeds": len(rows),
         "over_all": (rows["acc"].min(), rows["acc"].median(), rows["acc"].max()),
         "settings": ", ".join(f"{name} {value}" for name, value in settings.items()) if len(kept) else "-",
         "kept": {name: _ends(kept[name]) for name in ("acc", "validation_acc", "best_epoch")},
-    }
+    }  # fmt: skip
 
 
 def _ends(values: "pd.Series[float]") -> tuple[float, float]:

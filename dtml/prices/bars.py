@@ -106,11 +106,9 @@ def check(
     table = np.stack([faults[reason] for reason in REASONS])
     bad = np.flatnonzero(table.any(axis=0))
     shown = rows.iloc[bad].assign(
-        judged_by=np.where(judged.by_adjusted[bad], "adj_close", "close"),
-        last=judged.price[before[bad]],
-        change=change[bad],
-        share=share[bad],
-    )
+        judged_by=np.where(judged.by_adjusted[bad], "adj_close", "close"), last=judged.price[before[bad]],
+        change=change[bad], share=share[bad],
+    )  # fmt: skip
     reasons = [REASONS[first] for first in table[:, bad].argmax(axis=0)]
     return Checked(rows.drop(bad).reset_index(drop=True), _rejected(shown, reasons))
 

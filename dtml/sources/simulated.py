@@ -175,15 +175,12 @@ class SimulatedSource(Source):
         reach = DAILY_VOLATILITY / 2 * self.market.uniform(f"{stream} range", len(returns), 2 * returns.shape[1])
         above, below = np.split(reach, 2, axis=1)
         columns = {
-            "open": opening,
-            "high": np.maximum(opening, close) * (1 + above),
-            "low": np.minimum(opening, close) * (1 - below),
-            "close": close,
-            "adj_close": adjusted,
+            "open": opening, "high": np.maximum(opening, close) * (1 + above),
+            "low": np.minimum(opening, close) * (1 - below), "close": close, "adj_close": adjusted,
             "volume": np.round(1e6 * np.exp(self.market.uniform(f"{stream} volume", *returns.shape))),
             "dividend": np.where(paid > 0, paid / (1 - paid) * close, np.nan),
             "split": np.where(split != 1, split, np.nan),
-        }
+        }  # fmt: skip
         row, column = np.nonzero(traded)
         frame = {"symbol": np.array(symbols)[column], "session": sessions[row]}
         return pd.DataFrame(frame | {name: value[row, column] for name, value in columns.items()})[list(BAR_COLUMNS)]

@@ -268,11 +268,10 @@ def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
         fitted.append(fit_classifier(kind, train, validation, "paper", seed))
     return Trial(
         settings={"window": experiment.window, "chosen": [dict(each.chosen) for each in fitted]},
-        window=experiment.window,
+        window=experiment.window, tried=fitted[0].tried,
         members=[TrainedMember(seed, each.validation_acc) for seed, each in zip(seeds, fitted, strict=True)],
         probability=lambda windows: np.stack([each.probability(windows) for each in fitted]),
-        tried=fitted[0].tried,
-    )
+    )  # fmt: skip
 
 
 def _state_folder(market: str, train: Windows, validation: Windows) -> StateFolder:
