@@ -80,7 +80,6 @@ def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:
     parts = {}
     for part in ("windows", "model", "training"):
         config = getattr(experiment, part)
-        mine = {f.name: overrides[f.name] for f in fields(config) if f.name in overrides}
-        parts[part] = replace(config, **mine)
+        parts[part] = replace(config, **{f.name: overrides[f.name] for f in fields(config) if f.name in overrides})
     own = {f.name: overrides[f.name] for f in fields(experiment) if f.name in overrides and f.name not in parts}
     return replace(experiment, **parts, **own)

@@ -7,17 +7,19 @@ bar before a halt precedes the bar after it. A feature that lacks a bar it needs
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy import ndarray
 
 from dtml.markets.definition import ZClose
+from dtml.ranking import features as ranking
 
 Prices = Float[ndarray, "sessions stocks"]
+Features = Float[ndarray, "sessions stocks features"]
 
 AVERAGED = (5, 10, 15, 20, 25, 30)
 FEATURES = ("z_open", "z_high", "z_low", "z_close", "z_adj_close", *(f"z_d{k}" for k in AVERAGED))
 HISTORY = max(AVERAGED)  # bars that the longest average needs, the session's own included
-MAX_GAP = 5  # sessions that may be missing inside those bars
+MAX_GAP = ranking.MAX_GAP  # sessions that may be missing inside those bars
 CORPORATE_ACTION = 0.03  # raw and adjusted returns further apart than this have a split or spin-off between them
 
 
@@ -41,26 +43,23 @@ def returns(panel: Panel, max_return: float = np.inf) -> Prices:
 
     Missing where either bar is missing, and where the change exceeds `max_return`: a corporate action is no return.
     """
-    change = _from_previous(panel.adjusted)
+    change = ranking.change(panel.adjusted)
     change[np.abs(change) > max_return] = np.nan
     return change
 
 
-def features(
-    panel: Panel, *, z_close: ZClose, max_return: float = np.inf
-) -> Float[ndarray, "sessions stocks features"]:
+def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Features:
     """Return all features in the order of `FEATURES`, in percent, NaN where history is missing.
 
     `z_close="raw"` is the paper's, split days included; "adjusted" takes the adjusted return where a split or a
     spin-off lies between two bars. A change beyond `max_return` counts as a change of the unit of account: no feature
     reads prices from both sides of it.
     """
-    observed = np.isfinite(panel.adjusted)
-    order = np.argsort(~observed, axis=0, kind="stable")  # each stock's bars first, in time
+    order = np.argsort(~np.isfinite(panel.adjusted), axis=0, kind="stable")  # each stock's bars first, in time
     bars = Panel(*(np.take_along_axis(field, order, axis=0) for field in vars(panel).values()))
     found = np.empty((*order.shape, len(FEATURES)))
     found[..., :3] = np.stack([bars.open, bars.high, bars.low], axis=-1) / bars.close[..., None] - 1
-    raw, adjusted = _from_previous(bars.close), _from_previous(bars.adjusted)
+    raw, adjusted = ranking.change(bars.close), ranking.change(bars.adjusted)
     action = (z_close == "adjusted") & (np.abs(raw - adjusted) > CORPORATE_ACTION)
     found[..., 3], found[..., 4] = np.where(action, adjusted, raw), adjusted
     for i, count in enumerate(AVERAGED, start=5):
@@ -69,12 +68,6 @@ def features(
     features = np.full_like(found, np.nan)
     np.put_along_axis(features, order[..., None], found, axis=0)
     return 100 * features
-
-
-def _from_previous(price: Float[ndarray, "bars stocks"]) -> Float[ndarray, "bars stocks"]:
-    change = np.full_like(price, np.nan)
-    change[1:] = price[1:] / price[:-1] - 1
-    return change
 
 
 def _trailing_mean(price: Float[ndarray, "bars stocks"], count: int) -> Float[ndarray, "bars stocks"]:
@@ -88,9 +81,6 @@ def _erase_what_lacks_history(
     found: Float[ndarray, "bars stocks features"], position: Int[ndarray, "bars stocks"], bars: Panel, max_return: float
 ) -> None:
     """Blank each feature whose oldest bar is too far back on the grid, or lies before a change of unit."""
-    era = np.cumsum(np.abs(np.nan_to_num(_from_previous(bars.adjusted))) > max_return, axis=0)
+    era = np.cumsum(np.abs(np.nan_to_num(ranking.change(bars.adjusted))) > max_return, axis=0)
     for i, count in [(3, 2), (4, 2), *enumerate(AVERAGED, start=5)]:
-        back = count - 1
-        usable: Bool[ndarray, "bars stocks"] = np.zeros_like(position, dtype=bool)
-        usable[back:] = (position[back:] - position[:-back] <= back + MAX_GAP) & (era[back:] == era[:-back])
-        found[~usable, i] = np.nan
+        found[~ranking.reads_enough(position, era, count), i] = np.nan

@@ -1,8 +1,5 @@
 """Run a trained ensemble: the probability that each stock rises, and which stocks it looked at."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -38,18 +35,13 @@ def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.Da
     members = member_probabilities(ensemble, windows, device)
     day, stock = windows.observed.nonzero(as_tuple=True)
     each = members[:, day, stock].double().numpy()
-    return pd.DataFrame(
-        {
-            "as_of": windows.as_of[day.numpy()],
-            "target": windows.target[day.numpy()],
-            "symbol": pd.Index(windows.symbols)[stock.numpy()],
-            "probability": members.mean(dim=0)[day, stock].double().numpy(),
-            "probability_std": members.std(dim=0, correction=0)[day, stock].double().numpy(),
-            "lowest": each.min(axis=0),
-            "highest": each.max(axis=0),
-            "rising_share": (each > 0.5).mean(axis=0),
-        }
-    )
+    return pd.DataFrame({
+        "as_of": windows.as_of[day.numpy()], "target": windows.target[day.numpy()],
+        "symbol": pd.Index(windows.symbols)[stock.numpy()],
+        "probability": members.mean(dim=0)[day, stock].double().numpy(),
+        "probability_std": members.std(dim=0, correction=0)[day, stock].double().numpy(),
+        "lowest": each.min(axis=0), "highest": each.max(axis=0), "rising_share": (each > 0.5).mean(axis=0),
+    })  # fmt: skip
 
 
 @torch.no_grad()
@@ -63,11 +55,15 @@ def member_probabilities(
     """
     days = windows.observed.any(dim=1).nonzero().squeeze(1)
     found = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
-    with _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
         for position in range(len(ensemble.seeds)):
             model = _model(ensemble, position, device)
             for batch in days.split(PREDICTED_DAYS) if len(days) else ():
                 found[position, batch] = model.logits(*_inputs(windows, batch, device)).sigmoid().cpu()
+    finally:
+        torch.set_num_threads(threads)
     return found.masked_fill(~windows.observed, torch.nan)
 
 
@@ -87,25 +83,14 @@ def attention(ensemble: Ensemble, windows: Windows, device: torch.device) -> Flo
     return total / len(ensemble.seeds)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:
     model = ensemble.model.build(len(ensemble.symbols))
     try:
         model.load_state_dict(ensemble.member(position))
     except (RuntimeError, IndexError) as error:
         reason = " ".join(str(error).split())
-        raise DtmlError(
-            f"the weights of {ensemble.market} are not those of its model: train anew, or restore them ({reason})"
-        ) from error
+        wrong = f"the weights of {ensemble.market} are not those of its model"
+        raise DtmlError(f"{wrong}: train anew, or restore them ({reason})") from error
     return model.to(device).eval()
 
 

@@ -16,7 +16,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from dtml.errors import DtmlError, UsageError
-from dtml.features import HISTORY, Panel, features, returns
+from dtml.features import HISTORY, Panel, Prices, features, returns
 from dtml.labels import labelled
 from dtml.markets.definition import LabelProtocol, Returns, ZClose
 from dtml.prices.returns import adjusted_price, on_grid
@@ -127,30 +127,23 @@ def build_windows(
     complete = (present.rolling(config.window).sum() == config.window).to_numpy()
     days = np.flatnonzero(complete[:, -1] & complete[:, :-1].any(axis=1))
     if not len(days):
-        raise DtmlError(_too_short(bars, symbols, index_symbol, config))
+        there = f"{bars['session'].nunique()} sessions of bars for {len(symbols)} stocks and {index_symbol}"
+        needs = f"the first window needs {config.history} sessions with a bar of the index"
+        raise DtmlError(f"no day has a whole window of {config.window} sessions: {there}, and {needs}")
     days = np.arange(days[0], days[-1] + 1)
     views = torch.from_numpy(np.nan_to_num(seen, nan=0.0)).unfold(0, config.window, 1).permute(0, 1, 3, 2)
-    movement = _movement(panel, grid, sessions, config.largest_return)[days, :-1]
+    movement = torch.from_numpy(_movement(panel, grid, sessions, config.largest_return)[days, :-1]).float()
     inside = slice(int(days[0]) - config.window + 1, int(days[-1]) - config.window + 2)
-    return Windows(
-        stocks=views[inside, :-1],
-        index=views[inside, -1],
-        observed=torch.from_numpy(complete[days, :-1] & complete[days, -1:]),
-        movement=torch.from_numpy(movement).float(),
-        as_of=grid[days],
-        target=sessions[sessions.searchsorted(grid[days], side="right")],
-        symbols=symbols,
-    )
+    observed = torch.from_numpy(complete[days, :-1] & complete[days, -1:])
+    target = sessions[sessions.searchsorted(grid[days], side="right")]
+    return Windows(views[inside, :-1], views[inside, -1], observed, movement, grid[days], target, symbols)
 
 
-def _grid(
-    bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], index_symbol: str
-) -> pd.DatetimeIndex:
+def _grid(bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: Sequence[str], index: str) -> pd.DatetimeIndex:
     """Return the sessions of the exchange on which the index and a quorum of the stocks have a bar."""
-    stocks = bars.loc[bars["symbol"].isin(symbols)]
-    counts = stocks.groupby("session")["symbol"].count()
+    counts = bars.loc[bars["symbol"].isin(symbols)].groupby("session")["symbol"].count()
     listed = counts.rolling(HISTORY, min_periods=1).max()
-    index_days = bars.loc[bars["symbol"] == index_symbol, "session"]
+    index_days = bars.loc[bars["symbol"] == index, "session"]
     met = pd.DatetimeIndex(counts.index[counts >= QUORUM * listed])
     return sessions.intersection(met).intersection(pd.DatetimeIndex(index_days))
 
@@ -161,20 +154,9 @@ def panel_on(bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: Sequence[str],
     return Panel(*(on_grid(bars, name, grid, symbols) for name in ("open", "high", "low", "close", "adjusted")))
 
 
-def _movement(
-    panel: Panel, grid: pd.DatetimeIndex, sessions: pd.DatetimeIndex, max_return: float
-) -> Float[ndarray, "sessions stocks"]:
+def _movement(panel: Panel, grid: pd.DatetimeIndex, sessions: pd.DatetimeIndex, max_return: float) -> Prices:
     """Return the return to the next session of the exchange; missing where that session is not on the grid."""
     following = np.full_like(panel.adjusted, np.nan)
     following[:-1] = returns(panel, max_return)[1:]
-    position = sessions.get_indexer(grid)
-    following[:-1][np.diff(position) != 1] = np.nan
+    following[:-1][np.diff(sessions.get_indexer(grid)) != 1] = np.nan
     return following
-
-
-def _too_short(bars: pd.DataFrame, symbols: tuple[str, ...], index_symbol: str, config: WindowConfig) -> str:
-    sessions = bars["session"].nunique()
-    return (
-        f"no day has a whole window of {config.window} sessions: {sessions} sessions of bars for {len(symbols)} stocks "
-        f"and {index_symbol}, and the first window needs {config.history} sessions with a bar of the index"
-    )

@@ -59,8 +59,7 @@ def score(hypotheses: Texts, references: Texts, *, language: str, resamples: int
     bleu = metric.corpus_score(list(hypotheses), [list(references)]).score
     low, high = np.percentile(_bleu(_resampled(measured, resamples, seed)), INTERVAL)
     chrf = CHRF().corpus_score(list(hypotheses), [list(references)]).score
-    signature = metric.get_signature().format()
-    return Score(bleu, float(low), float(high), chrf, signature, len(measured), resamples, seed)
+    return Score(bleu, float(low), float(high), chrf, metric.get_signature().format(), len(measured), resamples, seed)
 
 
 def compare(
@@ -77,8 +76,7 @@ def compare(
     differences = drawn[0] - drawn[1]
     low, high = np.percentile(differences, INTERVAL)
     as_far = np.abs(differences - differences.mean()) >= abs(better - worse)
-    p = (int(as_far.sum()) + 1) / (resamples + 1)
-    return Comparison(better - worse, float(low), float(high), p)
+    return Comparison(better - worse, float(low), float(high), (int(as_far.sum()) + 1) / (resamples + 1))
 
 
 def tokenizer_of(language: str) -> str:
@@ -98,9 +96,8 @@ def _code(language: str) -> str:
 def _statistics(hypotheses: Texts, references: Texts, language: str) -> Statistics:
     """Count what BLEU needs of each sentence, `[sentences, 2 + 2 * ORDER]`."""
     if len(hypotheses) != len(references):
-        raise UsageError(
-            f"{len(hypotheses)} translations but {len(references)} references: give one line each, in the same order"
-        )
+        counts = f"{len(hypotheses)} translations but {len(references)} references"
+        raise UsageError(f"{counts}: give one line each, in the same order")
     if not references:
         raise UsageError("there are no sentences to score: give at least one translation and its reference")
     # The effective order changes no count; sacreBLEU warns without it on single sentences.

@@ -196,8 +196,7 @@ class Embedding(nn.Module):
 
     def __init__(self, tokens: nn.Embedding, positions: nn.Embedding | None, dropout: float) -> None:
         super().__init__()
-        self.tokens = tokens
-        self.learned = positions
+        self.tokens, self.learned = tokens, positions
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ from sqlalchemy import Engine, text
 
 from db import tables
 from db.admin import statements
-from db.connection.locks import market_lock
+from db.connection.locks import is_free
 from db.engine import reading, require_current
-from db.errors import StoreBusyError, StoreError
+from db.errors import StoreError
 from db.migrations import REVISION
 from db.rows import fetches
 
@@ -96,13 +96,5 @@ def _interrupted(engine: Engine) -> Rows:
     begun = sa.select(table.c.market, table.c.as_of, table.c.started_at).where(table.c.status == "running")
     with reading(engine) as conn:
         rows = [dict(row) for row in conn.execute(begun.order_by(table.c.market, table.c.as_of)).mappings()]
-    free = {market for market in {row["market"] for row in rows} if _is_free(engine, market)}
+    free = {market for market in {row["market"] for row in rows} if is_free(engine, market)}
     return [row | {"to do": "run it again"} for row in rows if row["market"] in free]
-
-
-def _is_free(engine: Engine, market: str) -> bool:
-    try:
-        with market_lock(engine, market):
-            return True
-    except StoreBusyError:
-        return False

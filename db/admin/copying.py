@@ -74,9 +74,8 @@ def require_empty(conn: Connection) -> None:
     """Raise StoreUsageError, naming a table, for a store that holds a row."""
     for table, rows in table_counts(conn).items():
         if rows:
-            raise StoreUsageError(
-                f"the store to be filled is not empty: its table {table} has {rows} rows; name an empty one"
-            )
+            held = f"its table {table} has {rows} rows"
+            raise StoreUsageError(f"the store to be filled is not empty: {held}; name an empty one")
 
 
 def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS) -> dict[str, int]:
@@ -104,8 +103,7 @@ def _compare(source: Connection, target: Connection, table: Table, progress: Pro
     done = 0
     for ours, theirs in zip_longest(_rows(source, table), _rows(target, table), fillvalue=()):
         if ours != theirs:
-            pairs = zip_longest(ours, theirs)
-            one, other = next((one, other) for one, other in pairs if one != other)
+            one, other = next((one, other) for one, other in zip_longest(ours, theirs) if one != other)
             became = f"{one or 'no row'} became {other or 'no row'}"
             raise StoreError(f"the copy of {table.name} differs, so nothing was kept: {became}")
         done += len(ours)

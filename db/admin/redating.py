@@ -33,8 +33,7 @@ def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
     redated = {moment: now + timedelta(microseconds=place) for place, moment in enumerate(ahead, start=1)}
     for column in MOMENTS:
         for old, new in redated.items():
-            mine = (_of(column, market), column == old)
-            conn.execute(sa.update(column.table).where(*mine).values({column.name: new}))
+            conn.execute(sa.update(column.table).where(_of(column, market), column == old).values({column.name: new}))
     return redated
 
 
@@ -43,5 +42,4 @@ def _of(column: Column[datetime], market: str) -> ColumnElement[bool]:
     columns, named = column.table.c, tables.instrument
     if "market" in columns:
         return columns["market"] == market
-    mine = sa.select(named.c.id).where(named.c.market == market)
-    return columns["instrument_id"].in_(mine)
+    return columns["instrument_id"].in_(sa.select(named.c.id).where(named.c.market == market))

@@ -61,7 +61,9 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
         _require_harmless(conn, name)
         _run(conn, f'alter role "{name}" login')
         if password:
-            _run(conn, f"alter role \"{name}\" password '{_hashed(conn, name, password)}'")
+            raw = cast("psycopg.Connection[Any]", conn.connection.driver_connection)
+            hashed = raw.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
+            _run(conn, f"alter role \"{name}\" password '{hashed}'")  # in clear it could end in the server's log
         database, schema = conn.execute(text("select quote_ident(current_database()), current_schema()")).one()
         _revoke_all(conn, name, database)
         _close_to_the_public(conn, name, database, _quoted(schema))
@@ -73,13 +75,11 @@ def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool
 
 def _require_fitting(engine: Engine, name: str) -> None:
     if engine.dialect.name != "postgresql":
-        raise StoreUsageError(
-            "SQLite has no roles: `dtml query` opens the store read only, and so does any program by file:STORE?mode=ro"
-        )
+        instead = "`dtml query` opens the store read only, and so does any program by file:STORE?mode=ro"
+        raise StoreUsageError(f"SQLite has no roles: {instead}")
     if not NAME.fullmatch(name) or name.startswith("pg_") or name == "public":
-        raise StoreUsageError(
-            f"{name!r} cannot name a reader: take letters, digits and _, not a digit first, 63 at most, no pg_"
-        )
+        rule = "take letters, digits and _, not a digit first, 63 at most, no pg_"
+        raise StoreUsageError(f"{name!r} cannot name a reader: {rule}")
 
 
 def _require_superuser(conn: Connection) -> None:
@@ -98,12 +98,6 @@ def _run(conn: Connection, statement: str) -> None:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _hashed(conn: Connection, name: str, password: str) -> str:
-    """Return the password as the server keeps it: in clear it could end in the server's log."""
-    raw = cast("psycopg.Connection[Any]", conn.connection.driver_connection)
-    return raw.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256").decode()
 
 
 def _require_harmless(conn: Connection, name: str) -> None:
@@ -162,8 +156,7 @@ def _limit(conn: Connection, name: str, database: str, schema: str) -> None:
         _run(conn, f'alter role "{name}" in database {database} set {limit}')
     _run(conn, f"alter role \"{name}\" set session_preload_libraries = '{ELSEWHERE}'")
     _run(conn, f"alter role \"{name}\" set temp_file_limit = '{TEMPORARY_LIMIT}'")
-    unlimited = text("select rolconnlimit < 0 from pg_roles where rolname = :name")
-    if conn.execute(unlimited, {"name": name}).scalar_one():
+    if conn.execute(text("select rolconnlimit < 0 from pg_roles where rolname = :name"), {"name": name}).scalar_one():
         _run(conn, f'alter role "{name}" connection limit {CONNECTIONS}')
 
 
@@ -171,6 +164,5 @@ def _require_only_reading(conn: Connection, name: str) -> None:
     """Raise StoreUsageError, which takes all back, when the role may do more: some right comes from elsewhere."""
     given = {"name": name, "readable": [*FINDINGS, VERSION], "writing": WRITING}
     if more := conn.execute(text(SQL["what a role could do beyond reading"]), given).scalars().all():
-        raise StoreUsageError(
-            f"role {name} could still {more[0]}, a right that PUBLIC has: revoke it from PUBLIC and try again"
-        )
+        right = f"role {name} could still {more[0]}, a right that PUBLIC has"
+        raise StoreUsageError(f"{right}: revoke it from PUBLIC and try again")

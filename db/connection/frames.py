@@ -18,6 +18,7 @@ from sqlalchemy.types import TypeEngine
 
 from db.tables import BAR_VALUES
 from db.tables.columns import UtcTimestamp
+from db.views import view
 
 FETCHED_ROWS = 100_000
 BATCH = 2000  # rows of a CSV in memory at once
@@ -54,6 +55,20 @@ def within(column: ColumnElement[Any], first: object | None, last: object | None
     return ([] if first is None else [column >= first]) + ([] if last is None else [column <= last])
 
 
+def shown(
+    name: str, *order: str, span: tuple[str, object | None, object | None] | None = None, **values: object
+) -> Statement:
+    """Return the statement that selects the rows of a documented view whose columns have these values (`matching`).
+
+    `order` names the columns that sort them, with a minus where the last comes first; `span` is a column and the
+    bounds that it lies `within`.
+    """
+    of = view(name)
+    mine = matching(of, **values) + ([] if span is None else within(of.c[span[0]], *span[1:]))
+    by = (of.c[each[1:]].desc() if each.startswith("-") else of.c[each] for each in order)
+    return select(of).where(*mine).order_by(*by)
+
+
 def head(conn: Connection, statement: Statement, most: int) -> pd.DataFrame:
     """Return the first rows of a statement, `most` at most."""
     return frame(conn, statement.limit(most))
@@ -68,8 +83,7 @@ def rows_of(table: Table, owner: str, conn: Connection, name: str, *, order: Seq
     """Return rows whose column `owner` is `name`, without it, by `order` or the rest of the primary key."""
     sought = order or [each.name for each in table.primary_key if each.name != owner]
     columns = (each for each in table.c if each.name != owner)
-    mine = select(*columns).where(table.c[owner] == name)
-    return frame(conn, mine.order_by(*(table.c[each] for each in sought)))
+    return frame(conn, select(*columns).where(table.c[owner] == name).order_by(*(table.c[each] for each in sought)))
 
 
 def bars(result: CursorResult[Any], ids: pd.Series[int]) -> pd.DataFrame:

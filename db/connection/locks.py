@@ -28,6 +28,15 @@ def market_lock(engine: Engine, market: str) -> Iterator[None]:
         yield
 
 
+def is_free(engine: Engine, market: str) -> bool:
+    """Return whether no other process holds a market."""
+    try:
+        with market_lock(engine, market):
+            return True
+    except StoreBusyError:
+        return False
+
+
 @contextmanager
 def _file(engine: Engine, market: str) -> Iterator[None]:
     try:

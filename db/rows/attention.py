@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, upsert
 from db.connection.differences import require_distinct, stored_on, unstored
-from db.connection.frames import frame, head, matching, row, row_of
+from db.connection.frames import frame, head, matching, row, row_of, shown
 from db.rows.markets import identified
 from db.rows.nights import COMPLETE
 from db.views import view
@@ -85,5 +85,4 @@ def mean_weights(
 
 def explanation_log(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """Return whether a model's attention was tested and what came of it; None when it was not."""
-    found = view("explanation_log")
-    return row(conn, sa.select(found).where(found.c.run_id == run_id))
+    return row(conn, shown("explanation_log", run_id=run_id))

@@ -34,8 +34,7 @@ def bands(conn: Connection, run_id: str) -> pd.DataFrame:
 def default_level(conn: Connection, run_id: str) -> float | None:
     """Return the level at which a run's directions are given, the market's own; None where it has no band of it."""
     found = view("band_direction").c
-    mine = sa.select(found.level).where(found.run_id == run_id, found.is_default == 1)
-    return conn.execute(mine.limit(1)).scalar()
+    return conn.execute(sa.select(found.level).where(found.run_id == run_id, found.is_default == 1).limit(1)).scalar()
 
 
 def _save_counts(table: sa.Table, conn: Connection, counts: pd.DataFrame) -> int:

@@ -57,9 +57,8 @@ def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
                 " wrong one; nothing was fetched"
             )
     fetched, price, named = tables.price_fetch.c, tables.price, tables.instrument
-    newest: datetime | None = conn.execute(
-        sa.select(sa.func.max(fetched.known_at)).where(fetched.market == market)
-    ).scalar_one()
+    last = sa.select(sa.func.max(fetched.known_at)).where(fetched.market == market)
+    newest: datetime | None = conn.execute(last).scalar_one()
     if newest is None:  # a store filled before it kept its fetches
         bars = sa.select(sa.func.max(price.c.known_at)).join_from(price, named).where(named.c.market == market)
         newest = conn.execute(bars).scalar_one()

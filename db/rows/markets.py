@@ -57,8 +57,7 @@ def save_memberships(conn: Connection, market: str, memberships: pd.DataFrame) -
     table, ids = tables.membership, instrument_ids(conn, market).tolist()
     stored = conn.execute(sa.select(table.c.instrument_id, table.c.spell).where(table.c.instrument_id.in_(ids)))
     for instrument_id, spell in {tuple(each) for each in stored} - listed:
-        gone = (table.c.instrument_id == instrument_id, table.c.spell == spell)
-        conn.execute(sa.delete(table).where(*gone))
+        conn.execute(sa.delete(table).where(table.c.instrument_id == instrument_id, table.c.spell == spell))
     return upsert(conn, table, rows)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_missing, records
-from db.connection.frames import Statement, frame, matching, row, within
+from db.connection.frames import Statement, frame, matching, row, shown
 from db.errors import StoreError
 from db.views import view
 
@@ -22,10 +22,10 @@ def start_night(conn: Connection, market: str, as_of: date, *, target: date, sou
     begun = {"target": target, "source": source, "started_at": started_at, "status": "running"}
     table = tables.night
     new = insert_missing(conn, table, [{"market": market, "as_of": as_of, **begun}])
-    again = sa.update(table).where(table.c.market == market, table.c.as_of == as_of)
-    again = again.where(table.c.status.in_(["running", "refused"]))
-    forgotten = {each.name: sa.null() for each in table.c if each.nullable}
-    conn.execute(again.values(**begun, **forgotten))
+    mine = (table.c.market == market, table.c.as_of == as_of, table.c.status.in_(["running", "refused"]))
+    conn.execute(
+        sa.update(table).where(*mine).values(**begun, **{each.name: sa.null() for each in table.c if each.nullable})
+    )
     return new
 
 
@@ -59,8 +59,7 @@ def finish_night(
 def nights(conn: Connection, market: str | None = None) -> pd.DataFrame:
     """Return nights by market and as_of: the columns of night."""
     table = tables.night
-    statement = sa.select(table).where(*matching(table, market=market))
-    return frame(conn, statement.order_by(table.c.market, table.c.as_of))
+    return frame(conn, sa.select(table).where(*matching(table, market=market)).order_by(table.c.market, table.c.as_of))
 
 
 def night(conn: Connection, market: str, as_of: date | None = None, *, complete: bool = False) -> dict[str, Any] | None:
@@ -81,9 +80,7 @@ def neighbours(conn: Connection, market: str, as_of: date) -> tuple[date | None,
 
 def night_log(market: str, last: date | None = None) -> Statement:
     """Return the nights of a market up to one, the newest first."""
-    found = view("night_log")
-    mine = (found.c.market == market, *within(found.c.as_of, None, last))
-    return sa.select(found).where(*mine).order_by(found.c.as_of.desc())
+    return shown("night_log", "-as_of", span=("as_of", None, last), market=market)
 
 
 def raise_alert(conn: Connection, market: str, as_of: date, kind: str, *, message: str, raised_at: datetime) -> bool:
@@ -115,5 +112,4 @@ def save_drift(conn: Connection, market: str, as_of: date, rows: pd.DataFrame) -
 
 def drift(conn: Connection, market: str, as_of: date) -> pd.DataFrame:
     """Return the measures of a night's drift: the columns of the view drift; maybe no rows."""
-    of = view("drift")
-    return frame(conn, sa.select(of).where(of.c.market == market, of.c.as_of == as_of).order_by(of.c.measure))
+    return frame(conn, shown("drift", "measure", market=market, as_of=as_of))

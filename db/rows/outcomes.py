@@ -82,8 +82,7 @@ def direction_counts(conn: Connection, market: str, last: date, *, first: date |
     """
     made, happened = tables.prediction, tables.outcome
     direction = (made.c.probability > 0.5).label("predicted")
-    labelled = (happened.c.label != 0).label("labelled")
-    by = (made.c.as_of, made.c.target, direction, happened.c.rise, labelled)
+    by = (made.c.as_of, made.c.target, direction, happened.c.rise, (happened.c.label != 0).label("labelled"))
     counted = _closed(sa.select(*by, sa.func.count().label("n")), market, last).join(happened, _has_outcome())
     counted = counted.where(*within(tables.night.c.target, first, None))
     return frame(conn, counted.group_by(*by).order_by(made.c.target))

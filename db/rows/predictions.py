@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
 from db.connection.differences import require_distinct, unstored
-from db.connection.frames import Statement, frame, matching, within
+from db.connection.frames import Statement, frame, matching, shown, within
 from db.rows.markets import identified, require_symbol
 from db.views import view
 
@@ -42,9 +42,8 @@ def save_predictions(
 def save_rule_directions(conn: Connection, market: str, directions: pd.DataFrame) -> int:
     """Store target, as_of and a column a rule (true for a rise, missing without history). What is stored stands."""
     names = [each.name for each in tables.rule_direction.c if each.name != "market"]
-    return insert_missing(
-        conn, tables.rule_direction, records(tables.rule_direction, directions[names].assign(market=market))
-    )
+    rows = records(tables.rule_direction, directions[names].assign(market=market))
+    return insert_missing(conn, tables.rule_direction, rows)
 
 
 def predictions(
@@ -111,12 +110,12 @@ def newest_direction_counts(conn: Connection) -> dict[tuple[str, str], int]:
 
 def session_directions(market: str, run_id: str, target: date) -> Statement:
     """Return what a model said of each stock for a session, and what came of it."""
-    return _by_symbol("prediction_history", market=market, run_id=run_id, target=target)
+    return shown("prediction_history", "symbol", market=market, run_id=run_id, target=target)
 
 
 def band_directions(market: str, run_id: str, target: date, level: float) -> Statement:
     """Return the same directions where a level has to be reached; no row for a model that was not calibrated."""
-    return _by_symbol("band_direction", market=market, run_id=run_id, target=target, level=level)
+    return shown("band_direction", "symbol", market=market, run_id=run_id, target=target, level=level)
 
 
 def default_directions(conn: Connection, symbol: str) -> pd.DataFrame:
@@ -128,24 +127,18 @@ def default_directions(conn: Connection, symbol: str) -> pd.DataFrame:
 
 def disagreement(market: str, run_id: str, target: date) -> Statement:
     """Return how far the seeds of an ensemble agreed on each stock; no row where that was not kept."""
-    return _by_symbol("disagreement", market=market, run_id=run_id, target=target)
+    return shown("disagreement", "symbol", market=market, run_id=run_id, target=target)
 
 
 def newest_directions(market: str) -> Statement:
     """Return the directions for the next session, with each stock's name and sector."""
-    return _by_symbol("latest_prediction", market=market)
-
-
-def _by_symbol(name: str, **values: object) -> Statement:
-    found = view(name)
-    return sa.select(found).where(*matching(found, **values)).order_by(found.c.symbol)
+    return shown("latest_prediction", "symbol", market=market)
 
 
 def stock_directions(market: str, symbol: str, kind: str, first: date | None, last: date | None) -> Statement:
     """Return what models of a kind said of a stock, targets first..last, the newest first."""
-    found = view("prediction_history")
-    mine = matching(found, market=market, symbol=symbol, kind=kind) + within(found.c.target, first, last)
-    return sa.select(found).where(*mine).order_by(found.c.target.desc(), found.c.made_at.desc())
+    span = ("target", first, last)
+    return shown("prediction_history", "-target", "-made_at", span=span, market=market, symbol=symbol, kind=kind)
 
 
 def common_days(a: str, b: str, first: date, last: date) -> Statement:

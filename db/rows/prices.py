@@ -13,11 +13,10 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
 from db.connection.differences import alongside, differ, is_stored, named, require_distinct
-from db.connection.frames import Statement, bars, frame, matching, within
+from db.connection.frames import Statement, bars, frame, shown, within
 from db.errors import StoreError
 from db.rows.markets import identified, instrument_ids
 from db.tables import BAR_VALUES
-from db.views import view
 
 # A source's rounding is not a restatement.
 PRICE_TOLERANCE = 1e-9
@@ -66,9 +65,7 @@ def record_warnings(
 
 def price_warnings(conn: Connection, market: str) -> pd.DataFrame:
     """Return the view price_warning of a market, by symbol and reason."""
-    found = view("price_warning")
-    statement = sa.select(found).where(found.c.market == market).order_by(found.c.symbol, found.c.reason)
-    return frame(conn, statement)
+    return frame(conn, shown("price_warning", "symbol", "reason", market=market))
 
 
 def prices(
@@ -111,16 +108,12 @@ def rejected_bars(conn: Connection, market: str, first: date, last: date) -> pd.
 
 def rejected(market: str, first: date, last: date) -> Statement:
     """Return the statement that selects a market's bars that failed a check, sessions first..last."""
-    found = view("rejected")
-    mine = (found.c.market == market, found.c.session.between(first, last))
-    return sa.select(found).where(*mine).order_by(found.c.session, found.c.symbol, found.c.reason)
+    return shown("rejected", "session", "symbol", "reason", span=("session", first, last), market=market)
 
 
 def newest_prices(market: str, symbol: str, first: date | None, last: date | None) -> Statement:
     """Return the newest version of a stock's bars, sessions first..last, the newest first."""
-    found = view("price_latest")
-    mine = matching(found, market=market, symbol=symbol) + within(found.c.session, first, last)
-    return sa.select(found).where(*mine).order_by(found.c.session.desc())
+    return shown("price_latest", "-session", span=("session", first, last), market=market, symbol=symbol)
 
 
 def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_at: datetime) -> pd.DataFrame:
@@ -135,9 +128,6 @@ def _versions_in_force(conn: Connection, market: str, bars: pd.DataFrame, known_
 
 def _restated(known_at: datetime | None) -> sa.Exists:
     price, later = tables.price, tables.price.alias("later")
-    restated = sa.exists().where(
-        later.c.instrument_id == price.c.instrument_id,
-        later.c.session == price.c.session,
-        later.c.known_at > price.c.known_at,
-    )
+    same = (later.c.instrument_id == price.c.instrument_id, later.c.session == price.c.session)
+    restated = sa.exists().where(*same, later.c.known_at > price.c.known_at)
     return restated.where(*within(later.c.known_at, None, known_at))

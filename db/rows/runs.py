@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import insert_missing
-from db.connection.frames import Statement, frame, matching, row, within
+from db.connection.frames import Statement, frame, matching, row, shown, within
 from db.errors import StoreError, StoreUsageError
 from db.views import view
 
@@ -76,16 +76,13 @@ def models(market: str | None = None) -> Statement:
 
 def model(conn: Connection, run_id: str) -> dict[str, Any] | None:
     """Return one trained model; None when there is none of that name."""
-    found = view("run_log")
-    return row(conn, sa.select(found).where(found.c.run_id == run_id))
+    return row(conn, shown("run_log", run_id=run_id))
 
 
 def latest_model(conn: Connection, market: str) -> dict[str, Any] | None:
     """Return the model that predicts a market's nights: the nightly one of the latest sessions; None without one."""
-    found = view("run_log")
-    mine = sa.select(found).where(found.c.market == market, found.c.kind == "nightly")
-    newest = (found.c.train_last.desc(), found.c.created_at.desc(), found.c.run_id.desc())
-    return row(conn, mine.order_by(*newest).limit(1))
+    newest = ("-train_last", "-created_at", "-run_id")
+    return row(conn, shown("run_log", *newest, market=market, kind="nightly").limit(1))
 
 
 def predicted_span(conn: Connection, run_id: str) -> tuple[date, date] | None:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from db import tables
 from db.connection.bulk import records, upsert
-from db.connection.frames import Statement, frame, matching, within
+from db.connection.frames import Statement, frame, matching, shown, within
 from db.views import view
 
 
@@ -50,12 +50,9 @@ def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
 
 def daily_scores(market: str, last: date | None = None) -> Statement:
     """Return scores of each night up to an as_of, and running ones, the newest first."""
-    found = view("daily_score")
-    mine = matching(found, market=market) + within(found.c.target, None, last)
-    return sa.select(found).where(*mine).order_by(found.c.target.desc(), found.c.protocol, found.c.predictor)
+    return shown("daily_score", "-target", "protocol", "predictor", span=("target", None, last), market=market)
 
 
 def symbol_scores(market: str, symbol: str) -> Statement:
     """Return the scores of a stock over all its predictions, a row for each purpose of the models."""
-    found = view("symbol_score")
-    return sa.select(found).where(*matching(found, market=market, symbol=symbol)).order_by(found.c.kind)
+    return shown("symbol_score", "kind", market=market, symbol=symbol)

@@ -40,8 +40,7 @@ def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: in
         if (reason := why_unfit(each)) is not None:
             raise StoreUsageError(f"text {number} of {len(texts)}: {reason}")
     rows = [{"model": model, "text": each, "priority": priority, "queued_at": datetime.now(UTC)} for each in texts]
-    statement = sa.insert(text).returning(text.c.id, sort_by_parameter_order=True)
-    return list(conn.execute(statement, rows).scalars())
+    return list(conn.execute(sa.insert(text).returning(text.c.id, sort_by_parameter_order=True), rows).scalars())
 
 
 def why_unfit(said: str | bytes) -> str | None:
@@ -78,7 +77,10 @@ def take_texts(
         if not is_ready(conn, models, moment):
             return []
     with transaction(engine) as conn:
-        _end_leases(conn, models, moment)
+        ended = sa.update(text).where(*_over(models, moment))
+        failed = {"status": "failed", "reason": DIED, "finished_at": moment, "taken_until": None}
+        conn.execute(ended.where(text.c.attempts >= MAX_ATTEMPTS).values(failed))
+        conn.execute(ended.values(status="queued", taken_until=None))
         found = _first_model(conn, models)
         return [] if found is None else _take(conn, worker, found, limit, moment + timedelta(seconds=lease_s))
 
@@ -138,13 +140,6 @@ def _held_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
 def _over(models: Collection[str] | None, now: datetime) -> list[sa.ColumnElement[bool]]:
     mine = [] if models is None else [text.c.model.in_(models)]
     return [text.c.status == "taken", text.c.taken_until <= now, *mine]
-
-
-def _end_leases(conn: Connection, models: Collection[str] | None, now: datetime) -> None:
-    ended = sa.update(text).where(*_over(models, now))
-    failed = {"status": "failed", "reason": DIED, "finished_at": now, "taken_until": None}
-    conn.execute(ended.where(text.c.attempts >= MAX_ATTEMPTS).values(failed))
-    conn.execute(ended.values(status="queued", taken_until=None))
 
 
 def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:

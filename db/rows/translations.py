@@ -17,8 +17,7 @@ def save_model(conn: Connection, model: Mapping[str, object]) -> int:
     table = tables.translation_model
     same = table.c.name == model["name"], table.c.checkpoint_hash == model["checkpoint_hash"]
     if conn.execute(sa.select(table.c.name).where(*same)).first() is None:  # scores are of weights that are gone
-        measured = tables.translation_score.c
-        conn.execute(sa.delete(tables.translation_score).where(measured.model == model["name"]))
+        conn.execute(sa.delete(tables.translation_score).where(tables.translation_score.c.model == model["name"]))
     before = conn.execute(sa.delete(table).where(table.c.name == model["name"])).rowcount
     conn.execute(sa.insert(table), [dict(model)])
     return 1 - before

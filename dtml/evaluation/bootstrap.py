@@ -84,8 +84,7 @@ def resample_days(
 
     Whole numbers are exact while a total is below 2^24; other sums have seven digits.
     """
-    held = multiplicities(len(sums), block, resamples, seed)
-    totals = held @ sums.reshape(len(sums), -1).astype(np.float32)
+    totals = multiplicities(len(sums), block, resamples, seed) @ sums.reshape(len(sums), -1).astype(np.float32)
     return totals.astype(float).reshape(resamples, *sums.shape[1:])
 
 

@@ -123,8 +123,7 @@ def confusion_by_stock(directions: Directions, movement: PerStock, protocol: Lab
     for predicted in directions.values():
         counted = counted & np.isfinite(predicted)
     rose = movement > 0
-    each = [confusion(predicted > 0.5, rose, counted) for predicted in directions.values()]
-    return np.stack(each, axis=1)
+    return np.stack([confusion(predicted > 0.5, rose, counted) for predicted in directions.values()], axis=1)
 
 
 def _spans(target: pd.DatetimeIndex, fold: Folds) -> Iterator[tuple[str, str, Bool[ndarray, " days"]]]:

@@ -61,8 +61,7 @@ class Calibration:
 
     def apply(self, probability: Floats) -> Floats:
         """Return calibrated probabilities, in (0, 1) and in the order of those given; NaN stays NaN."""
-        corrected = _logistic(self.slope * logit(probability) + self.intercept)
-        return np.asarray(np.clip(corrected, SMALLEST, 1 - SMALLEST))
+        return np.asarray(np.clip(_logistic(self.slope * logit(probability) + self.intercept), SMALLEST, 1 - SMALLEST))
 
 
 def decide(calibrated: Floats, threshold: float | Floats) -> Floats:

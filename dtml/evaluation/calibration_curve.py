@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from numpy import ndarray
 
-from dtml.evaluation.calibration import Calibration, numbers, require_probabilities
+from dtml.evaluation.calibration import Calibration, Floats, numbers, require_probabilities
 from dtml.evaluation.metrics import day_interval, ratio
 
 BINS = 100
@@ -32,9 +32,7 @@ def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby(["target", "bin"], as_index=False)[OF_BINS].sum()
 
 
-def calibration_curve(
-    probability: Float[ndarray, "*shape"], rose: Bool[ndarray, "*shape"], bins: int = 10
-) -> pd.DataFrame:
+def calibration_curve(probability: Floats, rose: Bool[ndarray, "*shape"], bins: int = 10) -> pd.DataFrame:
     """Return the share that rose by probability: `bin_low, bin_high, mean_probability, share_risen, n`, a row a bin.
 
     Bins hold equal shares of the stock-days, as a model's probabilities may all lie near .5; ties may leave fewer bins.

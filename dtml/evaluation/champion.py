@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+Daily = Float[ndarray, " nights"]
+
 WIDEST = 2.0  # a gain lies in [-2, 2], so that a rate below 1/2 cannot lose more than the stake
 RATES = (0.1, 0.45)  # of which the stake is shared out
 YEAR = 252  # sessions
@@ -37,9 +39,7 @@ class Evidence:
         return self.stake >= self.needed and self.nights >= TENURE
 
 
-def evidence(
-    challenger: str, gains: Float[ndarray, " nights"], *, challengers: int = 1, alpha: float = ALPHA
-) -> Evidence:
+def evidence(challenger: str, gains: Daily, *, challengers: int = 1, alpha: float = ALPHA) -> Evidence:
     """Return what a challenger has shown on the nights since the champion began to speak, oldest first.
 
     `gains` are the rank ICs of the challenger less the champion's, each in [-2, 2]; NaN, a night on which either is
@@ -63,5 +63,4 @@ def evidence(
 
 def promoted(candidates: Sequence[Evidence]) -> Evidence | None:
     """Return the challenger with the highest stake of those whose evidence suffices; None where none does."""
-    sufficient = [each for each in candidates if each.suffices]
-    return max(sufficient, key=lambda each: each.stake, default=None)
+    return max([each for each in candidates if each.suffices], key=lambda each: each.stake, default=None)

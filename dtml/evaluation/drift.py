@@ -13,10 +13,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.evaluation.champion import WIDEST, YEAR, evidence
+from dtml.evaluation.champion import WIDEST, YEAR, Daily, evidence
 
 Features = Float[ndarray, "sessions stocks features"]
-Daily = Float[ndarray, " nights"]
 
 RECENT = 20  # sessions in a mean
 REFERENCE = 504  # sessions up to the training, at most, whose means are the yardstick

@@ -51,13 +51,11 @@ def score_days(counts: Int[ndarray, "days 4"]) -> Score:
     counts = counts[counts.sum(axis=1) > 0]
     predicted, rose, weight = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0]), counts.sum(axis=0)
     return Score(
-        days=len(counts),
-        directions=int(weight.sum()),
+        days=len(counts), directions=int(weight.sum()),
         acc=float(accuracy_score(rose, predicted, sample_weight=weight)),
         mcc=float(matthews_corrcoef(rose, predicted, sample_weight=weight)),
-        acc_interval=_ends(counts, accuracy),
-        mcc_interval=_ends(counts, mcc),
-    )
+        acc_interval=_ends(counts, accuracy), mcc_interval=_ends(counts, mcc),
+    )  # fmt: skip
 
 
 def confusion_by_day(directions: pd.DataFrame) -> Int[ndarray, "days 4"]:

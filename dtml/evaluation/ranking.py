@@ -14,7 +14,7 @@ from numpy import ndarray
 
 from dtml.evaluation.bootstrap import Statistic, Sums, difference
 from dtml.evaluation.metrics import accuracy, confusion, day_interval, mcc, ratio
-from dtml.ranking.panel import ranked
+from dtml.ranking.panel import mean_of_known, ranked
 
 Days = Float[ndarray, "days stocks"]
 Daily = Float[ndarray, " days"]
@@ -66,8 +66,7 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> RankScore
     figures = {"rank_ic": rank_ics, "auc": within_day_aucs, "decile_spread": decile_spreads}
     daily = {name: figure(scores, outcome) for name, figure in figures.items()}
     counts = against_median(scores, outcome)[:, None]
-    stock_days = int(np.isfinite(scores).sum())
-    return _score(daily, stock_days, _estimate(counts, accuracy), _estimate(counts, mcc), overlap)
+    return _score(daily, int(np.isfinite(scores).sum()), _estimate(counts, accuracy), _estimate(counts, mcc), overlap)
 
 
 def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> RankScore:
@@ -117,10 +116,10 @@ def both_known(scores: Days, outcome: Days) -> tuple[Days, Days]:
 
 def rank_ics(scores: Days, outcome: Days) -> Daily:
     """Return Spearman's correlation of scores and outcomes on each day; NaN where either has one value alone."""
-    one, two = (_centred(ranked(each)) for each in (scores, outcome))
+    ranks = (ranked(each) for each in (scores, outcome))
+    one, two = (np.nan_to_num(each - mean_of_known(each, 1)[:, None]) for each in ranks)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: Daily = (one * two).sum(axis=1) / np.sqrt((one**2).sum(axis=1) * (two**2).sum(axis=1))
-    return found
+        return np.asarray((one * two).sum(axis=1) / np.sqrt((one**2).sum(axis=1) * (two**2).sum(axis=1)))
 
 
 def within_day_aucs(scores: Days, outcome: Days) -> Daily:
@@ -151,8 +150,7 @@ def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
 
     Columns: called above and found so, called above, called below, called below and found so.
     """
-    each = confusion(_above_median(scores), _above_median(outcome), np.isfinite(scores))
-    return np.asarray(each.sum(axis=1))
+    return np.asarray(confusion(_above_median(scores), _above_median(outcome), np.isfinite(scores)).sum(axis=1))
 
 
 def newey_west_t(daily: Daily, *, lags: int) -> float:
@@ -164,12 +162,6 @@ def newey_west_t(daily: Daily, *, lags: int) -> float:
     for lag in range(1, min(lags, len(daily) - 1) + 1):
         variance += 2 * (1 - lag / (lags + 1)) * (left[lag:] @ left[:-lag])
     return float(daily.mean() * len(daily) / np.sqrt(variance)) if variance > 0 else float("nan")
-
-
-def _centred(values: Days) -> Days:
-    known = np.isfinite(values)
-    mean = np.where(known, values, 0).sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=1, keepdims=True), 1)
-    return np.where(known, values - mean, 0)
 
 
 def _above_median(values: Days) -> Bool[ndarray, "days stocks"]:

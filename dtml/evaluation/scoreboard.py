@@ -30,6 +30,7 @@ OF_GAINS = [column for column in COLUMNS if "gain" in column]
 OF_MEMBERS = ["seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd"]
 OF_PROBABILITIES = [column for column in COLUMNS if column.startswith(("brier", "calibration", "auc", "rank_ic"))]
 PerStock = Float[ndarray, "days stocks"]
+PerSeed = Float[ndarray, " seeds"]
 StockDays = Bool[ndarray, "days stocks"]
 Counts = Int[ndarray, "days predictors 4"]
 Columns = dict[str, Float[ndarray, " predictors"]]
@@ -82,11 +83,10 @@ def scoreboard(
     other figures are of the ensemble, the mean probability. Gains are paired differences to the rule `best_rule`.
     `brier` is a mean squared error; slope 1 and intercept 0 are calibrated; `auc` (.5 is no skill) is the share of
     pairs of a riser and a faller of the same day in which the riser was the more probable, NaN without such a pair;
-    `rank_ic` is the mean over days of the rank correlation of probability and return within the day;
-    `same_direction`, in [.5, 1], is the larger share of a day's stocks given one direction. Rules have no
-    probabilities and no seeds: of these figures only the last. Intervals are NaN below `MINIMUM_DAYS`. Raises
-    ValueError when shapes or names do not fit, a rule has no direction where the models have a probability, or a
-    protocol is left without a stock-day.
+    `rank_ic` is the mean over days of the rank correlation of probability and return within the day; `same_direction`,
+    in [.5, 1], is the larger share of a day's stocks given one direction. Rules have no probabilities and no seeds: of
+    these figures only the last. Intervals are NaN below `MINIMUM_DAYS`. Raises ValueError when shapes or names do not
+    fit, a rule has no direction where the models have a probability, or a protocol is left without a stock-day.
     """
     _check(predictors, movement, target, best_rule)
     known = common_stock_days(predictors, movement, target)
@@ -101,9 +101,7 @@ def scoreboard(
     return pd.concat(frames, ignore_index=True)[COLUMNS]
 
 
-def member_scores(
-    probability: Float[ndarray, "seeds days stocks"], movement: PerStock
-) -> tuple[Float[ndarray, " seeds"], Float[ndarray, " seeds"]]:
+def member_scores(probability: Float[ndarray, "seeds days stocks"], movement: PerStock) -> tuple[PerSeed, PerSeed]:
     """Return ACC and MCC of each seed on the paper's labels, where every seed has a probability.
 
     `movement` is as in `scoreboard`. Raises ValueError when no stock-day counts.
@@ -169,17 +167,14 @@ def common_stock_days(predictors: Sequence[Predictor], movement: PerStock, targe
 
     Raises ValueError when a rule has no direction on one of them.
     """
-    known = np.isfinite(movement)
-    for model in predictors:
-        if not model.is_rule:
-            known = known & np.isfinite(model.probability).all(axis=0)
+    said = (np.isfinite(model.probability).all(axis=0) for model in predictors if not model.is_rule)
+    known = np.logical_and.reduce([np.isfinite(movement), *said])
     for rule in predictors:
         silent = known & ~np.isfinite(rule.probability).all(axis=0)
         if silent.any():
             first = target[np.flatnonzero(silent.any(axis=1))[0]]
-            raise ValueError(
-                f"{rule.name} has no direction on {silent.sum()} stock-days that count, first {first:%Y-%m-%d}"
-            )
+            days = f"{silent.sum()} stock-days that count, first {first:%Y-%m-%d}"
+            raise ValueError(f"{rule.name} has no direction on {days}")
     return np.asarray(known)
 
 
@@ -187,24 +182,18 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
     said = [predictor.probability[:, sample.days] for predictor in predictors]
     together = [seeds.mean(axis=0) for seeds in said]
     counts = np.stack([sample.counts(probability) for probability in together], axis=1)
+    rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)  # the share of each day's stocks said to rise
     best = [predictor.name for predictor in predictors].index(best_rule)
-    frame = pd.DataFrame(
-        {
-            "predictor": [predictor.name for predictor in predictors],
-            "is_rule": [predictor.is_rule for predictor in predictors],
-            "days": len(counts),
-            "n": int(sample.counted.sum()),
-            "rises": int((sample.counted & sample.rose).sum()),
-            "seeds": [float(len(seeds)) for seeds in said],
-            "configurations": [float(predictor.configurations) for predictor in predictors],
-            **_of_members(said, sample),
-            **measured("acc", counts, accuracy, sample.resamples),
-            **measured("mcc", counts, mcc, sample.resamples),
-            **_gains(counts, best, sample),
-            **_of_probabilities(together, sample),
-            "same_direction": _same_direction(counts),
-        }
-    )
+    frame = pd.DataFrame({
+        "predictor": [predictor.name for predictor in predictors],
+        "is_rule": [predictor.is_rule for predictor in predictors],
+        "days": len(counts), "n": int(sample.counted.sum()), "rises": int((sample.counted & sample.rose).sum()),
+        "seeds": [float(len(seeds)) for seeds in said],
+        "configurations": [float(predictor.configurations) for predictor in predictors],
+        **_of_members(said, sample), **measured("acc", counts, accuracy, sample.resamples),
+        **measured("mcc", counts, mcc, sample.resamples), **_gains(counts, best, sample),
+        **_of_probabilities(together, sample), "same_direction": np.maximum(rises, 1 - rises).mean(axis=0),
+    })  # fmt: skip
     frame.loc[best, OF_GAINS] = np.nan
     frame.loc[frame["is_rule"], OF_MEMBERS + OF_PROBABILITIES] = np.nan
     return frame
@@ -244,8 +233,3 @@ def _of_probabilities(together: Sequence[PerStock], sample: _Sample) -> Columns:
         | auc
         | dict(zip(("rank_ic", "rank_ic_low", "rank_ic_high"), order, strict=True))
     )
-
-
-def _same_direction(counts: Counts) -> Float[ndarray, " predictors"]:
-    rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)
-    return np.asarray(np.maximum(rises, 1 - rises).mean(axis=0))

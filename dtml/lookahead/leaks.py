@@ -102,8 +102,7 @@ class ValidationOverTest(Leak):
 
     def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
         train, validation = super().spans(windows, as_of)
-        later = windows.between(first=validation.target[0])
-        return train, later.days(slice(0, 2 * len(validation)))
+        return train, windows.between(first=validation.target[0]).days(slice(0, 2 * len(validation)))
 
 
 class LongerLabels(Leak):

@@ -1,8 +1,7 @@
 """The honest path from bars to predictions, which the look-ahead audit and the test of attention run.
 
 It is the path of a night and of a backtest written once more, without a store: what a store is asked for is audited
-where it is asked (`flows.audit`). A `History` is what may be read; it can be cut short, changed, or drawn by
-coin.
+where it is asked (`flows.audit`). A `History` is what may be read; it can be cut short, changed, or drawn by coin.
 """
 
 import hashlib
@@ -84,8 +83,7 @@ class History:
         Every adjusted close is halved, and every price of every other stock divided by 4. These are powers of 2, so
         what does not depend on the scale of past prices stays the same to the last bit.
         """
-        split = self.bars["symbol"].isin(sorted(self.bars["symbol"].unique())[::2])
-        scale = np.where(split, 0.25, 1.0)
+        scale = np.where(self.bars["symbol"].isin(sorted(self.bars["symbol"].unique())[::2]), 0.25, 1.0)
         bars = self.bars.assign(**{name: self.bars[name] * scale for name in ADJUSTED_TOO})
         return replace(self, bars=bars.assign(adj_close=bars["adj_close"] / 2))
 
@@ -195,5 +193,4 @@ class Pipeline:
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
         """Return rows as `dtml.inference.predict` does, a day at a time, as nights are predicted."""
         days = windows.observed.any(dim=1).nonzero().flatten().tolist()
-        nights = [predict(ensemble, windows.days(slice(day, day + 1)), CPU) for day in days]
-        return pd.concat(nights, ignore_index=True)
+        return pd.concat([predict(ensemble, windows.days(slice(day, day + 1)), CPU) for day in days], ignore_index=True)

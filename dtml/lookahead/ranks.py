@@ -133,8 +133,7 @@ def _until(read: Ranked, at: pd.Timestamp) -> Ranked:
 def _fit_and_calibrate_on_the_same(read: Ranked, at: pd.Timestamp, config: RankersConfig) -> Rankers:
     rankers, last, days = fit_honestly(read, at, config), _until(read, at), slice(-VALIDATION_DAYS, None)
     scores = rankers.scores(last.features, last.there, days)
-    slopes = {name: slope_of(ranked(each), last.relative[days]) for name, each in scores.items()}
-    return replace(rankers, slopes=slopes)
+    return replace(rankers, slopes={name: slope_of(ranked(each), last.relative[days]) for name, each in scores.items()})
 
 
 def _with_first(read: Ranked, values: np.ndarray) -> Ranked:

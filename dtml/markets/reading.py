@@ -12,20 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from dtml.errors import UsageError
-from dtml.markets.definition import (
-    CALENDARS,
-    EARNED,
-    LABEL_PROTOCOLS,
-    LEVELS,
-    MODEL_KEYS,
-    Checks,
-    Constituent,
-    Index,
-    Market,
-    RankerName,
-    Retrain,
-    is_symbol,
-)
+from dtml.markets import definition
+from dtml.markets.definition import Checks, Constituent, Index, Market, RankerName, Retrain, is_symbol
 from dtml.markets.trading import Costs, Rate, Trading
 
 T = TypeVar("T")
@@ -54,7 +42,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
     words = get_type_hints(Market)
     chosen: dict[str, Any] = {key: table.choice(key, get_args(words[key]), getattr(Market, key)) for key in _CHOSEN}
     return Market(
-        name=path.stem, title=table.required("title", str), calendar=table.choice("calendar", CALENDARS),
+        name=path.stem, title=table.required("title", str), calendar=table.choice("calendar", definition.CALENDARS),
         timezone=_timezone(table), currency=_currency(table), index=index, constituents=constituents,
         constituents_as_of=as_of, constituents_complete=complete, facts=facts,
         checks=_checks(table.subtable("checks")), trading=_trading(table.subtable("trading")),
@@ -231,9 +219,8 @@ def _refuse_repeats(table: _Table, stays: tuple[Constituent, ...]) -> None:
     for stay in stays:
         symbol = stay.symbol
         if symbol in left and (left[symbol] is None or stay.since is None or stay.since < cast(date, left[symbol])):
-            raise table.error(
-                "symbols", f"symbol {symbol!r} comes twice; list it once, or each stay in order with since and until"
-            )
+            advice = "list it once, or each stay in order with since and until"
+            raise table.error("symbols", f"symbol {symbol!r} comes twice; {advice}")
         if known_as.setdefault(stay.source_symbol, symbol) != symbol:
             raise table.error("symbols", f"source_symbol {stay.source_symbol!r} comes twice; list it once")
         left[symbol] = stay.until
@@ -276,21 +263,21 @@ def _retrain(table: _Table) -> Retrain:
 
 def _level(table: _Table) -> float:
     value = table.optional("level", float, Market.level)
-    if value in LEVELS:
+    if value in definition.LEVELS:
         return value
-    raise table.error("level", f"expected one of {', '.join(map(str, LEVELS))}, got {_shown(value)}")
+    raise table.error("level", f"expected one of {', '.join(map(str, definition.LEVELS))}, got {_shown(value)}")
 
 
 def _candidates(table: _Table) -> tuple[RankerName, ...]:
     """Return the rankers of which the champion is one; raise for fewer than two, or one that is none."""
     if "candidates" not in table.values:
         return Market.candidates
-    known = [name for name in get_args(RankerName) if name != EARNED]
+    known = [name for name in get_args(RankerName) if name != definition.EARNED]
     listed = table.texts("candidates")
     if wrong := [each for each in listed if each not in known]:
         raise table.error("candidates", f"{wrong[0]!r} is none of {', '.join(known)}")
-    if len(set(listed)) < max(2, len(listed)) or table.values.get("ranker") != EARNED:
-        raise table.error("candidates", f'name two or more, each once, beside ranker = "{EARNED}"')
+    if len(set(listed)) < max(2, len(listed)) or table.values.get("ranker") != definition.EARNED:
+        raise table.error("candidates", f'name two or more, each once, beside ranker = "{definition.EARNED}"')
     return cast("tuple[RankerName, ...]", listed)
 
 
@@ -300,10 +287,10 @@ def _code(table: _Table) -> Path | None:
 
 
 def _model(table: _Table) -> dict[str, object]:
-    table.allow(*MODEL_KEYS)
+    table.allow(*definition.MODEL_KEYS)
     table.choice("normalisation", ("per_stock", "shared"), default="shared")
-    table.choice("protocol", LABEL_PROTOCOLS, default="paper")
-    return {key: table.typed(key, MODEL_KEYS[key]) for key in table.values}
+    table.choice("protocol", definition.LABEL_PROTOCOLS, default="paper")
+    return {key: table.typed(key, definition.MODEL_KEYS[key]) for key in table.values}
 
 
 def _is_a(value: object, kind: type) -> bool:

@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.errors import DtmlError, UsageError
 from dtml.ranking.models import Boosting, BoostingConfig, fit_boosting
-from dtml.ranking.panel import Grid, Panel, ranked
+from dtml.ranking.panel import Features, Grid, Panel, There, ranked
 
 OWN = "own"  # the name of the predictor
 MODULE = "own_code"  # under which the file is imported
@@ -30,8 +30,6 @@ HISTORY, EPOCHS, RATE = 260, 5, 0.001  # sessions a feature may read; a torch mo
 Bars = namedtuple("Bars", "open high low close volume value")
 PRICES = Bars._fields
 Feature = Callable[[Bars], Any]
-Values = Float[ndarray, "sessions stocks features"]
-There = Bool[ndarray, "sessions stocks"]
 Arrays = dict[str, ndarray]
 
 
@@ -97,7 +95,7 @@ def cut(panel: Panel, days: slice) -> Panel:
     return replace(panel, sessions=panel.sessions[days], **{name: getattr(panel, name)[days] for name in PRICES})
 
 
-def values_of(loaded: Loaded, panel: Panel) -> Values:
+def values_of(loaded: Loaded, panel: Panel) -> Features:
     """Return every feature of every session and stock; NaN where it is missing or infinite."""
     found = np.stack([_values(name, each, loaded.history, panel) for name, each in loaded.features.items()], axis=-1)
     return np.where(np.isfinite(found), found, np.nan)
@@ -119,13 +117,13 @@ def _bars(panel: Panel) -> Bars:
     return Bars(*(pd.DataFrame(each, index=panel.sessions, columns=list(panel.symbols)) for each in grids))
 
 
-def ranks_of(values: Values, there: There) -> Values:
+def ranks_of(values: Features, there: There) -> Features:
     """Return the rank of each value within its day, in [-0.5, 0.5], among the stocks that are there."""
     ranks = [ranked(np.where(there, values[..., column], np.nan)) for column in range(values.shape[-1])]
     return np.stack(ranks, axis=-1).astype(np.float32)
 
 
-def fit(model: Any, ranks: Values, relative: Grid, days: slice) -> Any:
+def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     """Return a model fitted to the ranked outcomes of some sessions; None stands for the product's boosting.
 
     Where a rank is missing, a user's model reads 0, the middle of the day. A torch module learns a day a step.
@@ -155,7 +153,7 @@ def _fresh(model: Any) -> Any:
     return model() if isinstance(model, type) else copy.deepcopy(model)
 
 
-def scored(model: Any, ranks: Values, there: There) -> Grid:
+def scored(model: Any, ranks: Features, there: There) -> Grid:
     """Return the scores of a model, asked day by day as nights ask it; NaN for the stocks that are not there."""
     found = np.full(there.shape, np.nan)
     if isinstance(model, Boosting):  # ours looks at no other row, so that all days may be asked at once
@@ -175,7 +173,7 @@ def _score(model: Any, ranks: Float[ndarray, "stocks features"]) -> Any:
     return model.predict_proba(filled)[:, -1] if hasattr(model, "predict_proba") else model.predict(filled)
 
 
-def kept(model: Any, ranks: Values, relative: Grid, days: slice) -> Arrays:
+def kept(model: Any, ranks: Features, relative: Grid, days: slice) -> Arrays:
     """Return what is kept of a fitted model: its numbers; of one that only a pickle holds, the rows it learnt from."""
     if isinstance(model, Boosting) or hasattr(model, "state_dict"):
         numbers = asdict(model) if isinstance(model, Boosting) else model.state_dict()

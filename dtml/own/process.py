@@ -18,8 +18,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from dtml.own.code import PRICES, Arrays, OwnCode, OwnCodeError, There, Values
-from dtml.ranking.panel import Grid, Panel
+from dtml.own.code import PRICES, Arrays, OwnCode, OwnCodeError
+from dtml.ranking.panel import Features, Grid, Panel, There
 
 Told = Mapping[str, Any]
 LIMITS = {"DTML_CODE_SECONDS": "600", "DTML_CODE_GIGABYTES": "4"}  # of each question; the variables change them
@@ -42,7 +42,7 @@ class Asked:
 
     code: OwnCode
 
-    def values(self, *panels: Panel) -> tuple[Told, list[Values]]:
+    def values(self, *panels: Panel) -> tuple[Told, list[Features]]:
         """Return what is told of the code, and the features of each panel: [sessions stocks features]."""
         told, arrays = self._ask("values", panels)
         return told, [arrays[str(at)] for at in range(len(panels))]

@@ -78,9 +78,8 @@ def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart 
     at = pd.Index(attention.symbols).get_indexer(pd.Index(chosen))
     weights = pd.DataFrame(attention.weights[np.ix_(at, at)], index=chosen, columns=chosen)
     rows = weights.rename_axis("y").reset_index().melt("y", var_name="x").dropna()
-    others = rows[rows["x"] != rows["y"]].nlargest(KEPT, "value")
-    strongest = others[["y", "x", "value"]].itertuples(index=False)
-    said = "; ".join(f"{y} at {x} {figure(value)}" for y, x, value in strongest)
+    strongest = rows[rows["x"] != rows["y"]].nlargest(KEPT, "value")[["y", "x", "value"]]
+    said = "; ".join(f"{y} at {x} {figure(value)}" for y, x, value in strongest.itertuples(index=False))
     words = f"{len(chosen)} stocks; a row looks, a column is looked at. The strongest: {said}."
     side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))
     return cells("Attention between stocks", words, rows, (side, side), "ratio")

@@ -18,20 +18,10 @@ import pandas as pd
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import told_apart
 from dtml.markets.trading import YEAR
+from dtml.pages import figures
 from dtml.pages.benchmark import PROTOCOL_WORDS, sample
 from dtml.pages.charts import Chart, Panel, calibration, environment, over_sessions, script
-from dtml.pages.figures import (
-    Row,
-    basis_points,
-    count,
-    day,
-    figure,
-    markdown_table,
-    percent,
-    records,
-    signed_percent,
-    with_interval,
-)
+from dtml.pages.figures import Row, count, day, figure, markdown_table, percent, records, signed_percent, with_interval
 from dtml.pages.tear_sheet import ROLLED, drawdowns, histogram, months_chart, ratios, tracks_chart
 
 INDEX, EQUAL_WEIGHT = YARDSTICKS = ("index", "equal weight")  # the portfolios that follow no prediction
@@ -170,7 +160,7 @@ def portfolio_cells(row: Row) -> tuple[str, ...]:
     earned = (percent(row[name]) for name in ("annual_return", "annual_volatility"))
     ratio = with_interval(row, "sharpe", 2), figure(row["deflated_sharpe"], 2)
     shares = (percent(row[name]) for name in ("max_drawdown", "hit_rate", "turnover"))
-    return (row["portfolio"], *earned, *ratio, *shares, basis_points(row["break_even"]))
+    return (row["portfolio"], *earned, *ratio, *shares, figures.basis_points(row["break_even"]))
 
 
 def backtest_page(
@@ -273,8 +263,7 @@ def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]
     """Return each fold with the model's scores on all stock-days; NaN where nothing has an outcome."""
     found = {row["value"]: row for row in _sliced(scores, "fold", "all") if row["predictor"] == MODEL}
     names = ("validation_acc", *(f"{name}{end}" for name in ("acc", "mcc") for end in ("", "_low", "_high")))
-    blank = dict.fromkeys(names, np.nan)
-    return [blank | found.get(str(fold["number"]), {}) | fold for fold in records(folds)]
+    return [dict.fromkeys(names, np.nan) | found.get(str(fold["number"]), {}) | fold for fold in records(folds)]
 
 
 def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
@@ -283,11 +272,9 @@ def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
     kept = scores[wanted].dropna(subset=["mcc"]).sort_values(["mcc", "value"], ascending=[False, True])
     best = min(EXTREMES, (len(kept) + 1) // 2)
     return {
-        "best": records(kept.iloc[:best]),
-        "worst": records(kept.iloc[max(best, len(kept) - EXTREMES) :]),
-        "measured": int(kept["mcc_low"].notna().sum()),
-        "above": int((kept["mcc_low"] > 0).sum()),
-    }
+        "best": records(kept.iloc[:best]), "worst": records(kept.iloc[max(best, len(kept) - EXTREMES) :]),
+        "measured": int(kept["mcc_low"].notna().sum()), "above": int((kept["mcc_low"] > 0).sum()),
+    }  # fmt: skip
 
 
 def _is_traded(portfolio: str) -> bool:
@@ -310,8 +297,7 @@ def _sliced(scores: pd.DataFrame, name: str, protocol: str) -> list[dict[str, An
 
 
 def _by_session(rows: pd.DataFrame, column: str) -> "pd.Series[float]":
-    values = rows[column].to_numpy(dtype=float)
-    return pd.Series(values, index=pd.DatetimeIndex(rows["session"])).sort_index()
+    return pd.Series(rows[column].to_numpy(dtype=float), index=pd.DatetimeIndex(rows["session"])).sort_index()
 
 
 def _or_least(value: float | None) -> float:

@@ -131,12 +131,11 @@ def _strip(rows: pd.DataFrame) -> dict[str, Any]:
     kept = rows[rows["kept"].astype(bool)]
     settings = kept["settings"].iloc[0] if len(kept) else {}
     return {
-        "configurations": rows["configuration"].nunique(),
-        "seeds": len(rows),
+        "configurations": rows["configuration"].nunique(), "seeds": len(rows),
         "over_all": (rows["acc"].min(), rows["acc"].median(), rows["acc"].max()),
         "settings": ", ".join(f"{name} {value}" for name, value in settings.items()) if len(kept) else "-",
         "kept": {name: _ends(kept[name]) for name in ("acc", "validation_acc", "best_epoch")},
-    }
+    }  # fmt: skip
 
 
 def _ends(values: "pd.Series[float]") -> tuple[float, float]:
@@ -158,8 +157,7 @@ def benchmark_page(
     `curves` maps a predictor to rows `bin_low, bin_high, mean_probability, share_risen, n`. `served` by the dashboard,
     it has a way back and asks for the script instead of carrying it.
     """
-    rows = score_rows(scores)
-    protocols = {name: [row for row in rows if row["protocol"] == name] for name in PROTOCOL_WORDS}
+    protocols = {name: [row for row in score_rows(scores) if row["protocol"] == name] for name in PROTOCOL_WORDS}
     curves = {name: curve.dropna(subset=["mean_probability", "share_risen"]) for name, curve in (curves or {}).items()}
     return _template().render(
         served=served, benchmark=benchmark, verdict=verdict(benchmark, scores),

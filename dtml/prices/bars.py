@@ -96,7 +96,9 @@ def check(
     is_stock = (judged.symbols != index_symbol)[judged.code]
     without_volume = rows["volume"].to_numpy() == 0  # an unknown volume does not count as none
     repeated = is_stock & (before >= 0) & (judged.close == judged.close[before]) & without_volume
-    share = _share_by_session(repeated, ~misplaced & is_stock, judged.session, market_size)
+    there = ~misplaced & is_stock
+    counts = pd.DataFrame({"repeated": repeated & there, "there": there}).groupby(judged.session).transform("sum")
+    share = np.asarray(counts["repeated"] / counts["there"].clip(lower=max(market_size, 1)))  # of each row's session
     faults["stale_day"] = repeated & (share >= checks.stale_share)
     with np.errstate(divide="ignore", invalid="ignore"):
         change = np.where(before >= 0, judged.price / judged.price[before] - 1, np.nan)
@@ -104,11 +106,9 @@ def check(
     table = np.stack([faults[reason] for reason in REASONS])
     bad = np.flatnonzero(table.any(axis=0))
     shown = rows.iloc[bad].assign(
-        judged_by=np.where(judged.by_adjusted[bad], "adj_close", "close"),
-        last=judged.price[before[bad]],
-        change=change[bad],
-        share=share[bad],
-    )
+        judged_by=np.where(judged.by_adjusted[bad], "adj_close", "close"), last=judged.price[before[bad]],
+        change=change[bad], share=share[bad],
+    )  # fmt: skip
     reasons = [REASONS[first] for first in table[:, bad].argmax(axis=0)]
     return Checked(rows.drop(bad).reset_index(drop=True), _rejected(shown, reasons))
 
@@ -159,8 +159,7 @@ def _duplicates(rows: pd.DataFrame) -> Flags:
         return together
     repeated = rows[together].drop_duplicates()
     alone = ~repeated.duplicated(["symbol", "session"], keep=False)
-    duplicates: Flags = together & ~rows.index.isin(repeated.index[alone])
-    return duplicates
+    return np.asarray(together & ~rows.index.isin(repeated.index[alone]))
 
 
 def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
@@ -188,12 +187,6 @@ def _row_before(judged: _Judged, usable: Flags) -> Positions:
     before = np.full(len(order), -1)
     before[order] = last.groupby(symbol).shift().fillna(-1).astype(int)
     return before
-
-
-def _share_by_session(repeated: Flags, present: Flags, session: ndarray, market_size: int) -> Values:
-    """Return the share of the stocks of each row's session that repeat the close before."""
-    counts = pd.DataFrame({"repeated": repeated & present, "there": present}).groupby(session).transform("sum")
-    return np.asarray(counts["repeated"] / counts["there"].clip(lower=max(market_size, 1)))
 
 
 def _rejected(shown: pd.DataFrame, reasons: list[str]) -> pd.DataFrame:

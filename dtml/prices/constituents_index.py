@@ -38,5 +38,4 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
 
 def _mean(relative: Float[ndarray, "sessions stocks"]) -> Float[ndarray, " sessions"]:
     """Return the mean of the prices of each session relative to the closes before, 1 where none is known."""
-    known = np.isfinite(relative).any(axis=1, keepdims=True)
-    return np.asarray(np.nanmean(np.where(known, relative, 1.0), axis=1))
+    return np.asarray(np.nanmean(np.where(np.isfinite(relative).any(axis=1, keepdims=True), relative, 1.0), axis=1))

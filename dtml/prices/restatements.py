@@ -14,9 +14,7 @@ def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
     """
     both = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
     both = both.sort_values(["symbol", "session"])
-    factor = both["adj_close"] / both["close"]
-    fresh_factor = both["adj_close_fresh"] / both["close_fresh"]
-    adjusted_anew = _differs(factor, fresh_factor)
+    adjusted_anew = _differs(both["adj_close"] / both["close"], both["adj_close_fresh"] / both["close_fresh"])
     scaled = _differs(both["close"], both["close_fresh"]) & ~both.duplicated("symbol")
     return sorted(both.loc[adjusted_anew | scaled, "symbol"].unique())
 

@@ -84,16 +84,14 @@ def previous_session(calendar: str, day: date) -> date:
 
 def session_open(calendar: str, day: date) -> datetime:
     """Return when a session opened, in UTC; UsageError when the day is no session."""
-    require_session(calendar, day)
     exchange = _exchange(calendar)
-    return exchange.opens[_position(exchange, day)].to_pydatetime().astimezone(UTC)
+    return exchange.opens[_position(exchange, require_session(calendar, day))].to_pydatetime().astimezone(UTC)
 
 
 def session_close(calendar: str, day: date) -> datetime:
     """Return when a session closed, in UTC, half days included; UsageError when the day is no session."""
-    require_session(calendar, day)
     exchange = _exchange(calendar)
-    return exchange.closes[_position(exchange, day)].to_pydatetime().astimezone(UTC)
+    return exchange.closes[_position(exchange, require_session(calendar, day))].to_pydatetime().astimezone(UTC)
 
 
 class UsualWeek(NamedTuple):

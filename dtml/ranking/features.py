@@ -15,10 +15,11 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from numpy.lib.stride_tricks import sliding_window_view
 
-from dtml.ranking.panel import Panel, mean_of_known, ranked
+from dtml.ranking.panel import Features, Panel, There, mean_of_known, ranked
 from dtml.ranking.peers import MONTH, SESSIONS, peer_returns
 
 Column = Float[ndarray, "bars stocks"]
+Places = Int[ndarray, "bars stocks"]
 
 MAX_GAP = 5  # sessions that may be missing inside the bars of a feature
 STOCKS_AT_ONCE = 64  # whose windows are in memory together
@@ -40,7 +41,7 @@ class Bars:
     value: Column
     market: Column
     peers: Column
-    position: Int[ndarray, "bars stocks"]
+    position: Places
 
     @classmethod
     def of(cls, panel: Panel, *, max_return: float = np.inf) -> "Bars":
@@ -194,8 +195,7 @@ def average_over_close(bars: Bars, *, count: int) -> Column:
 
 def over_close(bars: Bars, *, name: str) -> Column:
     """Return the open, high or low over the close, minus 1, above -1: the paper's."""
-    price: Column = getattr(bars, name)
-    return np.asarray(price / bars.close - 1)
+    return np.asarray(getattr(bars, name) / bars.close - 1)
 
 
 FEATURES: Mapping[str, Feature] = MappingProxyType(
@@ -227,9 +227,7 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
 HISTORY = max(SESSIONS + 2 * MONTH, *(feature.bars for feature in FEATURES.values()))  # peers of the month before too
 
 
-def ranked_features(
-    panel: Panel, among: Bool[ndarray, "sessions stocks"] | None = None, *, max_return: float = np.inf
-) -> Float[ndarray, "sessions stocks features"]:
+def ranked_features(panel: Panel, among: There | None = None, *, max_return: float = np.inf) -> Features:
     """Return every feature's rank within the day, in [-0.5, 0.5], NaN where it is missing, in the order of `FEATURES`.
 
     A stock is ranked on the days on which it is `among` the constituents, by default always. No feature reads prices
@@ -241,15 +239,13 @@ def ranked_features(
     found = np.empty((*panel.close.shape, len(FEATURES)), dtype=np.float32)
     for column, feature in enumerate(FEATURES.values()):
         grid = np.full_like(panel.close, np.nan)
-        values = np.where(_reads_enough(bars.position, era, feature.bars), feature.of(bars), np.nan)
+        values = np.where(reads_enough(bars.position, era, feature.bars), feature.of(bars), np.nan)
         np.put_along_axis(grid, bars.position, values, axis=0)
         found[..., column] = ranked(np.where(there, grid, np.nan))
     return found
 
 
-def _reads_enough(
-    position: Int[ndarray, "bars stocks"], era: Int[ndarray, "bars stocks"], count: int
-) -> Bool[ndarray, "bars stocks"]:
+def reads_enough(position: Places, era: Places, count: int) -> Bool[ndarray, "bars stocks"]:
     """Return whether the last `count` bars lie close enough together and share one unit of account."""
     back = count - 1
     enough: Bool[ndarray, "bars stocks"] = np.zeros_like(position, dtype=bool)

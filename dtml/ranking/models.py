@@ -75,8 +75,7 @@ class Boosting:
             node = np.zeros(len(features), dtype=np.int64)
             for _ in range(self.depth):
                 seen = features[rows, self.column[tree, node]]
-                missing = np.isnan(seen)
-                goes_left = np.where(missing, self.missing_left[tree, node], seen <= self.threshold[tree, node])
+                goes_left = np.where(np.isnan(seen), self.missing_left[tree, node], seen <= self.threshold[tree, node])
                 node = np.where(goes_left, self.left[tree, node], self.right[tree, node])
             total += self.value[tree, node]
         return total

@@ -11,6 +11,8 @@ from dtml.markets.definition import Returns
 from dtml.prices.returns import adjusted_price, on_grid
 
 Grid = Float[ndarray, "sessions stocks"]
+There = Bool[ndarray, "sessions stocks"]
+Features = Float[ndarray, "sessions stocks features"]
 
 QUORUM = 0.5  # a session in which fewer of the stocks have a bar is left out
 LISTED = 30  # sessions whose largest number of bars is what a quorum is of
@@ -35,7 +37,7 @@ class Panel:
     value: Grid
 
     @property
-    def observed(self) -> Bool[ndarray, "sessions stocks"]:
+    def observed(self) -> There:
         """Return whether a stock has a bar."""
         return np.asarray(np.isfinite(self.close))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.checkpoints import WriteWhole, hash_of, read_tensors, sha256, write_tensors
@@ -20,7 +20,7 @@ from dtml.own.process import Fitted
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import Boosting, BoostingConfig, Ranker, Ridge, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import Leg, sessions_to
-from dtml.ranking.panel import ranked
+from dtml.ranking.panel import Features, There, ranked
 from dtml.ranking.relative import NETWORKS, Relative, RelativeConfig, fit_relative
 from dtml.ranking.walk import GAP, MINIMUM_TRAIN_DAYS, Fold, History
 
@@ -29,8 +29,9 @@ BLEND = "blend"
 RELATIVE = "dtml_relative"  # `dtml` is the order of the probabilities of a rise
 BLEND_RELATIVE = "blend_relative"  # the blend of these three
 KINDS: Mapping[str, type[Ranker]] = MappingProxyType({"ridge": Ridge, "boosting": Boosting})
-Scores = dict[str, Float[ndarray, "days stocks"]]
-Train = Callable[[], Float[ndarray, "days stocks"]]
+PerStock = Float[ndarray, "days stocks"]
+Scores = dict[str, PerStock]
+Train = Callable[[], PerStock]
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,7 @@ class Rankers:
     slopes: Mapping[str, float]
     own: Fitted | None = None  # a user's own, which a process of its own asks
 
-    def scores(
-        self, features: Float[ndarray, "sessions stocks features"], there: Bool[ndarray, "sessions stocks"], days: slice
-    ) -> Scores:
+    def scores(self, features: Features, there: There, days: slice) -> Scores:
         """Return the score of each stock that is there on some days, by ranker and by blend; NaN for the others."""
         return _blended({name: _scores(model, features, there, days) for name, model in self.models.items()})
 
@@ -112,12 +111,7 @@ def _fit(name: str, history: History, days: slice, config: RankersConfig) -> Ran
     return fit_relative(history, days, next(each for each in config.networks if each.name == name))
 
 
-def _scores(
-    model: Ranker | Relative,
-    features: Float[ndarray, "sessions stocks features"],
-    there: Bool[ndarray, "sessions stocks"],
-    days: slice,
-) -> Float[ndarray, "days stocks"]:
+def _scores(model: Ranker | Relative, features: Features, there: There, days: slice) -> PerStock:
     if isinstance(model, Relative):
         return model.scores(features, there, days)
     found = np.full(there[days].shape, np.nan)
@@ -136,7 +130,7 @@ def walk(
     history: History,
     walked: Sequence[Fold],
     config: RankersConfig,
-    once: Callable[[str, Train], Float[ndarray, "days stocks"]] = lambda _name, train: train(),
+    once: Callable[[str, Train], PerStock] = lambda _name, train: train(),
 ) -> Scores:
     """Return the scores of rankers trained anew as they walk, and of their blends; NaN outside the folds.
 
@@ -157,10 +151,9 @@ class Training:
     learnt: slice
     days: slice
 
-    def run(self, history: History, config: RankersConfig) -> Float[ndarray, "days stocks"]:
+    def run(self, history: History, config: RankersConfig) -> PerStock:
         """Train, and return the scores of its days; the same wherever it runs."""
-        model = _fit(self.predictor, history, self.learnt, config)
-        return _scores(model, history.features, history.there, self.days)
+        return _scores(_fit(self.predictor, history, self.learnt, config), history.features, history.there, self.days)
 
 
 def trainings(history: History, walked: Sequence[Fold], config: RankersConfig) -> Iterator[Training]:
@@ -171,7 +164,7 @@ def trainings(history: History, walked: Sequence[Fold], config: RankersConfig) -
             yield Training(predictor, name, first.trained, slice(first.scored.start, last.scored.stop))
 
 
-def slope_of(ranks: Float[ndarray, "days stocks"], relative: Float[ndarray, "days stocks"]) -> float:
+def slope_of(ranks: PerStock, relative: PerStock) -> float:
     """Return the slope of a logistic regression, without an intercept, of "above the median" on the score's rank."""
     known = np.isfinite(ranks) & np.isfinite(relative)
     rank, above, slope = ranks[known], relative[known] > 0, 0.0

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
@@ -25,6 +25,7 @@ from dtml.model import ModelConfig
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import blend
 from dtml.ranking.outcomes import sessions_to
+from dtml.ranking.panel import Features, There
 from dtml.ranking.walk import GAP, History
 from dtml.training.fit import fit_members, stack_members
 from dtml.training.recipe import Member, TrainingConfig
@@ -64,9 +65,8 @@ class RelativeModelConfig(NetworkConfig):
 
     def build(self, stocks: int) -> "RelativeNetwork":
         """Return the network for so many stocks."""
-        return RelativeNetwork(
-            NETWORKS[self.network](features=self.features, hidden=self.hidden, **self.settings).build(stocks), self.loss
-        )
+        asked = NETWORKS[self.network](features=self.features, hidden=self.hidden, **self.settings)
+        return RelativeNetwork(asked.build(stocks), self.loss)
 
 
 class RelativeNetwork(Network):
@@ -122,9 +122,8 @@ class RelativeConfig:
     @classmethod
     def asking(cls, network: NetworkName, seeds: int = seeds) -> "RelativeConfig":
         """Return the settings with which a network is asked."""
-        return cls(
-            seeds=seeds, model=RelativeModelConfig(network, loss="own" if network in OWN_LOSS else "correlation")
-        )
+        loss: Loss = "own" if network in OWN_LOSS else "correlation"
+        return cls(seeds=seeds, model=RelativeModelConfig(network, loss=loss))
 
     @property
     def name(self) -> str:
@@ -152,9 +151,7 @@ class Relative:
     weights: Mapping[str, Float[ndarray, "seeds ..."]]
 
     @torch.no_grad()
-    def scores(
-        self, features: Float[ndarray, "sessions stocks features"], there: Bool[ndarray, "sessions stocks"], days: slice
-    ) -> Float[ndarray, "days stocks"]:
+    def scores(self, features: Features, there: There, days: slice) -> Float[ndarray, "days stocks"]:
         """Return the mean over the seeds of the rank of each stock of some days that is there; NaN for the others."""
         first, stop, _ = days.indices(len(there))
         rows = self.config.rows(features)[first : stop + self.config.window - 1]

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
-from jaxtyping import Float
-from numpy import ndarray
 
 from dtml.ranking.features import FEATURES
+from dtml.ranking.panel import Features, Grid
 
 # Name: the feature whose rank is the score, and 1 or -1 for the end that comes first.
 RULES: Mapping[str, tuple[str, int]] = MappingProxyType(
@@ -21,7 +20,7 @@ RULES: Mapping[str, tuple[str, int]] = MappingProxyType(
 )
 
 
-def rule_scores(features: Float[ndarray, "sessions stocks features"], rule: str) -> Float[ndarray, "sessions stocks"]:
+def rule_scores(features: Features, rule: str) -> Grid:
     """Return the score that a rule gives each stock-day, from ranked features in the order of `FEATURES`."""
     feature, sign = RULES[rule]
     return sign * np.asarray(features[..., list(FEATURES).index(feature)], dtype=float)

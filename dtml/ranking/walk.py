@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.errors import DtmlError
@@ -14,7 +14,7 @@ from dtml.markets import Market
 from dtml.prices.sessions import sessions_between
 from dtml.ranking.features import ranked_features
 from dtml.ranking.outcomes import Leg, outcomes, sessions_to
-from dtml.ranking.panel import Grid, Panel, panel_of, ranked
+from dtml.ranking.panel import Features, Grid, Panel, There, panel_of, ranked
 
 MINIMUM_TRAIN_DAYS = 126  # below that there is nothing to learn from
 RETRAIN_EVERY = 63  # sessions that each model scores
@@ -37,19 +37,12 @@ class History:
 
     panel: Panel
     leg: Leg
-    there: Bool[ndarray, "sessions stocks"]
-    features: Float[ndarray, "sessions stocks features"]
+    there: There
+    features: Features
     outcome: Grid
 
     @classmethod
-    def of(
-        cls,
-        panel: Panel,
-        leg: Leg,
-        among: Bool[ndarray, "sessions stocks"] | None = None,
-        *,
-        max_return: float = np.inf,
-    ) -> "History":
+    def of(cls, panel: Panel, leg: Leg, among: There | None = None, *, max_return: float = np.inf) -> "History":
         """Return the history of a panel's constituents; a change beyond `max_return` is a corporate action."""
         there = panel.observed if among is None else panel.observed & among
         found = np.where(there, outcomes(panel, leg, max_return=max_return), np.nan)

@@ -81,8 +81,7 @@ class TableFile:
 
     def last_session(self) -> date:
         """Return the latest date of the file."""
-        latest: date = self.sessions.max().astype("datetime64[D]").item()
-        return latest
+        return pd.Timestamp(self.sessions.max()).date()
 
     def symbol_of(self, row: int) -> str:
         """Return the symbol of a row, by its position."""
@@ -250,8 +249,7 @@ class FileSource(Source):
     name = "files"
 
     def __init__(self, market: Market, prices: Path, index: Path | None = None) -> None:
-        self._market = market
-        self._prices = prices
+        self._market, self._prices = market, prices
         self._by_symbol = _folder(prices, market.timezone) if prices.is_dir() else {}
         self._long = None if prices.is_dir() else _file(prices, market.timezone)
         self._index = None if index is None else _file(index, market.timezone)

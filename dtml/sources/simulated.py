@@ -103,8 +103,7 @@ class SimulatedMarket:
         sector = [int(self.sector_of(symbol).split()[1]) - 1 for symbol in symbols]
         own_share = 1 - MARKET_SHARE - SECTOR_SHARE
         common = math.sqrt(MARKET_SHARE) * market + math.sqrt(SECTOR_SHARE) * sectors[:, sector]
-        mixed: Shocks = common + math.sqrt(own_share) * own
-        return mixed
+        return np.asarray(common + math.sqrt(own_share) * own)
 
     def _draw(self, stream: str, sessions: int, width: int) -> Shocks:
         return self._generator(stream).standard_normal((sessions, width))
@@ -165,8 +164,7 @@ class SimulatedSource(Source):
     ) -> pd.DataFrame:
         """Turn log returns into bars; the adjusted close carries the total return, the close is the price paid."""
         total = 100 * np.exp(np.cumsum(returns, axis=0))
-        none = np.ones_like(returns), np.zeros_like(returns)
-        split, paid = self._actions(*returns.shape) if actions else none
+        split, paid = self._actions(*returns.shape) if actions else (np.ones_like(returns), np.zeros_like(returns))
         shares = np.cumprod(split / (1 - paid), axis=0)  # that one share of the first session has become
         close = total / shares
         last = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)
@@ -177,15 +175,12 @@ class SimulatedSource(Source):
         reach = DAILY_VOLATILITY / 2 * self.market.uniform(f"{stream} range", len(returns), 2 * returns.shape[1])
         above, below = np.split(reach, 2, axis=1)
         columns = {
-            "open": opening,
-            "high": np.maximum(opening, close) * (1 + above),
-            "low": np.minimum(opening, close) * (1 - below),
-            "close": close,
-            "adj_close": adjusted,
+            "open": opening, "high": np.maximum(opening, close) * (1 + above),
+            "low": np.minimum(opening, close) * (1 - below), "close": close, "adj_close": adjusted,
             "volume": np.round(1e6 * np.exp(self.market.uniform(f"{stream} volume", *returns.shape))),
             "dividend": np.where(paid > 0, paid / (1 - paid) * close, np.nan),
             "split": np.where(split != 1, split, np.nan),
-        }
+        }  # fmt: skip
         row, column = np.nonzero(traded)
         frame = {"symbol": np.array(symbols)[column], "session": sessions[row]}
         return pd.DataFrame(frame | {name: value[row, column] for name, value in columns.items()})[list(BAR_COLUMNS)]

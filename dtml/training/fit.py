@@ -75,8 +75,7 @@ class Span:
 
     def _sessions(self, days: Int[Tensor, " days"]) -> tuple[Tensor, Tensor]:
         """Return the distinct sessions in the windows of these days, and each window as positions in them."""
-        held = days.unsqueeze(1) + torch.arange(self.window)
-        sessions, position = held.unique(return_inverse=True)
+        sessions, position = (days.unsqueeze(1) + torch.arange(self.window)).unique(return_inverse=True)
         return sessions, position
 
     def in_order(self) -> Iterator[Batch]:
@@ -90,8 +89,7 @@ class _Calling(nn.Module):
 
     def __init__(self, network: Network, method: str) -> None:
         super().__init__()
-        self.network = network
-        self.method = method
+        self.network, self.method = network, method
 
     def forward(self, *inputs: object) -> Tensor:
         """Call the method for one member."""
@@ -107,11 +105,7 @@ class Stack:
     """
 
     def __init__(
-        self,
-        networks: Sequence[Network],
-        generators: Sequence[torch.Generator],
-        penalty: Sequence[float],
-        device: torch.device,
+        self, networks: list[Network], generators: list[torch.Generator], penalty: list[float], device: torch.device
     ) -> None:
         # torch maps attention on CPU one member at a time and warns of it: there, stacks have one
         warnings.filterwarnings("ignore", message=".*_scaled_dot_product_flash_attention_for_cpu")
@@ -272,8 +266,7 @@ def _stacks(members: Sequence[Member], train: Windows, device: torch.device, sta
     def likeness(position: int) -> Hashable:
         member = members[position]
         varied = {name for name, _ in member.model.build(len(train.symbols)).named_buffers()}
-        config = asdict(member.model)
-        same = tuple((name, value) for name, value in config.items() if name not in varied)
+        same = tuple((name, value) for name, value in asdict(member.model).items() if name not in varied)
         return type(member.model).__name__, same, member.training.protocol, member.training.batch_days
 
     alike = groupby(sorted(range(len(members)), key=lambda i: (repr(likeness(i)), i)), key=likeness)
@@ -322,8 +315,7 @@ def _assemble(fits: Sequence[Fit], stocks: int, device: torch.device) -> Stack:
     networks = [fit.member.model.build(stocks) for fit in fits]
     for fit, network in zip(fits, networks, strict=True):
         network.load_state_dict(fit.weights)
-    penalties = [fit.member.training.penalty for fit in fits]
-    stack = Stack(networks, [fit.random for fit in fits], penalties, device)
+    stack = Stack(networks, [fit.random for fit in fits], [fit.member.training.penalty for fit in fits], device)
     for position, fit in enumerate(fits):
         state = fit.optimiser.state_dict()
         fit.weights = stack.member(position)

@@ -140,8 +140,7 @@ def _tensors(fit: Fit) -> Weights:
     moments = {f"adam.{i}.{name}": value for i, state in states for name, value in state.items()}
     generators = {"order": fit.order.get_state(), "random": fit.random.get_state()}
     weights = {f"weights.{name}": value for name, value in fit.weights.items()}
-    best = {f"best.{name}": value for name, value in fit.best.items()}
-    return weights | best | moments | generators
+    return weights | {f"best.{name}": value for name, value in fit.best.items()} | moments | generators
 
 
 def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:

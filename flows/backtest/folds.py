@@ -96,8 +96,7 @@ class Backtest:
     def config(self) -> dict[str, Any]:
         """Return the settings as JSON gives them back."""
         settings = {"experiment": asdict(self.context.experiment), "plan": asdict(self.plan)}
-        plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
-        return plain
+        return dict(json.loads(json.dumps(settings, default=str)))
 
 
 @dataclass(frozen=True)
@@ -127,9 +126,8 @@ def open_backtest(request: RunRequest, plan: Plan) -> Backtest:
     context = open_stored_context(request)
     calendar, last = context.market.calendar, context.source.last_session()
     if last is None or plan.last > last:
-        raise UsageError(
-            f"the store holds {context.name} up to {last}; a backtest to {plan.last} needs what came of it"
-        )
+        held = f"the store holds {context.name} up to {last}"
+        raise UsageError(f"{held}; a backtest to {plan.last} needs what came of it")
     sessions = sessions_between(calendar, previous_session(calendar, plan.first), plan.last)
     laid = folds(sessions, plan.first, plan.last, plan.retrain_every)
     bars = read_bars(context, history_start(context, laid[0].as_of), plan.last)
@@ -169,9 +167,8 @@ def digest_of(bars: pd.DataFrame) -> str:
 def jobs_of(backtest: Backtest) -> list[Job]:
     """Return a job for each fold; a job whose card exists has nothing left to do."""
     store = location(backtest.context.engine)
-    known = backtest.plan.prices_known
-    common = Job(backtest.request, backtest.folds[0], backtest.known_at, backtest.folder, store, known)
-    jobs = [replace(common, fold=fold) for fold in backtest.folds]
+    told = (backtest.known_at, backtest.folder, store, backtest.plan.prices_known)
+    jobs = [Job(backtest.request, fold, *told) for fold in backtest.folds]
     if backtest.context.experiment.warm_start:
         jobs = jobs[:1] + [replace(job, previous=before.card) for before, job in pairwise(jobs)]
     return jobs
@@ -179,8 +176,7 @@ def jobs_of(backtest: Backtest) -> list[Job]:
 
 def one_by_one(jobs: Sequence[Job]) -> Iterator[Path]:
     """Run the jobs here, in order."""
-    for job in jobs:
-        yield run_fold(job)
+    return map(run_fold, jobs)
 
 
 def run_fold(job: Job) -> Path:
@@ -207,13 +203,9 @@ def run_fold(job: Job) -> Path:
     )
     made, refused = nights.predict(model)
     write_whole(job.card.with_suffix(".parquet"), lambda file: made.to_parquet(file, index=False))
-    card = {
-        "fold": asdict(job.fold),
-        "run": dict(run),
-        "bands": [] if (found := model.calibration) is None else found.bands.to_dict("records"),
-        "refused": refused,
-        "seconds": time.perf_counter() - begun,
-    }
+    bands = [] if model.calibration is None else model.calibration.bands.to_dict("records")
+    card: dict[str, Any] = {"fold": asdict(job.fold), "run": dict(run), "bands": bands, "refused": refused}
+    card |= {"seconds": time.perf_counter() - begun}
     write_whole(job.card, lambda file: file.write_text(json.dumps(card, default=str)))
     give_memory_back()
     return job.card

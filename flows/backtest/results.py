@@ -52,10 +52,7 @@ class Result:
 
 
 def run_backtest(
-    backtest: Backtest,
-    runner: Runner = one_by_one,
-    on_fold: OnFold = lambda _done: None,
-    attention_on: Sequence[date] = (),
+    backtest: Backtest, runner: Runner = one_by_one, on_fold: OnFold = lambda _: None, attention_on: Sequence[date] = ()
 ) -> Result:
     """Train and predict fold by fold, then score; work that an interrupted backtest finished is not repeated.
 
@@ -125,13 +122,9 @@ def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
         if row is None or row["finished_at"] is None:
             return None
         folds = backtests.backtest_folds(conn, backtest_id)
-        return Result(
-            row,
-            folds.assign(validation_acc=[_validation_acc(runs.run(conn, run_id)) for run_id in folds["run_id"]]),
-            backtests.backtest_scores(conn, backtest_id),
-            backtests.backtest_portfolios(conn, backtest_id),
-            page_of(row),
-        )
+        folds = folds.assign(validation_acc=[_validation_acc(runs.run(conn, run_id)) for run_id in folds["run_id"]])
+        scores = backtests.backtest_scores(conn, backtest_id)
+        return Result(row, folds, scores, backtests.backtest_portfolios(conn, backtest_id), page_of(row))
 
 
 def _validation_acc(run: Mapping[str, Any]) -> float:
@@ -227,8 +220,7 @@ def save_outcomes(conn: Connection, backtest: Backtest, record: TrackRecord) -> 
     """Store what became of every prediction, as a night's scoring would."""
     day, stock = np.nonzero(np.isfinite(record.probability) & np.isfinite(record.movement))
     rows = outcome_rows(pd.Index(record.symbols)[stock], record.target[day], record.movement[day, stock])
-    now = datetime.now(UTC)
-    record_outcomes(conn, backtest.context, rows, known_at=backtest.known_at, recorded_at=now)
+    record_outcomes(conn, backtest.context, rows, known_at=backtest.known_at, recorded_at=datetime.now(UTC))
 
 
 def _finish(backtest: Backtest, seconds: float | None) -> None:
@@ -256,17 +248,12 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
         predictions.save_rule_directions(conn, context.name, dated_directions(record.rules, record.target))
         settled = outcomes.settled_folds(conn, backtest.id)
         save_counts(conn, settled, calibration.bands_of(conn, settled["run_id"].unique().tolist()))
+        returns = pd.concat([track.assign(portfolio=name) for name, track in tracks.items()], ignore_index=True)
+        counts = {"stocks": int(predicted.sum()), "tried": len(trials), "expected_best": best}
         backtests.finish_backtest(
-            conn,
-            backtest.id,
-            scores=scores,
-            returns=pd.concat([track.assign(portfolio=name) for name, track in tracks.items()], ignore_index=True),
-            portfolios=pd.DataFrame(portfolios),
-            counts={"stocks": int(predicted.sum()), "tried": len(trials), "expected_best": best}
-            | _survivorship(backtest, bars),
-            finished_at=datetime.now(UTC),
-            seconds=seconds,
-        )
+            conn, backtest.id, scores=scores, returns=returns, portfolios=pd.DataFrame(portfolios),
+            counts=counts | _survivorship(backtest, bars), finished_at=datetime.now(UTC), seconds=seconds,
+        )  # fmt: skip
 
 
 def _tracks(

@@ -127,9 +127,7 @@ def _read_test_once(experiment: PublishedExperiment, chosen: Chosen) -> Test:
     read_at = datetime.now(UTC)
     windows, bars, known_at = experiment.read_test()
     days = windows[experiment.window]
-    said = {
-        name: [trial.probability(windows[trial.window]) for trial in trials] for name, trials in chosen.models.items()
-    }
+    said = {name: [each.probability(windows[each.window]) for each in trials] for name, trials in chosen.models.items()}
     # In double precision, from prices, as a night's outcomes are.
     returns = returns_between(bars, days.as_of, days.target, days.symbols, experiment.context.market.returns)
     movement = np.where(days.movement.isfinite().numpy(), returns, np.nan)
@@ -189,20 +187,11 @@ def _seeds(chosen: Chosen, test: Test, movement: Float[ndarray, "days stocks"]) 
         for number, trial in enumerate(trials):
             acc, mcc = member_scores(test.said[name][number], movement)
             for position, member in enumerate(trial.members):
-                rows.append(
-                    {
-                        "predictor": name,
-                        "configuration": number,
-                        "seed": member.seed,
-                        "settings": trial.settings,
-                        "kept": number == 0,
-                        "best_epoch": member.best_epoch,
-                        "validation_acc": member.validation_acc,
-                        "validation_loss": member.validation_loss,
-                        "acc": acc[position],
-                        "mcc": mcc[position],
-                    }
-                )
+                rows.append({
+                    "predictor": name, "configuration": number, "seed": member.seed, "settings": trial.settings,
+                    "kept": number == 0, "best_epoch": member.best_epoch, "validation_acc": member.validation_acc,
+                    "validation_loss": member.validation_loss, "acc": acc[position], "mcc": mcc[position],
+                })  # fmt: skip
     return pd.DataFrame(rows)
 
 
@@ -212,10 +201,7 @@ def _store_run(conn: Connection, experiment: PublishedExperiment, name: str, tri
     path = Path("models") / f"{run_id}.safetensors"
     sha = None if trial.ensemble is None else save_ensemble(trial.ensemble, data_folder() / path, write_whole)
     train, validation = experiment.spans(trial.window)
-    losses = [
-        {"seed": member.seed, "best_epoch": member.best_epoch, "epochs": list(member.epochs)}
-        for member in trial.members
-    ]
+    losses = [{"seed": each.seed, "best_epoch": each.best_epoch, "epochs": list(each.epochs)} for each in trial.members]
     run = {
         "id": run_id, "market": experiment.paper.market, "kind": "benchmark", "model": name, "config": trial.settings,
         "seeds": [member.seed for member in trial.members], "code_version": version("dtml-nightshift"),

@@ -196,9 +196,8 @@ def recipe_settings(recipe: Recipe) -> dict[str, Any]:
 
 def train_models(experiment: PublishedExperiment, on_epoch: EpochReport = no_report) -> dict[str, list[Trial]]:
     """Fit every configuration of every model with every seed; when interrupted, resume where it stopped."""
-    return _train_networks(experiment, on_epoch) | {
-        kind: [_train_classifier(experiment, kind)] for kind in get_args(Kind)
-    }
+    networks = _train_networks(experiment, on_epoch)
+    return networks | {kind: [_train_classifier(experiment, kind)] for kind in get_args(Kind)}
 
 
 def was_begun(experiment: PublishedExperiment) -> bool:
@@ -254,12 +253,9 @@ def _network_trial(experiment: PublishedExperiment, recipe: Recipe, fits: list[F
         epochs = tuple(asdict(epoch) for epoch in fit.epochs)
         members.append(TrainedMember(fit.member.seed, best.validation_acc, best.validation_loss, best.number, epochs))
     return Trial(
-        settings=recipe_settings(recipe),
-        window=recipe.window,
-        members=members,
+        recipe_settings(recipe), recipe.window, members, ensemble=ensemble,
         probability=lambda windows: member_probabilities(ensemble, windows, device).double().numpy(),
-        ensemble=ensemble,
-    )
+    )  # fmt: skip
 
 
 def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
@@ -272,11 +268,10 @@ def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
         fitted.append(fit_classifier(kind, train, validation, "paper", seed))
     return Trial(
         settings={"window": experiment.window, "chosen": [dict(each.chosen) for each in fitted]},
-        window=experiment.window,
+        window=experiment.window, tried=fitted[0].tried,
         members=[TrainedMember(seed, each.validation_acc) for seed, each in zip(seeds, fitted, strict=True)],
         probability=lambda windows: np.stack([each.probability(windows) for each in fitted]),
-        tried=fitted[0].tried,
-    )
+    )  # fmt: skip
 
 
 def _state_folder(market: str, train: Windows, validation: Windows) -> StateFolder:

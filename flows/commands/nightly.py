@@ -157,8 +157,7 @@ def predict(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) ->
     Example: dtml predict simulated
     """
     context = open_stored_context(request)
-    night = run_night(context, choose_as_of(context, day_of(as_of)), only_stored=True)
-    _show_nights(context, [night], as_json=as_json)
+    _show_nights(context, [run_night(context, choose_as_of(context, day_of(as_of)), only_stored=True)], as_json=as_json)
 
 
 @commands.command()
@@ -236,15 +235,6 @@ def _print_predictions(predictions: pd.DataFrame) -> None:
     print_frame(shown, formats=PROBABILITIES)
 
 
-def _print_rejected(rejected: pd.DataFrame) -> None:
-    """Print how many bars each night rejected and why, and the last of them."""
-    if len(rejected):
-        print_frame(
-            rejected.value_counts(["night", "reason"], sort=False).rename("bars").reset_index(), "bars rejected"
-        )
-        print_frame(rejected.tail(SHOWN), f"the last of the {len(rejected)}, all in the view `rejected`")
-
-
 def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.DataFrame, said: str) -> None:
     """Print what the last of these nights says of the next session, its order in words too, and what the others did."""
     *earlier, night = nights
@@ -265,7 +255,10 @@ def _print_nights(nights: Sequence[Night], predictions: pd.DataFrame, order: pd.
     out.print(_what_was_done(night), end="")
     for gap in row["gaps"][:SHOWN]:
         out.print(f"  left out: {gap['symbol']}, {gap['reason']}")
-    _print_rejected(_rejected(nights))
+    if len(rejected := _rejected(nights)):
+        counts = rejected.value_counts(["night", "reason"], sort=False).rename("bars").reset_index()
+        print_frame(counts, "bars rejected")
+        print_frame(rejected.tail(SHOWN), f"the last of the {len(rejected)}, all in the view `rejected`")
 
 
 def _print_scores(night: Night, scores: pd.DataFrame, coverage: pd.DataFrame, store: str) -> None:

@@ -45,14 +45,8 @@ PricesKnownOption = Annotated[
     typer.Option(help="Prices as the store knows them now, or as it knew them then, before each session opened."),
 ]
 HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
-    "model",
-    "ACC, mean±sd\n(published)",
-    "ACC ensemble\n[95 %]",
-    "gain over rule\n[95 %]",
-    "MCC, mean±sd\n(published)",
-    "MCC ensemble\n[95 %]",
-    "within-day\nAUC [95 %]",
-    "same\ncall",
+    *("model", "ACC, mean±sd\n(published)", "ACC ensemble\n[95 %]", "gain over rule\n[95 %]"),
+    *("MCC, mean±sd\n(published)", "MCC ensemble\n[95 %]", "within-day\nAUC [95 %]", "same\ncall"),
 )
 ASK_MORE = """ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown from backtest_summary where \
 backtest_id = '{id}'" """
@@ -102,9 +96,8 @@ def run_published(
         _fetch_set(request)
     found = _benchmark(request, tuple(range(seeds)), epochs, with_grid=with_grid)
     if as_json:
-        return print_json(
-            {"benchmark": found.row, "scores": found.scores, "seeds": found.seeds, "number": found.number}
-        )
+        figures = {name: getattr(found, name) for name in ("scores", "seeds", "number")}
+        return print_json({"benchmark": found.row} | figures)
     if as_markdown:
         return print(readme_table(found.row, found.scores))  # noqa: T201 - Markdown is for a file
     print_benchmark(found.row, found.scores, found.number)
@@ -256,12 +249,9 @@ def print_backtest(result: Result) -> None:
     row, folds = result.row, result.folds
     about = {"survivorship": survivorship(row), "vintage": vintage(row)}
     out.print(rendered("backtest.txt", row=row, folds=folds, **about), end="")
-    whole = result.scores[result.scores["slice"] == "all"].rename(columns={"days": "nights"})
-    print_scores(whole)
-    cells = [portfolio_cells(each) for each in records(result.portfolios)]
-    print_frame(
-        pd.DataFrame(cells, columns=list(PORTFOLIO_COLUMNS)), "portfolios, after costs; a year has 252 sessions"
-    )
+    print_scores(result.scores[result.scores["slice"] == "all"].rename(columns={"days": "nights"}))
+    cells = pd.DataFrame(map(portfolio_cells, records(result.portfolios)), columns=list(PORTFOLIO_COLUMNS))
+    print_frame(cells, "portfolios, after costs; a year has 252 sessions")
     if said := settlements(result.portfolios):
         out.print(said, markup=False)
     out.print(backtest_verdict(row, result.scores, result.portfolios), markup=False)
@@ -298,8 +288,7 @@ def audit(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
 
 def print_audit(audit: Audit) -> None:
     """Print every finding, then the planted leaks, then on how much it was found and how it ended."""
-    failed = np.where(audit.findings["has_power"], "FAILED", "no power")
-    verdicts = np.where(audit.findings["passed"], "passed", failed)
+    verdicts = np.where(audit.findings["passed"], "passed", np.where(audit.findings["has_power"], "FAILED", "no power"))
     findings = audit.findings.assign(passed=verdicts, at=audit.findings["at"].dt.date)
     print_frame(findings[["audited", "check", "at", "passed", "detail"]], "what was checked")
     planted = audit.proof[audit.proof["planted"]]
@@ -335,7 +324,9 @@ def explain(
     with reading(context.engine) as conn:
         row = stored_attention.explanation(conn, run["id"])
     if row is not None and not again:
-        _require_same(row, asked)
+        if other := {name: row[name] for name, value in asked.items() if row[name] != value}:
+            stored = " and ".join(f"{value} {name}" for name, value in other.items())
+            raise UsageError(f"{row['run_id']} was tested with {stored}: add --again to test it anew")
         err.print(f"tested on {row['made_at']:%Y-%m-%d}: nothing is trained (--again tests it anew)")
     else:
         with err.status(f"testing {run['id']}") as status:
@@ -344,10 +335,3 @@ def explain(
         return print_json(row)
     out.print(f"[bold]{row['run_id']}[/bold], trained on sessions up to {row['as_of']}")
     return out.print(explanation_words(row))
-
-
-def _require_same(row: Mapping[str, Any], asked: Mapping[str, int]) -> None:
-    other = {name: row[name] for name, value in asked.items() if row[name] != value}
-    if other:
-        stored = " and ".join(f"{value} {name}" for name, value in other.items())
-        raise UsageError(f"{row['run_id']} was tested with {stored}: add --again to test it anew")

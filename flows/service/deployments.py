@@ -65,13 +65,10 @@ def deployment_of(job: Job) -> RunnerDeployment:
     waits = schedule.work == "night" and not job.parameters.get("any_day")
     strategy = ConcurrencyLimitStrategy.ENQUEUE if waits else ConcurrencyLimitStrategy.CANCEL_NEW
     deployment = FLOWS[schedule.work].to_deployment(
-        f"{schedule.market} {service_tag()}",
-        schedule=Cron(schedule.cron, timezone=schedule.timezone),
-        parameters=dict(job.parameters),
-        tags=["dtml", service_tag()],
+        f"{schedule.market} {service_tag()}", schedule=Cron(schedule.cron, timezone=schedule.timezone),
+        parameters=dict(job.parameters), tags=["dtml", service_tag()], entrypoint_type=EntrypointType.MODULE_PATH,
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=strategy),
-        entrypoint_type=EntrypointType.MODULE_PATH,
-    )
+    )  # fmt: skip
     assert isinstance(deployment, RunnerDeployment)
     return deployment
 

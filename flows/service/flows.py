@@ -119,8 +119,7 @@ def watch(
     engine = open_store()
     known = named_markets(engine, (), market_files)
     asked = {name: market for name, market in known.items() if not markets or name in markets}
-    found = watch_markets(engine, asked, delay=delay_minutes * MINUTE)
-    return [each.problem for each in found if each.problem]
+    return [each.problem for each in watch_markets(engine, asked, delay=delay_minutes * MINUTE) if each.problem]
 
 
 def _outcome(work: Callable[[], Outcome]) -> Outcome:

@@ -129,9 +129,8 @@ def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
             err.print(WAITING)
             held = lock.acquire(timeout=START_LIMIT_S)
     except Timeout as error:
-        raise DtmlError(
-            f"another Prefect server has been starting for {START_LIMIT_S} s in {folder}: {REMEDY}"
-        ) from error
+        busy = f"another Prefect server has been starting for {START_LIMIT_S} s in {folder}: {REMEDY}"
+        raise DtmlError(busy) from error
     with held:
         yield lock
 
@@ -180,9 +179,8 @@ def _listen(port: int) -> socket.socket:
         return socket.create_server((HOST, port))
     except OSError as error:
         words = str(error.strerror or error).partition(" (while")[0]  # Python repeats the address there
-        raise DtmlError(
-            f"Prefect's server cannot listen on {HOST}, port {port}: {words}; set PREFECT_SERVER_API_PORT to a free one"
-        ) from error
+        taken = f"Prefect's server cannot listen on {HOST}, port {port}: {words}"
+        raise DtmlError(f"{taken}; set PREFECT_SERVER_API_PORT to a free one") from error
 
 
 def _write_private(file: Path, text: str) -> None:
@@ -197,10 +195,8 @@ def _wait(server: Server, words: Callable[[], str]) -> None:
     begun, said = time.monotonic(), False
     answer_s = 1.0  # longer each time: the socket listens before there is a server, and a dead one never answers
     while time.monotonic() - begun < START_LIMIT_S:
-        if server.process.poll() is not None:
-            raise DtmlError(
-                f"Prefect's server ended with {server.process.returncode} at its start: {words()}; {REMEDY}"
-            )
+        if (code := server.process.poll()) is not None:
+            raise DtmlError(f"Prefect's server ended with {code} at its start: {words()}; {REMEDY}")
         if not said and time.monotonic() - begun > PATIENCE_S:
             said = True
             err.print(WAITING)

@@ -9,9 +9,8 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Connection, Engine
 
-from db.connection.locks import market_lock
+from db.connection.locks import is_free
 from db.engine import reading
-from db.errors import StoreBusyError
 from db.rows import markets, nights, prices, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import beside_rules, best_at
@@ -191,23 +190,18 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
         return _Clock(note="its exchange is not known here: name its file with --market-file")
     closed = last_closed_session(market.calendar, now)
     first = sessions_up_to(market.calendar, closed, REJECTED_SESSIONS)[0].date()
-    rejected = prices.rejected_bars(conn, market.name, first, now.date())
-    bars = len(rejected[["symbol", "session"]].drop_duplicates())
+    rejected = prices.rejected_bars(conn, market.name, first, now.date()).drop_duplicates(["symbol", "session"])
     try:
-        return _Clock(closed, due_night(market, now, delay), next_night(market, now, delay), bars)
+        return _Clock(closed, due_night(market, now, delay), next_night(market, now, delay), len(rejected))
     except DtmlError as error:  # the calendar ends
-        return _Clock(closed, rejected_bars=bars, note=str(error))
+        return _Clock(closed, rejected_bars=len(rejected), note=str(error))
 
 
 def _outcome(engine: Engine, name: str, last: Mapping[str, Any] | None) -> str | None:
     """Return the status of a night; a running one that no process holds was interrupted, whatever its row says."""
     if last is None or last["status"] != "running":
         return last["status"] if last else None
-    try:
-        with market_lock(engine, name):
-            return "interrupted"
-    except StoreBusyError:
-        return "running"
+    return "interrupted" if is_free(engine, name) else "running"
 
 
 def _sessions_since(market: Market | None, day: date | None, closed: date | None) -> int | None:
@@ -232,10 +226,6 @@ def _skill(scores: pd.DataFrame, figure: str) -> Skill | None:
         return None
     mine, rules = pair
     best = best_at(rules, figure)
-    return Skill(
-        value=float(mine[figure]),
-        low=float(mine[f"{figure}_low"]),
-        high=float(mine[f"{figure}_high"]),
-        rule=None if best is None else str(best["predictor"]),
-        rule_value=None if best is None else float(best[figure]),
-    )
+    value, low, high = (float(mine[f"{figure}{end}"]) for end in ("", "_low", "_high"))
+    rule = (None, None) if best is None else (str(best["predictor"]), float(best[figure]))
+    return Skill(value, low, high, *rule)

@@ -56,8 +56,7 @@ def _translate(model: Model, source: Path, to: Path, how: Search, key: Mapping[s
         log.info("%d lines were done before", done)
     lines = islice(lines_of(source), done, None)
     while part := list(islice(lines, LINES_AT_ONCE)):
-        said = [" ".join(each.text.splitlines()) for each in translate(model, part, how)]
-        _append(partial, said)
+        _append(partial, [" ".join(each.text.splitlines()) for each in translate(model, part, how)])
         done += len(part)
         if err.is_terminal:
             log.info("%d lines", done)
@@ -104,9 +103,8 @@ def _append(file: Path, lines: list[str]) -> None:
         with file.open("a", encoding="utf-8", newline="\n") as stream:
             stream.writelines(f"{line}\n" for line in lines)
     except OSError as error:
-        raise TranslationError(
-            f"cannot write {file}: {error.strerror}; free some space and run the same command again to go on"
-        ) from error
+        advice = "free some space and run the same command again to go on"
+        raise TranslationError(f"cannot write {file}: {error.strerror}; {advice}") from error
 
 
 def _require_direction(model: Model, source: Path) -> None:

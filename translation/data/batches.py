@@ -46,8 +46,7 @@ def batch_indices(examples: Examples, tokens: int, generator: torch.Generator | 
     ties = np.arange(count) if generator is None else torch.randperm(count, generator=generator).numpy()
     by_length = np.lexsort((ties, examples.source.lengths, examples.target.lengths))
     longest = np.maximum(examples.source.lengths, examples.target.lengths)[by_length] + 1
-    bounds = _bounds(longest.tolist(), tokens)
-    cut = [by_length[start:stop] for start, stop in pairwise(bounds)]
+    cut = [by_length[start:stop] for start, stop in pairwise(_bounds(longest.tolist(), tokens))]
     if generator is None:
         return cut
     return [cut[place] for place in torch.randperm(len(cut), generator=generator).tolist()]

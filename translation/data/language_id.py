@@ -17,6 +17,8 @@ from translation.data.corpus import Examples
 from translation.data.tokenizer import SPECIAL, Tokenizer
 from translation.errors import TranslationError
 
+Counts = Int[ndarray, " vocabulary"]
+
 MIN_PIECES = 8  # in a text: a name or two are no evidence
 SMOOTHING = 0.5  # added to each count
 MIN_EVIDENCE = 1.5  # mean log-likelihood ratio of a piece, in nats
@@ -29,8 +31,8 @@ SAMPLE = 20_000  # pairs encoded again with the source's vocabulary, evenly over
 class LanguageIdentifier:
     """A classifier of texts, made of counts of each source piece in the two languages; ValueError if they misfit."""
 
-    source: Int[ndarray, " vocabulary"]
-    target: Int[ndarray, " vocabulary"]
+    source: Counts
+    target: Counts
 
     def __post_init__(self) -> None:
         source, target = self.source, self.target
@@ -43,8 +45,7 @@ class LanguageIdentifier:
     def evidence(self) -> Float[ndarray, " vocabulary"]:
         """Return log(p(piece | target) / p(piece | source)) of each piece, smoothed."""
         source, target = (counts.astype(float) + SMOOTHING for counts in (self.source, self.target))
-        ratio: Float[ndarray, " vocabulary"] = np.log(target / target.sum()) - np.log(source / source.sum())
-        return ratio
+        return np.asarray(np.log(target / target.sum()) - np.log(source / source.sum()))
 
     def reads_like_target(self, tokens: Sequence[int]) -> bool:
         """Return whether a text, encoded by the source's tokenizer, is almost certainly in the target language.
@@ -70,14 +71,11 @@ class LanguageIdentifier:
         try:
             return cls(*(np.array(card[side], dtype=np.int64) for side in ("source", "target")))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise TranslationError(
-                f"counts of pieces are damaged ({error}): restore the model or train it again"
-            ) from error
+            damage = f"counts of pieces are damaged ({error})"
+            raise TranslationError(f"{damage}: restore the model or train it again") from error
 
 
-def piece_counts(
-    examples: Examples, source: Tokenizer, target: Tokenizer
-) -> tuple[Int[ndarray, " vocabulary"], Int[ndarray, " vocabulary"]]:
+def piece_counts(examples: Examples, source: Tokenizer, target: Tokenizer) -> tuple[Counts, Counts]:
     """Count each piece of the source vocabulary in the source texts and in the target texts."""
     if source.digest == target.digest:
         tokens = examples.target.tokens
@@ -88,7 +86,7 @@ def piece_counts(
     return _counts(examples.source.tokens, source.size), _counts(tokens, source.size)
 
 
-def _counts(tokens: Int[ndarray, " tokens"], size: int) -> Int[ndarray, " vocabulary"]:
+def _counts(tokens: Int[ndarray, " tokens"], size: int) -> Counts:
     counts = np.zeros(size, dtype=np.int64)
     for start in range(0, len(tokens), BLOCK):  # in blocks: numpy copies what it counts
         counts += np.bincount(tokens[start : start + BLOCK], minlength=size)

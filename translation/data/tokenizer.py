@@ -88,23 +88,19 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the token numbers of a text, without BEGIN and END."""
-        tokens: list[int] = self._processor.encode(_composed(text))
-        return tokens
+        return list(self._processor.encode(_composed(text)))
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts at once, on all cores."""
-        tokens: list[list[int]] = self._processor.encode([_composed(text) for text in texts])
-        return tokens
+        return list(self._processor.encode([_composed(text) for text in texts]))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of token numbers without PAD, BEGIN and END; raises IndexError for one out of range."""
-        text: str = self._processor.decode([int(token) for token in tokens if token not in {PAD, BEGIN, END}])
-        return text
+        return str(self._processor.decode([int(token) for token in tokens if token not in {PAD, BEGIN, END}]))
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:
         """Return the piece of each token as written: `▁` is the space before a word, `<0xE2>` a byte, `</s>` END."""
-        names: list[str] = self._processor.id_to_piece([int(token) for token in tokens])
-        return names
+        return list(self._processor.id_to_piece([int(token) for token in tokens]))
 
 
 def _composed(text: str) -> str:

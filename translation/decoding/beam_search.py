@@ -217,8 +217,7 @@ class _Beams:
         scores[..., : END + 1] = -math.inf  # PAD, UNKNOWN and BEGIN are never output
         going, origin, token = best_tokens(scores, self.so_far)
         self._finish(ends, going)
-        top = going[:, 0].tolist()
-        running = [each for each in zip(self.sentences, top, strict=True) if not each[0].done]
+        running = [each for each in zip(self.sentences, going[:, 0].tolist(), strict=True) if not each[0].done]
         gone = [sentence for sentence, best in running if sentence.is_done(self.length, best)]
         for sentence in gone:
             sentence.done = True

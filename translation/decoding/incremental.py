@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from translation.transformer import DecoderLayer, FeedForward, MultiHeadAttention, Transformer, Weights
 
-ONEDNN = torch.backends.mkldnn.is_available() and all(
-    hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight")
-)
+NEEDED = ("_linear_pointwise", "_reorder_linear_weight")
+ONEDNN = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in NEEDED)
 FIRST_CAPACITY = 16  # positions; doubled when full: to allocate memory for all at once is slow
 
 
@@ -131,8 +130,7 @@ def fast_linear(
     if not _is_for_onednn(input):
         mapped = nn.functional.linear(input, weight, bias)
         return mapped.relu() if then == "relu" else mapped
-    quickly: Tensor = torch.ops.mkldnn._linear_pointwise(input, weight, bias, then, [], "")
-    return quickly
+    return cast(Tensor, torch.ops.mkldnn._linear_pointwise(input, weight, bias, then, [], ""))
 
 
 def _is_for_onednn(x: Tensor) -> bool:

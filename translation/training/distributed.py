@@ -89,9 +89,8 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
         exit_with_parent(int(parent))
     local = int(os.environ["LOCAL_RANK"])
     if device == "cuda" and local >= (count := torch.cuda.device_count()):
-        raise UsageError(
-            f"process {local + 1} finds {count} CUDA devices here: start one process a device, or choose cpu"
-        )
+        found = f"process {local + 1} finds {count} CUDA devices here"
+        raise UsageError(f"{found}: start one process a device, or choose cpu")
     rendezvous: dict[str, Any] = {}
     if file := os.environ.get(RENDEZVOUS):
         world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])

@@ -116,9 +116,8 @@ def train_network(
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
     progress = checkpoints.restore_state(context.folder, network, optimiser, context.key)
     products: torch.dtype = getattr(torch, config.precision)
-    training_step = TrainingStep(
-        network, optimiser, config.label_smoothing, config.clip, context.device, context.process_group, products
-    )
+    how = (config.label_smoothing, config.clip, context.device, context.process_group, products)
+    training_step = TrainingStep(network, optimiser, *how)
     since, batches_of = _SinceCheck(), _updates(training, config, progress, context.process_group)
     while not _is_over(progress, config):
         progress.step += 1
@@ -263,20 +262,16 @@ def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple
 
 @torch.no_grad()
 def validation_loss(
-    network: nn.Module,
-    examples: Examples,
-    tokens: int,
-    device: torch.device,
-    process_group: ProcessGroup = SINGLE_PROCESS,
+    network: nn.Module, examples: Examples, tokens: int, device: torch.device, group: ProcessGroup = SINGLE_PROCESS
 ) -> float:
     """Return the unsmoothed cross-entropy in nats a target token, of all processes' shares; the mode stays as is."""
     was, loss, count = network.training, 0.0, 0
     network.eval()
-    for indices in batch_indices(examples, tokens, None)[process_group.rank :: process_group.world_size]:
+    for indices in batch_indices(examples, tokens, None)[group.rank :: group.world_size]:
         batch = batch_of(examples, indices)
         loss, count = loss + batch_loss(network, batch, 0.0, device).item(), count + batch.tokens
     network.train(was)
-    total = process_group.all_reduce(torch.tensor([loss, count], dtype=torch.float64))
+    total = group.all_reduce(torch.tensor([loss, count], dtype=torch.float64))
     return float(total[0] / total[1])
 
 
