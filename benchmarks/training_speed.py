@@ -2,9 +2,9 @@
 
 Random days of ACL18's shape (398 days, 87 stocks, windows of 10), in stock-days a second. The plain network has
 torch's own `nn.LSTM` and `nn.MultiheadAttention`; as many processes run as there are cores, of a thread each. Beside
-it: the same network a day at a time on all cores, as public code trains, and our fit a seed at a time on all cores.
-Every way but the day at a time validates after each epoch. They take turns; medians of three rounds. The share of the
-machine's peak counts the matrix products that the network needs, forward and twice that backward.
+it: the same network a day at a time on all cores, as public code trains. Every way but that validates after each epoch.
+They take turns; medians of three rounds. The share of the machine's peak counts the matrix products that the network
+needs if each session is projected once a step, forward and twice that backward.
 
 First, and with `--one-thread` alone, one seed on one thread by processor time: what other work on the machine
 disturbs least, and what each core does in the ways above.
@@ -13,7 +13,6 @@ disturbs least, and what each core does in the ways above.
 import statistics
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
@@ -26,11 +25,9 @@ from torch import Tensor, nn
 
 from dtml.inference import choose_device
 from dtml.published import SETS
-from dtml.training.fit import Span, _fit_stack, _stacks, fit_members, no_report
+from dtml.training.fit import Span, fit_members
 from dtml.training.recipe import Member
-from dtml.training.state import start
 from dtml.windows import Windows
-from flows.console import counted
 
 DAYS, VALIDATION_DAYS, STOCKS, FEATURES, SEEDS, REPEATS, EPOCHS = 398, 42, 87, 11, 10, 3, 4
 RECIPE = SETS["acl18"].recipes["dtml"]
@@ -141,22 +138,11 @@ def members() -> list[Member]:
     return [Member(seed, RECIPE.model, replace(RECIPE.training, epochs=EPOCHS)) for seed in range(SEEDS)]
 
 
-def stack(windows: Windows, validation: Windows, device: torch.device, *, together: bool) -> float:
-    """Return the stock-days a second of epochs of all seeds: together, or one seed after the other on all cores."""
+def side_by_side(windows: Windows, validation: Windows, device: torch.device) -> float:
+    """Return the stock-days a second of epochs of all seeds."""
     begun = time.perf_counter()
-    if together:
-        fit_members(windows, validation, members(), device=device)
-    else:
-        for member in members():
-            one_at_a_time(windows, validation, member, device)
+    fit_members(windows, validation, members(), device=device)
     return EPOCHS * SEEDS * DAYS * STOCKS / (time.perf_counter() - begun)
-
-
-def one_at_a_time(windows: Windows, validation: Windows, member: Member, device: torch.device) -> None:
-    """Train one seed at a time, each operation on all cores."""
-    fit = start(member, STOCKS, device)
-    spans = Span.of(windows, "paper", device), Span.of(validation, "paper", device)
-    deque(_fit_stack([fit], *spans, None, no_report), maxlen=0)
 
 
 def one_thread(windows: Windows, validation: Windows) -> None:
@@ -173,7 +159,7 @@ def one_thread(windows: Windows, validation: Windows) -> None:
     ways: dict[str, Callable[[], object]] = {
         f"nn.LSTM, {BATCH} days a step": partial(plain, BATCH),
         "nn.LSTM, a day a step": partial(plain, 1),
-        f"ours, {BATCH} days a step": partial(one_at_a_time, windows, validation, member, cpu),
+        f"ours, {BATCH} days a step": partial(fit_members, windows, validation, [member], device=cpu),
     }
     rounds = [{name: processor_seconds(way) for name, way in ways.items()} for _ in range(REPEATS + 1)][1:]
     torch.set_num_threads(threads)
@@ -197,7 +183,7 @@ def needed_products(windows: Windows) -> float:
     span = Span.of(windows, "paper", torch.device("cpu"))
     total = 0
     for days in span.days.split(BATCH):
-        sessions = span.batch(days.unsqueeze(0), [0]).rows.shape[1]
+        sessions = len(span.batch(days).rows)
         rows, symbols = len(days) * STOCKS, STOCKS + 1
         total += sessions * symbols * (FEATURES * HIDDEN + 4 * HIDDEN**2)  # features and gates, once a session
         total += len(days) * symbols * (WINDOW - 1) * 4 * HIDDEN**2  # the recurrence
@@ -231,16 +217,12 @@ def main() -> None:
     one_thread(windows, validation)
     if "--one-thread" in sys.argv:
         return
-    stacks = len(_stacks(members(), windows, device, None))
-    ours = f"ours, 64 days a step, {SEEDS} seeds side by side on {device} in {counted(stacks, 'stack')}"
+    ours = f"ours, 64 days a step, {SEEDS} seeds side by side on {device}"
     with ProcessPoolExecutor(threads, get_context("spawn"), prepare_process) as pool:
         ways: dict[str, Callable[[], float]] = {
             f"nn.LSTM, 64 days a step, a process a seed, {threads} at a time": partial(process_a_seed, pool),
             f"nn.LSTM, a day a step, one seed on {threads} cores": partial(day_at_a_time, windows),
-            f"ours, 64 days a step, a seed at a time on {threads} cores": partial(
-                stack, windows, validation, device, together=False
-            ),
-            ours: partial(stack, windows, validation, device, together=True),
+            ours: partial(side_by_side, windows, validation, device),
         }
         rounds = [{name: way() for name, way in ways.items()} for _ in range(REPEATS)]
     paces = {name: statistics.median(each[name] for each in rounds) for name in ways}

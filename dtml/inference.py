@@ -7,10 +7,8 @@ from torch import Tensor
 
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
-from dtml.layers.network import Network
+from dtml.layers.network import Network, days_at_once
 from dtml.windows import Windows
-
-PREDICTED_DAYS = 64  # that one member sees at once
 
 
 def choose_device(name: str) -> torch.device:
@@ -54,13 +52,14 @@ def member_probabilities(
     machine.
     """
     days = windows.observed.any(dim=1).nonzero().squeeze(1)
+    parts = days.split(days_at_once(len(windows.symbols), device)) if len(days) else ()
     found = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for position in range(len(ensemble.seeds)):
             model = _model(ensemble, position, device)
-            for batch in days.split(PREDICTED_DAYS) if len(days) else ():
+            for batch in parts:
                 found[position, batch] = model.logits(*_inputs(windows, batch, device)).sigmoid().cpu()
     finally:
         torch.set_num_threads(threads)
@@ -74,10 +73,10 @@ def attention(ensemble: Ensemble, windows: Windows, device: torch.device) -> Flo
     Each row of an observed stock sums to 1. Every day needs at least one observed stock.
     """
     total = torch.zeros(len(windows), len(windows.symbols), len(windows.symbols))
-    every_day = torch.arange(len(windows))
+    parts = torch.arange(len(windows)).split(days_at_once(len(windows.symbols), device))
     for position in range(len(ensemble.seeds)):
         model = _model(ensemble, position, device)
-        for batch in every_day.split(PREDICTED_DAYS):
+        for batch in parts:
             _, weights = model(*_inputs(windows, batch, device), need_attention=True)
             total[batch] += weights.mean(dim=1).cpu()
     return total / len(ensemble.seeds)

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dtml.errors import UsageError
-from dtml.layers.lstm import recur
 from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays, cross_entropy
 from translation.transformer import EncoderLayer
 
@@ -54,13 +53,10 @@ class DTML(Network):
     The attention of eq. 6 is multi-head, as the published runs', and so scaled by sqrt(hidden / heads).
     """
 
-    beta: Tensor
-
     def __init__(self, config: ModelConfig, stocks: int) -> None:
         super().__init__()
         hidden = config.hidden
-        self.register_buffer("beta", torch.tensor(config.beta), persistent=False)
-        self.data_axis = config.data_axis
+        self.beta, self.data_axis = config.beta, config.data_axis
         self.transform = nn.Linear(config.features, hidden)
         self.lstm = LSTM(hidden)
         rows = stocks if config.normalisation == "per_stock" else 1
@@ -102,7 +98,7 @@ class DTML(Network):
 
 
 class LSTM(nn.Module):
-    """A long short-term memory over the window that, unlike `nn.LSTM`, works under `torch.vmap`.
+    """torch's long short-term memory over windows of sessions, with one bias where torch has two.
 
     Gates lie in the order input, forget, output, candidate. Weights start uniform in +-1/sqrt(hidden), as torch's.
     """
@@ -115,8 +111,22 @@ class LSTM(nn.Module):
     def forward(
         self, rows: Float[Tensor, "sessions symbols inputs"], windows: Positions
     ) -> Float[Tensor, "window days symbols hidden"]:
-        """Return the hidden state after each session of each day's window."""
-        return recur(rows, windows, self.from_input.weight, self.from_input.bias, self.from_state.weight)
+        """Return the hidden state after each session of each day's window, from states and memories of zero."""
+        seen = rows[windows.mT]
+        bias = self.from_input.bias
+        weights = [_in_torchs_order(each) for each in (self.from_input.weight, self.from_state.weight, bias)]
+        begin = rows.new_zeros(1, seen[0, ..., 0].numel(), self.from_state.in_features)
+        states: Tensor = torch.lstm(
+            seen.flatten(1, 2), (begin, begin), [*weights, torch.zeros_like(bias)],
+            has_biases=True, num_layers=1, dropout=0.0, train=self.training, bidirectional=False, batch_first=False,
+        )[0]  # fmt: skip
+        return states.view(*seen.shape[:3], -1)
+
+
+def _in_torchs_order(gates: Float[Tensor, "gates ..."]) -> Float[Tensor, "gates ..."]:
+    """Return the rows of input, forget, output and candidate as input, forget, candidate and output."""
+    enter, keep, leave, candidate = gates.chunk(4)
+    return torch.cat([enter, keep, candidate, leave])
 
 
 def temporal_attention(states: Float[Tensor, "window *batch hidden"]) -> Float[Tensor, "*batch hidden"]:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from dtml.layers.network import Batch, Network, NetworkConfig
-from dtml.layers.random import use_generators
+from dtml.layers.random import use_generator
 
 SESSIONS, STOCKS, WINDOW, FEATURES, DAYS = 29, 13, 5, 11, 7
 NOTHING = torch.tensor(0.0)
@@ -21,7 +21,7 @@ def drawn(config: NetworkConfig, seed: int = 0) -> Network:
         if isinstance(module, nn.Linear):
             for parameter in module.parameters():
                 nn.init.uniform_(parameter, -(module.in_features**-0.5), module.in_features**-0.5, generator=generator)
-    use_generators(network, generator)
+    use_generator(network, generator)
     return network
 
 

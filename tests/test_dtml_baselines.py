@@ -5,15 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from made_batches import NOTHING, SESSIONS, STOCKS, batch_of, drawn, logits, random
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from made_batches import NOTHING, SESSIONS, STOCKS, batch_of, drawn, logits
+from torch import nn
 
 from dtml.baselines.recurrent import RecurrentConfig, RecurrentNetwork, hinge_loss
 from dtml.baselines.stocknet import StockNet, StockNetConfig
 from dtml.errors import UsageError
-from dtml.layers.network import Batch, Network, NetworkConfig
-from dtml.layers.random import use_generators
+from dtml.layers.network import NetworkConfig
 
 SMALL_ADV = RecurrentConfig(hidden=17, epsilon=0.31, adversarial=0.7)
 SMALL_STOCKNET = StockNetConfig(hidden=17, latent=19, movement=23)
@@ -81,45 +79,6 @@ def test_stock_days_that_do_not_count_change_no_objective(config: NetworkConfig)
     few = torch.zeros_like(batch.counted)
     few[1, 2] = True
     assert network.objective(batch._replace(counted=few), penalty).isfinite()
-
-
-@each_network
-@pytest.mark.parametrize("noisy", [False, True])
-def test_a_member_of_a_stack_is_what_it_is_alone(config: NetworkConfig, noisy: bool) -> None:
-    networks = [drawn(config, seed).train(noisy) for seed in range(3)]
-    batches = [batch_of(seed)._replace(step=torch.tensor(31.0 * seed)) for seed in range(3)]
-    penalties = torch.tensor([0.1, 1.0, 3.0])
-    for seed, network in enumerate(networks):
-        use_generators(network, random(seed))
-    alone = torch.stack([network.objective(*each) for network, *each in zip(networks, batches, penalties, strict=True)])
-    expected = [torch.autograd.grad(loss, list(n.parameters())) for loss, n in zip(alone, networks, strict=True)]
-
-    stacked = {
-        name: torch.stack([network.get_parameter(name).detach() for network in networks]).requires_grad_()
-        for name, _ in networks[0].named_parameters()
-    }
-    buffers = {
-        name: torch.stack([network.get_buffer(name) for network in networks]) for name, _ in networks[0].named_buffers()
-    }
-    use_generators(networks[0], *map(random, range(3)))
-    together = Batch(*(torch.stack(parts) for parts in zip(*batches, strict=True)))
-    caller = Caller(networks[0])
-    found = vmap(lambda own, each, penalty: functional_call(caller, own, (each, penalty)), randomness="error")(
-        {f"network.{name}": value for name, value in (stacked | buffers).items()}, together, penalties
-    )
-    torch.testing.assert_close(found, alone, atol=1e-5, rtol=0)
-    gradients = torch.autograd.grad(found.sum(), list(stacked.values()))
-    for name, *parts in zip(stacked, gradients, *expected, strict=True):
-        torch.testing.assert_close(parts[0], torch.stack(parts[1:]), atol=1e-5, rtol=1e-4, msg=name)
-
-
-class Caller(nn.Module):
-    def __init__(self, network: Network) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, batch: Batch, penalty: Tensor) -> Tensor:
-        return self.network.objective(batch, penalty)
 
 
 @each_network

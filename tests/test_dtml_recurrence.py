@@ -1,20 +1,33 @@
-"""The recurrence equals the lines it stands for, forward and backward, alone and stacked."""
+"""The LSTM over windows is the equations', forward and backward, and torch's own with the same weights."""
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dtml.layers.lstm import recur
+from dtml.model import LSTM
 
-SESSIONS, SYMBOLS, INPUTS, HIDDEN, DAYS, WINDOW, MEMBERS = 43, 5, 7, 13, 37, 3, 2
-SHAPES = ((SESSIONS, SYMBOLS, INPUTS), (4 * HIDDEN, INPUTS), (4 * HIDDEN,), (4 * HIDDEN, HIDDEN))
+SESSIONS, SYMBOLS, INPUTS, HIDDEN, DAYS, WINDOW = 43, 5, 7, 13, 37, 3
 
 
-def written_out(x: Tensor, windows: Tensor, from_input: Tensor, bias: Tensor, from_state: Tensor) -> Tensor:
-    state = memory = torch.zeros(len(windows), x.shape[1], from_state.shape[1], dtype=x.dtype)
+@pytest.fixture
+def lstm() -> LSTM:
+    torch.manual_seed(3)
+    return LSTM(HIDDEN, INPUTS).double()
+
+
+@pytest.fixture
+def seen() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(SESSIONS, SYMBOLS, INPUTS, generator=generator, dtype=torch.float64, requires_grad=True)
+    return rows, torch.randint(0, SESSIONS, (DAYS, WINDOW), generator=generator)
+
+
+def written_out(lstm: LSTM, rows: Tensor, windows: Tensor) -> Tensor:
+    """gates_t = W x_t + b + U h_(t-1), c_t = forget c_(t-1) + input candidate, h_t = output tanh(c_t)."""
+    state = memory = rows.new_zeros(len(windows), SYMBOLS, HIDDEN)
     states = []
-    for t in range(windows.shape[1]):
-        gates = x[windows[:, t]] @ from_input.T + bias + state @ from_state.T
+    for t in range(WINDOW):
+        gates = lstm.from_input(rows[windows[:, t]]) + lstm.from_state(state)
         enter, keep, leave, candidate = gates.chunk(4, dim=-1)
         memory = keep.sigmoid() * memory + enter.sigmoid() * candidate.tanh()
         state = leave.sigmoid() * memory.tanh()
@@ -22,56 +35,24 @@ def written_out(x: Tensor, windows: Tensor, from_input: Tensor, bias: Tensor, fr
     return torch.stack(states)
 
 
-@pytest.fixture
-def inputs() -> tuple[Tensor, ...]:
-    generator = torch.Generator().manual_seed(0)
-    made = [torch.randn(MEMBERS, *shape, generator=generator, dtype=torch.float64) for shape in SHAPES]
-    windows = torch.randint(0, SESSIONS, (MEMBERS, DAYS, WINDOW), generator=generator)
-    x, from_input, bias, from_state = (value.requires_grad_() for value in made)
-    return x, windows, from_input, bias, from_state
-
-
-def gradients(states: Tensor, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    weight = torch.randn(states.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return torch.autograd.grad((states * weight).sum(), [value for value in inputs if value.requires_grad])
-
-
-def test_states_and_gradients_are_those_of_the_equations_for_each_member(inputs: tuple[Tensor, ...]) -> None:
-    """37 days are two whole chunks of 16 and a part."""
-    for member in range(MEMBERS):
-        alone = tuple(value[member] for value in inputs)
-        ours, expected = recur(*alone), written_out(*alone)
-        torch.testing.assert_close(ours, expected)
-        for mine, theirs in zip(gradients(ours, inputs), gradients(expected, inputs), strict=True):
-            torch.testing.assert_close(mine, theirs)
-
-
-def test_stacked_members_equal_members_alone(inputs: tuple[Tensor, ...]) -> None:
-    stacked = torch.vmap(recur)(*inputs)
-    alone = torch.stack([recur(*(value[member] for value in inputs)) for member in range(MEMBERS)])
-    torch.testing.assert_close(stacked, alone)
-    for mine, theirs in zip(gradients(stacked, inputs), gradients(alone, inputs), strict=True):
+def test_states_and_gradients_are_those_of_the_equations(lstm: LSTM, seen: tuple[Tensor, Tensor]) -> None:
+    weight = torch.randn(WINDOW, DAYS, SYMBOLS, HIDDEN, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    ours, expected = lstm(*seen), written_out(lstm, *seen)
+    torch.testing.assert_close(ours, expected)
+    wanted = [seen[0], *lstm.parameters()]
+    found, right = (torch.autograd.grad((states * weight).sum(), wanted) for states in (ours, expected))
+    for mine, theirs in zip(found, right, strict=True):
         torch.testing.assert_close(mine, theirs)
 
 
-def test_a_second_backward_pass_is_refused(inputs: tuple[Tensor, ...]) -> None:
-    """The buffers of the first have been given to other steps: what it computed would be wrong."""
-    for states, given in ((recur(*(value[0] for value in inputs)), inputs), (torch.vmap(recur)(*inputs), inputs)):
-        states.sum().backward(retain_graph=True)
-        with pytest.raises(RuntimeError, match="goes backward once"):
-            torch.autograd.grad(states.sum(), given[0])
-
-
-def test_memory_used_again_changes_no_earlier_answer(inputs: tuple[Tensor, ...]) -> None:
-    """Buffers go from step to step; what a step returned stays, and one forward pass may come between two others."""
-    alone = tuple(value[0] for value in inputs)
-    first = recur(*alone)
-    kept = first.detach().clone()
+def test_it_is_torchs_lstm_with_the_gates_in_our_order(lstm: LSTM, seen: tuple[Tensor, Tensor]) -> None:
+    theirs = nn.LSTM(INPUTS, HIDDEN).double()
+    order = torch.arange(4 * HIDDEN).view(4, HIDDEN)[[0, 1, 3, 2]].flatten()  # torch: input, forget, candidate, output
     with torch.no_grad():
-        recur(*(2 * value if value.is_floating_point() else value for value in alone))
-    found = gradients(first, inputs)
-    for _ in range(2):
-        gradients(recur(*alone), inputs)
-    assert torch.equal(first.detach(), kept)
-    for mine, theirs in zip(found, gradients(written_out(*alone), inputs), strict=True):
-        torch.testing.assert_close(mine, theirs)
+        theirs.weight_ih_l0.copy_(lstm.from_input.weight[order])
+        theirs.weight_hh_l0.copy_(lstm.from_state.weight[order])
+        theirs.bias_ih_l0.copy_(lstm.from_input.bias[order])
+        theirs.bias_hh_l0.zero_()
+    rows, windows = seen
+    expected = theirs(rows[windows.mT].flatten(1, 2))[0].unflatten(1, (DAYS, SYMBOLS))
+    torch.testing.assert_close(lstm(rows, windows), expected)

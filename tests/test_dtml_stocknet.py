@@ -7,7 +7,7 @@ import torch
 from made_batches import FEATURES, NOTHING, WINDOW, batch_of, drawn, logits, random
 
 from dtml.baselines.stocknet import Normal, StockNet, StockNetConfig, kl_divergence, past_movements
-from dtml.layers.random import Dropout, use_generators
+from dtml.layers.random import Dropout, use_generator
 
 SMALL_STOCKNET = StockNetConfig(hidden=17, latent=19, movement=23)
 POSTERIOR_STOCKNET = replace(SMALL_STOCKNET, posterior_past=True)
@@ -123,7 +123,7 @@ def test_latents_are_noisy_in_training_alone_and_their_noise_is_the_generators()
             module.rate = 0.0
     found = []
     for seed in (3, 3, 5):
-        use_generators(network.train(), random(seed))
+        use_generator(network.train(), random(seed))
         torch.manual_seed(len(found))
         found.append(network.objective(batch, NOTHING))
     assert torch.equal(found[0], found[1])

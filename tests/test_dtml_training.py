@@ -57,7 +57,7 @@ def test_same_seed_same_weights_whatever_the_global_generator_does() -> None:
 
 @pytest.mark.slow
 def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
-    together = fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (0, 1, 2)], device=CPU, stack=1)
+    together = fit_members(TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (0, 1, 2)], device=CPU)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -75,7 +75,7 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(tm
     kept = StateFolder(tmp_path, write_whole)
     with pytest.raises(KeyboardInterrupt):
         fit(state_folder=kept, on_epoch=interrupt)
-    assert kept.file([Member(0, MODEL, RECIPE)]).exists()
+    assert kept.file(Member(0, MODEL, RECIPE), CPU).exists()
     seen: list[int] = []
     resumed = fit(state_folder=kept, on_epoch=lambda _, epoch: seen.append(epoch.number))
     undisturbed = fit()
@@ -118,7 +118,8 @@ def test_the_penalty_shrinks_the_last_layer_and_no_other() -> None:
 def test_the_penalty_is_the_squared_norm_of_the_last_layer_and_its_bias() -> None:
     model = DTML(MODEL, STOCKS).eval()
     weight, bias = (parameter.detach().numpy() for parameter in model.predict.parameters())
-    batch = next(Span.of(TRAIN, "all", CPU).in_order())
+    span = Span.of(TRAIN, "all", CPU)
+    batch = next(span.batches(span.days))
     free, held = (model.objective(batch, torch.tensor(penalty)).item() for penalty in (0.0, 3.0))
     assert held - free == pytest.approx(3 * float((weight**2).sum() + (bias**2).sum()), rel=1e-4)
 

@@ -18,7 +18,7 @@ from translation.atomic_files import write_whole
 
 SEEDS = (0, 1, 2, 3)
 LAST = replace(RECIPE, epochs=3)  # all members end together
-STALE = replace(RECIPE, epochs=4, patience=1)  # each ends on its own, and leaves its stack
+STALE = replace(RECIPE, epochs=4, patience=1)  # each ends on its own
 CPU = torch.device("cpu")
 
 
@@ -26,11 +26,11 @@ class KilledError(BaseException):
     """The process is gone."""
 
 
-def train(recipe: TrainingConfig, stack: int, folder: Path, seeds: Sequence[int] = SEEDS) -> str:
+def train(recipe: TrainingConfig, folder: Path, seeds: Sequence[int] = SEEDS) -> str:
     """Train the members, keep their state in `folder`, and return the SHA-256 of their checkpoint beside it."""
     members = [Member(seed, MODEL, recipe) for seed in seeds]
     kept = StateFolder(folder, write_whole)
-    fits = fit_members(TRAIN, VALIDATION, members, device=CPU, state_folder=kept, stack=stack)
+    fits = fit_members(TRAIN, VALIDATION, members, device=CPU, state_folder=kept)
     ensemble = Ensemble("made", TRAIN.symbols, tuple(seeds), MODEL, WindowConfig(window=WINDOW), stack_members(fits))
     return save_ensemble(ensemble, folder.with_suffix(".checkpoint"), write_whole)
 
@@ -56,22 +56,14 @@ def was_killed_at(number: int, monkeypatch: pytest.MonkeyPatch, run: Callable[[]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("recipe", "stack"),
-    [
-        pytest.param(LAST, 1, marks=pytest.mark.soak),
-        pytest.param(LAST, 2, marks=pytest.mark.soak),
-        pytest.param(LAST, 3, marks=pytest.mark.soak),
-        (STALE, 3),
-    ],
-)
+@pytest.mark.parametrize("recipe", [pytest.param(LAST, marks=pytest.mark.soak), STALE])
 def test_a_kill_at_any_write_of_a_training_changes_no_bit_of_its_weights(
-    recipe: TrainingConfig, stack: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: TrainingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    undisturbed = train(recipe, stack, tmp_path / "undisturbed")
+    undisturbed = train(recipe, tmp_path / "undisturbed")
     number, other, folder = 0, [], tmp_path / "killed-0"
-    while was_killed_at(number, monkeypatch, lambda: train(recipe, stack, folder)):  # noqa: B023 - called at once
-        if train(recipe, stack, folder) != undisturbed:
+    while was_killed_at(number, monkeypatch, lambda: train(recipe, folder)):  # noqa: B023 - called at once
+        if train(recipe, folder) != undisturbed:
             other.append(number)
         number, folder = number + 1, tmp_path / f"killed-{number + 1}"
     assert number > 5
@@ -79,20 +71,20 @@ def test_a_kill_at_any_write_of_a_training_changes_no_bit_of_its_weights(
 
 
 def test_what_a_smaller_training_left_changes_no_bit_of_a_larger_one(tmp_path: Path) -> None:
-    train(LAST, 3, tmp_path / "shared", seeds=(0, 1))
-    assert train(LAST, 3, tmp_path / "shared", seeds=(0, 1, 2)) == train(LAST, 3, tmp_path / "own", seeds=(0, 1, 2))
+    train(LAST, tmp_path / "shared", seeds=(0, 1))
+    assert train(LAST, tmp_path / "shared", seeds=(0, 1, 2)) == train(LAST, tmp_path / "own", seeds=(0, 1, 2))
 
 
 def test_a_damaged_state_is_named_with_what_to_do(tmp_path: Path) -> None:
-    train(LAST, 1, tmp_path, seeds=(0,))
-    file = StateFolder(tmp_path, write_whole).file([Member(0, MODEL, LAST)])
+    train(LAST, tmp_path, seeds=(0,))
+    file = StateFolder(tmp_path, write_whole).file(Member(0, MODEL, LAST), CPU)
     tensors, card = read_tensors(file)
     for damage in (
         lambda: write_tensors(file, tensors, {}, write_whole),
-        lambda: write_tensors(file, tensors | {"0.order": torch.ones(3)}, card, write_whole),
-        lambda: write_tensors(file, {"0.order": tensors["0.order"]}, card, write_whole),
+        lambda: write_tensors(file, tensors | {"order": torch.ones(3)}, card, write_whole),
+        lambda: write_tensors(file, {"order": tensors["order"]}, card, write_whole),
         lambda: file.write_bytes(file.read_bytes()[:100]),
     ):
         damage()
-        with pytest.raises(DtmlError, match=r"state of a training is damaged .*: delete .*stack-.* to begin anew"):
-            train(LAST, 1, tmp_path, seeds=(0,))
+        with pytest.raises(DtmlError, match=r"training is damaged .*: delete .*-cpu.safetensors to begin anew"):
+            train(LAST, tmp_path, seeds=(0,))

@@ -259,14 +259,14 @@ def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
     command = [DTML, "nightly", "--market-file", "small.toml", "--as-of", AS_OF]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 550
-    while not list(home.glob("data/training/*/stack-*.safetensors")) and time.monotonic() < deadline:
+    while not list(home.glob("data/training/*/*-cpu.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.1)
     os.killpg(process.pid, number)
     _, complaint = process.communicate(timeout=550)
     assert process.returncode == 128 + number
     assert "run the same command again" in complaint
     assert "Traceback" not in complaint
-    assert list(home.glob("data/training/*/stack-*.safetensors"))
+    assert list(home.glob("data/training/*/*-cpu.safetensors"))
     (home / "small.toml").write_text(small_market())
     with as_served(prefect_api, monkeypatch):
         code, _, complaint = dtml("nightly", "--market-file", "small.toml", "--as-of", AS_OF)

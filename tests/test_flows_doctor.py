@@ -4,7 +4,7 @@ import json
 import shutil
 import socket
 from collections import namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -133,11 +133,10 @@ def test_a_device_that_loses_the_state_of_a_training_fails_its_self_test(
 ) -> None:
     restore = StateFolder.restore
 
-    def damaged(folder: StateFolder, fits: Sequence[Fit]) -> bool:
+    def damaged(folder: StateFolder, fit: Fit) -> bool:
         """It finds what was kept, but for the order of the days."""
-        found = restore(folder, fits)
-        for fit in fits:
-            fit.order.manual_seed(99)
+        found = restore(folder, fit)
+        fit.order.manual_seed(99)
         return found
 
     monkeypatch.setattr(StateFolder, "restore", damaged)

@@ -76,7 +76,7 @@ def test_importance_finds_the_true_leaders_after_a_short_training() -> None:
     experiment, history = of_market(correlation=0.9, sessions=600)
     pipeline = Pipeline(shortened(vary(experiment, {"hidden": 32}), 8))
     train, validation = pipeline.spans(pipeline.windows(history), pd.Timestamp(AS_OF))
-    fits = fit_members(train, validation, pipeline.experiment.members_of(0, 1), device=CPU, stack=2)
+    fits = fit_members(train, validation, pipeline.experiment.members_of(0, 1), device=CPU)
     networks = networks_of(fits, pipeline.experiment.model, len(train.symbols))
     days = days_looked_at(validation)
     there = validation.observed[days].numpy()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dtml.layers.random import Dropout, use_generators
+from dtml.layers.random import Dropout, use_generator
 from translation.transformer import EncoderLayer, MultiHeadAttention, attend
 
 BATCH, POSITIONS, D_MODEL, HEADS = 3, 7, 22, 2
@@ -81,11 +81,11 @@ def test_an_encoder_layer_without_positions_commutes_with_permutations() -> None
 def test_dropout_draws_from_its_own_generator_and_keeps_the_mean() -> None:
     layer = nn.Sequential(Dropout(0.3))
     x = torch.ones(100_003)
-    use_generators(layer, generator(5))
+    use_generator(layer, generator(5))
     torch.manual_seed(1)
     first = layer(x)
     torch.manual_seed(2)
-    use_generators(layer, generator(5))
+    use_generator(layer, generator(5))
     torch.testing.assert_close(layer(x), first)
     assert first.unique().tolist() == pytest.approx([0.0, 1 / 0.7])
     assert first.mean().item() == pytest.approx(1.0, abs=0.02)

@@ -44,14 +44,10 @@ class RecurrentConfig(NetworkConfig):
 class RecurrentNetwork(Network):
     """Feature layer, LSTM, attention over the window, linear score, trained with a hinge loss."""
 
-    epsilon: Tensor
-    adversarial: Tensor
-
     def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
         hidden = config.hidden
-        self.register_buffer("epsilon", torch.tensor(config.epsilon), persistent=False)
-        self.register_buffer("adversarial", torch.tensor(config.adversarial), persistent=False)
+        self.epsilon, self.adversarial = config.epsilon, config.adversarial
         self.transform = nn.Linear(config.features, config.features)
         self.lstm = LSTM(hidden, config.features)
         self.attention = AdditiveAttention(hidden) if config.attention else None

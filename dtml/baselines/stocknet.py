@@ -78,14 +78,10 @@ class StockNet(Network):
     The two classes of the paper's softmax are one logit here, their difference. Hidden state and latent start from 0.
     """
 
-    alpha: Tensor
-    annealing: Tensor
-
     def __init__(self, config: StockNetConfig) -> None:
         super().__init__()
         hidden, latent, movement = config.hidden, config.latent, config.movement
-        self.register_buffer("alpha", torch.tensor(config.alpha), persistent=False)
-        self.register_buffer("annealing", torch.tensor(config.annealing), persistent=False)
+        self.alpha, self.annealing = config.alpha, config.annealing
         self.sizes = (hidden, latent)
         self.posterior_past, self.movement_feature = config.posterior_past, config.movement_feature
         self.dropout = Dropout(config.dropout)

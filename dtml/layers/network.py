@@ -4,8 +4,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+STOCK_DAYS = 960  # that go through a network at once on CPU
+ALL_DAYS = 2**31
 
 Rows = Float[Tensor, "sessions symbols features"]
 Positions = Int[Tensor, "days window"]  # in the rows, oldest first
@@ -31,11 +35,10 @@ class Batch(NamedTuple):
 
 
 class Network(nn.Module, ABC):
-    """A network that can be one member of a stacked training (`dtml.training.fit`).
+    """A network that `dtml.training.fit` can train.
 
-    It is called under `torch.vmap`: no control flow may depend on data, and random numbers come from
-    `dtml.layers.random`, also in place of torch's own dropout. Scalars that differ between members are non-persistent
-    buffers.
+    Random numbers come from `dtml.layers.random`, also in place of torch's own dropout, so that a seed alone decides
+    them.
     """
 
     @abstractmethod
@@ -44,7 +47,11 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the loss that training minimises; `penalty` weighs the network's own regularisation."""
+        """Return the loss that training minimises; `penalty` weighs the network's own regularisation.
+
+        It is a mean over the counted stock-days, each judged by its own day, plus what depends on the weights alone: a
+        step sees a few days at a time.
+        """
 
     def correct(self, logits: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
         """Return what validation averages over the counted stock-days, to keep the epoch with most: its accuracy."""
@@ -58,6 +65,14 @@ class NetworkConfig(ABC):
     @abstractmethod
     def build(self, stocks: int) -> Network:
         """Return the network for so many stocks, its weights not yet drawn."""
+
+
+def days_at_once(symbols: int, device: torch.device) -> int:
+    """Return how many days of so many stocks go through a network at once: the same on every CPU, as it decides bits.
+
+    There, so few that what they need stays in the cache of a core; on an accelerator, all of a batch.
+    """
+    return max(1, STOCK_DAYS // symbols) if device.type == "cpu" else ALL_DAYS
 
 
 def cross_entropy(

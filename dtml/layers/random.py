@@ -1,60 +1,19 @@
-"""Random numbers for networks, from generators that the caller owns.
+"""Random numbers for networks, from a generator that the caller owns.
 
-Concurrent trainings race for torch's one global generator. With generators of its own, a training draws the same
-numbers on any number of workers, alone or in a stack.
+Concurrent trainings race for torch's one global generator. With a generator of its own, a training draws the same
+numbers on any number of workers, whoever trains beside it.
 """
-
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-Generators = Sequence[torch.Generator | None]
-
-
-class _Draw(torch.autograd.Function):
-    """Random numbers in the shape of a tensor, uniform in [0, 1) or normal; a member draws from its own generator."""
-
-    @staticmethod
-    def forward(like: Tensor, generators: Generators, normal: bool) -> Tensor:
-        """Draw with the first generator."""
-        drawn = torch.empty_like(like, memory_format=torch.contiguous_format)
-        return drawn.normal_(generator=generators[0]) if normal else drawn.uniform_(generator=generators[0])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        """Mark the draw as having no gradient."""
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[None, None, None]:  # noqa: ARG004
-        """Return no gradient."""
-        return None, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], like: Tensor, generators: Generators, normal: bool
-    ) -> tuple[Tensor, int]:
-        """Draw for each member with its own generator."""
-        assert len(generators) == info.batch_size, "a generator for each member"
-        assert in_dims[0] is not None
-        members = like.movedim(in_dims[0], 0)
-        pairs = zip(members, generators, strict=True)
-        return torch.stack([_Draw.forward(member, (generator,), normal) for member, generator in pairs]), 0
-
 
 class RandomLayer(nn.Module):
-    """A module that draws random numbers, from one generator a member of a stacked training."""
+    """A module that draws random numbers from a generator of its training's own; torch's where it was given none."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.generators: Generators = (None,)
-
-    def drawn(self, like: Tensor, *, normal: bool) -> Tensor:
-        """Draw numbers in the shape of `like`: standard normal, or uniform in [0, 1)."""
-        found: Tensor = _Draw.apply(like.detach(), self.generators, normal)  # type: ignore[no-untyped-call]
-        return found
+        self.generator: torch.Generator | None = None
 
 
 class Dropout(RandomLayer):
@@ -70,7 +29,8 @@ class Dropout(RandomLayer):
         """Zero each element with probability `rate` while training, and scale the rest to keep the mean."""
         if not self.training or self.rate == 0:
             return x
-        return x * (self.drawn(x, normal=False) >= self.rate) / (1 - self.rate)
+        drawn = torch.empty_like(x, memory_format=torch.contiguous_format).uniform_(generator=self.generator)
+        return x * (drawn >= self.rate) / (1 - self.rate)
 
 
 class Gaussian(RandomLayer):
@@ -78,15 +38,16 @@ class Gaussian(RandomLayer):
 
     def forward(self, like: Tensor) -> Tensor:
         """Return standard normal numbers in the shape of `like` while training, else zeros."""
-        return self.drawn(like, normal=True) if self.training else torch.zeros_like(like)
+        drawn = torch.zeros_like(like, memory_format=torch.contiguous_format)
+        return drawn.normal_(generator=self.generator) if self.training else drawn
 
 
-def use_generators(model: nn.Module, *generators: torch.Generator) -> None:
-    """Make all random parts of `model`, torch's own dropout included, draw from these generators, one a member."""
+def use_generator(model: nn.Module, generator: torch.Generator) -> None:
+    """Make all random parts of `model`, torch's own dropout included, draw from this generator."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
                 setattr(module, name, Dropout(child.p).train(child.training))
     for module in model.modules():
         if isinstance(module, RandomLayer):
-            module.generators = generators
+            module.generator = generator

@@ -1,1 +1,1 @@
-"""Fit networks: one member, many stacked, from epoch to epoch."""
+"""Fit networks: many members side by side, from epoch to epoch."""

@@ -33,7 +33,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Member:
-    """One seed of one configuration, trained on its own or stacked with others."""
+    """One seed of one configuration, whose training no other member changes."""
 
     seed: int
     model: NetworkConfig

@@ -1,28 +1,30 @@
 """The state of one member in training, from its first weights to its last epoch, and that state on disk."""
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from dtml.checkpoints import Weights, WriteWhole, read_tensors, write_tensors
 from dtml.errors import DtmlError
 from dtml.layers.network import Network
+from dtml.layers.random import use_generator
 from dtml.model import ContextNormalisation
 from dtml.training.recipe import Epoch, Member
 
 
 @dataclass
 class Fit:
-    """The state of one member in training; `weights` are its parameters by name, in the memory of its stack."""
+    """The state of one member in training."""
 
     member: Member
-    weights: Weights
+    network: Network
+    penalty: Float[Tensor, ""]
     optimiser: torch.optim.Adam
     order: torch.Generator  # shuffles days
     random: torch.Generator  # of dropout and latent variables
@@ -43,13 +45,17 @@ class Fit:
         stale = config.patience is not None and self.best_epoch > 0 and done - self.best_epoch >= config.patience
         return done >= config.epochs or stale
 
-    def step(self, gradients: Weights) -> None:
-        """Take one step of the optimiser."""
-        for name, parameter in self.weights.items():
-            parameter.grad = gradients[name]
+    @property
+    def weights(self) -> Weights:
+        """Return the parameters and buffers by name, in the memory of the network."""
+        return {name: value.detach() for name, value in self.network.state_dict().items()}
+
+    def step(self) -> None:
+        """Take one step of the optimiser along the gradients that were added up."""
         if self.member.training.clip is not None:
-            nn.utils.clip_grad_norm_(self.weights.values(), self.member.training.clip)
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.member.training.clip)
         self.optimiser.step()
+        self.optimiser.zero_grad()
         self.steps += 1
 
     def end_epoch(self, loss: float, validation_loss: float, validation_acc: float) -> None:
@@ -84,54 +90,42 @@ def start(member: Member, stocks: int, device: torch.device) -> Fit:
     first, order, drawn = (int(state) for state in np.random.SeedSequence(member.seed).generate_state(3))
     network = member.model.build(stocks)
     initialise(network, torch.Generator().manual_seed(first))
-    weights = {name: value.detach() for name, value in network.named_parameters()}
     shuffling, random = torch.Generator().manual_seed(order), torch.Generator(device).manual_seed(drawn)
-    return Fit(member, weights, optimiser_of(member, weights), shuffling, random)
-
-
-def optimiser_of(member: Member, weights: Weights) -> torch.optim.Adam:
-    """Return the optimiser of these parameters."""
-    return torch.optim.Adam(weights.values(), lr=member.training.learning_rate, fused=True)
+    use_generator(network.to(device), random)
+    penalty = torch.tensor(member.training.penalty, device=device)
+    optimiser = torch.optim.Adam(network.parameters(), lr=member.training.learning_rate, fused=True)
+    return Fit(member, network, penalty, optimiser, shuffling, random)
 
 
 @dataclass(frozen=True)
 class StateFolder:
-    """A folder that keeps the state of trainings after each epoch, so that an interrupted one resumes.
-
-    The members trained in one stack share a file: members of different epochs could not resume in the stack that they
-    began in, and in another one their sums are grouped otherwise, which changes last bits.
-    """
+    """A folder that keeps the state of each member after each epoch, so that an interrupted training resumes."""
 
     path: Path
     write: WriteWhole
 
-    def file(self, members: Sequence[Member]) -> Path:
-        """Return the file that holds the state of these members, trained together."""
-        names = " ".join(member.name for member in members)
-        return self.path / f"stack-{hashlib.sha256(names.encode()).hexdigest()[:12]}.safetensors"
+    def file(self, member: Member, device: torch.device) -> Path:
+        """Return the file that holds the state of a member on a device: another one draws other random numbers."""
+        return self.path / f"{member.name}-{device.type}.safetensors"
 
-    def save(self, fits: Sequence[Fit]) -> None:
-        """Write all that the next epoch of these fits needs, whole or not at all."""
-        tensors, cards = Weights(), []
-        for position, fit in enumerate(fits):
-            tensors |= {f"{position}.{name}": value for name, value in _tensors(fit).items()}
-            cards.append({"best_epoch": fit.best_epoch, "steps": fit.steps, "epochs": list(map(asdict, fit.epochs))})
-        write_tensors(self.file([fit.member for fit in fits]), tensors, {"members": cards}, self.write)
+    def save(self, fit: Fit) -> None:
+        """Write all that the next epoch needs, whole or not at all."""
+        card = {"best_epoch": fit.best_epoch, "steps": fit.steps, "epochs": list(map(asdict, fit.epochs))}
+        write_tensors(self.file(fit.member, fit.penalty.device), _tensors(fit), card, self.write)
 
-    def restore(self, fits: Sequence[Fit]) -> bool:
-        """Put these fits where `save` left them, and say whether it left anything.
+    def restore(self, fit: Fit) -> bool:
+        """Put a fit where `save` left it, and say whether it left anything.
 
-        They end with the weights of a training that nothing interrupted. Raises DtmlError for a file that is damaged.
+        It ends with the weights of a training that nothing interrupted. Raises DtmlError for a file that is damaged.
         """
-        file = self.file([fit.member for fit in fits])
+        file = self.file(fit.member, fit.penalty.device)
         if not file.exists():
             return False
         try:
-            tensors, card = read_tensors(file)
-            for position, (fit, told) in enumerate(zip(fits, card["members"], strict=True)):
-                _put_back(fit, _under(f"{position}.", tensors), told)
+            _put_back(fit, *read_tensors(file))
         except (DtmlError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise DtmlError(f"the state of a training is damaged ({error}): delete {file} to begin anew") from error
+            reason = " ".join(str(error).split())
+            raise DtmlError(f"the state of a training is damaged ({reason}): delete {file} to begin anew") from error
         return True
 
 
@@ -144,13 +138,12 @@ def _tensors(fit: Fit) -> Weights:
 
 
 def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:
-    fit.weights = _under("weights.", tensors)
+    fit.network.load_state_dict(_under("weights.", tensors))
     fit.best = _under("best.", tensors)
     fit.best_epoch, fit.steps = card["best_epoch"], card["steps"]
     fit.epochs = [Epoch(**epoch) for epoch in card["epochs"]]
     fit.order.set_state(tensors["order"])
     fit.random.set_state(tensors["random"])
-    fit.optimiser = optimiser_of(fit.member, fit.weights)
     state = fit.optimiser.state_dict()
     for name, value in _under("adam.", tensors).items():
         parameter, moment = name.split(".")

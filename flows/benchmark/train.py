@@ -27,7 +27,7 @@ from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.inference import choose_device, member_probabilities
 from dtml.published import PublishedSet, Recipe, grid
-from dtml.training.fit import EpochReport, fit_members, no_report, stack_members, state_files
+from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
 from dtml.training.recipe import Member
 from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows
@@ -206,7 +206,7 @@ def was_begun(experiment: PublishedExperiment) -> bool:
     for window in experiment.windows:
         train, validation = experiment.spans(window)
         folder, members = _state_folder(experiment.paper.market, train, validation), members_of(experiment, window)
-        if any(file.exists() for file in state_files(folder, list(members.values()), train, device)):
+        if any(folder.file(member, device).exists() for member in members.values()):
             return True
     return False
 
@@ -223,7 +223,7 @@ def members_of(experiment: PublishedExperiment, window: int | None = None) -> di
 
 
 def _train_networks(experiment: PublishedExperiment, on_epoch: EpochReport) -> dict[str, list[Trial]]:
-    """Train the networks of every window; those of one window train as one stack."""
+    """Train the networks of every window; those of one window side by side."""
     fits: dict[tuple[str, Recipe, int], Fit] = {}
     for window in experiment.windows:
         train, validation = experiment.spans(window)

@@ -1,4 +1,4 @@
-"""One stack of many members: each is what it would be alone, whatever differs between them."""
+"""The steps of a training: those of a plain loop, in parts that add up, whoever trains beside."""
 
 from dataclasses import replace
 
@@ -8,8 +8,11 @@ from made_windows import CPU, STOCKS, WINDOW, random_windows
 
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
+from dtml.layers import network as network_module
 from dtml.layers.network import Batch, NetworkConfig
+from dtml.layers.random import Dropout, Gaussian
 from dtml.model import ModelConfig
+from dtml.ranking.relative import RelativeModelConfig
 from dtml.training.fit import Span, fit_members
 from dtml.training.recipe import Member, TrainingConfig
 from dtml.training.state import Fit, start
@@ -23,28 +26,31 @@ VARIED = [
     Member(2, MODEL, replace(RECIPE, learning_rate=3e-3, penalty=0.01)),
     Member(0, replace(MODEL, beta=0.0), replace(RECIPE, epochs=2)),
     Member(3, MODEL, replace(RECIPE, patience=1)),
+    Member(0, replace(MODEL, hidden=6), replace(RECIPE, batch_days=7)),
+    Member(0, RecurrentConfig(hidden=5, attention=False), RECIPE),
+    Member(0, StockNetConfig(hidden=7), RECIPE),
 ]
 
 
-def assert_parity(stacked: list[Fit], alone: list[Fit]) -> None:
-    for one, other in zip(stacked, alone, strict=True):
-        assert one.member == other.member
-        assert one.steps == other.steps
-        assert [e.loss for e in one.epochs] == pytest.approx([e.loss for e in other.epochs], rel=1e-5)
-        assert [e.validation_acc for e in one.epochs] == [e.validation_acc for e in other.epochs]
-        assert one.best_epoch == other.best_epoch
-        for name, value in one.best.items():
-            torch.testing.assert_close(value, other.best[name], rtol=1e-3, atol=1e-3)
+def assert_parity(one: Fit, other: Fit) -> None:
+    assert one.steps == other.steps
+    assert [e.loss for e in one.epochs] == pytest.approx([e.loss for e in other.epochs], rel=1e-5)
+    assert [e.validation_acc for e in one.epochs] == pytest.approx([e.validation_acc for e in other.epochs], abs=1e-6)
+    assert one.best_epoch == other.best_epoch
+    for name, value in one.best.items():
+        torch.testing.assert_close(value, other.best[name], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.slow
-def test_a_member_of_a_stack_equals_the_member_alone_whatever_differs_beside_it() -> None:
-    """Seeds, beta, lambda, learning rate, epochs and patience differ; dropout is on; more than 20 steps."""
-    stacked = fit_members(TRAIN, VALIDATION, VARIED, device=CPU, stack=len(VARIED))
-    alone = [fit_members(TRAIN, VALIDATION, [member], device=CPU)[0] for member in VARIED]
-    assert stacked[0].steps == 24
-    assert len(stacked[3].epochs) == 2
-    assert_parity(stacked, alone)
+def test_a_member_is_the_same_to_the_last_bit_whatever_trains_beside_it() -> None:
+    """Networks, seeds, beta, lambda, learning rate, batches, epochs and patience differ; dropout is on."""
+    together = fit_members(TRAIN, VALIDATION, VARIED, device=CPU)
+    assert [fit.member for fit in together] == VARIED
+    assert [fit.steps for fit in together[:4]] == [24, 24, 24, 12]
+    for found in together:
+        alone = fit_members(TRAIN, VALIDATION, [found.member], device=CPU)[0]
+        assert found.epochs == alone.epochs
+        assert all(torch.equal(value, alone.best[name]) for name, value in found.best.items())
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,7 @@ def test_a_member_of_a_stack_equals_the_member_alone_whatever_differs_beside_it(
     [replace(MODEL, dropout=0.0), RecurrentConfig(hidden=5, epsilon=0.01, adversarial=0.01)],
     ids=["dtml", "adv_alstm"],
 )
-def test_a_program_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConfig) -> None:
+def test_a_training_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConfig) -> None:
     """Backward and Adam as torch has them, day batches cut from whole windows; no random numbers, 24 steps."""
     found = fit_members(TRAIN, VALIDATION, [Member(0, config, RECIPE)], device=CPU)[0]
     begun = start(Member(0, config, RECIPE), STOCKS, CPU)
@@ -75,54 +81,39 @@ def test_a_program_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConfi
 
 
 @pytest.mark.slow
-def test_stacks_of_any_size_give_the_same_members() -> None:
-    members = [Member(seed, MODEL, RECIPE) for seed in range(5)]
-    for stack in (2, 3):
-        assert_parity(
-            fit_members(TRAIN, VALIDATION, members, device=CPU, stack=stack),
-            fit_members(TRAIN, VALIDATION, members, device=CPU),
-        )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
-        RecurrentConfig(hidden=5, attention=False),
+        MODEL,
+        replace(MODEL, normalisation="shared", data_axis=False),
         RecurrentConfig(hidden=5, epsilon=0.1, adversarial=0.5),
         StockNetConfig(hidden=7),
+        RelativeModelConfig(features=11, hidden=8),
+        RelativeModelConfig(features=11, hidden=8, loss="squared"),
     ],
-    ids=["lstm", "adv_alstm", "stocknet"],
+    ids=["dtml", "shared", "adv_alstm", "stocknet", "correlation", "squared"],
 )
-def test_every_network_can_be_stacked(config: NetworkConfig) -> None:
-    members = [Member(seed, config, RECIPE) for seed in range(3)]
-    stacked = fit_members(TRAIN, VALIDATION, members, device=CPU, stack=3)
-    assert_parity(stacked, fit_members(TRAIN, VALIDATION, members, device=CPU))
-
-
-@pytest.mark.soak
-@pytest.mark.slow
-def test_networks_that_cannot_be_stacked_are_trained_one_by_one() -> None:
-    members = [
-        Member(0, MODEL, RECIPE),
-        Member(0, replace(MODEL, hidden=6), RECIPE),
-        Member(0, replace(MODEL, dropout=0.0), RECIPE),
-        Member(0, MODEL, replace(RECIPE, batch_days=7)),
-    ]
-    found = fit_members(TRAIN, VALIDATION, members, device=CPU, stack=4)
-    assert [fit.member for fit in found] == members
-    assert_parity(found, [fit_members(TRAIN, VALIDATION, [member], device=CPU)[0] for member in members])
+def test_the_parts_of_a_step_add_up_to_the_whole(config: NetworkConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day at a time, three days at a time and all at once: 24 steps; days count unequally many stocks."""
+    monkeypatch.setattr(Dropout, "forward", lambda _, x: x)  # masks are drawn for each part
+    monkeypatch.setattr(Gaussian, "forward", lambda _, like: torch.zeros_like(like))
+    found = []
+    for stock_days in (STOCKS, 3 * STOCKS, 1_000):
+        monkeypatch.setattr(network_module, "STOCK_DAYS", stock_days)
+        found.append(fit_members(TRAIN, VALIDATION, [Member(0, config, RECIPE)], device=CPU)[0])
+    for parts in found[:2]:
+        assert_parity(parts, found[2])
 
 
 def test_a_batch_projects_each_session_once_and_its_windows_are_the_days_windows() -> None:
     span = Span.of(TRAIN, "all", CPU)
-    days = torch.tensor([[5, 6, 8, 40]])
-    batch = span.batch(days, [3])
-    assert batch.rows.shape == (1, 5 + 1 + WINDOW, STOCKS + 1, 11)  # days 5, 6 and 8 share sessions, 40 stands alone
-    seen = batch.rows[0][batch.windows[0]]  # [days window symbols features]
-    torch.testing.assert_close(seen[:, :, :-1].movedim(1, 2), TRAIN.stocks[days[0]])
-    torch.testing.assert_close(seen[:, :, -1], TRAIN.index[days[0]])
-    assert batch.step.tolist() == [3]
+    days = torch.tensor([5, 6, 8, 40])
+    batch = span.batch(days, 3)
+    assert batch.rows.shape == (5 + 1 + WINDOW, STOCKS + 1, 11)  # days 5, 6 and 8 share sessions, 40 stands alone
+    seen = batch.rows[batch.windows]  # [days window symbols features]
+    torch.testing.assert_close(seen[:, :, :-1].movedim(1, 2), TRAIN.stocks[days])
+    torch.testing.assert_close(seen[:, :, -1], TRAIN.index[days])
+    assert batch.step.item() == 3
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
