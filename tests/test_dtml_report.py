@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 from made_pages import Reader
 
+from dtml.attention.weights import KEPT, Attention
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS, rolling_scores
 from dtml.evaluation.calibration import LEVELS, Calibration, count_band, coverage
 from dtml.evaluation.calibration_curve import count_bins, curve_with_intervals, recalibrated
 from dtml.evaluation.metrics import accuracy, mcc
-from dtml.pages.attention_map import KEPT, Attention, heat_map, sector_map
+from dtml.pages.attention_map import heat_map, sector_map
 from dtml.pages.charts import COLUMNS, NARROWEST, probability_axis, stacked
 from dtml.pages.figures import figure
 from dtml.pages.night import direction_rows, night_report
@@ -99,7 +100,8 @@ def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any
 
 
 def page(directions: pd.DataFrame | None = None, **known: Any) -> str:
-    return night_report(**given(directions, **known))
+    whole = given(directions, **known)
+    return night_report(**whole | {"attention": Attention.of(whole["attention"])})
 
 
 def old(**known: Any) -> str:

@@ -83,7 +83,7 @@ def test_a_night_keeps_whom_each_stock_looked_at_most(context: MarketContext) ->
     night(context)
     model = load_model(context, AS_OF)
     bars, _ = stored_bars(context, first_needed(context, model.ensemble.windows, AS_OF), AS_OF)
-    whole = look(context, model, AS_OF, bars).pivot(index="symbol", columns="source", values="weight")
+    whole = look(context, model, AS_OF, bars).rows().pivot(index="symbol", columns="source", values="weight")
     kept = ask(context.engine, "select symbol, source, weight from attention order by symbol, weight desc, source")
     assert set(kept["symbol"]) == set(context.market.symbols)
     for symbol, rows in kept.groupby("symbol"):

@@ -1,73 +1,23 @@
-"""The map of attention: which stocks look at which, also by sector, and the drivers of each stock.
+"""The map of attention: which stocks look at which, also by sector.
 
-A weight is the share of its attention, 0 to 1, that one stock gives another, or itself. It is not symmetric: rows look,
-columns are looked at. `sectors` maps a symbol to its sector; None, NaN or no entry is none.
+Rows look, columns are looked at. `sectors` maps a symbol to its sector; None, NaN or no entry is none.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
-from numpy import ndarray
 
+from dtml.attention.weights import KEPT, Attention
 from dtml.pages.charts import Chart, cells
 from dtml.pages.figures import figure
 
 MOST = 40  # stocks on a map: more would leave no room for their names
-KEPT = 5  # drivers of a stock
 NO_SECTOR = "no sector"
 WIDE, SMALLEST, LARGEST = 720, 12, 30  # of a map without its names, and of a cell's side, in pixels
 
 Sectors = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Attention:
-    """The attention between stocks: `weights[u, v]` is how much stock u of `symbols` looks at v, NaN where unknown."""
-
-    symbols: tuple[str, ...]
-    weights: Float[ndarray, "stocks stocks"]
-
-    @classmethod
-    def of(cls, rows: pd.DataFrame) -> "Attention":
-        """Read rows `symbol, source, weight`, all pairs or only the strongest, each once; stocks sorted by symbol."""
-        symbols = sorted({*rows["symbol"], *rows["source"]})
-        weights = rows.pivot(index="symbol", columns="source", values="weight").reindex(index=symbols, columns=symbols)
-        return cls(tuple(symbols), weights.to_numpy(dtype=float))
-
-    @property
-    def is_whole(self) -> bool:
-        """Return whether the weight of every pair is known, and there is any."""
-        return bool(len(self.symbols) and np.isfinite(self.weights).all())
-
-    @property
-    def own(self) -> Float[ndarray, " stocks"]:
-        """Return how much each stock looks at itself."""
-        return np.diag(self.weights)
-
-    @cached_property
-    def others(self) -> Float[ndarray, "stocks stocks"]:
-        """Return the weights on other stocks, NaN on the diagonal."""
-        return np.where(np.eye(len(self.symbols), dtype=bool), np.nan, self.weights)
-
-    @cached_property
-    def looked_at(self) -> "pd.Series[float]":
-        """Return each stock's mean weight for the others, highest first; an unknown weight counts as 0."""
-        mean = np.nansum(self.others, axis=0) / max(len(self.symbols) - 1, 1)
-        return pd.Series(mean, index=list(self.symbols), dtype=float).sort_values(ascending=False, kind="stable")
-
-    def drivers(self, most: int = KEPT) -> dict[str, list[tuple[str, float]]]:
-        """Return the other stocks that each looks at most, with weights, strongest first; equal ones by symbol."""
-        held = np.where(np.isnan(self.others), -np.inf, self.others)
-        order = np.argsort(-held, axis=1, kind="stable")[:, :most]
-        return {
-            symbol: [(self.symbols[v], float(held[u, v])) for v in order[u] if np.isfinite(held[u, v])]
-            for u, symbol in enumerate(self.symbols)
-        }
 
 
 def heat_map(attention: Attention, sectors: Sectors, most: int = MOST) -> Chart | None:

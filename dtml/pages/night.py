@@ -14,11 +14,12 @@ import pandas as pd
 
 from dtml.attention.summary import verdict
 from dtml.attention.summary import words as explained
+from dtml.attention.weights import Attention
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.calibration import Calibration, decide
 from dtml.evaluation.calibration_curve import curve_with_intervals, recalibrated
-from dtml.pages.attention_map import MOST, Attention, heat_map, sector_map
+from dtml.pages.attention_map import MOST, heat_map, sector_map
 from dtml.pages.backtest import directions_verdict, predictor_charts
 from dtml.pages.benchmark import PROTOCOL_WORDS
 from dtml.pages.charts import Axis, Chart, calibration, environment, probability_axis, square, stacked
@@ -44,7 +45,7 @@ def night_report(
     rolling: pd.DataFrame,
     bins: pd.DataFrame,
     coverage: pd.DataFrame,
-    attention: pd.DataFrame,
+    attention: Attention,
     explanation: Row | None,
     rejected: pd.DataFrame,
     warnings: pd.DataFrame,
@@ -61,7 +62,7 @@ def night_report(
     stock by whether its probability is above one half. `scores` has the running scores of every night, `target,
     protocol, predictor, nights, n, acc, acc_low, ...`; `rolling` those of the last sessions, `session, predictor, acc,
     acc_low, ...`; `bins` the columns of table calibration_bin, `coverage` those of
-    `dtml.evaluation.calibration.coverage`; `attention` has `symbol, source, weight` (`dtml.pages.attention_map`);
+    `dtml.evaluation.calibration.coverage`; `attention` says who looked at whom;
     `explanation` is what a test of it found (`dtml.attention.significance`), None when there was none; `rejected` has
     `symbol, session, reason, value`, `warnings` what is doubtful of a symbol's prices, `symbol, reason, value`;
     `order` is `dtml.pages.order.order_part`; `receipt` says what made the predictions, its `config`.
@@ -70,12 +71,11 @@ def night_report(
     model still meets what it was trained on. All frames but `directions` may be empty.
     """
     known = calibrations or {}
-    seen = Attention.of(attention)
-    rows = direction_rows(directions, threshold, seen, known.get(night["run_id"]))
+    rows = direction_rows(directions, threshold, attention, known.get(night["run_id"]))
     return _template().render(
         title=title, drift=drift, night=night, weekday=pd.Timestamp(night["target"]).day_name(),
         **_directions(rows, level, threshold), **_scores(title, scores, rolling),
-        **_calibration(bins, coverage, known, level), **_attention(rows, seen, explanation),
+        **_calibration(bins, coverage, known, level), **_attention(rows, attention, explanation),
         rejected=records(rejected), warnings=records(warnings), **order, rejected_sessions=rejected_sessions,
         receipt={name: value for name, value in receipt.items() if name != "config"},
         config=json.dumps(receipt.get("config"), indent=2, ensure_ascii=False, default=str), rules=NAIVE_RULES,

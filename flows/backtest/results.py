@@ -110,9 +110,9 @@ def keep_attention(backtest: Backtest, days: Sequence[date]) -> None:
             model = load_run(context, runs.run(conn, row["run_id"]))
         known_at = known_before(context, as_of, backtest.known_at, backtest.plan.prices_known)
         bars = read_bars(context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at)
-        seen = look(context, model, as_of, bars)
+        pairs = look(context, model, as_of, bars).rows().assign(run_id=model.run_id, target=pd.Timestamp(day))
         with transaction(context.engine) as conn:
-            attention.save_attention(conn, context.name, seen.assign(run_id=model.run_id))
+            attention.save_attention(conn, context.name, pairs)
 
 
 def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:

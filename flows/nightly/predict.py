@@ -8,6 +8,7 @@ import pandas as pd
 
 from db.engine import reading
 from db.rows import prices
+from dtml.attention.weights import Attention
 from dtml.features import MAX_GAP
 from dtml.inference import attention, choose_device, predict
 from dtml.prices.sessions import next_session, sessions_up_to
@@ -43,13 +44,14 @@ def forecast(context: MarketContext, model: Model, as_of: date, known_at: dateti
     bars, watermark = stored_bars(context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at)
     tonight = night_windows(context, model, as_of, bars)
     made = predict_windows(context, model, tonight)
+    target = next_session(context.market.calendar, as_of)
     return Forecast(
-        target=next_session(context.market.calendar, as_of),
+        target=target,
         predictions=made,
         gaps=_gaps(context, model, made, bars, as_of),
         known_at=watermark,
         inputs_hash=tonight.digest,
-        looks=most_looked_at(attention_of(context, model, tonight)),
+        looks=_most_looked_at(attention_of(context, model, tonight)).assign(target=pd.Timestamp(target)),
     )
 
 
@@ -75,28 +77,24 @@ def night_windows(context: MarketContext, model: Model, as_of: date, bars: pd.Da
     return windows.between(first=pd.Timestamp(next_session(context.market.calendar, as_of)))
 
 
-def look(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) -> pd.DataFrame:
-    """Return who looked at whom when the session after `as_of` was predicted: `target, symbol, source, weight`."""
+def look(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) -> Attention:
+    """Return who looked at whom when the session after `as_of` was predicted."""
     return attention_of(context, model, night_windows(context, model, as_of, bars))
 
 
-def attention_of(context: MarketContext, model: Model, tonight: Windows) -> pd.DataFrame:
-    """Return who looks at whom in the windows of one night: `target, symbol, source, weight`; maybe no rows."""
+def attention_of(context: MarketContext, model: Model, tonight: Windows) -> Attention:
+    """Return who looks at whom in the windows of one night, among the stocks observed; maybe none."""
     if not tonight.observed.any():
-        return pd.DataFrame({"target": [], "symbol": [], "source": [], "weight": []})
+        return Attention((), np.empty((0, 0)))
     weights = attention(model.ensemble, tonight, choose_device(context.device))[0].numpy()
-    there = tonight.observed[0].numpy()
-    names = pd.Index(tonight.symbols)[there]
-    looking, seen = np.indices((len(names), len(names))).reshape(2, -1)
-    rows = {"symbol": names[looking], "source": names[seen], "weight": weights[there][:, there].ravel()}
-    return pd.DataFrame(rows).assign(target=tonight.target[0])
+    there = sorted(np.flatnonzero(tonight.observed[0].numpy()), key=lambda place: tonight.symbols[place])
+    return Attention(tuple(tonight.symbols[place] for place in there), weights[np.ix_(there, there)])
 
 
-def most_looked_at(looks: pd.DataFrame) -> pd.DataFrame:
+def _most_looked_at(seen: Attention) -> pd.DataFrame:
     """Return the `LOOKS` other stocks that each stock looked at most, by symbol and falling weight."""
-    others = looks[looks["symbol"] != looks["source"]]
-    ordered = others.sort_values(["symbol", "weight", "source"], ascending=[True, False, True])
-    return ordered.groupby("symbol").head(LOOKS).reset_index(drop=True)
+    rows = [(symbol, *driver) for symbol, drivers in seen.drivers(LOOKS).items() for driver in drivers]
+    return pd.DataFrame(rows, columns=["symbol", "source", "weight"])
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from db.engine import reading
 from db.rows import attention, calibration, nights, predictions, prices, rankings, runs
 from db.rows import scores as stored_scores
+from dtml.attention.weights import Attention
 from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import rolling_scores
 from dtml.evaluation.calibration import Calibration, coverage
@@ -88,8 +89,8 @@ def rolling(conn: Connection, context: MarketContext, as_of: date, scores: pd.Da
     return pd.concat([frame for frame in frames if len(frame)] or frames[:1], ignore_index=True)
 
 
-def seen(context: MarketContext, night: Mapping[str, Any], run: Mapping[str, Any]) -> pd.DataFrame:
-    """Return who looked at whom, `symbol, source, weight`, by asking the model again about what the night knew.
+def seen(context: MarketContext, night: Mapping[str, Any], run: Mapping[str, Any]) -> Attention:
+    """Return who looked at whom, by asking the model again about what the night knew.
 
     Where the model or its bars are lost, return what is stored of the night, so that it still gets its page.
     """
@@ -97,12 +98,11 @@ def seen(context: MarketContext, night: Mapping[str, Any], run: Mapping[str, Any
         model = load_run(context, run)
         first = first_needed(context, model.ensemble.windows, night["as_of"])
         bars, _ = stored_bars(context, first, night["as_of"], night["known_at"])
-        found = look(context, model, night["as_of"], bars)
+        return look(context, model, night["as_of"], bars)
     except (DtmlError, OSError) as error:
         log.warning("who looks at whom in the night of %s: only what is stored, %s", night["as_of"], error)
         with reading(context.engine) as conn:
-            found = attention.attention(conn, run["id"], night["target"])
-    return found[["symbol", "source", "weight"]]
+            return Attention.of(attention.attention(conn, run["id"], night["target"]))
 
 
 def receipt(night: Mapping[str, Any], run: Mapping[str, Any], bands: pd.DataFrame) -> dict[str, object]:

@@ -1,0 +1,65 @@
+"""Who looked at whom: the attention between the stocks of a day.
+
+A weight is the share of its attention, 0 to 1, that one stock gives another, or itself. It is not symmetric.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray
+
+KEPT = 5  # drivers of a stock
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The attention between stocks: `weights[u, v]` is how much stock u of `symbols` looks at v, NaN where unknown."""
+
+    symbols: tuple[str, ...]
+    weights: Float[ndarray, "stocks stocks"]
+
+    @classmethod
+    def of(cls, rows: pd.DataFrame) -> "Attention":
+        """Read rows `symbol, source, weight`, all pairs or only the strongest, each once; stocks sorted by symbol."""
+        symbols = sorted({*rows["symbol"], *rows["source"]})
+        weights = rows.pivot(index="symbol", columns="source", values="weight").reindex(index=symbols, columns=symbols)
+        return cls(tuple(symbols), weights.to_numpy(dtype=float))
+
+    def rows(self) -> pd.DataFrame:
+        """Return a row a pair, `symbol, source, weight`: a stock and one that it looks at."""
+        looking, seen = np.indices(self.weights.shape).reshape(2, -1)
+        names = pd.Index(self.symbols)
+        return pd.DataFrame({"symbol": names[looking], "source": names[seen], "weight": self.weights.ravel()})
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the weight of every pair is known, and there is any."""
+        return bool(len(self.symbols) and np.isfinite(self.weights).all())
+
+    @property
+    def own(self) -> Float[ndarray, " stocks"]:
+        """Return how much each stock looks at itself."""
+        return np.diag(self.weights)
+
+    @cached_property
+    def others(self) -> Float[ndarray, "stocks stocks"]:
+        """Return the weights on other stocks, NaN on the diagonal."""
+        return np.where(np.eye(len(self.symbols), dtype=bool), np.nan, self.weights)
+
+    @cached_property
+    def looked_at(self) -> "pd.Series[float]":
+        """Return each stock's mean weight for the others, highest first; an unknown weight counts as 0."""
+        mean = np.nansum(self.others, axis=0) / max(len(self.symbols) - 1, 1)
+        return pd.Series(mean, index=list(self.symbols), dtype=float).sort_values(ascending=False, kind="stable")
+
+    def drivers(self, most: int = KEPT) -> dict[str, list[tuple[str, float]]]:
+        """Return the other stocks that each looks at most, with weights, strongest first; equal ones by symbol."""
+        held = np.where(np.isnan(self.others), -np.inf, self.others)
+        order = np.argsort(-held, axis=1, kind="stable")[:, :most]
+        return {
+            symbol: [(self.symbols[v], float(held[u, v])) for v in order[u] if np.isfinite(held[u, v])]
+            for u, symbol in enumerate(self.symbols)
+        }
