@@ -29,7 +29,8 @@ class Fetched:
     @classmethod
     def of(cls, bars: pd.DataFrame, first: Mapping[str, date], missing: Callable[[str], str]) -> "Fetched":
         """Return the bars of each symbol from its own first session; what is `missing` says why a symbol has none."""
-        bars = bars[bars["session"] >= pd.to_datetime(bars["symbol"].map(dict(first)))].reset_index(drop=True)
+        asked = (bars["session"] >= pd.to_datetime(bars["symbol"].map(dict(first)))).to_numpy()
+        bars = bars if asked.all() else bars[asked].reset_index(drop=True)
         rows = bars["symbol"].value_counts()
         told = [
             (symbol, "ok", rows[symbol], "") if symbol in rows else (symbol, "no_data", 0, missing(symbol))

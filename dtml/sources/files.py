@@ -9,7 +9,7 @@ and, for a value, its row (the first row below the header is row 1).
 import csv
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -54,8 +54,8 @@ class TableFile:
     path: Path
     timezone: str
 
-    def rows(self, first: date, last: date, *, with_symbol: bool) -> pd.DataFrame:
-        """Return the rows of `first` to `last`, both included, in the order of the file.
+    def rows(self, first: date, last: date, *, with_symbol: bool, only: Collection[str] | None = None) -> pd.DataFrame:
+        """Return the rows of `first` to `last`, both included, in the order of the file; of these symbols `only`.
 
         Columns are those of `BAR_COLUMNS` that the file has, under these names: session datetime64[ns], numbers float64
         with NaN where the file has none. `with_symbol` says whether the column symbol is required and read.
@@ -63,14 +63,15 @@ class TableFile:
         self._require("session", "close", *(["symbol"] if with_symbol else []))
         sessions = self.sessions
         inside = np.flatnonzero((sessions >= np.datetime64(first)) & (sessions <= np.datetime64(last)))
-        left_out = {"session"} if with_symbol else {"session", "symbol"}
-        table = self._read([name for name in BAR_COLUMNS if name in self._columns and name not in left_out])
-        frame = pd.DataFrame({"session": sessions[inside]})
-        for name in table.column_names:
-            values = table[name].take(pa.array(inside))
-            is_symbol = name == "symbol"
-            frame[name] = self._symbols(values, inside) if is_symbol else self._numbers(name, values, inside)
-        return frame
+        columns = {}
+        if with_symbol:
+            symbols = self._symbols(self._read(["symbol"])["symbol"].take(pa.array(inside)), inside)
+            if only is not None and not (wanted := symbols.isin(only).to_numpy()).all():
+                symbols, inside = symbols[wanted].reset_index(drop=True), inside[wanted]
+            columns["symbol"] = symbols
+        for name in (each for each in BAR_COLUMNS[2:] if each in self._columns):  # one at a time: a file may be large
+            columns[name] = self._numbers(name, self._read([name])[name].take(pa.array(inside)), inside)
+        return pd.DataFrame({"session": sessions[inside], **columns}, copy=False)
 
     def symbols(self) -> list[str]:
         """Return the distinct symbols, sorted; none when the file has no column of them."""
@@ -143,6 +144,7 @@ class TableFile:
             return pyarrow.csv.read_csv(pa.BufferReader(content), read_options=one_by_one, convert_options=text)
 
     def _read(self, names: Sequence[str]) -> pa.Table:
+        pa.default_memory_pool().release_unused()  # Arrow keeps what the columns before took
         found = [self._columns[name] for name in names]
         with _readable(self.path):
             if self._is_parquet:
@@ -172,11 +174,13 @@ class TableFile:
         """Return symbols as text; a number would have lost its leading zeros already."""
         if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
             raise UsageError(f"{self.path}: symbols are text, but column {self._columns['symbol']!r} is {column.type}")
-        symbols = pd.Series(column.to_pandas(), dtype=str).str.strip()
-        bad = np.flatnonzero(symbols.isna() | (symbols == ""))
+        encoded = column.combine_chunks().dictionary_encode()  # few are distinct
+        names = pd.Series([*encoded.dictionary.to_pylist(), ""], dtype=str).str.strip()
+        codes = encoded.indices.fill_null(len(names) - 1).to_numpy()
+        bad = np.flatnonzero((names == "").to_numpy()[codes])
         if len(bad):
             raise UsageError(f"{self.path}: row {row[bad[0]] + 1} has no symbol")
-        return symbols
+        return names.take(codes).reset_index(drop=True)
 
     def _numbers(self, name: str, column: pa.ChunkedArray, row: ndarray) -> pd.Series:
         """Return numbers as float64; text is parsed as a number, blanks are NaN."""
@@ -289,18 +293,19 @@ class FileSource(Source):
         """
         earliest = min(first.values(), default=last)
         index = self._market.index.symbol
-        tables = list(self._price_tables(first, earliest, last))
+        tables = self._price_tables(first, earliest, last)
         if self._index is not None:
             tables = [table[table["symbol"] != index] for table in tables]
             tables.append(self._index_table(self._index, earliest, last))
-        bars = pd.concat(tables, ignore_index=True)
+        bars = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
         return Fetched.of(bars, first, lambda symbol: f"no row from {first[symbol]} to {last} in {self._place(symbol)}")
 
     def _price_tables(self, first: Mapping[str, date], earliest: date, last: date) -> list[pd.DataFrame]:
         """Read the prices under the market's symbols; of a folder, only the files asked for."""
         if self._long is not None:
-            rows = self._long.rows(earliest, last, with_symbol=True)
-            own = {symbol: self._own(symbol) for symbol in rows["symbol"].unique()}
+            own = {symbol: self._own(symbol) for symbol in self._long.symbols()}
+            only = [symbol for symbol, mine in own.items() if mine in first]
+            rows = self._long.rows(earliest, last, with_symbol=True, only=only)
             return [bars_frame(rows.assign(symbol=rows["symbol"].map(own)))]
         asked = [(self._own(stem), file) for stem, file in self._by_symbol.items() if self._own(stem) in first]
         read = ((symbol, file.rows(earliest, last, with_symbol=False)) for symbol, file in asked)

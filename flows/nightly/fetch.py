@@ -1,9 +1,12 @@
 """Fetch the bars that the store lacks, check them, and store them."""
 
 import logging
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 from sqlalchemy import Connection
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 REJECTED = ["symbol", "session", "reason", "value"]
 DOUBTFUL, FAILURE = ["symbol", "reason", "value"], ["symbol", "status", "detail"]
 OFF_CALENDAR = 0.1  # share of a symbol's bars on no session: filled-in holidays make up to .08, a wrong time zone .2
+FEW = 100  # symbols with which an index does not come to be judged
+SYMBOLS_AT_ONCE = 300  # whose bars are in memory together
 OVERLAP = 10  # stored sessions asked for again, to find restatements and to check the returns of new bars
 
 
@@ -45,6 +50,22 @@ class FetchResult:
     unadjusted: list[str] = field(default_factory=list)
     doubtful: pd.DataFrame = field(default_factory=partial(pd.DataFrame, columns=DOUBTFUL))
 
+    @classmethod
+    def of(cls, parts: "Sequence[FetchResult]") -> "FetchResult":
+        """Return what several fetches of different symbols brought together."""
+        if len(parts) == 1:
+            return parts[0]
+        counts = (sum(getattr(part, name) for part in parts) for name in ("asked", "fetched", "stored"))
+        rejected, outcomes, doubtful = (
+            pd.concat([getattr(part, name) for part in parts], ignore_index=True)
+            for name in ("rejected", "outcomes", "doubtful")
+        )
+        restated, unadjusted = (
+            sorted(symbol for part in parts for symbol in getattr(part, name)) for name in ("restated", "unadjusted")
+        )
+        asked, fetched, stored = counts
+        return cls(asked, fetched, stored, rejected, outcomes, restated, unadjusted, doubtful)
+
     @property
     def failures(self) -> pd.DataFrame:
         """Return the symbols that the source could not answer for."""
@@ -54,6 +75,21 @@ class FetchResult:
     def counts(self) -> dict[str, int]:
         """Return how many bars were fetched, stored and rejected."""
         return {"fetched": self.fetched, "stored": self.stored, "rejected": len(self.rejected)}
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Say what to ask for: the first session of each symbol, the last of all, and what was asked for before."""
+
+    first: dict[str, date]
+    last: date
+    since: dict[str, date]
+    made: frozenset[str]  # symbols that no source has
+
+    @property
+    def asked(self) -> dict[str, date]:
+        """Return the first session of each symbol that the source is asked for."""
+        return {symbol: day for symbol, day in self.first.items() if symbol not in self.made}
 
 
 def fetch_bars(
@@ -75,32 +111,91 @@ def fetch_bars(
     if known_at is None:
         with reading(context.engine) as conn:
             fetches.require_clocks_agree(conn, context.name)
-    brought, restated = _with_restated_histories(context, wanted, context.source.fetch(wanted.asked, wanted.last))
+    with tempfile.TemporaryDirectory(prefix="dtml-fetch-") as folder:
+        parts = list(_parts(context, wanted, Path(folder)))
+        result = _stored(context, as_of, known_at, wanted, parts)
+    log.info("%s: %d bars fetched, %d new, %d rejected", context.name, *result.counts.values())
+    return result
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some symbols' bars, fetched and checked; of several parts each waits in a file, so that memory holds one."""
+
+    held: pd.DataFrame | Path
+    fetched: FetchResult  # nothing of it stored yet
+    judged: Sequence[str]
+
+    @property
+    def accepted(self) -> pd.DataFrame:
+        """Return the bars that were accepted."""
+        if isinstance(self.held, pd.DataFrame):
+            return self.held
+        return pd.read_parquet(self.held).astype({"symbol": str, "session": "datetime64[ns]"})
+
+
+def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_Part]:
+    """Fetch and check the symbols wanted, some at a time; once a source stops answering, it is asked no more."""
+    asked, stopped, index = list(wanted.asked.items()), "", no_bars()
+    for number, begin in enumerate(range(0, len(asked) or 1, SYMBOLS_AT_ONCE)):
+        some = dict(asked[begin : begin + SYMBOLS_AT_ONCE])
+        part = _checked(context, wanted, _asked(context, some, wanted.last, stopped), index)
+        if not number:
+            index = part.accepted[part.accepted["symbol"] == context.market.index.symbol]
+        if len(asked) > SYMBOLS_AT_ONCE:
+            part.accepted.to_parquet(file := folder / f"{number}.parquet", index=False)
+            part = replace(part, held=file)
+        silent = part.fetched.outcomes["status"].isin(["rate_limited", "not_asked"])
+        stopped = stopped or str(part.fetched.outcomes.loc[silent, "detail"].iloc[-1] if silent.any() else "")
+        yield part
+
+
+def _asked(context: MarketContext, some: dict[str, date], last: date, stopped: str) -> Fetched:
+    """Ask the source for some symbols, unless an earlier answer `stopped` the asking."""
+    if not stopped:
+        return context.source.fetch(some, last)
+    told = [(symbol, "not_asked", 0, stopped) for symbol in some]
+    return Fetched(no_bars(), pd.DataFrame(told, columns=OUTCOME_COLUMNS))
+
+
+def _checked(context: MarketContext, wanted: _Wanted, brought: Fetched, index: pd.DataFrame) -> _Part:
+    """Check what a source brought; `index` holds the bars of the index that came in an earlier part."""
+    brought, restated = _with_restated_histories(context, wanted, brought)
     checked = _rejected_as_before(context, _check(context, brought.bars, wanted.last))
     _require_sessions(context, brought.bars, checked.rejected)
-    _require_index_in_step(context, checked.accepted)
-    answered = set(brought.outcomes.loc[brought.outcomes["status"].isin(["ok", "no_data"]), "symbol"])
-    made = _made_index(context, wanted, checked.accepted)
-    source, rejected = context.source.name, checked.rejected
+    together = pd.concat([checked.accepted, index]) if len(index) else checked.accepted
+    _require_index_in_step(context, together)
+    fetched = FetchResult(
+        len(brought.outcomes), len(brought.bars), 0, checked.rejected, brought.outcomes, restated,
+        _unadjusted(context, checked.accepted), _doubtful(context, together),
+    )  # fmt: skip
+    return _Part(checked.accepted, fetched, judged(checked.accepted))
+
+
+def _stored(
+    context: MarketContext, as_of: date, known_at: datetime | None, wanted: _Wanted, parts: Sequence[_Part]
+) -> FetchResult:
+    """Store all parts, known from one moment, or nothing."""
+    result, source = FetchResult.of([part.fetched for part in parts]), context.source.name
+    answered = set(result.outcomes.loc[result.outcomes["status"].isin(["ok", "no_data"]), "symbol"])
+    made = _made_index(context, wanted, parts)
     answered |= set(made["symbol"])
     with transaction(context.engine) as conn:
         known_at = known_at or fetches.next_known_at(conn, context.name)
-        stored = prices.append_prices(conn, context.name, checked.accepted, source=source, known_at=known_at)
-        stored += prices.append_prices(conn, context.name, made, source="constituents", known_at=known_at)
-        prices.record_rejected(conn, context.name, rejected, source=source, known_at=known_at)
-        doubtful = _doubtful(context, checked.accepted)
-        prices.record_warnings(conn, context.name, judged(checked.accepted), doubtful, known_at=known_at)
+        stored = prices.append_prices(conn, context.name, made, source="constituents", known_at=known_at)
+        for part in parts:
+            stored += prices.append_prices(conn, context.name, part.accepted, source=source, known_at=known_at)
+            doubtful = part.fetched.doubtful
+            prices.record_warnings(conn, context.name, part.judged, doubtful, known_at=known_at)
+        prices.record_rejected(conn, context.name, result.rejected, source=source, known_at=known_at)
         earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
         markets.note_asked(conn, context.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
-        unadjusted = _unadjusted(context, checked.accepted)
-        fetch_result = FetchResult(
-            len(wanted.asked), len(brought.bars), stored, rejected, brought.outcomes, restated, unadjusted, doubtful
-        )
-        told = {"market": context.name, "source": source, "known_at": known_at, "as_of": as_of, "restated": restated}
-        told |= {"asked": fetch_result.asked, "failures": fetch_result.failures[FAILURE].to_dict("records")}
-        fetches.save_fetch(conn, told | fetch_result.counts)
-    log.info("%s: %d bars fetched, %d new, %d rejected", context.name, len(brought.bars), stored, len(rejected))
-    return fetch_result
+        result = replace(result, stored=stored)
+        told = {"market": context.name, "source": source, "known_at": known_at, "as_of": as_of}
+        told |= {"restated": result.restated, "asked": len(wanted.asked)}
+        told |= {"failures": result.failures[FAILURE].to_dict("records")}
+        fetches.save_fetch(conn, told | result.counts)
+    return result
 
 
 def _doubtful(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
@@ -139,21 +234,6 @@ def save_universe(conn: Connection, context: MarketContext) -> None:
     markets.save_memberships(conn, market.name, stays)
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """Say what to ask for: the first session of each symbol, the last of all, and what was asked for before."""
-
-    first: dict[str, date]
-    last: date
-    since: dict[str, date]
-    made: frozenset[str]  # symbols that no source has
-
-    @property
-    def asked(self) -> dict[str, date]:
-        """Return the first session of each symbol that the source is asked for."""
-        return {symbol: day for symbol, day in self.first.items() if symbol not in self.made}
-
-
 def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
     """Return what the store lacks up to `as_of`: the newest sessions, and earlier ones that were never asked for.
 
@@ -187,7 +267,8 @@ def _with_restated_histories(context: MarketContext, wanted: _Wanted, brought: F
     if brought.bars.empty:
         return brought, []
     with reading(context.engine) as conn:
-        stored = prices.prices(conn, context.name, brought.bars["session"].min().date(), wanted.last)
+        first, symbols = brought.bars["session"].min().date(), brought.bars["symbol"].unique()
+        stored = prices.prices(conn, context.name, first, wanted.last, symbols=symbols)
     restated = restated_symbols(stored, brought.bars)
     if not restated:
         return brought, []
@@ -203,7 +284,7 @@ def _with_restated_histories(context: MarketContext, wanted: _Wanted, brought: F
     return Fetched(bars, pd.concat([others, again.outcomes], ignore_index=True)), restated
 
 
-def _made_index(context: MarketContext, wanted: _Wanted, accepted: pd.DataFrame) -> pd.DataFrame:
+def _made_index(context: MarketContext, wanted: _Wanted, parts: Sequence[_Part]) -> pd.DataFrame:
     """Return the bars of an index of constituents that the store lacks, chained to the last one that it holds.
 
     A history that begins earlier than before, or that is asked for as a whole, gets a new chain from its start.
@@ -214,7 +295,8 @@ def _made_index(context: MarketContext, wanted: _Wanted, accepted: pd.DataFrame)
         return no_bars()
     with reading(context.engine) as conn:
         stored = prices.prices(conn, context.name, first, wanted.last)[list(BAR_COLUMNS)]
-    known = pd.concat([accepted, stored]).drop_duplicates(["symbol", "session"])
+    accepted = (part.accepted for part in parts)
+    known = pd.concat([*accepted, stored]).drop_duplicates(["symbol", "session"])
     held = stored[stored["symbol"] == symbol].sort_values("session")
     if held.empty or first <= wanted.since[symbol]:
         return index_of_constituents(context.market, known)
@@ -238,9 +320,9 @@ def _rejected_as_before(context: MarketContext, checked: Checked) -> Checked:
 
     Here nothing lies before it: it would pass.
     """
-    opening = checked.accepted.sort_values("session").groupby("symbol").head(1)
-    if opening.empty:
+    if checked.accepted.empty:
         return checked
+    opening = checked.accepted.loc[checked.accepted.groupby("symbol")["session"].idxmin()]
     with reading(context.engine) as conn:
         span = opening["session"].min().date(), opening["session"].max().date()
         known = prices.rejected_bars(conn, context.name, *span)
@@ -270,14 +352,16 @@ def _require_sessions(context: MarketContext, bars: pd.DataFrame, rejected: pd.D
 def _require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> None:
     """Raise DtmlError for an index of other dates than its stocks, when enough of its bars come to judge it.
 
-    Stocks that do not come with it are read from the store.
+    Where few stocks come with it, the others are read from the store.
     """
     index = context.market.index.symbol
     sessions = accepted.loc[accepted["symbol"] == index, "session"]
     if len(sessions) <= ENOUGH:
         return
-    with reading(context.engine) as conn:
-        stored = prices.prices(conn, context.name, sessions.min().date(), sessions.max().date())
-    known = pd.concat([accepted, stored[list(BAR_COLUMNS)]]).drop_duplicates(["symbol", "session"])
+    known = accepted
+    if accepted["symbol"].nunique() <= FEW:
+        with reading(context.engine) as conn:
+            stored = prices.prices(conn, context.name, sessions.min().date(), sessions.max().date())
+        known = pd.concat([accepted, stored[list(BAR_COLUMNS)]]).drop_duplicates(["symbol", "session"])
     if (fault := index_fault(known, index, context.market.returns)) is not None:
         raise DtmlError(f"{fault}; nothing was stored: correct the index, or name its own file with --index")
