@@ -8,6 +8,7 @@ from made_windows import CPU, STOCKS, WINDOW, random_windows
 
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
+from dtml.errors import UsageError
 from dtml.layers import network as network_module
 from dtml.layers.network import Batch, NetworkConfig
 from dtml.layers.random import Dropout, Gaussian
@@ -124,3 +125,24 @@ def test_a_training_on_cuda_gives_the_losses_of_the_cpu() -> None:
     on_cuda = fit_members(TRAIN, VALIDATION, members, device=torch.device("cuda"))
     for one, other in zip(on_cuda, on_cpu, strict=True):
         assert [e.loss for e in one.epochs] == pytest.approx([e.loss for e in other.epochs], rel=0.02)
+
+
+def test_a_step_of_some_stocks_sees_those_alone_and_the_index() -> None:
+    span, days, some = Span.of(TRAIN, "all", CPU), torch.tensor([5, 6, 40]), torch.tensor([0, 3])
+    whole, part = span.batch(days, 3), span.batch(days, 3, some)
+    torch.testing.assert_close(part.rows, whole.rows[:, [0, 3, STOCKS]])
+    assert torch.equal(part.windows, whole.windows)
+    for name in ("observed", "rises", "counted", "movement"):
+        assert torch.equal(getattr(part, name), getattr(whole, name)[:, some])
+
+
+def test_steps_of_few_stocks_are_reproducible_and_days_without_any_of_them_are_left_out() -> None:
+    """One stock of five a step, on days of which many lack it: no loss is missing, and its draws are its seed's."""
+    random = torch.Generator().manual_seed(3)
+    few = replace(TRAIN, observed=TRAIN.observed & (torch.rand(TRAIN.observed.shape, generator=random) < 0.3))
+    shared = Member(0, replace(MODEL, normalisation="shared"), replace(RECIPE, stocks_a_step=1))
+    one, other = (fit_members(few, VALIDATION, [shared], device=CPU)[0] for _ in range(2))
+    assert one.epochs == other.epochs
+    assert all(torch.isfinite(torch.tensor([epoch.loss, epoch.validation_loss])).all() for epoch in one.epochs)
+    with pytest.raises(UsageError, match=r'set normalisation = "shared"'):
+        Member(0, MODEL, replace(RECIPE, stocks_a_step=3))

@@ -44,7 +44,7 @@ CALENDARS = frozenset(_CODES.split())
 MODEL_KEYS: dict[str, type] = {
     **dict.fromkeys(("window", "hidden", "heads"), int), **dict.fromkeys(("beta", "dropout"), float),
     "normalisation": str, "identity": float, "protocol": str, "penalty": float, "learning_rate": float,
-    **dict.fromkeys(("epochs", "first_kept_epoch", "patience", "batch_days", "seeds"), int),
+    **dict.fromkeys(("epochs", "first_kept_epoch", "patience", "batch_days", "stocks_a_step", "seeds"), int),
     **dict.fromkeys(("train_sessions", "validation_sessions", "gap_sessions"), int), "warm_start": bool,
 }  # fmt: skip
 

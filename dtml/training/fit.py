@@ -29,6 +29,7 @@ from dtml.windows import Windows
 
 SWITCH_SECONDS = 0.0002  # for which a thread may keep the interpreter from the others, between two operations
 
+Stocks = Int[Tensor, " some"]
 EpochReport = Callable[[Member, Epoch], None]
 no_report: EpochReport = lambda *_: None  # noqa: E731 - the default of several functions
 
@@ -54,20 +55,28 @@ class Span:
         days = labelled.any(dim=1).nonzero().squeeze(1)
         return cls(rows, observed, rises, counted, movement, days, windows.window)
 
-    def batches(self, days: Int[Tensor, " days"], step: int = 0) -> Iterator[Batch]:
+    def batches(self, days: Int[Tensor, " days"], step: int = 0, stocks: Stocks | None = None) -> Iterator[Batch]:
         """Yield batches of as many of these days, rows of the span, as go through a network at once."""
-        for part in days.split(days_at_once(self.observed.shape[1], self.rows.device)):
-            yield self.batch(part, step)
+        count = self.observed.shape[1] if stocks is None else len(stocks)
+        for part in days.split(days_at_once(count, self.rows.device)):
+            yield self.batch(part, step, stocks)
 
-    def batch(self, days: Int[Tensor, " days"], step: int = 0) -> Batch:
-        """Return the batch of these days: the distinct sessions in their windows, and each window as positions."""
+    def batch(self, days: Int[Tensor, " days"], step: int = 0, stocks: Stocks | None = None) -> Batch:
+        """Return the batch of these days: the distinct sessions in their windows, and each window as positions.
+
+        It has all stocks, or some of them by their positions.
+        """
         held = days.unsqueeze(1) + torch.arange(self.window)
         sessions, positions = held.unique(return_inverse=True)
         device = self.rows.device
-        there = days.to(device)
-        labels = self.observed[there], self.rises[there], self.counted[there]
+        there, rows = days.to(device), self.rows[sessions.to(device)]
+        known = [each[there] for each in (self.observed, self.rises, self.counted, self.movement)]
+        if stocks is not None:
+            rows = torch.cat([rows[:, stocks], rows[:, -1:]], dim=1)
+            known = [each[:, stocks] for each in known]
+        observed, rises, counted, movement = known
         taken = torch.tensor(step, dtype=torch.float32, device=device)
-        return Batch(self.rows[sessions.to(device)], positions.to(device), *labels, taken, self.movement[there])
+        return Batch(rows, positions.to(device), observed, rises, counted, taken, movement)
 
 
 def fit_members(
@@ -176,9 +185,14 @@ def _epoch(fit: Fit, train: Span) -> float:
 
 def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
     """Take one step of the optimiser and return the objective: each part of the days weighs what it counts."""
-    counted = train.counted[days.to(train.counted.device)].sum()
-    total = torch.zeros_like(fit.penalty)
-    for batch in train.batches(days, fit.steps):
+    stocks, counts = None, train.counted[days.to(train.counted.device)]
+    if fit.member.training.stocks_a_step is not None:
+        drawn = torch.randperm(counts.shape[1], generator=fit.order)[: fit.member.training.stocks_a_step]
+        stocks = drawn.sort().values.to(counts.device)
+        counts = counts[:, stocks]
+        days = days[counts.any(dim=1).cpu()]  # of the others nothing is drawn that counts
+    counted, total = counts.sum(), torch.zeros_like(fit.penalty)
+    for batch in train.batches(days, fit.steps, stocks):
         share = fit.network.objective(batch, fit.penalty) * (batch.counted.sum() / counted)
         share.backward()
         total += share.detach()

@@ -21,11 +21,14 @@ class TrainingConfig:
     first_kept_epoch: int = 10  # earlier ones are never kept
     patience: int | None = None  # epochs without a better validation accuracy before the fit stops
     clip: float | None = None  # largest norm of a step's gradient
+    stocks_a_step: int | None = None  # drawn anew for each step, for a universe of thousands; None: all
 
     def __post_init__(self) -> None:
-        counts = (self.epochs, self.batch_days, self.first_kept_epoch, 1 if self.patience is None else self.patience)
+        maybe = (1 if each is None else each for each in (self.patience, self.stocks_a_step))
+        counts = (self.epochs, self.batch_days, self.first_kept_epoch, *maybe)
         if min(counts) < 1:
-            raise UsageError(f"epochs, batch_days, first_kept_epoch and patience are 1 or more; got {counts}")
+            named = "epochs, batch_days, first_kept_epoch, patience and stocks_a_step"
+            raise UsageError(f"{named} are 1 or more; got {counts}")
         if self.learning_rate <= 0 or self.penalty < 0 or (self.clip is not None and self.clip <= 0):
             got = f"{self.learning_rate}, {self.clip}, {self.penalty}"
             raise UsageError(f"learning_rate and clip are above 0, penalty 0 or more; got {got}")
@@ -38,6 +41,10 @@ class Member:
     seed: int
     model: NetworkConfig
     training: TrainingConfig
+
+    def __post_init__(self) -> None:
+        if self.training.stocks_a_step is not None and getattr(self.model, "normalisation", "") == "per_stock":
+            raise UsageError('stocks_a_step needs gains that all stocks share: set normalisation = "shared"')
 
     @property
     def name(self) -> str:
