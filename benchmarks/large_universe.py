@@ -7,13 +7,14 @@ each command: seconds by the clock, of the processor, and the memory of its larg
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
@@ -38,6 +39,7 @@ stale_share = 0.3
 window = 15
 normalisation = "shared"
 protocol = "all"
+stocks_a_step = 300
 seeds = 1
 """
 
@@ -76,10 +78,10 @@ def main() -> None:
     options = asked.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        bars = write_market(folder, options.stocks, options.first)
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # a child begins with the memory of its parent
+            bars = pool.submit(write_market, folder, options.stocks, options.first).result()
         database = options.database or f"sqlite:///{folder}/store.sqlite"
-        held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"{options.stocks} stocks, {bars:,} bars (making them took {held:.1f} GiB)", flush=True)
+        print(f"{options.stocks} stocks, {bars:,} bars", flush=True)
         files = ["--source", "files", "--prices", "prices.parquet", "--universe", "source"]
         market = ["--market-file", "exchange.toml", *files, "--epochs", str(options.epochs)]
         run(folder, database, ["fetch", *market[:-2], "--as-of", LAST])

@@ -213,7 +213,7 @@ def _fill_scores(conn: Connection, market: str, rng: np.random.Generator) -> Non
     rows = pd.MultiIndex.from_product(keys, names=["target", "span", "protocol", "predictor"]).to_frame(index=False)
     nights = np.where(rows["span"] == "night", 1, DAYS.get_indexer(rows["target"]))
     acc, mcc = rng.uniform(0.45, 0.55, len(rows)), rng.uniform(-0.1, 0.1, len(rows))
-    rows = rows.assign(n=8 * nights, nights=nights, rises=4 * nights, acc=acc, mcc=mcc)
+    rows = rows.assign(n=8 * nights, nights=nights, rises=4 * nights, predicted_rises=4 * nights, acc=acc, mcc=mcc)
     wide = nights >= 20
     for name, value in (("acc", acc), ("mcc", mcc)):
         rows[f"{name}_low"], rows[f"{name}_high"] = (np.where(wide, value + end, np.nan) for end in (-0.05, 0.05))

@@ -62,7 +62,9 @@ def fill(engine: Engine) -> None:
     with transaction(engine) as conn:
         _fill_market(conn)
         _fill_backtests_and_benchmarks(conn)
-        stored_scores.save_scores(conn, "toy", scores(1.0).assign(n=3, nights=1, rises=1), scored_at=MOMENT)
+        stored_scores.save_scores(
+            conn, "toy", scores(1.0).assign(n=3, nights=1, rises=1, predicted_rises=2), scored_at=MOMENT
+        )
         nights.start_night(conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=MOMENT)
         nights.finish_night(
             conn, "toy", AS_OF.date(), status="complete_with_gaps", finished_at=MOMENT, run_id="first",

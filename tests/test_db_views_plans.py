@@ -18,7 +18,7 @@ from db.tables import BAR_VALUES
 
 FEW, MANY = 10, 80
 LAST = pd.Timestamp("2024-06-28")
-FIGURES = {"n": 3, "nights": 1, "rises": 1, "acc": 0.5, "mcc": 0.0}
+FIGURES = {"n": 3, "nights": 1, "rises": 1, "predicted_rises": 2, "acc": 0.5, "mcc": 0.0}
 
 
 def store(file: Path, *, stocks: int, nights: int) -> sqlite3.Connection:

@@ -193,7 +193,15 @@ def test_a_refusal_that_was_never_told_is_told_by_the_watch(context: MarketConte
 def save_night(engine: Engine, as_of: date, mcc: dict[str, tuple[float, float, float]]) -> None:
     """A complete night of `as_of` that scored its session: MCC and its interval of the model and of rules."""
     target = next_session("XNYS", as_of)
-    key = {"target": as_of, "protocol": "all", "span": "running", "n": 99, "nights": 30, "rises": 50}
+    key = {
+        "target": as_of,
+        "protocol": "all",
+        "span": "running",
+        "n": 99,
+        "nights": 30,
+        "rises": 50,
+        "predicted_rises": 50,
+    }
     acc = {"acc": 0.5, "acc_low": 0.4, "acc_high": 0.6}
     rows = [
         key | acc | {"predictor": name, "mcc": value, "mcc_low": low, "mcc_high": high}

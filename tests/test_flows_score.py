@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_nights import AS_OF, BARS, FrameSource, without
+from sqlalchemy import Connection
 
 from db.admin.checks import check_store
 from db.engine import reading, transaction
@@ -19,7 +20,7 @@ from flows.nightly import score
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
-from flows.nightly.score import day_counts, score_market
+from flows.nightly.score import DayCounts, day_counts, score_market
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
 
@@ -172,3 +173,35 @@ def test_scoring_with_nothing_predicted_does_nothing(context: MarketContext) -> 
     fetch_bars(context, AS_OF)
     found = score_market(context, next_session("XNYS", AS_OF))
     assert (found.outcomes, found.nights, found.unresolved) == (0, [], 0)
+
+
+def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late bar, a corrected close and a night out of order; only days that may have changed are counted again."""
+    spans: list[int] = []
+    honest = score.day_counts
+
+    def watched(conn: Connection, of: MarketContext, last: date, first: date | None = None) -> list[DayCounts]:
+        found = honest(conn, of, last, first)
+        spans.append(max((len(each.target) for each in found), default=0))
+        return found
+
+    monkeypatch.setattr(score, "day_counts", watched)
+    run_night(context, DAYS[0])
+    run_night(replace(context, source=FrameSource(without(BARS, ["L02"], DAYS[1]))), DAYS[1])
+    corrected = BARS.copy()
+    row = (corrected["symbol"] == "F02A") & (corrected["session"] == pd.Timestamp(DAYS[1]))
+    corrected.loc[row, ["close", "adj_close", "open", "high", "low"]] *= 0.9
+    for day in (DAYS[3], DAYS[2], DAYS[4]):
+        run_night(replace(context, source=FrameSource(corrected)), day)
+    score_market(context, DAYS[4])
+    with reading(context.engine) as conn:
+        grown = stored_scores.scores(conn, context.name).drop(columns="scored_at")
+        counted = honest(conn, context, date.max)
+    assert max(spans[1:]) < len(DAYS)
+    columns = [name for name in grown if name not in ("market", "target", "span", "protocol", "predictor")]
+    whole = score._scores(counted, set(counted[0].target)).reindex(columns=[*grown.columns[1:]])
+    key = ["target", "span", "protocol", "predictor"]
+    one, other = (each.set_index(key).sort_index()[columns].astype(float) for each in (grown, whole))
+    pd.testing.assert_frame_equal(one, other, check_exact=True)

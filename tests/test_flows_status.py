@@ -63,7 +63,15 @@ def begin(engine: Engine) -> None:
 def save_scores(engine: Engine, target: date, nights: int = 40) -> None:
     figures = {"acc": 0.51, "acc_low": 0.49, "acc_high": 0.53, "mcc": 0.02, "mcc_low": -0.02, "mcc_high": 0.06}
     best = {"acc": 0.52, "mcc": 0.04}
-    key = {"target": target, "protocol": "all", "span": "running", "n": 99, "nights": nights, "rises": 50}
+    key = {
+        "target": target,
+        "protocol": "all",
+        "span": "running",
+        "n": 99,
+        "nights": nights,
+        "rises": 50,
+        "predicted_rises": 50,
+    }
     rows = [key | figures | {"predictor": "dtml"}, key | figures | {"predictor": "always_up", "mcc": 0.0}]
     rows += [key | figures | best | {"predictor": "index_reversal"}]
     rows += [key | figures | {"predictor": "index_below_mean20", "nights": 3, "mcc": 0.9}]

@@ -29,8 +29,8 @@ def save_outcomes(
     return upsert_frame(conn, tables.outcome, rows, stamps=("known_at", "recorded_at"))
 
 
-def unsettled_directions(conn: Connection, market: str, last: date, *, since: date) -> pd.DataFrame:
-    """Return predictions for targets up to `last` that have no outcome, and all those from the target `since` on.
+def unsettled_directions(conn: Connection, market: str, first: date, last: date, *, since: date) -> pd.DataFrame:
+    """Return predictions for targets first..last that have no outcome, and all those from the target `since` on.
 
     Columns: symbol, as_of, target, realised_return (NaN: no outcome), sorted by target and symbol.
     """
@@ -38,7 +38,7 @@ def unsettled_directions(conn: Connection, market: str, last: date, *, since: da
     columns = (named.c.symbol, made.c.as_of, made.c.target, happened.c.realised_return)
     closed = _closed(sa.select(*columns), market, last).join(named, named.c.id == made.c.instrument_id)
     waiting = sa.or_(happened.c.realised_return.is_(None), made.c.target >= since)
-    statement = closed.outerjoin(happened, _has_outcome()).where(waiting)
+    statement = closed.outerjoin(happened, _has_outcome()).where(waiting, tables.night.c.target >= first)
     return frame(conn, statement.order_by(made.c.target, named.c.symbol))
 
 
@@ -62,6 +62,14 @@ def of_fold(table: sa.Table) -> sa.ColumnElement[bool]:
     """Return whether a row of a table, by its run and target, is of a fold of a backtest."""
     fold = tables.backtest_fold
     return sa.and_(table.c.run_id == fold.c.run_id, table.c.target.between(fold.c.first, fold.c.last))
+
+
+def unscored(conn: Connection, market: str, sessions: Iterable[date]) -> list[date]:
+    """Return the targets of a market's nights that are among some sessions or have no score yet."""
+    night, done = tables.night, tables.score
+    same = (done.c.market == market, done.c.target == night.c.target, done.c.span == "night")
+    mine = (night.c.market == market, sa.or_(night.c.target.in_(list(sessions)), ~sa.exists().where(*same)))
+    return list(conn.execute(sa.select(night.c.target).where(*mine).order_by(night.c.target)).scalars())
 
 
 def uncounted(conn: Connection, market: str, last: date) -> list[date]:

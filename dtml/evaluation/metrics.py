@@ -36,7 +36,7 @@ class Score:
 def score(directions: pd.DataFrame) -> Score:
     """Score directions given as rows of `session`, `predicted` and `rose` (booleans).
 
-    ACC and MCC are scikit-learn's, pooled over all rows; MCC is 0 when one class is never predicted. The intervals
+    ACC and MCC are pooled over all rows, and scikit-learn's; MCC is 0 when one class is never predicted. The intervals
     resample days (`dtml.evaluation.bootstrap`), and are missing (NaN) below `MINIMUM_DAYS`.
     """
     if directions.empty:
@@ -46,14 +46,10 @@ def score(directions: pd.DataFrame) -> Score:
 
 def score_days(counts: Int[ndarray, "days 4"]) -> Score:
     """Score directions counted by day, as `confusion_by_day` does; see `score`. A day without any does not count."""
-    from sklearn.metrics import accuracy_score, matthews_corrcoef
-
     counts = counts[counts.sum(axis=1) > 0]
-    predicted, rose, weight = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0]), counts.sum(axis=0)
+    pooled = counts.sum(axis=0)
     return Score(
-        days=len(counts), directions=int(weight.sum()),
-        acc=float(accuracy_score(rose, predicted, sample_weight=weight)),
-        mcc=float(matthews_corrcoef(rose, predicted, sample_weight=weight)),
+        len(counts), int(pooled.sum()), float(accuracy(pooled)), float(mcc(pooled)),
         acc_interval=_ends(counts, accuracy), mcc_interval=_ends(counts, mcc),
     )  # fmt: skip
 

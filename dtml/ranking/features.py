@@ -5,7 +5,7 @@ a stock's bars are counted as they come, so the bar before a halt precedes the b
 it needs is missing (NaN). What is divided by a price, a deviation or a mean that is 0 is missing too.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -227,17 +227,20 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
 HISTORY = max(SESSIONS + 2 * MONTH, *(feature.bars for feature in FEATURES.values()))  # peers of the month before too
 
 
-def ranked_features(panel: Panel, among: There | None = None, *, max_return: float = np.inf) -> Features:
+def ranked_features(
+    panel: Panel, among: There | None = None, *, max_return: float = np.inf, names: Collection[str] = tuple(FEATURES)
+) -> Features:
     """Return every feature's rank within the day, in [-0.5, 0.5], NaN where it is missing, in the order of `FEATURES`.
 
-    A stock is ranked on the days on which it is `among` the constituents, by default always. No feature reads prices
-    from both sides of a change beyond `max_return`: it is a change of the unit of account.
+    Those that `names` leaves out are missing throughout. A stock is ranked on the days on which it is `among` the
+    constituents, by default always. No feature reads prices from both sides of a change beyond `max_return`: it is a
+    change of the unit of account.
     """
     bars = Bars.of(panel, max_return=max_return)
     era = np.cumsum(np.abs(np.nan_to_num(bars.returns)) > max_return, axis=0)
     there = panel.observed if among is None else panel.observed & among
-    found = np.empty((*panel.close.shape, len(FEATURES)), dtype=np.float32)
-    for column, feature in enumerate(FEATURES.values()):
+    found = np.full((*panel.close.shape, len(FEATURES)), np.nan, dtype=np.float32)
+    for column, feature in ((list(FEATURES).index(name), FEATURES[name]) for name in names):
         grid = np.full_like(panel.close, np.nan)
         values = np.where(reads_enough(bars.position, era, feature.bars), feature.of(bars), np.nan)
         np.put_along_axis(grid, bars.position, values, axis=0)

@@ -1,5 +1,6 @@
 """What a walk forward through history reads, and its folds: train on what was known, score the next, train again."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +13,7 @@ from dtml.errors import DtmlError
 from dtml.evaluation.ranking import MINIMUM_STOCKS, both_known, rank_ics
 from dtml.markets import Market
 from dtml.prices.sessions import sessions_between
-from dtml.ranking.features import ranked_features
+from dtml.ranking.features import FEATURES, ranked_features
 from dtml.ranking.outcomes import Leg, outcomes, sessions_to
 from dtml.ranking.panel import Features, Grid, Panel, There, panel_of, ranked
 
@@ -42,11 +43,22 @@ class History:
     outcome: Grid
 
     @classmethod
-    def of(cls, panel: Panel, leg: Leg, among: There | None = None, *, max_return: float = np.inf) -> "History":
-        """Return the history of a panel's constituents; a change beyond `max_return` is a corporate action."""
+    def of(
+        cls,
+        panel: Panel,
+        leg: Leg,
+        among: There | None = None,
+        *,
+        max_return: float = np.inf,
+        names: Collection[str] = tuple(FEATURES),
+    ) -> "History":
+        """Return the history of a panel's constituents, with the features of these `names`.
+
+        A change beyond `max_return` is a corporate action.
+        """
         there = panel.observed if among is None else panel.observed & among
         found = np.where(there, outcomes(panel, leg, max_return=max_return), np.nan)
-        return cls(panel, leg, there, ranked_features(panel, there, max_return=max_return), found)
+        return cls(panel, leg, there, ranked_features(panel, there, max_return=max_return, names=names), found)
 
     @cached_property
     def relative(self) -> Grid:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from importlib.metadata import version
@@ -42,11 +42,17 @@ SEEN = RelativeConfig().window - 1  # sessions before the last one that a ranker
 AWAITED = 250  # sessions for which a return is waited for
 
 
-def history_of(context: MarketContext, bars: pd.DataFrame, leg: Leg, symbols: tuple[str, ...] | None = None) -> History:
+def history_of(
+    context: MarketContext,
+    bars: pd.DataFrame,
+    leg: Leg,
+    symbols: tuple[str, ...] | None = None,
+    names: Collection[str] = tuple(FEATURES),
+) -> History:
     """Return what rankers read of bars: ranked features and outcomes of each day's constituents, or of these alone."""
     panel = market_panel(context.market, bars, symbols or ())
     among = None if symbols else context.membership(context.market.symbols, panel.sessions)
-    return History.of(panel, leg, among, max_return=context.experiment.windows.largest_return)
+    return History.of(panel, leg, among, max_return=context.experiment.windows.largest_return, names=names)
 
 
 @dataclass(frozen=True)
@@ -197,7 +203,8 @@ def score_orders(conn: Connection, context: MarketContext, as_of: date, changed:
         return
     start = sessions_up_to(calendar, said["as_of"].min().date(), HISTORY + 2 * MAX_GAP)[0].date()
     bars = prices.prices(conn, context.name, start, as_of)
-    nights = pd.DataFrame(list(_night_scores(context, history_of(context, bars, leg), said)))
+    history = history_of(context, bars, leg, names=[feature for feature, _ in RULES.values()])
+    nights = pd.DataFrame(list(_night_scores(context, history, said)))
     if nights.empty:
         return
     before = stored.rank_scores(conn, context.name, span="night", leg=leg)

@@ -1,5 +1,6 @@
 """Score past predictions against what happened, beside the naive rules."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -55,9 +56,10 @@ def score_market(context: MarketContext, as_of: date) -> Scored:
     Outcomes and scores are stored in one transaction, with new running scores of every later night.
     """
     now = datetime.now(UTC)
-    restatable = sessions_up_to(context.market.calendar, as_of, OVERLAP)[0]
+    restatable, awaited = (sessions_up_to(context.market.calendar, as_of, n)[0] for n in (OVERLAP, LATEST_OUTCOME))
     with transaction(context.engine) as conn:
-        made = stored_outcomes.unsettled_directions(conn, context.name, as_of, since=restatable.date())
+        span = awaited.date(), as_of
+        made = stored_outcomes.unsettled_directions(conn, context.name, *span, since=restatable.date())
         outcomes, known_at = _changed_outcomes(conn, context, made, as_of)
         record_outcomes(conn, context, outcomes, known_at=known_at, recorded_at=now)
         score_orders(conn, context, as_of, [day.date() for day in outcomes["session"].unique()])
@@ -75,11 +77,29 @@ def record_outcomes(
     later ones: their running scores then count it too.
     """
     stored_outcomes.save_outcomes(conn, context.name, outcomes, known_at=known_at, recorded_at=recorded_at)
-    counted = day_counts(conn, context, date.max)
-    changed = _out_of_step(counted, stored_scores.scores(conn, context.name, span="night"))
-    if changed:
-        stored_scores.save_scores(conn, context.name, _scores(counted, changed), scored_at=recorded_at)
+    sessions = [day.date() for day in pd.DatetimeIndex(outcomes["session"]).unique()]
+    days = stored_outcomes.unscored(conn, context.name, sessions)
+    counted = day_counts(conn, context, days[-1], days[0]) if days else []
+    stored = stored_scores.scores(conn, context.name, span="night")
+    if changed := _out_of_step(counted, stored):
+        every = list(_whole(counted, stored))
+        stored_scores.save_scores(conn, context.name, _scores(every, changed), scored_at=recorded_at)
     _count_directions(conn, context, date.max, {day.date() for day in changed})
+
+
+def _whole(counted: Sequence[DayCounts], stored: pd.DataFrame) -> Iterator[DayCounts]:
+    """Yield counts of every day: those counted now, and for the others those that their scores were made of."""
+    for each in counted:
+        mine = stored[(stored["predictor"] == each.predictor) & (stored["protocol"] == each.protocol)]
+        mine = mine[~mine["target"].isin(each.target)]
+        n, rises, called = (mine[name].to_numpy(np.int64) for name in ("n", "rises", "predicted_rises"))
+        correct = (mine["acc"].fillna(0) * n).round().to_numpy(np.int64)
+        true_rises = (correct + rises + called - n) // 2
+        cells = [true_rises, called - true_rises, rises - true_rises, correct - true_rises]
+        target = pd.DatetimeIndex([*mine["target"], *each.target])
+        order = target.argsort()
+        counts = np.concatenate([np.stack(cells, axis=1), each.counts])
+        yield DayCounts(each.predictor, each.protocol, target[order], counts[order])
 
 
 def _out_of_step(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.Timestamp]:
@@ -89,9 +109,10 @@ def _out_of_step(counted: list[DayCounts], scores: pd.DataFrame) -> set[pd.Times
     for each in counted:
         if each.predictor == MODEL:
             score = stored.reindex(pd.MultiIndex.from_product([[each.protocol], each.target]))
-            kept = np.stack([score["n"], score["rises"], (score["acc"].fillna(0) * score["n"]).round()], axis=1)
+            correct = (score["acc"].fillna(0) * score["n"]).round()
+            kept = np.stack([score["n"], score["rises"], score["predicted_rises"], correct], axis=1)
             of = each.counts
-            own = np.stack([of.sum(axis=1), of[:, 0] + of[:, 2], of[:, 0] + of[:, 3]], axis=1)
+            own = np.stack([of.sum(axis=1), of[:, 0] + of[:, 2], of[:, 0] + of[:, 1], of[:, 0] + of[:, 3]], axis=1)
             found |= set(each.target[(kept.astype(float) != own).any(axis=1)])
     return found
 
@@ -113,8 +134,6 @@ def _changed_outcomes(
     Rows are `symbol, session, realised_return, rise, label, is_new`; a stock has none without a good bar on both
     sessions.
     """
-    awaited = sessions_up_to(context.market.calendar, as_of, LATEST_OUTCOME)[0]
-    made = made[made["realised_return"].notna() | (made["target"] >= awaited)]
     first = as_of if made.empty else made["as_of"].min().date()
     stocks = made["symbol"].unique().tolist()
     bars = prices.prices(conn, context.name, first, as_of, symbols=stocks)
@@ -188,6 +207,7 @@ def _all_predicted(counts: Int[ndarray, "days 4"], up: ndarray) -> Int[ndarray, 
 def _columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int | None]:
     """Return the score as the table has it, missing where nothing was counted."""
     counted = {"n": int(counts.sum()), "nights": int(counts.any(axis=1).sum()), "rises": int(counts[:, [0, 2]].sum())}
+    counted |= {"predicted_rises": int(counts[:, [0, 1]].sum())}
     if not counts.any():
         return counted | dict.fromkeys(FIGURES)
     found = score_days(counts)
