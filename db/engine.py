@@ -181,7 +181,7 @@ def _prepare_sqlite(read_only: bool, connection: sqlite3.Connection, _record: ob
     # The driver's own BEGIN would come after the first read, and never before DDL: _begin_sqlite says it.
     connection.isolation_level = None
     # A column of text holds any bytes: what another program wrote as no UTF-8 must not keep its table from being read.
-    connection.text_factory = lambda stored: stored.decode("utf-8", "backslashreplace")
+    connection.text_factory = partial(str, encoding="utf-8", errors="backslashreplace")
     if read_only:  # mode=ro binds the store's file alone: an attached one could be made and written
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.execute("pragma foreign_keys = on")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sqlalchemy import Boolean, Connection, CursorResult, Date, Float, Integer, Row, Select, Table, select
+from sqlalchemy import Boolean, Connection, CursorResult, Date, Float, Integer, Select, Table, select
 from sqlalchemy.sql.expression import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
@@ -89,10 +89,13 @@ def rows_of(table: Table, owner: str, conn: Connection, name: str, *, order: Seq
 def bars(result: CursorResult[Any], ids: pd.Series[int]) -> pd.DataFrame:
     """Return a bars frame with known_at, sorted, of rows of instrument_id, session, known_at and BAR_VALUES.
 
-    `ids` maps each symbol, sorted, to its instrument. The rows hold dates as the driver gives them: a million
-    of them, read one by one, would take seconds, and few are distinct.
+    `ids` maps each symbol, sorted, to its instrument. The rows are the driver's own, and hold dates as it gives them:
+    a million of them, read one by one, would take seconds, and few are distinct.
     """
-    parts = [_bar_part(rows) for rows in result.partitions(FETCHED_ROWS)]
+    cursor = result.cursor
+    assert cursor is not None
+    parts = [_bar_part(rows) for rows in iter(lambda: cursor.fetchmany(FETCHED_ROWS), [])]
+    result.close()
     rows = pd.concat(parts or [_bar_part([])], ignore_index=True)
     rank = pd.Series(np.arange(len(ids)), index=ids.to_numpy()).reindex(rows.pop("instrument_id")).to_numpy()
     order = np.lexsort((rows["session"].to_numpy(), rank))
@@ -126,7 +129,7 @@ def _plain(values: Sequence[Any]) -> pd.Series[Any]:
     return pd.Series(values, dtype=object).infer_objects()
 
 
-def _bar_part(rows: Sequence[Row[Any]]) -> pd.DataFrame:
+def _bar_part(rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
     lists = list(zip(*rows, strict=True)) if rows else [()] * (3 + len(BAR_VALUES))
     ids, sessions, known, *values = (np.array(each, dtype=object) for each in lists)
     numbers = {name: each.astype("float64") for name, each in zip(BAR_VALUES, values, strict=True)}
