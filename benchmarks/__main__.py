@@ -11,6 +11,7 @@ from benchmarks import (
     feature_windows,
     interval_coverage,
     layer_cost,
+    long_history,
     nightly_overhead,
     service_schedules,
     store_loading,
@@ -24,7 +25,7 @@ from benchmarks import (
 from benchmarks.shared_data import SHARED
 
 # The kills come last, as they end the process with their result.
-STORED = (view_latency, dashboard_load, chaos, service_schedules)
+STORED = (view_latency, long_history, dashboard_load, chaos, service_schedules)
 TRANSLATION = (translation_search_speed, translation_training_speed, translation_engines, layer_cost, translation_kills)
 
 

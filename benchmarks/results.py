@@ -129,6 +129,7 @@ RESULTS = (
     Result("sp500-backtest", "a walk through 483 stocks", 60, (dtml("backtest", "sp500", *SP500, *TWO, *FLAT),)),
     Result("ranking", "the order of a day's stocks", 90, RANKINGS),
     Result("history", "ten years in one store", 25, (module("view_latency"),), shared=False),
+    Result("long-history", "questions about all of it", 12, (module("long_history"),), shared=False),
     Result("translation-speed", "training and search against others", 15, TRANSLATION, shared=False),
     Result("translation-kills", "trainings and jobs that are killed", 20, (module("translation_kills"),), shared=False),
     Result(

@@ -62,18 +62,37 @@ class TenYears:
             _write_benchmark(conn, self.days)
             self._write_attention(conn)
 
+    def fill_predictions(self, engine: Engine) -> None:
+        """Write what the history of predictions is made of, and none of the prices, into an empty store."""
+        for market in MARKETS:
+            with transaction(engine) as conn:
+                _name_stocks(conn, market)
+        for start, market in product(self.starts, MARKETS):
+            with transaction(engine) as conn:
+                grid, run_id = self._predict(conn, market, start)
+                seen, targets = (pd.DatetimeIndex(grid[name].unique()) for name in ("as_of", "target"))
+                _write_evidence(conn, market, run_id, seen, targets)
+                _write_outcomes(conn, grid)
+                _write_scores(conn, market, targets)
+                _write_orders(conn, market, grid, seen[0], is_newest=start == self.starts[-1])
+
     def attended(self) -> pd.DatetimeIndex:
         """Return the sessions predicted whose attention is kept, in the market of the backtest."""
         return self.days[-ATTENTION_NIGHTS:]
 
-    def _write_nights(self, conn: Connection, market: str, start: int) -> None:
+    def _predict(self, conn: Connection, market: str, start: int) -> tuple[pd.DataFrame, str]:
         seen = self.days[start : min(start + RETRAIN_EVERY, len(self.days) - 1)]
         targets = self.days[start + 1 : start + 1 + len(seen)]
-        ids = markets.instrument_ids(conn, market).drop("INDEX")
         run_id = run_name(market, seen[0])
         runs.save_run(conn, run_row(run_id, market, "nightly", seen[0]))
-        grid = _grid(seen, targets, ids)
+        grid = _grid(seen, targets, markets.instrument_ids(conn, market).drop("INDEX"))
         _write_predictions(conn, grid, run_id)
+        return grid, run_id
+
+    def _write_nights(self, conn: Connection, market: str, start: int) -> None:
+        grid, run_id = self._predict(conn, market, start)
+        seen, targets = (pd.DatetimeIndex(grid[name].unique()) for name in ("as_of", "target"))
+        ids = markets.instrument_ids(conn, market).drop("INDEX")
         _write_evidence(conn, market, run_id, seen, targets)
         if market == BACKTEST_MARKET:
             _write_looks(conn, grid, run_id)

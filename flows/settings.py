@@ -59,6 +59,12 @@ def reports_folder() -> Path:
     return Path(os.environ.get("DTML_REPORTS", "reports")).absolute()
 
 
+def export_folder() -> Path | None:
+    """Return where nights keep Parquet files of the history: `DTML_EXPORT`; None where it is not set."""
+    folder = os.environ.get("DTML_EXPORT")
+    return Path(folder).absolute() if folder else None
+
+
 def write_page(file: Path, text: str) -> None:
     """Write a page, whole or not at all."""
     write_whole(file, lambda partial: partial.write_text(text, encoding="utf-8"))

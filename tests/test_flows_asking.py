@@ -105,15 +105,14 @@ def test_a_parquet_file_is_there_whole_or_as_it_was(
     query("select 1 as x", **ASKED, parquet=file)
     before = file.read_bytes()
 
-    def fill_the_disk(_table: pa.Table, partial: Path) -> None:
-        partial.write_bytes(b"PAR1 and then")
-        raise OSError(28, "No space left on device", str(partial))
+    def fill_the_disk(_: pq.ParquetWriter, _table: pa.Table) -> None:
+        raise OSError(28, "No space left on device", str(file))
 
-    monkeypatch.setattr(pq, "write_table", fill_the_disk)
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", fill_the_disk)
     with pytest.raises(OSError, match="No space left"):
         query("select 2 as x", **ASKED, parquet=file)
     assert file.read_bytes() == before
-    assert list(tmp_path.glob("*.partial")) == []
+    assert list(tmp_path.glob("*.partial")) + list(tmp_path.glob(".*")) == []
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -121,6 +120,33 @@ def test_a_column_of_several_kinds_is_refused_by_name(store: Engine, tmp_path: P
     with pytest.raises(UsageError, match="column 'x' holds values of several kinds: cast it"):
         query("select 1 as x union all select 'a'", **ASKED, parquet=tmp_path / "mixed.parquet")
     assert list(tmp_path.glob("*.parquet")) == []
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_column_has_the_type_that_all_of_its_rows_have(
+    store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        ("null", "1", "'2024-01-05'", "'2024-01-05 02:30:00.000007'", "null"),
+        ("null", "2", "'2024-01-06'", "'2024-01-05 02:30:00.000008'", "null"),
+        ("0.5", "9007199254740993", "'2024-01-07'", "'2024-01-05 02:30:00.000000'", "null"),
+        ("null", "2.5", "'2024-02-30'", "'never'", "null"),
+        ("7", "3", "null", "'2024-01-05'", "null"),
+    ]
+    asked = " union all ".join(f"select {', '.join(row)}" for row in rows)
+    asked = f"with r(a, b, c, d, e) as ({asked}) select * from r"
+    kept = []
+    for size in (1, 2, 5):
+        monkeypatch.setattr("flows.commands.query.GROUP", size)
+        monkeypatch.setattr("db.connection.user_sql.ROWS", size)
+        query(asked, **ASKED, parquet=tmp_path / "rows.parquet")
+        table = pq.read_table(tmp_path / "rows.parquet")
+        kept.append((table.schema.types[:2], table.to_pylist()))
+        assert [str(each).removeprefix("large_") for each in table.schema.types[2:]] == ["string", "string", "null"]
+    assert kept[0] == kept[1] == kept[2]
+    assert [row["c"] for row in kept[0][1]] == ["2024-01-05", "2024-01-06", "2024-01-07", "2024-02-30", None]
+    assert [row["d"] for row in kept[0][1]][:2] == ["2024-01-05 02:30:00.000007", "2024-01-05 02:30:00.000008"]
+    assert [row["b"] for row in kept[0][1]] == [1.0, 2.0, 9007199254740992.0, 2.5, 3.0]
 
 
 def test_two_columns_of_one_name_never_become_one(

@@ -6,13 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from made_stores import fill
 from sqlalchemy import Engine
 
+from db.connection.user_sql import select
+from db.engine import open_reader
 from db.errors import StoreUsageError
 from dtml.errors import UsageError
-from flows.commands.query import SHOWN, query
+from flows.commands.query import SHOWN, query, write_parquet
 
 NUMBERS = "with recursive n(i) as (select 1 union all select i + 1 from n{end})"
 ENDLESS = NUMBERS.format(end="") + " select i from n"
@@ -63,7 +66,7 @@ def asked_in_a_process(folder: Path, form: str, sql: str, memory: int = 2**31) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["as_csv", pytest.param("as_json", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("form", ["as_csv", "parquet", pytest.param("as_json", marks=pytest.mark.soak)])
 def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -> None:
     _, one = asked_in_a_process(tmp_path, form, "select 1 as i, 'x' as said")
     said, all_of_them = asked_in_a_process(tmp_path, form, LONG_TEXTS)
@@ -91,17 +94,37 @@ def test_a_long_value_is_cut_in_a_table_and_whole_elsewhere(capsys: pytest.Captu
     assert json.loads(capsys.readouterr().out) == [{"said": "x" * 5000}]
 
 
-def test_a_file_that_must_be_held_at_once_is_refused_beyond_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 5000)
+    reader = open_reader()
     with pytest.raises(StoreUsageError, match=r"more than 5,000 rows .* is not held at once: ask for less, or for CSV"):
-        query(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
+        select(reader, ENDLESS, own=True)
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 10**9)
     monkeypatch.setattr("db.connection.user_sql.HELD_BYTES", 10**6)
     with pytest.raises(StoreUsageError, match=r"or 1,000,000 bytes is not held at once"):
+        select(reader, ENDLESS, own=True)
+
+
+def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.commands.query.GROUP", 5000)
+    monkeypatch.setattr(write_parquet, "__defaults__", (50_000,))
+    with pytest.raises(UsageError, match="more than 50,000 bytes is not written: ask for it in parts"):
         query(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
-    assert list(tmp_path.glob("*.parquet*")) == []
+    assert [each for each in tmp_path.iterdir() if "rows" in each.name] == []
+
+
+def test_a_file_is_not_ended_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("db.engine.READ_LIMIT_S", 1)
+    long = (
+        NUMBERS.format(end=" where i < 3000000")
+        + " select count(*) as n from n a cross join (select 1 union select 2) b"
+    )
+    with pytest.raises(StoreUsageError, match=r"interrupted|statement timeout"):
+        query(long, **TABLE)
+    query(long, **TABLE, parquet=tmp_path / "rows.parquet")
+    assert pq.read_table(tmp_path / "rows.parquet").to_pylist() == [{"n": 6_000_000}]
 
 
 @pytest.mark.parametrize("form", ["as_csv", "as_json"])

@@ -1,5 +1,6 @@
 """Run SQL that a user typed, and only to read the store: no file, no program, no unbounded time or rows."""
 
+import math
 import re
 import sqlite3
 import time
@@ -48,17 +49,22 @@ class Answer:
 
 
 @contextmanager
-def asked(engine: Engine, sql: str, *, own: bool = False) -> Iterator[Answer]:
+def asked(engine: Engine, sql: str, *, own: bool = False, ends: bool = True) -> Iterator[Answer]:
     """Run one statement of a user, or this program's `own`; what it gives is read within, in batches of ROWS or BYTES.
 
-    Raises StoreUsageError, in one line, for SQL that does not run, that writes, that holds more than one statement or
-    gives no rows, for an engine that was not opened read only, and for SQL that a superuser of PostgreSQL typed.
+    Where it `ends`, that is after READ_LIMIT_S at most. Raises StoreUsageError, in one line, for SQL that does not run,
+    that writes, that holds more than one statement or gives no rows, for an engine that was not opened read only, and
+    for SQL that a superuser of PostgreSQL typed.
     """
     if not opened.is_read_only(engine):
         raise StoreUsageError("SQL of a user runs on an engine opened with read_only=True alone")
     run = _of_sqlite if engine.dialect.name == "sqlite" else _of_postgresql
     try:
-        with opened.reading(engine) as conn, guarded(conn, sql, own=own), run(conn.connection.cursor(), sql) as answer:
+        with (
+            opened.reading(engine) as conn,
+            guarded(conn, sql, own=own, ends=ends),
+            run(conn.connection.cursor(), sql) as answer,
+        ):
             if not answer.names:
                 raise StoreUsageError("the SQL gives no rows: write a select")
             yield answer
@@ -77,18 +83,23 @@ def select(engine: Engine, sql: str, most: int | None = None, *, own: bool = Fal
     of PostgreSQL too. Raises StoreUsageError, in one line, for what `asked` refuses and for an answer of more than
     HELD_ROWS or about HELD_BYTES.
     """
-    rows, size = list[Sequence[Any]](), 0
     with asked(engine, sql, own=own) as answer:
-        for batch in answer.batches:
-            rows += batch
-            if most is not None and len(rows) >= most:
-                break
-            size += sum(getsizeof(value) for row in batch for value in row)
-            if len(rows) > HELD_ROWS or size > HELD_BYTES:
-                raise StoreUsageError(
-                    f"an answer of more than {HELD_ROWS:,} rows or {HELD_BYTES:,} bytes is not held at once: ask for"
-                    " less, or for CSV or JSON, which are written as the rows come"
-                )
+        return held(answer, most)
+
+
+def held(answer: Answer, most: int | None = None) -> pd.DataFrame:
+    """Return the rows of an answer, or the first of them, as `select` does."""
+    rows, size = list[Sequence[Any]](), 0
+    for batch in answer.batches:
+        rows += batch
+        if most is not None and len(rows) >= most:
+            break
+        size += sum(getsizeof(value) for row in batch for value in row)
+        if len(rows) > HELD_ROWS or size > HELD_BYTES:
+            raise StoreUsageError(
+                f"an answer of more than {HELD_ROWS:,} rows or {HELD_BYTES:,} bytes is not held at once: ask for"
+                " less, or for CSV, JSON or Parquet, which are written as the rows come"
+            )
     return typed(rows[:most], answer.names)
 
 
@@ -125,16 +136,18 @@ def _batches(rows: Iterator[Sequence[Any]]) -> Iterator[Rows]:
 
 
 @contextmanager
-def guarded(conn: Connection, sql: str, *, own: bool = False) -> Iterator[None]:
+def guarded(conn: Connection, sql: str, *, own: bool = False, ends: bool = True) -> Iterator[None]:
     """Hold a read-only connection while one statement of a user, or this program's `own`, runs on it.
 
-    SQLite, which has no limit of its own, ends it after READ_LIMIT_S; PostgreSQL's readers are opened with theirs.
+    SQLite, which has no limit of its own, ends it after READ_LIMIT_S; PostgreSQL's readers are opened with theirs,
+    which is taken from one that never `ends`.
     There only what gives rows may begin the statement, and no role may type one that could reach the server's files
     or programs: nothing holds a superuser's SQL that is written against what holds it. Raises StoreUsageError for
     what is refused.
     """
     if conn.dialect.name == "sqlite":
-        with _time_limit(cast(sqlite3.Connection, conn.connection.driver_connection)):
+        limit = opened.READ_LIMIT_S if ends else math.inf  # a look at the clock lets an interrupt in, too
+        with _time_limit(cast(sqlite3.Connection, conn.connection.driver_connection), limit):
             yield
         return
     found = _FIRST_WORD.match(sql)
@@ -145,12 +158,14 @@ def guarded(conn: Connection, sql: str, *, own: bool = False) -> Iterator[None]:
             f"as {power}, SQL could read the server's files and run programs there, so none is: put a role without such"
             f" rights into {opened.URL_VARIABLE}; `dtml db grant-reader NAME` makes one that reads the views"
         )
+    if not ends:
+        conn.execute(text("set local statement_timeout = 0"))
     yield
 
 
 @contextmanager
-def _time_limit(driver: sqlite3.Connection) -> Iterator[None]:
-    until = time.monotonic() + opened.READ_LIMIT_S
+def _time_limit(driver: sqlite3.Connection, limit: float) -> Iterator[None]:
+    until = time.monotonic() + limit
     driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     driver.set_progress_handler(lambda: time.monotonic() > until, STEPS)
     try:

@@ -17,7 +17,16 @@ from db.admin.copying import copy_store as copy_rows
 from db.admin.redating import redate as redate_moments
 from db.admin.roles import grant_reader as grant
 from db.connection.locks import market_lock
-from db.engine import URL_VARIABLE, database_url, location, open_engine, reading, require_current, transaction
+from db.engine import (
+    URL_VARIABLE,
+    database_url,
+    location,
+    open_engine,
+    open_reader,
+    reading,
+    require_current,
+    transaction,
+)
 from db.engine import upgrade as upgrade_schema
 from db.errors import StoreError, StoreUsageError
 from db.rows import markets
@@ -26,7 +35,9 @@ from dtml.errors import UsageError
 from flows.backups import Manifest, back_up, checkpoints, read_backup
 from flows.backups import restore as restore_backup
 from flows.commands.options import AsJson
+from flows.commands.query import require_market
 from flows.console import print_json
+from flows.parquet_export import VIEWS, export
 from flows.settings import data_folder, err, out
 
 commands = typer.Typer()
@@ -125,6 +136,25 @@ def restore(folder: Annotated[Path, typer.Argument(help="A folder that `dtml db 
     _say(out, f"{location(target)}: {_counted(manifest.rows)} restored and compared: equal")
     _say(out, f"{_models(manifest)} restored in {data_folder()}; the backup is of {manifest.made_at}")
     _warn_of_absent(manifest)
+
+
+@store_commands.command("export")
+def export_views(
+    folder: Annotated[Path, typer.Argument(help="A new folder, or one that this command wrote.")],
+    market: Annotated[list[str] | None, typer.Option(help="Of this market alone; may be given again.")] = None,
+    view: Annotated[list[str] | None, typer.Option(help=f"By default {', '.join(VIEWS)}; may be given again.")] = None,
+) -> None:
+    """Export views to Parquet files by market and year; again, only those years that have changed.
+
+    Example: dtml db export exported
+    """
+    engine = open_reader()
+    for name in market or []:
+        require_market(engine, name)
+    with _progress() as progress:
+        done = export(engine, folder, view or VIEWS, frozenset(market or []), progress)
+    removed = f", {done.removed} removed" if done.removed else ""
+    _say(out, f"{folder}: {done.written} files written ({done.rows:,} rows), {done.kept} kept as they were{removed}")
 
 
 @store_commands.command()

@@ -9,18 +9,21 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import UTC, date, datetime
+from functools import partial, reduce
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pandas as pd
 import typer
 from sqlalchemy import Engine
 
-from db.connection.frames import as_given, head
-from db.connection.user_sql import Answer, asked, select
+from db.connection.frames import as_given, head, typed
+from db.connection.parquet_sql import asked_of_parquet
+from db.connection.user_sql import Answer, asked, held
 from db.engine import open_reader, reading
 from db.errors import StoreError
 from db.rows import markets as stored_markets
@@ -33,14 +36,20 @@ from dtml.sources.simulated import SimulatedMarket
 from flows.commands.options import STORED_MARKET, AsJson, OptionalMarket
 from flows.console import plain, print_frame, print_json
 from flows.market_files import read_market
+from flows.parquet_export import exported
 from flows.settings import err, out
 from translation.atomic_files import write_whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 commands = typer.Typer()
 
 PURPOSES = 3  # of models: a stock has a score for each
 SHOWN = 1000  # rows of an answer as a table
 LARGEST = 2 * 2**30  # characters of an answer as CSV or JSON
+LARGEST_FILE = 32 * 2**30  # bytes of one as Parquet, which no limit of time ends
+GROUP, GROUP_BYTES = 100_000, 2**26  # rows, and their bytes, that are written at once
 MEMORY = 2 * 2**30  # bytes that an answer may take
 
 # How SQLite keeps days and moments.
@@ -160,7 +169,8 @@ def query(
     sql: Annotated[str, typer.Argument(help="The statement, or - to read it from standard input.")],
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    parquet: Annotated[Path | None, typer.Option(help="Write the rows to this Parquet file.")] = None,
+    parquet: Annotated[Path | None, typer.Option(help="Write the rows to this file, however long it takes.")] = None,
+    on: Annotated[Path | None, typer.Option(help="Ask, in DuckDB, the files that `dtml db export` wrote here.")] = None,
 ) -> None:
     """Run one SQL statement on the database, read-only.
 
@@ -172,15 +182,17 @@ def query(
         raise UsageError("--json, --csv and --parquet are forms of one answer: choose one")
     if parquet is not None and parquet.is_dir():
         raise UsageError(f"{parquet} is a folder: --parquet takes a file")
-    engine, sql = open_reader(), _typed_in() if sql == "-" else sql
+    sql, ends = _typed_in() if sql == "-" else sql, parquet is None
+    asking = partial(asked, open_reader()) if on is None else partial(asked_of_parquet, exported(on))
     with _bounded_memory():
         if as_csv or as_json:
-            return _print_all(engine, sql, csv_lines if as_csv else json_lines)
-        rows = select(engine, sql, SHOWN + 1 if parquet is None else None)
+            return _print_all(asking(sql), csv_lines if as_csv else json_lines)
+        with asking(sql, ends=ends) as found:
+            if parquet is not None:
+                count = write_parquet(found, parquet)
+                return out.print(f"{count} rows written to {parquet}", soft_wrap=True)
+            rows = held(found, SHOWN + 1)
         _require_distinct(rows.columns)
-        if parquet is not None:
-            write_parquet(rows, parquet)
-            return out.print(f"{len(rows)} rows written to {parquet}", soft_wrap=True)
         print_frame(rows.head(SHOWN))
     if len(rows) > SHOWN:
         err.print(f"note: these are the first {SHOWN:,} rows; --csv and --json print all of them", soft_wrap=True)
@@ -207,10 +219,10 @@ def _bounded_memory() -> Iterator[None]:
         resource.setrlimit(kind, before)
 
 
-def _print_all(engine: Engine, sql: str, form: Callable[[Answer], Iterator[str]]) -> None:
+def _print_all(asking: AbstractContextManager[Answer], form: Callable[[Answer], Iterator[str]]) -> None:
     """Print all rows once the last has come, from a file: a failure prints nothing, and no reader keeps the store."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as file:
-        with asked(engine, sql) as found:
+        with asking as found:
             written = 0
             for text in form(found):
                 written += file.write(text)
@@ -254,20 +266,103 @@ def _typed_in() -> str:
         raise UsageError(f"standard input is not UTF-8 text: {error}") from error
 
 
-def write_parquet(rows: pd.DataFrame, file: Path) -> None:
-    """Write the rows whole or not at all: days as days, moments in UTC, lists and mappings as JSON text."""
+def write_parquet(found: Answer, file: Path, most: int = LARGEST_FILE) -> int:
+    """Write an answer as its rows come, whole or not at all, and return how many: days as days, moments in UTC.
+
+    Lists and mappings become JSON text. Raises UsageError for a column that holds values of several kinds, and for a
+    file of more than `most` bytes.
+    """
+    _require_distinct(pd.Index(found.names))
+    written = list[int]()
+    write_whole(file, lambda partial: written.append(_write_groups(found, partial, most)))
+    return written[0]
+
+
+def _write_groups(found: Answer, file: Path, most: int) -> int:
+    """Write an answer into a file. Where a group has other types than those so far, it begins another file.
+
+    They become one at the end: the types of a column are known with its last row.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder, ExitStack() as ending:
+        parts, schema, rows = list[Path](), pa.schema([]), 0
+        for group in _groups(found):
+            if (wider := _common(schema, group.schema) if parts else group.schema) != schema or not parts:
+                ending.close()
+                schema, parts = wider, [*parts, Path(folder, str(len(parts))) if parts else file]
+                writer = ending.enter_context(pq.ParquetWriter(parts[-1], schema))
+            writer.write_table(_cast(group, schema))
+            rows += group.num_rows
+            if sum(part.stat().st_size for part in parts) > most:
+                raise UsageError(f"an answer of more than {most:,} bytes is not written: ask for it in parts")
+        ending.close()
+        if len(parts) > 1:
+            with pq.ParquetWriter(whole := Path(folder, "whole"), schema) as writer:
+                for batch in chain.from_iterable(pq.ParquetFile(part).iter_batches(GROUP) for part in parts):
+                    writer.write_table(_cast(pa.Table.from_batches([batch]), schema))
+            shutil.copyfile(whole, file)
+    return rows
+
+
+def _groups(found: Answer) -> Iterator[pa.Table]:
+    """Yield the rows of an answer, GROUP at a time, or fewer where they are large; one table without any, if none."""
+    held = [_table(typed([], found.names))]
+    for batch in found.batches:
+        held.append(_table(typed(batch, found.names)))
+        if sum(each.num_rows for each in held) >= GROUP or sum(each.nbytes for each in held) >= GROUP_BYTES:
+            yield _concatenated(held)
+            held = held[:1]
+    yield _concatenated(held)
+
+
+def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
+    import pyarrow as pa
+
+    schema = reduce(_common, (each.schema for each in tables))
+    return pa.concat_tables([_cast(each, schema) for each in tables])
+
+
+def _table(rows: pd.DataFrame) -> pa.Table:
+    import pyarrow as pa
+
     columns = {}
     for name in rows:
-        values = _typed(rows[name])
         try:
-            columns[str(name)] = pa.Array.from_pandas(values)
+            columns[str(name)] = pa.Array.from_pandas(_typed(rows[name]))
         except pa.ArrowException as error:
             raise UsageError(f"column {name!r} holds values of several kinds: cast it to one ({error})") from error
-    table = pa.table(columns)
-    write_whole(file, lambda partial: pq.write_table(table, partial))
+    return pa.table(columns)
+
+
+def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Return types that hold the values of both; raise UsageError, naming the column, where there is none."""
+    import pyarrow as pa
+
+    types, texts = [], (pa.string(), pa.large_string())
+    for field, also in zip(one, other, strict=True):
+        both = {field.type, also.type} - {pa.null()}
+        if len(both) > 1 and both <= {pa.int64(), pa.float64()}:
+            both = {pa.float64()}
+        elif len(both) > 1 and all(pa.types.is_temporal(each) or each in texts for each in both):
+            both = {pa.large_string()}
+        elif len(both) > 1:
+            said = " and ".join(sorted(map(str, both)))
+            raise UsageError(f"column {field.name!r} holds values of several kinds: cast it to one ({said})")
+        types.append((field.name, both.pop() if both else pa.null()))
+    return pa.schema(types)
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table as this schema: days and moments that become text read as they were stored."""
+    import pyarrow as pa
+
+    columns = []
+    for column, field in zip(table.columns, schema, strict=True):
+        is_told = pa.types.is_timestamp(column.type) and column.type != field.type
+        columns.append((column.cast(pa.timestamp("us")) if is_told else column).cast(field.type, safe=False))
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _typed(values: pd.Series[Any]) -> pd.Series[Any]:

@@ -150,8 +150,8 @@ def answer_file(engine: Engine, sql: str, form: str) -> File:
         raise UsageError(f"form={form!r} is none of {', '.join(FORMS)}")
     file = File(IN_MEMORY)
     if form == "parquet":
-        with TemporaryDirectory() as folder:
-            write_parquet(select(engine, sql), whole := Path(folder) / "rows.parquet")
+        with TemporaryDirectory() as folder, asked(engine, sql) as found:
+            write_parquet(found, whole := Path(folder) / "rows.parquet", LARGEST)
             file.write(whole.read_bytes())
         return file
     with asked(engine, sql) as found:

@@ -29,6 +29,7 @@ from flows.nightly.predict import Forecast, forecast, shortage, too_few
 from flows.nightly.report import publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
 from flows.nightly.train import Model, drop_states, load_model, train_with_progress, why_due
+from flows.parquet_export import export_if_asked
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,9 @@ def run_night(
             score_market(context, as_of)  # the run that completed the night may have ended before this
             follow_orders(context, as_of)
             watch_drift(context, as_of)
-            return Night(done, publish_night(context, as_of), changed=_changed(context, as_of))
+            report = publish_night(context, as_of)
+            export_if_asked(context.engine, context.name)
+            return Night(done, report, changed=_changed(context, as_of))
         fetch = FetchResult if only_stored else fetch or (lambda: fetch_bars(context, as_of))
         train_if_due = load_model if only_stored else partial(_train_if_due, known_at=known_at)
 
@@ -126,6 +129,7 @@ def run_night(
         stage("orders", lambda: follow_orders(context, as_of))
         stage("drift", lambda: watch_drift(context, as_of))
         report = stage("report", lambda: publish_night(context, as_of))
+        export_if_asked(context.engine, context.name)
         finished = finished_night(context, as_of)
         assert finished is not None
         return Night(finished, report, fetch_result, scored)
