@@ -3,16 +3,16 @@
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Engine
 
 from db.admin.copying import Progress, snapshot
 from db.admin.exporting import Part, exportable, parts
@@ -50,7 +50,7 @@ def export(engine: Engine, folder: Path, views: Sequence[str], markets: frozense
     _claim(folder, location(engine))
     done = Exported()
     for view in dict.fromkeys(views):
-        with _at_one_moment(engine) as conn:
+        with snapshot(engine) as conn:
             found = list(parts(conn, view, markets))
         there = set(_files(folder / view, markets))
         for part in found:
@@ -105,17 +105,8 @@ def _files(folder: Path, markets: frozenset[str]) -> Iterator[Path]:
             yield file
 
 
-@contextmanager
-def _at_one_moment(engine: Engine) -> Iterator[Connection]:
-    """Open a `snapshot` whose reads may take their time."""
-    with snapshot(engine) as conn:
-        if conn.dialect.name == "postgresql":
-            conn.execute(text("set local statement_timeout = 0"))
-        yield conn
-
-
 def _bring_up_to_date(engine: Engine, part: Part, file: Path, done: Exported) -> None:
-    with _at_one_moment(engine) as conn:
+    with snapshot(engine) as conn:
         state = part.fingerprint(conn).encode()
         if state and _state_of(file) == state:
             done.kept += 1
@@ -124,17 +115,15 @@ def _bring_up_to_date(engine: Engine, part: Part, file: Path, done: Exported) ->
         if (first := next(found, None)) is None:
             _remove(file, done)
             return
-        schema = part.schema.with_metadata({STATE: state})
-        write_whole(file, partial(_write, schema, [first], found, done))
+        schema, found = part.schema.with_metadata({STATE: state}), chain([first], found)
+        del first  # which would else be held until the last is written
+        write_whole(file, partial(_write, schema, found, done))
     done.written += 1
 
 
-def _write(schema: pa.Schema, first: list[pa.Table], rest: Iterable[pa.Table], done: Exported, file: Path) -> None:
+def _write(schema: pa.Schema, tables: Iterable[pa.Table], done: Exported, file: Path) -> None:
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        while first:  # which would else be held until the last is written
-            done.rows += first[0].num_rows
-            writer.write_table(first.pop())
-        for table in rest:
+        for table in tables:
             done.rows += table.num_rows
             writer.write_table(table)
 

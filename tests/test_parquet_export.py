@@ -162,7 +162,7 @@ def test_each_write_of_a_night_changes_what_an_export_writes(store: Engine, tmp_
     with transaction(store) as conn:
         score = pd.DataFrame({"target": [target], "span": "night", "protocol": "all", "predictor": "dtml"})
         for acc in (0.5, 0.75):
-            made_score = score.assign(n=1, nights=1, rises=1, acc=acc)
+            made_score = score.assign(n=1, nights=1, rises=1, predicted_rises=1, acc=acc)
             stored_scores.save_scores(conn, "toy", made_score, scored_at=later)
     assert brought_up_to_date(store, out, ("daily_score",)).written == 1
     with transaction(store) as conn:
@@ -323,6 +323,7 @@ def test_one_statement_is_answered_alike_by_the_store_and_its_files(
         query(sql, as_json=False, as_csv=False, parquet=tmp_path / "kept.parquet", on=on)
         kept.append(pq.read_table(tmp_path / "kept.parquet"))
     assert kept[0].to_pylist() == kept[1].to_pylist()
+    capsys.readouterr()
     query("select market, sum(1) as n from prediction_history group by all", as_json=True, as_csv=False, on=files)
     assert json.loads(capsys.readouterr().out) == [{"market": "toy", "n": 903}]
 

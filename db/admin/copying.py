@@ -45,6 +45,8 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
     if engine.dialect.name == "postgresql":
         engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     with reading(engine) as conn, conn.begin():
+        if conn.dialect.name == "postgresql":
+            conn.execute(text("set local statement_timeout = 0"))
         yield conn
 
 

@@ -144,11 +144,7 @@ def _of_market(table: Table, market: str) -> sa.ColumnElement[bool]:
         return table.c.market == market
     owner = _owner(table)
     key = next(each for each in table.primary_key if each.references(owner.c.id))
-    return key.in_(_named(owner, market))
-
-
-def _named(owner: Table, market: str) -> sa.Select[Any]:
-    return sa.select(owner.c.id).where(owner.c.market == market)
+    return key.in_(sa.select(owner.c.id).where(owner.c.market == market))
 
 
 def _array(values: tuple[Any, ...], field: pa.Field) -> pa.Array:

@@ -224,11 +224,13 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
         **{f"average_{k}": Feature(k, partial(average_over_close, count=k)) for k in (5, 10, 15, 20, 25, 30)},
     }
 )
+Names = Collection[str]
+ALL: Names = tuple(FEATURES)
 HISTORY = max(SESSIONS + 2 * MONTH, *(feature.bars for feature in FEATURES.values()))  # peers of the month before too
 
 
 def ranked_features(
-    panel: Panel, among: There | None = None, *, max_return: float = np.inf, names: Collection[str] = tuple(FEATURES)
+    panel: Panel, among: There | None = None, *, max_return: float = np.inf, names: Names = ALL
 ) -> Features:
     """Return every feature's rank within the day, in [-0.5, 0.5], NaN where it is missing, in the order of `FEATURES`.
 

@@ -1,6 +1,5 @@
 """What a walk forward through history reads, and its folds: train on what was known, score the next, train again."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +12,7 @@ from dtml.errors import DtmlError
 from dtml.evaluation.ranking import MINIMUM_STOCKS, both_known, rank_ics
 from dtml.markets import Market
 from dtml.prices.sessions import sessions_between
-from dtml.ranking.features import FEATURES, ranked_features
+from dtml.ranking.features import ALL, Names, ranked_features
 from dtml.ranking.outcomes import Leg, outcomes, sessions_to
 from dtml.ranking.panel import Features, Grid, Panel, There, panel_of, ranked
 
@@ -44,13 +43,7 @@ class History:
 
     @classmethod
     def of(
-        cls,
-        panel: Panel,
-        leg: Leg,
-        among: There | None = None,
-        *,
-        max_return: float = np.inf,
-        names: Collection[str] = tuple(FEATURES),
+        cls, panel: Panel, leg: Leg, among: There | None = None, *, max_return: float = np.inf, names: Names = ALL
     ) -> "History":
         """Return the history of a panel's constituents, with the features of these `names`.
 

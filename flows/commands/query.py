@@ -15,9 +15,11 @@ from datetime import UTC, date, datetime
 from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import typer
 from sqlalchemy import Engine
 
@@ -39,9 +41,6 @@ from flows.market_files import read_market
 from flows.parquet_export import exported
 from flows.settings import err, out
 from translation.atomic_files import write_whole
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 commands = typer.Typer()
 
@@ -283,9 +282,6 @@ def _write_groups(found: Answer, file: Path, most: int) -> int:
 
     They become one at the end: the types of a column are known with its last row.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder, ExitStack() as ending:
         parts, schema, rows = list[Path](), pa.schema([]), 0
         for group in _groups(found):
@@ -318,15 +314,11 @@ def _groups(found: Answer) -> Iterator[pa.Table]:
 
 
 def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
-    import pyarrow as pa
-
     schema = reduce(_common, (each.schema for each in tables))
     return pa.concat_tables([_cast(each, schema) for each in tables])
 
 
 def _table(rows: pd.DataFrame) -> pa.Table:
-    import pyarrow as pa
-
     columns = {}
     for name in rows:
         try:
@@ -338,8 +330,6 @@ def _table(rows: pd.DataFrame) -> pa.Table:
 
 def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
     """Return types that hold the values of both; raise UsageError, naming the column, where there is none."""
-    import pyarrow as pa
-
     types, texts = [], (pa.string(), pa.large_string())
     for field, also in zip(one, other, strict=True):
         both = {field.type, also.type} - {pa.null()}
@@ -356,8 +346,6 @@ def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return a table as this schema: days and moments that become text read as they were stored."""
-    import pyarrow as pa
-
     columns = []
     for column, field in zip(table.columns, schema, strict=True):
         is_told = pa.types.is_timestamp(column.type) and column.type != field.type

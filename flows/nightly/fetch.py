@@ -3,7 +3,7 @@
 import logging
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from flows.nightly.context import MarketContext
 log = logging.getLogger(__name__)
 
 REJECTED = ["symbol", "session", "reason", "value"]
+FRAMES = ("rejected", "outcomes", "doubtful")
 DOUBTFUL, FAILURE = ["symbol", "reason", "value"], ["symbol", "status", "detail"]
 OFF_CALENDAR = 0.1  # share of a symbol's bars on no session: filled-in holidays make up to .08, a wrong time zone .2
 FEW = 100  # symbols with which an index does not come to be judged
@@ -55,16 +56,9 @@ class FetchResult:
         """Return what several fetches of different symbols brought together."""
         if len(parts) == 1:
             return parts[0]
-        counts = (sum(getattr(part, name) for part in parts) for name in ("asked", "fetched", "stored"))
-        rejected, outcomes, doubtful = (
-            pd.concat([getattr(part, name) for part in parts], ignore_index=True)
-            for name in ("rejected", "outcomes", "doubtful")
-        )
-        restated, unadjusted = (
-            sorted(symbol for part in parts for symbol in getattr(part, name)) for name in ("restated", "unadjusted")
-        )
-        asked, fetched, stored = counts
-        return cls(asked, fetched, stored, rejected, outcomes, restated, unadjusted, doubtful)
+        told = {each.name: [getattr(part, each.name) for part in parts] for each in fields(cls)}
+        frames = {name: pd.concat(each, ignore_index=True) for name, each in told.items() if name in FRAMES}
+        return cls(**{name: sum(each, type(each[0])()) for name, each in told.items() if name not in FRAMES} | frames)
 
     @property
     def failures(self) -> pd.DataFrame:

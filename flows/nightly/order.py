@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from importlib.metadata import version
@@ -21,7 +21,7 @@ from dtml.evaluation.ranking import figures_of, score_daily, score_ranking
 from dtml.markets.definition import LEGS, Leg
 from dtml.own.code import OWN
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
-from dtml.ranking.features import FEATURES, HISTORY, MAX_GAP
+from dtml.ranking.features import ALL, FEATURES, HISTORY, MAX_GAP, Names
 from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.rankers import Rankers, RankersConfig, fit_rankers, load_rankers, order_of, save_rankers
 from dtml.ranking.relative import RelativeConfig
@@ -43,11 +43,7 @@ AWAITED = 250  # sessions for which a return is waited for
 
 
 def history_of(
-    context: MarketContext,
-    bars: pd.DataFrame,
-    leg: Leg,
-    symbols: tuple[str, ...] | None = None,
-    names: Collection[str] = tuple(FEATURES),
+    context: MarketContext, bars: pd.DataFrame, leg: Leg, symbols: tuple[str, ...] | None = None, names: Names = ALL
 ) -> History:
     """Return what rankers read of bars: ranked features and outcomes of each day's constituents, or of these alone."""
     panel = market_panel(context.market, bars, symbols or ())
