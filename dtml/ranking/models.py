@@ -16,6 +16,7 @@ from dtml.ranking.panel import ranked
 Rows = Float[ndarray, "rows features"]
 Scores = Float[ndarray, " rows"]
 
+ROWS = 2**20  # that a ridge takes in at once
 RANK_VARIANCE = 1 / 12  # of ranks that are uniform in [-0.5, 0.5]
 
 
@@ -86,33 +87,43 @@ Ranker = Ridge | Boosting  # fitted: within a day, a higher score is a higher ra
 
 def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
     """Return the ridge of the rows whose outcome, a rank in [-0.5, 0.5], is known; DtmlError where there is none."""
-    known = np.isfinite(outcome)
-    if not known.any():
-        raise DtmlError("no stock-day of the training span has an outcome")
-    x = np.nan_to_num(features[known]).astype(float)
-    held = x.T @ x + config.penalty * len(x) * RANK_VARIANCE * np.eye(x.shape[1])
-    return Ridge(np.linalg.solve(held, x.T @ outcome[known]))
+    seen, told = _known(features, outcome)
+    parts = ((np.nan_to_num(seen[i : i + ROWS]).astype(float), told[i : i + ROWS]) for i in range(0, len(seen), ROWS))
+    held = config.penalty * len(seen) * RANK_VARIANCE * np.eye(seen.shape[1])
+    with_outcome = np.zeros(seen.shape[1])
+    for x, y in parts:
+        held += x.T @ x
+        with_outcome += x.T @ y
+    return Ridge(np.linalg.solve(held, with_outcome))
 
 
 def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boosting:
     """Return scikit-learn's histogram gradient boosting of the rows whose outcome, a rank, is known."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    known = np.isfinite(outcome)
-    if not known.any():
-        raise DtmlError("no stock-day of the training span has an outcome")
-    seen = features[known]
-    seen[:, np.isnan(seen).all(axis=0)] = 0  # scikit-learn wants a value in every column
+    seen, told = _known(features, outcome)
+    empty = [column for column in range(seen.shape[1]) if np.isnan(seen[:, column]).all()]
+    if empty:  # scikit-learn wants a value in every column
+        seen = seen.copy()
+        seen[:, empty] = 0
     fitted = HistGradientBoostingRegressor(
         max_iter=config.trees,
         max_leaf_nodes=config.leaves,
         learning_rate=config.rate,
-        min_samples_leaf=max(1, min(config.rows_a_leaf, int(known.sum()) // (2 * config.leaves))),
+        min_samples_leaf=max(1, min(config.rows_a_leaf, len(told) // (2 * config.leaves))),
         max_features=config.columns_a_split,
         early_stopping=False,  # its own would split the rows at random, days and all
         random_state=config.seed,
-    ).fit(seen, outcome[known])
+    ).fit(seen, told)
     return _as_arrays([trees[0].nodes for trees in fitted._predictors])
+
+
+def _known(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
+    """Return the rows whose outcome is known, without a copy where all are; DtmlError where there is none."""
+    known = np.isfinite(outcome)
+    if not known.any():
+        raise DtmlError("no stock-day of the training span has an outcome")
+    return (features, outcome) if known.all() else (features[known], outcome[known])
 
 
 def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
