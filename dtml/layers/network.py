@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-STOCK_DAYS = 960  # that go through a network at once on CPU
+STOCK_DAYS = 960  # that go through a network at once on CPU: what they need stays in the cache of a core
 ALL_DAYS = 2**31
 
 Rows = Float[Tensor, "sessions symbols features"]
@@ -68,10 +68,7 @@ class NetworkConfig(ABC):
 
 
 def days_at_once(symbols: int, device: torch.device) -> int:
-    """Return how many days of so many stocks go through a network at once: the same on every CPU, as it decides bits.
-
-    There, so few that what they need stays in the cache of a core; on an accelerator, all of a batch.
-    """
+    """Return how many days of so many stocks go through a network at once: the same on every CPU, as it decides bits."""
     return max(1, STOCK_DAYS // symbols) if device.type == "cpu" else ALL_DAYS
 
 

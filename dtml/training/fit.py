@@ -8,7 +8,6 @@ network a few days at a time and adds up their gradients: the loss separates by 
 core's cache, and memory does not grow with the batch.
 """
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +25,6 @@ from dtml.markets.definition import LabelProtocol
 from dtml.training.recipe import Epoch, Member
 from dtml.training.state import Fit, StateFolder, start
 from dtml.windows import Windows
-
-SWITCH_SECONDS = 0.0002  # for which a thread may keep the interpreter from the others, between two operations
 
 Stocks = Int[Tensor, " some"]
 EpochReport = Callable[[Member, Epoch], None]
@@ -139,11 +136,10 @@ def _advance(fits: "deque[Iterator[int]]", device: torch.device) -> None:
             if goes_on:
                 (fits.append if on_cpu else fits.appendleft)(fit)
 
-    threads, interval = torch.get_num_threads(), sys.getswitchinterval()
+    threads = torch.get_num_threads()
     workers = min(len(fits), threads) if on_cpu else 1
     try:
         torch.set_num_threads(1)
-        sys.setswitchinterval(SWITCH_SECONDS)
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             try:
                 for future in [pool.submit(work) for _ in range(workers)]:
@@ -153,7 +149,6 @@ def _advance(fits: "deque[Iterator[int]]", device: torch.device) -> None:
                 raise
     finally:
         torch.set_num_threads(threads)
-        sys.setswitchinterval(interval)
 
 
 def stack_members(fits: Sequence[Fit]) -> Weights:

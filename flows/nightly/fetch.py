@@ -146,10 +146,8 @@ def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_P
 
 def _asked(context: MarketContext, some: dict[str, date], last: date, stopped: str) -> Fetched:
     """Ask the source for some symbols, unless an earlier answer `stopped` the asking."""
-    if not stopped:
-        return context.source.fetch(some, last)
-    told = [(symbol, "not_asked", 0, stopped) for symbol in some]
-    return Fetched(no_bars(), pd.DataFrame(told, columns=OUTCOME_COLUMNS))
+    told = pd.DataFrame([(symbol, "not_asked", 0, stopped) for symbol in some], columns=OUTCOME_COLUMNS)
+    return Fetched(no_bars(), told) if stopped else context.source.fetch(some, last)
 
 
 def _checked(context: MarketContext, wanted: _Wanted, brought: Fetched, index: pd.DataFrame) -> _Part:
