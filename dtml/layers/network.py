@@ -68,7 +68,7 @@ class NetworkConfig(ABC):
 
 
 def days_at_once(symbols: int, device: torch.device) -> int:
-    """Return how many days of so many stocks go through a network at once: the same on every CPU, as it decides bits."""
+    """Return how many days of so many stocks go through a network at once, the same on every CPU: it decides bits."""
     return max(1, STOCK_DAYS // symbols) if device.type == "cpu" else ALL_DAYS
 
 
