@@ -11,7 +11,8 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
@@ -21,7 +22,7 @@ import pandas as pd
 import typer
 from sqlalchemy import Engine
 
-from db.connection.frames import as_given, head, typed
+from db.connection.frames import as_given, head
 from db.connection.parquet_sql import asked_of_parquet
 from db.connection.user_sql import Answer, asked, held
 from db.engine import open_reader, reading
@@ -308,9 +309,9 @@ def _write_groups(found: Answer, file: Path, most: int) -> int:
 
 def _groups(found: Answer) -> Iterator[pa.Table]:
     """Yield the rows of an answer, GROUP at a time, or fewer where they are large; one table without any, if none."""
-    held = [_table(typed([], found.names))]
+    held = [_table([], found.names)]
     for batch in found.batches:
-        held.append(_table(typed(batch, found.names)))
+        held.append(_table(batch, found.names))
         if sum(each.num_rows for each in held) >= GROUP or sum(each.nbytes for each in held) >= GROUP_BYTES:
             yield _concatenated(held)
             held = held[:1]
@@ -324,29 +325,50 @@ def _concatenated(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables([_cast(each, schema) for each in tables])
 
 
-def _table(rows: pd.DataFrame) -> pa.Table:
+def _table(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pa.Table:
+    """Return a driver's rows; without pandas, whose frames would be held for a while."""
     import pyarrow as pa
 
-    columns = {}
-    for name in rows:
+    columns = []
+    for name, values in zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True):
         try:
-            columns[str(name)] = pa.Array.from_pandas(_typed(rows[name]))
-        except pa.ArrowException as error:
+            columns.append(_array(values))
+        except (pa.ArrowException, OverflowError) as error:
             raise UsageError(f"column {name!r} holds values of several kinds: cast it to one ({error})") from error
-    return pa.table(columns)
+    return pa.table(columns, names=list(names))
+
+
+def _array(values: Sequence[Any]) -> pa.Array:
+    """Return days and moments as such, also those that SQLite keeps as text; lists and mappings as JSON text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kinds = {type(each) for each in values} - {type(None)}
+    if kinds & {dict, list}:
+        return pa.array([each if each is None else json.dumps(each) for each in values])
+    if (len(kinds) > 1 and kinds <= {Decimal, int, float}) or kinds == {Decimal}:
+        return pa.array([each if each is None else float(each) for each in values])
+    array = pa.array(values)
+    if pa.types.is_timestamp(array.type) and array.type.tz:
+        return array.cast(pa.timestamp("us", "UTC"))
+    for form, kind in ((_DAY, pa.date32()), (MOMENT, pa.timestamp("us"))) if kinds == {str} else ():
+        if pc.all(pc.match_substring_regex(array, f"^(?:{form.pattern})$")).as_py():
+            with suppress(pa.ArrowInvalid):  # text such as 2024-02-30 stays text
+                return array.cast(kind).cast(kind if kind == pa.date32() else pa.timestamp("us", "UTC"))
+    return array
 
 
 def _common(one: pa.Schema, other: pa.Schema) -> pa.Schema:
     """Return types that hold the values of both; raise UsageError, naming the column, where there is none."""
     import pyarrow as pa
 
-    types, texts = [], (pa.string(), pa.large_string())
+    types = []
     for field, also in zip(one, other, strict=True):
         both = {field.type, also.type} - {pa.null()}
         if len(both) > 1 and both <= {pa.int64(), pa.float64()}:
             both = {pa.float64()}
-        elif len(both) > 1 and all(pa.types.is_temporal(each) or each in texts for each in both):
-            both = {pa.large_string()}
+        elif len(both) > 1 and all(pa.types.is_temporal(each) or each == pa.string() for each in both):
+            both = {pa.string()}
         elif len(both) > 1:
             said = " and ".join(sorted(map(str, both)))
             raise UsageError(f"column {field.name!r} holds values of several kinds: cast it to one ({said})")
@@ -363,23 +385,6 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
         is_told = pa.types.is_timestamp(column.type) and column.type != field.type
         columns.append((column.cast(pa.timestamp("us")) if is_told else column).cast(field.type, safe=False))
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _typed(values: pd.Series[Any]) -> pd.Series[Any]:
-    """What SQLite keeps as text and PostgreSQL as days or moments, as such; else the values as they are."""
-    if isinstance(values.dtype, pd.DatetimeTZDtype):
-        moments: pd.Series[Any] = values.dt.tz_convert("UTC")
-        return moments
-    there = values.dropna()
-    if there.empty or pd.api.types.is_numeric_dtype(values):
-        return values
-    if all(isinstance(each, str) for each in there):
-        for form, read in ((_DAY, date.fromisoformat), (MOMENT, stored_moment)):
-            if all(form.fullmatch(each) for each in there):
-                with suppress(ValueError):  # text such as 2024-02-30 stays text
-                    return values.map(read, na_action="ignore")
-        return values
-    return values.map(lambda each: json.dumps(each) if isinstance(each, list | dict) else each)
 
 
 def stored_moment(written: str) -> datetime:
