@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from made_commands import Command
 from made_db_commands import dtml  # noqa: F401 - a fixture
+from made_nights import AS_OF
 from made_predictions import run
 from made_stores import MOMENT, add_predictions, fill
 from sqlalchemy import Connection, Engine, text
@@ -33,6 +34,8 @@ from db.views import view, views
 from dtml.errors import UsageError
 from flows import parquet_export
 from flows.commands.query import query
+from flows.nightly.context import MarketContext
+from flows.nightly.night import run_night
 from flows.parquet_export import FILE, MARKER, VIEWS, Exported, export, exported
 
 EVERY = tuple(exportable())
@@ -298,6 +301,16 @@ def test_a_night_keeps_its_markets_files_and_a_failure_is_a_warning(
     monkeypatch.setenv("DTML_EXPORT", str(tmp_path / "theirs"))
     parquet_export.export_if_asked(store, "toy")
     assert "the night is stored, but toy was not exported" in caplog.text
+
+
+def test_a_night_ends_with_its_files(context: MarketContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DTML_EXPORT", str(tmp_path / "out"))
+    for expected in (1, 0):  # a rerun finds them as they were
+        files = {file: file.stat().st_ino for file in (tmp_path / "out").rglob("*.parquet")}
+        run_night(context, AS_OF)
+        now = {file: file.stat().st_ino for file in (tmp_path / "out").rglob("*.parquet")}
+        assert len(set(now.items()) - set(files.items())) == expected
+    assert rows_of(exported(tmp_path / "out"), "select count(*) from prediction_history") == [(9,)]
 
 
 @pytest.fixture
