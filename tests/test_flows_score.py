@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from made_nights import AS_OF, BARS, FrameSource, without
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from db.admin.checks import check_store
 from db.engine import reading, transaction
-from db.rows import predictions, runs
+from db.rows import outcomes, predictions, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.evaluation.metrics import confusion_by_day
@@ -205,3 +205,15 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
     key = ["target", "span", "protocol", "predictor"]
     one, other = (each.set_index(key).sort_index()[columns].astype(float) for each in (grown, whole))
     pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+def test_a_night_that_will_never_have_an_outcome_is_not_counted_again_each_night(context: MarketContext) -> None:
+    run_night(context, DAYS[0])
+    with transaction(context.engine) as conn:
+        assert outcomes.unscored(conn, context.name, []) == []
+        assert outcomes.unscored(conn, context.name, [DAYS[1]]) == [DAYS[1]]
+    run_night(context, DAYS[1])
+    with transaction(context.engine) as conn:
+        assert outcomes.unscored(conn, context.name, []) == []
+        conn.execute(text("delete from score"))
+        assert outcomes.unscored(conn, context.name, []) == [DAYS[1]]

@@ -65,21 +65,25 @@ def of_fold(table: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def unscored(conn: Connection, market: str, sessions: Iterable[date]) -> list[date]:
-    """Return the targets of a market's nights that are among some sessions or have no score yet."""
+    """Return the targets of a market's nights that are among some sessions, or have an outcome and no score yet."""
     night, done = tables.night, tables.score
     same = (done.c.market == market, done.c.target == night.c.target, done.c.span == "night")
-    mine = (night.c.market == market, sa.or_(night.c.target.in_(list(sessions)), ~sa.exists().where(*same)))
+    waits = sa.and_(_is_settled(), ~sa.exists().where(*same))
+    mine = (night.c.market == market, sa.or_(night.c.target.in_(list(sessions)), waits))
     return list(conn.execute(sa.select(night.c.target).where(*mine).order_by(night.c.target)).scalars())
 
 
 def uncounted(conn: Connection, market: str, last: date) -> list[date]:
     """Return targets up to `last` of complete nights with an outcome but no counts: a benchmark stored it first."""
-    night, made, happened, counted = tables.night, tables.prediction, tables.outcome, tables.calibration_bin
-    settled = made.join(happened, _has_outcome())
-    has_outcome = sa.exists(sa.select(sa.literal(1)).select_from(settled).where(of_night()))
+    night, counted = tables.night, tables.calibration_bin
     is_counted = sa.exists().where(counted.c.run_id == night.c.run_id, counted.c.target == night.c.target)
-    mine = (night.c.market == market, night.c.target <= last, has_outcome, ~is_counted)
+    mine = (night.c.market == market, night.c.target <= last, _is_settled(), ~is_counted)
     return list(conn.execute(sa.select(night.c.target).where(*mine).order_by(night.c.target)).scalars())
+
+
+def _is_settled() -> sa.ColumnElement[bool]:
+    settled = tables.prediction.join(tables.outcome, _has_outcome())
+    return sa.exists(sa.select(sa.literal(1)).select_from(settled).where(of_night()))
 
 
 def direction_counts(conn: Connection, market: str, last: date, *, first: date | None = None) -> pd.DataFrame:

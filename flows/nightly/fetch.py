@@ -177,15 +177,13 @@ def _stored(
         stored = prices.append_prices(conn, context.name, made, source="constituents", known_at=known_at)
         for part in parts:
             stored += prices.append_prices(conn, context.name, part.accepted, source=source, known_at=known_at)
-            doubtful = part.fetched.doubtful
-            prices.record_warnings(conn, context.name, part.judged, doubtful, known_at=known_at)
+            prices.record_warnings(conn, context.name, part.judged, part.fetched.doubtful, known_at=known_at)
         prices.record_rejected(conn, context.name, result.rejected, source=source, known_at=known_at)
         earlier = {symbol: day for symbol, day in wanted.first.items() if day < wanted.since.get(symbol, date.max)}
         markets.note_asked(conn, context.name, {symbol: earlier[symbol] for symbol in answered & earlier.keys()})
         result = replace(result, stored=stored)
-        told = {"market": context.name, "source": source, "known_at": known_at, "as_of": as_of}
-        told |= {"restated": result.restated, "asked": len(wanted.asked)}
-        told |= {"failures": result.failures[FAILURE].to_dict("records")}
+        told = {"market": context.name, "source": source, "known_at": known_at, "as_of": as_of, "asked": result.asked}
+        told |= {"restated": result.restated, "failures": result.failures[FAILURE].to_dict("records")}
         fetches.save_fetch(conn, told | result.counts)
     return result
 
