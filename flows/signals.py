@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import Thread
 from types import FrameType
 
 from flows.service.prefect_server import stop_temporary_servers
@@ -49,10 +50,16 @@ def end_with_service() -> None:
 
 @cache
 def end_with_parent() -> None:
-    """End this process when the one that started it ends, however that was: a pool's worker would wait for ever."""
+    """End this process when the one that started it ends, however that was: a pool's worker would wait for ever.
+
+    The parent of a fork is not the process that started it, but the server that forked it.
+    """
     parent = multiprocessing.parent_process()
     if parent is None:
         return
 
-    assert parent.pid is not None
-    exit_with_parent(parent.pid)
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()

@@ -118,12 +118,18 @@ def cmdline(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def environ(pid: int) -> bytes:
-    """Of a process; empty for one that has ended."""
+def runs_of(folder: Path) -> list[int]:
+    """Every run of the service: a process that the server of its forks has made."""
+    forks = [pid for pid in processes_of(folder) if b"multiprocessing.forkserver" in _read(pid, "cmdline")]
+    return [pid for pid in forks if int(_read(pid, "stat").rpartition(b")")[2].split()[1] or 0) in forks]
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Of a process; as good as empty for one that has ended."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
-        return b""
+        return b") Z 0"
 
 
 @contextmanager

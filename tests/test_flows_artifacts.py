@@ -1,6 +1,5 @@
 """What a night tells Prefect: artifacts and events, with alerts sent beside them; none of it ends a night."""
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,6 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from made_commands import as_served
 from made_nights import AS_OF, BARS, SMALL
@@ -56,9 +56,8 @@ def asked(path: str, body: dict[str, Any]) -> Any:
 
 
 def artifacts() -> dict[str, Any]:
-    """The newest artifact of each key, tables as rows."""
-    found = asked("/artifacts/latest/filter", {})
-    return {each["key"]: json.loads(each["data"]) if each["type"] == "table" else each["data"] for each in found}
+    """The newest artifact of each key."""
+    return {each["key"]: each["data"] for each in asked("/artifacts/latest/filter", {})}
 
 
 def events(name: str) -> list[Any]:
@@ -72,23 +71,27 @@ def events(name: str) -> list[Any]:
     return []
 
 
-def test_nights_leave_their_directions_their_gaps_and_their_scores(run_request: RunRequest) -> None:
+def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(run_request: RunRequest) -> None:
     from flows.service.flows import nightly
 
     nightly(run_request, AS_OF)
-    assert "No prediction of this market has an outcome yet" in artifacts()["night-small-one-scores"]
+    assert "No prediction of this market has an outcome yet" in artifacts()["night-small-one"]
+    target = next_session("XNYS", next_session("XNYS", AS_OF))
     night = nightly(run_request, next_session("XNYS", AS_OF))
-    left = artifacts()
-    directions = left["night-small-one-directions"]
-    assert len(directions) == 24
-    assert [direction["probability"] for direction in directions] == sorted(
-        (direction["probability"] for direction in directions), reverse=True
-    )
-    assert {direction["direction"] for direction in directions} <= {"rise", "fall"}
-    assert left["night-small-one-gaps"] == [{"symbol": "-", "reason": "every constituent was predicted"}]
-    page = left["night-small-one-scores"]
+    page = artifacts()["night-small-one"]
+    assert page.startswith(f"## small_one, night of {night.row['as_of']}: 30 stocks predicted for {target}\n")
+    assert "left out" not in page
     assert "| always_up | 1 | 30 |" in page
     assert f"Report: `{night.report}`" in page
+
+
+def test_the_artifact_names_who_was_left_out_and_why(context: MarketContext) -> None:
+    from flows.service.artifacts import night_page
+
+    night = run_night(context, AS_OF)
+    gaps = [{"symbol": "S01", "reason": "no bar"}]
+    page = night_page("small", pd.DataFrame(), replace(night, row=night.row | {"gaps": gaps}))
+    assert "\n- S01 is left out: no bar\n" in page
 
 
 def test_a_refused_night_of_a_flow_is_an_event_and_is_sent(
@@ -124,7 +127,7 @@ def test_a_watch_is_a_flow_that_says_what_is_late(run_request: RunRequest) -> No
     assert [event["payload"]["kind"] for event in events("dtml.night.late")] == ["late"]
 
 
-def test_artifacts_that_fail_cost_a_line_in_the_log(
+def test_an_artifact_that_fails_costs_a_line_in_the_log(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from flows.service import artifacts as left
@@ -132,6 +135,6 @@ def test_artifacts_that_fail_cost_a_line_in_the_log(
     def fail(*_: object, **_options: object) -> None:
         raise RuntimeError("no server")
 
-    monkeypatch.setattr(left, "create_table_artifact", fail)
-    left.leave_artifacts(context, run_night(context, AS_OF))
-    assert "artifacts not left: no server" in caplog.text
+    monkeypatch.setattr(left, "create_markdown_artifact", fail)
+    left.leave_artifact(context, run_night(context, AS_OF))
+    assert "no artifact is left: no server" in caplog.text

@@ -151,7 +151,7 @@ def due(monkeypatch: pytest.MonkeyPatch) -> datetime:
     """The moment for which a run of this process was scheduled; its stages are plain calls and leave no pages."""
     monkeypatch.setattr(scheduled, "_due", lambda: DUE)
     monkeypatch.setattr(scheduled, "as_task", directly)
-    monkeypatch.setattr(scheduled, "leave_artifacts", lambda _context, _night: None)
+    monkeypatch.setattr(scheduled, "leave_artifact", lambda _context, _night: None)
     return DUE
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from made_commands import Command
-from made_service import BIN, PATIENCE_S, asked, cmdline, environ, needs_proc, nights, processes_of, serving, waited
+from made_service import BIN, PATIENCE_S, asked, cmdline, needs_proc, nights, processes_of, runs_of, serving, waited
 
 from dtml.markets import load_market
 from dtml.prices.sessions import last_closed_session
@@ -38,21 +38,18 @@ def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_no
             assert len(names) == 2 * len(["small", "all"])
             second.process.send_signal(signal.SIGINT)
             assert second.process.wait(PATIENCE_S) == 0
-            assert processes_of(tmp_path / "two") == []
+            waited(lambda: not processes_of(tmp_path / "two"), lambda: "every process to end")
         first.process.send_signal(signal.SIGTERM)
         assert first.process.wait(PATIENCE_S) == 0
         assert first.said.endswith("ended\n")
         assert "Traceback" not in first.said + second.said
-        assert processes_of(tmp_path / "one") == []
+        waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
 
 
 @needs_proc
 def test_a_service_that_is_killed_takes_its_runs_and_its_server_along(tmp_path: Path) -> None:
-    def running() -> bool:
-        return any(b"PREFECT__FLOW_RUN_ID" in environ(pid) for pid in processes_of(tmp_path / "one"))
-
     with serving(tmp_path / "one") as service:
-        waited(running, lambda: f"a run in {service.said}")
+        waited(lambda: runs_of(tmp_path / "one"), lambda: f"a run in {service.said}")
         service.process.kill()
         waited(lambda: not processes_of(tmp_path / "one"), lambda: "every process to end")
 

@@ -16,7 +16,18 @@ from urllib.error import HTTPError
 import pytest
 from filelock import FileLock
 from made_browser import browser
-from made_service import PATIENCE_S, Serving, answering, asked, cmdline, needs_proc, processes_of, serving, waited
+from made_service import (
+    PATIENCE_S,
+    Serving,
+    answering,
+    asked,
+    cmdline,
+    needs_proc,
+    processes_of,
+    runs_of,
+    serving,
+    waited,
+)
 from prefect_server import give_tables
 
 from dtml.errors import DtmlError
@@ -182,9 +193,11 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
     before = len(RUN_ENDED.findall(service.said))
     asked(f"{api}/deployments/{night['id']}/create_flow_run", service.login, {"state": {"type": "SCHEDULED"}})
     seen: dict[int, set[str]] = {}
+    run_pids: set[int] = set()
     (serving_pid,) = (pid for pid in processes_of(folder) if b"flows.service.guarded_server" in cmdline(pid))
 
     def ended() -> bool:
+        run_pids.update(runs_of(folder))
         for pid in processes_of(folder):
             if pid != service.process.pid:
                 with suppress(OSError):
@@ -193,7 +206,7 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
         return len(RUN_ENDED.findall(service.said)) > before
 
     waited(ended, lambda: f"a run in {service.said}")
-    runs = [names for names in seen.values() if "PREFECT__FLOW_RUN_ID" in names]
+    runs = [seen[pid] for pid in run_pids if pid in seen]
     assert runs
     for names in runs:
         assert names >= {"DTML_DATA", "PATH", LOGIN}

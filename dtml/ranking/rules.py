@@ -18,6 +18,7 @@ RULES: Mapping[str, tuple[str, int]] = MappingProxyType(
         "intraday_reversal": ("session", -1),
     }
 )
+HISTORY = max(FEATURES[feature].bars for feature, _ in RULES.values())  # sessions that they read
 
 
 def rule_scores(features: Features, rule: str) -> Grid:

@@ -1,25 +1,29 @@
 """The Prefect flow of a backtest, and its folds as tasks: in this process, on processes beside it, or on Dask."""
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from datetime import date
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
+from prefect.task_runners import ProcessPoolTaskRunner
 
 from dtml.errors import DtmlError, UsageError
 from flows.backtest.folds import Job, Plan, jobs_of, open_backtest, run_fold
 from flows.backtest.results import Result, run_backtest
-from flows.backtest.worker_pool import WorkerPool
 from flows.nightly.context import RunRequest
 from flows.progress import fold_progress
 from flows.settings import prepare_torch
 from flows.signals import end_with_parent, signals_of
 
+KILL_EVERY_S = 0.2  # a pool's workers
 WORKER_GONE = (
     "a process that trained folds was ended from outside, as systems do for want of memory: run the same command "
     "again to go on, with fewer --workers"
@@ -77,3 +81,28 @@ def backtest_flow(
 
 def _on(task_runner: Any) -> Callable[..., Result]:  # Prefect's annotations leave its own runners out
     return backtest.with_options(task_runner=task_runner)
+
+
+class WorkerPool(ProcessPoolTaskRunner):
+    """Run tasks on Prefect's pool of processes, and end when one of its workers was ended from outside.
+
+    By default a pool that lost a worker asks the others to end and waits for them. It waits for ever for a worker that
+    was just starting, for one in whose task Prefect turns that request into an exception, and, when this process ends,
+    for a pipe's lock that the lost worker held.
+    """
+
+    def cancel_all(self) -> None:
+        """End the pool: calmly, or at once when it lost a worker."""
+        if self._executor is not None and self._executor._broken:
+            Thread(target=_kill, args=(self._executor._processes,), daemon=True).start()
+            if self._subprocess_message_queue is not None:
+                self._subprocess_message_queue.cancel_join_thread()
+        super().cancel_all()
+
+
+def _kill(workers: Mapping[int, BaseProcess]) -> None:
+    """Kill workers until this process ends: the pool may start another one meanwhile."""
+    while True:
+        for worker in list(workers.values()):
+            worker.kill()
+        time.sleep(KILL_EVERY_S)

@@ -17,8 +17,7 @@ from dtml.errors import DtmlError
 from dtml.prices.alignment import ENOUGH, index_fault, shifted_stocks
 from dtml.prices.bars import BAR_COLUMNS, Checked, check, no_bars
 from dtml.prices.constituents_index import index_of_constituents
-from dtml.prices.dividends import judged, over_corrected
-from dtml.prices.restatements import restated_symbols
+from dtml.prices.restatements import judged, over_corrected, restated_symbols
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources import OUTCOME_COLUMNS, Fetched
 from flows.nightly.context import MarketContext

@@ -25,6 +25,7 @@ from dtml.ranking.features import ALL, FEATURES, HISTORY, MAX_GAP, Names
 from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.rankers import Rankers, RankersConfig, fit_rankers, load_rankers, order_of, save_rankers
 from dtml.ranking.relative import RelativeConfig
+from dtml.ranking.rules import HISTORY as RULES_READ
 from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, market_panel
 from flows.nightly.champion import promote, speaker
@@ -197,7 +198,7 @@ def score_orders(conn: Connection, context: MarketContext, as_of: date, changed:
     said = stored.orders(conn, context.name, first=min(days), last=as_of) if days else pd.DataFrame()
     if said.empty:
         return
-    start = sessions_up_to(calendar, said["as_of"].min().date(), HISTORY + 2 * MAX_GAP)[0].date()
+    start = sessions_up_to(calendar, said["as_of"].min().date(), RULES_READ + 2 * MAX_GAP)[0].date()
     bars = prices.prices(conn, context.name, start, as_of)
     history = history_of(context, bars, leg, names=[feature for feature, _ in RULES.values()])
     nights = pd.DataFrame(list(_night_scores(context, history, said)))

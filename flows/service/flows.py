@@ -28,7 +28,7 @@ from flows.nightly.night import Night, run_night
 from flows.nightly.order import rankers_for
 from flows.nightly.train import Model, train_with_progress
 from flows.service.alerts import after_night, watch_markets
-from flows.service.artifacts import leave_artifacts
+from flows.service.artifacts import leave_artifact
 from flows.service.schedules import DELAY, skip_reason
 from flows.service.status import named_markets
 from flows.settings import prepare_torch
@@ -56,7 +56,7 @@ def nightly(request: RunRequest, as_of: date) -> Night:
             night = run_night(context, as_of, stage=as_task)
         finally:
             after_night(context.engine, context.name, as_of)
-        leave_artifacts(context, night)
+        leave_artifact(context, night)
         return night
 
 
@@ -169,7 +169,7 @@ def _caught_up(context: MarketContext, as_of: date, waits: Sequence[int]) -> Cau
         tried = catch_up(context, as_of, partial(run_night, stage=as_task))
         done = CaughtUp([*done.nights, *tried.nights], tried.refused)
         for night in tried.nights:
-            leave_artifacts(context, night)
+            leave_artifact(context, night)
             after_night(context.engine, context.name, night.row["as_of"])
         last = tried.refused.get(as_of)
         if wait is None or last is None or not last.may_pass:

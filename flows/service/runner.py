@@ -131,11 +131,13 @@ def _serve(service: Service, end: Event, *, server_is_new: bool) -> None:
     from prefect.runner import Runner  # after PREFECT_API_URL is set, which it reads once
 
     from flows.service.deployments import Job, clear, deployment_of, print_ended, require_cron, start_catching_up
+    from flows.service.forked_runs import fork_runs
 
     now = datetime.now(UTC)
     jobs: dict[UUID, Job] = {}
     os.environ[SERVICE] = str(os.getpid())
     os.environ["PREFECT_RUNNER_SERVER_ENABLE"] = "false"  # the runner's own server has no login
+    fork_runs()
     tempfile.tempdir = str(prefect_folder())  # the default belongs to the first user of a runner
     runner = Runner(pause_on_shutdown=False)  # it would pause its successor
     if service.cron is not None:

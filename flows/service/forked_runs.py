@@ -1,0 +1,81 @@
+"""Fork the runs of `dtml serve` from a process that has imported what they need.
+
+Prefect's runner starts `python -m prefect.engine` for each run, whose imports take longer than most runs' work. Here
+the engine runs in a fork of a process that holds the modules and nothing else: no thread, no connection.
+"""
+
+import atexit
+import gc
+import logging
+import os
+import runpy
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.forkserver import ensure_running
+from typing import Any
+
+import anyio
+from anyio import CancelScope, to_thread
+
+from flows.signals import SERVICE, end_with_parent
+
+ENGINE = "prefect.engine"
+PRELOADED = ("__main__", "prefect.flow_engine", "prefect.task_engine", "flows.service.flows", "flows.translating.flow")
+END_S = 30.0  # which a run has after SIGTERM
+
+log = logging.getLogger(__name__)
+
+
+def fork_runs() -> None:
+    """Have Prefect's runner fork its runs from now on; where that cannot be, it goes on starting them.
+
+    Call it once the environment is the runs' own: what is imported reads it.
+    """
+    forks = get_context("forkserver")
+    forks.set_forkserver_preload([*PRELOADED, "pyarrow.dataset", "vl_convert"])
+    try:
+        starter: Any = import_module("prefect.runner._starter_engine")
+        ordinary = starter.run_process
+        ensure_running()
+    except (ImportError, AttributeError, OSError) as error:  # another Prefect, or a path too long for a socket
+        log.info("each run is a process of its own, not a fork: %s", error)
+        return
+
+    async def run_process(command: list[str], **how: Any) -> Any:
+        if command[1:] != ["-m", ENGINE]:
+            return await ordinary(command, **how)
+        process = forks.Process(target=_run_engine, args=(how["env"],))
+        await to_thread.run_sync(process.start)  # which waits for the imports
+        try:
+            how["task_status"].started(how["task_status_handler"](process))
+            await anyio.wait_readable(process.sentinel)
+        finally:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(_end, process)
+        return process
+
+    starter.run_process = run_process
+
+
+def _end(process: Any) -> None:
+    if process.is_alive():
+        process.terminate()
+        process.join(END_S)
+        process.kill()
+    process.join()
+
+
+def _run_engine(environment: Mapping[str, str]) -> None:
+    end_with_parent()
+    os.environ.clear()
+    os.environ.update(environment)
+    del os.environ[SERVICE]  # whose child this is not
+    gc.freeze()  # what was imported is no garbage
+    gc.set_threshold(20_000, 20, 20)
+    sys.argv = [ENGINE]  # it would take an argument for the number of a run
+    try:
+        runpy.run_path(str(import_module(ENGINE).__file__), run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # which a fork skips: Prefect sends its last events there
