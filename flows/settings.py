@@ -1,6 +1,5 @@
 """Read and prepare the environment: folders, what Prefect and torch must find, where messages go."""
 
-import ctypes
 import logging
 import os
 import re
@@ -9,7 +8,6 @@ import sys
 import time
 import tomllib
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -26,9 +24,6 @@ OWN_LOGGERS = ("dtml", "flows", "db", "translation")
 BAR = "flows.progress"  # the logger of what a terminal shows as a bar
 MOVING = (BAR, "flows.benchmark.ranking")  # the loggers that say that a long step moves
 MINUTE_S = 60
-
-# Of <malloc.h>: no large block by mmap, nothing trimmed, growth by 256 MB.
-MALLOC_OPTIONS = ((-4, 0), (-1, 2**31 - 1), (-2, 2**28))
 
 PREFECT_DEFAULTS = tomllib.loads(Path(__file__).with_name("prefect_defaults.toml").read_text(encoding="utf-8"))
 
@@ -90,28 +85,13 @@ def prefect_folder() -> Path:
     return folder
 
 
-def _of_libc(name: str) -> Any:
-    """Return a function of the C library of Linux; None elsewhere, or where it has none of that name."""
-    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
-
-
 def prepare_torch() -> None:
-    """Keep the memory that a training frees for its next step: it writes hundreds of MB a second.
+    """Have torch ask for large tensors in pages of 2 MB: a training writes hundreds of MB a second.
 
-    By default torch and the C library return every large tensor to the system, which clears it page by page for the
-    next one: a third of a training's time. Only the C library of Linux is set; torch reads the variable once, at its
-    first large tensor. Call this before there are threads.
+    By default the system clears them in pages of 4 KB: a sixth of a training's time. torch reads the variable once, at
+    its first large tensor.
     """
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # pages of 2 MB
-    if (mallopt := _of_libc("mallopt")) is not None:
-        for option, value in MALLOC_OPTIONS:
-            mallopt(option, value)
-
-
-def give_memory_back() -> None:
-    """Return to the system what a training has freed: the threads of the next one have their own memory."""
-    if (malloc_trim := _of_libc("malloc_trim")) is not None:
-        malloc_trim(0)
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def prepare_prefect(*, quiet: bool) -> None:

@@ -20,7 +20,6 @@ from flows.backtest.folds import Job, Plan, jobs_of, open_backtest, run_fold
 from flows.backtest.results import Result, run_backtest
 from flows.nightly.context import RunRequest
 from flows.progress import fold_progress
-from flows.settings import prepare_torch
 from flows.signals import end_with_parent, signals_of
 
 KILL_EVERY_S = 0.2  # a pool's workers
@@ -34,7 +33,6 @@ WORKER_GONE = (
 def fold(job: Job) -> Path:
     """Run one fold of a backtest, in whichever process; see `flows.backtest.folds.run_fold`."""
     end_with_parent()
-    prepare_torch()
     return run_fold(job)
 
 

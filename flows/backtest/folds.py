@@ -31,7 +31,7 @@ from flows.nightly.context import MarketContext, RunRequest, open_stored_context
 from flows.nightly.fetch import history_start
 from flows.nightly.predict import first_needed, predict_night, shortage, too_few
 from flows.nightly.train import Model, fit_model, load_run
-from flows.settings import data_folder, give_memory_back
+from flows.settings import data_folder
 from translation.atomic_files import write_whole
 
 MOMENTS = ("data_watermark", "created_at")
@@ -207,7 +207,6 @@ def run_fold(job: Job) -> Path:
     card: dict[str, Any] = {"fold": asdict(job.fold), "run": dict(run), "bands": bands, "refused": refused}
     card |= {"seconds": time.perf_counter() - begun}
     write_whole(job.card, lambda file: file.write_text(json.dumps(card, default=str)))
-    give_memory_back()
     return job.card
 
 

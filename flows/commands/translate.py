@@ -17,7 +17,7 @@ from flows.commands.options import AsJson, DeviceOption
 from flows.console import counted, print_frame, print_json
 from flows.nightly.context import open_store
 from flows.service.prefect_server import require_server
-from flows.settings import make_data_folder, out, prepare_torch
+from flows.settings import make_data_folder, out
 from flows.translating import models as translators
 from flows.translating.files import translate_lines
 from flows.translating.worker import in_words, nothing_to_do
@@ -66,7 +66,6 @@ def train(
 
 def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | None:
     make_data_folder()
-    prepare_torch()
     if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes the first has the flow
         translators.assist(recipe, choose_device(device).type)
         return None

@@ -31,7 +31,6 @@ from flows.service.alerts import after_night, watch_markets
 from flows.service.artifacts import leave_artifact
 from flows.service.schedules import DELAY, skip_reason
 from flows.service.status import named_markets
-from flows.settings import prepare_torch
 from flows.signals import end_with_service, signals_of
 
 log = logging.getLogger(__name__)
@@ -90,14 +89,12 @@ def scheduled_night(
     It is skipped on a day without a session, unless `any_day` or `as_of` is given. When the source failed, it is tried
     again after each of `waits`, in seconds.
     """
-    prepare_torch()
     return _outcome(partial(_night, request, as_of, waits, any_day=any_day))
 
 
 @flow(name="training", flow_run_name="{request.market}", persist_result=False)
 def scheduled_training(request: RunRequest) -> Outcome:
     """Train on what was stored of the sessions that had closed when the run was due."""
-    prepare_torch()
     return _outcome(partial(_training, request))
 
 

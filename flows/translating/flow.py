@@ -15,7 +15,7 @@ from dtml.errors import DtmlError
 from dtml.inference import choose_device
 from flows.nightly.context import open_store
 from flows.service.flows import as_task
-from flows.settings import err, prepare_torch
+from flows.settings import err
 from flows.signals import end_with_service, signals_of
 from flows.translating.models import score_on, train_and_store
 from flows.translating.worker import in_words, work_off
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 @flow(name="translate-train", flow_run_name="{recipe.name}", persist_result=False, validate_parameters=False)
 def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tuple[Model, Mapping[str, Score]]:
     """Train a recipe's model, store it, and score it on the recipe's test sets with the usual search."""
-    prepare_torch()
     engine, place = open_store(), choose_device(device)
     with signals_of(attended):
         model = as_task("train", lambda: train_and_store(recipe, place.type, engine, say, tell))
@@ -68,7 +67,6 @@ def translate_queue(
     attended: bool = False,
 ) -> State[Any]:
     """Translate what is queued for these models, or for any, until nothing is; return counts of texts."""
-    prepare_torch()
     end_with_service()
     how = Search(beams=beams, alpha=alpha, with_attention=attention)
     try:
