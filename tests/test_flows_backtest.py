@@ -19,8 +19,9 @@ from db.rows import predictions as stored_predictions
 from db.rows import runs as stored_runs
 from dtml.errors import DtmlError, UsageError
 from dtml.prices.sessions import previous_session, sessions_between
+from dtml.training import fit
 from flows.backtest import folds as backtest_module
-from flows.backtest.folds import Backtest, Job, one_by_one, run_fold
+from flows.backtest.folds import Backtest, Job, jobs_of, one_by_one, run_fold, run_seed
 from flows.backtest.results import Result, run_backtest
 from flows.nightly.context import RunRequest, stored_bars
 from flows.nightly.fetch import fetch_bars
@@ -309,3 +310,22 @@ def test_a_place_that_no_fold_can_run_at_is_the_users_mistake(where: str, comman
     code, _, complaint = command(*SPAN, *where.split())
     assert code == 2
     assert complaint.startswith(("error: --cluster", "error: --workers", "error: --warm-start"))
+
+
+def test_a_fold_whose_seeds_were_trained_apart_trains_nothing_and_says_the_same(
+    run_request: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trains(*_: object) -> None:
+        raise AssertionError("a step of a seed that was trained")
+
+    backtest = backtest_of(run_request)
+    (job, *_) = jobs_of(backtest)
+    seeds = backtest.context.experiment.seeds
+    assert seeds > 1
+    whole = pd.read_parquet(run_fold(job).with_suffix(".parquet"))
+    monkeypatch.setenv("DTML_DATA", str(tmp_path / "anew"))
+    anew = replace(job, folder=tmp_path / "anew" / "backtest")
+    for seed in reversed(range(seeds)):
+        run_seed(anew, seed)
+    monkeypatch.setattr(fit, "_step", trains)
+    pd.testing.assert_frame_equal(pd.read_parquet(run_fold(anew).with_suffix(".parquet")), whole, check_exact=True)

@@ -11,12 +11,12 @@ from threading import Thread
 from typing import Any
 
 import torch
-from prefect import flow, task
+from prefect import allow_failure, flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.task_runners import ProcessPoolTaskRunner
 
 from dtml.errors import DtmlError, UsageError
-from flows.backtest.folds import Job, Plan, jobs_of, open_backtest, run_fold
+from flows.backtest.folds import Job, Plan, jobs_of, open_backtest, run_fold, run_seed
 from flows.backtest.results import Result, run_backtest
 from flows.nightly.context import RunRequest
 from flows.progress import fold_progress
@@ -36,22 +36,42 @@ def fold(job: Job) -> Path:
     return run_fold(job)
 
 
+@task(name="seed", task_run_name="fold {job.fold.number}, seed {number}", cache_policy=NO_CACHE)
+def seed(job: Job, number: int) -> None:
+    """Train one seed of a fold, in whichever process; see `flows.backtest.folds.run_seed`."""
+    end_with_parent()
+    run_seed(job, number)
+
+
 @flow(name="backtest", flow_run_name="{request.market} {plan.first} .. {plan.last}", persist_result=False)
 def backtest(
-    request: RunRequest, plan: Plan, attention_on: Sequence[date], submit: bool = False, threads: int | None = None
+    request: RunRequest,
+    plan: Plan,
+    attention_on: Sequence[date],
+    submit: bool = False,
+    threads: int | None = None,
+    by_seed: bool = False,
 ) -> Result:
     """Run a backtest over what is stored of a market; see `flows.backtest.results.run_backtest`.
 
-    Its folds run one by one in this process or, with `submit`, on the flow's task runner, on so many threads each.
+    Its folds run one by one in this process or, with `submit`, on the flow's task runner, on so many threads each; with
+    `by_seed` each seed of a fold is a task before it.
     """
     found = open_backtest(request, plan)
     done = [job.card.exists() for job in jobs_of(found)]
+
+    def before(job: Job) -> list[Any]:
+        """Submit the seeds of a fold; one that fails is trained again by the fold, which then says why."""
+        experiment = found.context.experiment
+        apart = by_seed and experiment.seeds > 1 and not experiment.warm_start and not job.card.exists()
+        return [allow_failure(seed.submit(job, number)) for number in range(experiment.seeds if apart else 0)]
 
     def submitted(jobs: Sequence[Job]) -> Iterator[Path]:
         if not submit:
             yield from (fold(job) for job in jobs)
         else:
-            futures = [fold.submit(replace(job, threads=threads)) for job in jobs]
+            told = [replace(job, threads=threads) for job in jobs]
+            futures = [fold.submit(job, return_state=False, wait_for=before(job)) for job in told]
             try:
                 yield from (future.result() for future in futures)
             except BrokenProcessPool as error:
@@ -70,7 +90,7 @@ def backtest_flow(
             from prefect_dask.task_runners import DaskTaskRunner
         except ImportError as error:
             raise UsageError("--cluster needs Dask: pip install -c constraints.txt -e '.[dask]'") from error
-        return _on(DaskTaskRunner(address=cluster))(request, plan, attention_on, submit=True)
+        return _on(DaskTaskRunner(address=cluster))(request, plan, attention_on, submit=True, by_seed=True)
     if workers == 1:
         return backtest(request, plan, attention_on)
     pool, threads = WorkerPool(max_workers=workers), max(1, torch.get_num_threads() // workers)

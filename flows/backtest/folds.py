@@ -30,7 +30,7 @@ from dtml.prices.sessions import next_session, previous_session, session_open, s
 from flows.nightly.context import MarketContext, RunRequest, open_stored_context, read_bars
 from flows.nightly.fetch import history_start
 from flows.nightly.predict import first_needed, predict_night, shortage, too_few
-from flows.nightly.train import Model, fit_model, load_run
+from flows.nightly.train import Model, fit_model, fit_seed, load_run
 from flows.settings import data_folder
 from translation.atomic_files import write_whole
 
@@ -186,18 +186,9 @@ def run_fold(job: Job) -> Path:
     """
     if job.card.exists():
         return job.card
-    if job.threads is not None:
-        torch.set_num_threads(job.threads)
     begun = time.perf_counter()
-    context = open_stored_context(job.request)
-    if location(context.engine) != job.store:
-        raise UsageError(
-            f"this worker's store is {location(context.engine)}, the backtest's is {job.store}: "
-            "set DTML_DATABASE_URL and DTML_DATA for the workers as for the command"
-        )
-    nights = Nights(context, job.fold, job.known_at, job.prices_known)
+    context, nights, known_at = _opened(job)
     previous = None if job.previous is None else load_run(context, read_card(job.previous)["run"])
-    known_at = known_before(context, job.fold.as_of, job.known_at, job.prices_known)
     model, run = fit_model(
         context, job.fold.as_of, kind="backtest", known_at=known_at, previous=previous, serves=nights.digest
     )
@@ -208,6 +199,26 @@ def run_fold(job: Job) -> Path:
     card |= {"seconds": time.perf_counter() - begun}
     write_whole(job.card, lambda file: file.write_text(json.dumps(card, default=str)))
     return job.card
+
+
+def run_seed(job: Job, seed: int) -> None:
+    """Train one seed of a fold that begins with fresh weights, and leave its state for `run_fold`."""
+    context, nights, known_at = _opened(job)
+    fit_seed(context, job.fold.as_of, seed, kind="backtest", known_at=known_at, serves=nights.digest)
+
+
+def _opened(job: Job) -> tuple[MarketContext, "Nights", datetime]:
+    """Return the market, the nights to be predicted, and the moment as known at which the training reads its bars."""
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
+    context = open_stored_context(job.request)
+    if location(context.engine) != job.store:
+        raise UsageError(
+            f"this worker's store is {location(context.engine)}, the backtest's is {job.store}: "
+            "set DTML_DATABASE_URL and DTML_DATA for the workers as for the command"
+        )
+    nights = Nights(context, job.fold, job.known_at, job.prices_known)
+    return context, nights, known_before(context, job.fold.as_of, job.known_at, job.prices_known)
 
 
 def read_card(card: Path) -> dict[str, Any]:

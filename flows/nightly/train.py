@@ -162,6 +162,14 @@ def fit_model(
     return Model(run_id, fitted.ensemble, fitted.calibration), row
 
 
+def fit_seed(context: MarketContext, as_of: date, seed: int, *, kind: Kind, known_at: datetime, serves: str) -> None:
+    """Train one seed of those that `fit_model` will train, which finds its state and goes on from there."""
+    bars, _ = stored_bars(context, history_start(context, as_of), as_of, known_at)
+    run_id = _run_id(context, as_of, bars, [kind, serves, None])
+    if _known(context, run_id) is None:
+        fit_bars(context, as_of, bars, states_folder(kind) / run_id, seeds=(seed,))
+
+
 def fit_bars(
     context: MarketContext,
     as_of: date,
@@ -169,15 +177,20 @@ def fit_bars(
     folder: Path,
     on_epoch: EpochReport = no_report,
     previous: Model | None = None,
+    seeds: Sequence[int] = (),
 ) -> Fitted:
-    """Train on these bars, which end at `as_of`, keeping the state after each epoch in `folder` to resume from."""
+    """Train on these bars, which end at `as_of`, keeping the state after each epoch in `folder` to resume from.
+
+    All seeds of the experiment are trained, or these alone.
+    """
     windows = windows_of(context, bars, context.experiment.windows, context.market.symbols)
     train, validation = context.experiment.spans(windows, as_of)
     log.info("%d days to train on, %d for validation", len(train), len(validation))
+    members = context.experiment.members_of(*seeds)
     fits = fit_members(
-        train, validation, context.experiment.members_of(), device=choose_device(context.device),
+        train, validation, members, device=choose_device(context.device),
         state_folder=StateFolder(folder, write_whole), on_epoch=on_epoch,
-        begin=None if previous is None else [previous.ensemble.member(i) for i in range(context.experiment.seeds)],
+        begin=None if previous is None else [previous.ensemble.member(i) for i in range(len(members))],
     )  # fmt: skip
     ensemble = Ensemble(
         market=context.name, symbols=windows.symbols, seeds=tuple(fit.member.seed for fit in fits),
