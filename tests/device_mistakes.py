@@ -31,7 +31,7 @@ MISTAKES = (
     Mistake("train", f"{STATE}:start", "torch.Generator(device)", "torch.Generator()"),
     Mistake("train", f"{STATE}:start", "use_generator(network.to(device), random)", "use_generator(network, random)"),
     Mistake("train", f"{STATE}:start", "penalty, device=device", "penalty"),
-    Mistake("resume", f"{STATE}:start", "shuffling, random)", "random, shuffling)"),
+    Mistake("train", f"{STATE}:start", "network.to(device), random", "network.to(device), shuffling"),
     Mistake("across", f"{STATE}:StateFolder.file", "-{device.type}"),
     Mistake(
         "resume",
