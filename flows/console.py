@@ -1,7 +1,5 @@
 """What a command prints: Rich tables for people, JSON for programs."""
 
-from __future__ import annotations
-
 import json
 import math
 from datetime import date, datetime
@@ -65,7 +63,7 @@ def rendered(name: str, /, **values: object) -> str:
     return texts.get_template(name).render(values)
 
 
-def announce(context: MarketContext) -> None:
+def announce(context: "MarketContext") -> None:
     """Say what a market context has to say about how it was opened."""
     if context.notice:
         err.print(f"note: {context.notice}")

@@ -1,7 +1,5 @@
 """Many rows at once: the fastest insert of each engine, and one upsert for both."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -109,7 +107,7 @@ def _key(table: Table, key: Sequence[str]) -> list[str]:
     return list(key) or [column.name for column in table.primary_key]
 
 
-def _python_values(column: Column[Any], values: pd.Series[Any]) -> list[object]:
+def _python_values(column: Column[Any], values: "pd.Series[Any]") -> list[object]:
     if isinstance(column.type, Date | UtcTimestamp):
         codes, distinct = _distinct_moments(column, values)
         return _take(list(distinct), codes)
@@ -123,7 +121,7 @@ def _python_values(column: Column[Any], values: pd.Series[Any]) -> list[object]:
     return cast("list[object]", objects.tolist())
 
 
-def _driver_values(conn: Connection, column: Column[Any], values: pd.Series[Any]) -> list[object]:
+def _driver_values(conn: Connection, column: Column[Any], values: "pd.Series[Any]") -> list[object]:
     """Return what `_python_values` does, but as the driver wants it: SQLite keeps dates and timestamps as text."""
     if not isinstance(column.type, Date | UtcTimestamp):
         return _python_values(column, values)
@@ -132,7 +130,7 @@ def _driver_values(conn: Connection, column: Column[Any], values: pd.Series[Any]
     return _take([bind(moment) if bind else moment for moment in distinct], codes)
 
 
-def _distinct_moments(column: Column[Any], values: pd.Series[Any]) -> tuple[Any, Iterator[object]]:
+def _distinct_moments(column: Column[Any], values: "pd.Series[Any]") -> tuple[Any, Iterator[object]]:
     """Return codes and the distinct dates or datetimes they stand for: few, so each is converted once."""
     codes, distinct = pd.factorize(values)
     moments = pd.DatetimeIndex(pd.to_datetime(distinct))

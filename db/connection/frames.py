@@ -4,8 +4,6 @@ Date: datetime64[ns]. UtcTimestamp: datetime64[ns, UTC]. Float: float64, missing
 with missing values. The others as pandas infers them; JSON as Python values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import Any
@@ -86,7 +84,7 @@ def rows_of(table: Table, owner: str, conn: Connection, name: str, *, order: Seq
     return frame(conn, select(*columns).where(table.c[owner] == name).order_by(*(table.c[each] for each in sought)))
 
 
-def bars(result: CursorResult[Any], ids: pd.Series[int]) -> pd.DataFrame:
+def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
     """Return a bars frame with known_at, sorted, of rows of instrument_id, session, known_at and BAR_VALUES.
 
     `ids` maps each symbol, sorted, to its instrument. The rows are the driver's own, and hold dates as it gives them:
@@ -119,7 +117,7 @@ def as_given(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFram
     return pd.DataFrame(told, columns=pd.Index(names), dtype=object)
 
 
-def _plain(values: Sequence[Any]) -> pd.Series[Any]:
+def _plain(values: Sequence[Any]) -> "pd.Series[Any]":
     kinds = {type(value) for value in values} - {type(None)}
     if kinds == {int}:
         fits = all(abs(value) < 2**63 for value in values if isinstance(value, int))
@@ -143,7 +141,7 @@ def _each_distinct(moments: Any, *, utc: bool) -> pd.DatetimeIndex:
     return pd.to_datetime(pd.Index(distinct), utc=utc).take(codes)
 
 
-def _typed(kind: TypeEngine[Any], values: Sequence[object]) -> pd.Series[Any]:
+def _typed(kind: TypeEngine[Any], values: Sequence[object]) -> "pd.Series[Any]":
     objects = pd.Series(list(values), dtype=object)
     if isinstance(kind, Date):
         return pd.to_datetime(objects).astype("datetime64[ns]")

@@ -4,8 +4,6 @@ Tables change by the revisions in versions/, which nobody changes once they are 
 upgrade drops them before its revisions and creates those of today from db/views.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

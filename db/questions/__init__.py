@@ -4,8 +4,6 @@ A file each, in the order of their numbers: the question in the first line of co
 empty one, and the statement. The same text runs on SQLite and on PostgreSQL, and a reader's role suffices.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Markets: their stocks and index, who was a constituent when, and the number of each symbol in the store."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import date, datetime
 from typing import cast
@@ -90,7 +88,7 @@ def memberships(conn: Connection, market: str) -> pd.DataFrame:
     return frame(conn, statement.order_by(named.c.symbol, stay.c.spell))
 
 
-def instrument_ids(conn: Connection, market: str) -> pd.Series[int]:
+def instrument_ids(conn: Connection, market: str) -> "pd.Series[int]":
     """Return the store's number of each symbol of a market, index included, by symbol."""
     named = tables.instrument
     statement = sa.select(named.c.symbol, named.c.id).where(named.c.market == market).order_by(named.c.symbol)

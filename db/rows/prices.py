@@ -1,7 +1,5 @@
 """Prices: every version of every bar, and the bars that were rejected."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from datetime import date, datetime
 from typing import cast
@@ -92,7 +90,7 @@ def prices(
     return bars(conn.execute(statement.where(*within(price.c.known_at, None, known_at))), ids)
 
 
-def last_sessions(conn: Connection, market: str) -> pd.Series[pd.Timestamp]:
+def last_sessions(conn: Connection, market: str) -> "pd.Series[pd.Timestamp]":
     """Return the last stored session of each symbol, by symbol; symbols without a bar are left out."""
     price, named = tables.price, tables.instrument
     last = sa.select(sa.func.max(price.c.session)).where(price.c.instrument_id == named.c.id).scalar_subquery()

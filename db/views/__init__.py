@@ -4,8 +4,6 @@ The head is lines of comment: the meaning of the view, an empty one, a line for 
 its meaning, and, after another empty one, why the SQL is as it is, where that needs saying. The select follows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

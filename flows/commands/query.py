@@ -1,7 +1,5 @@
 """The commands that read rows of the store: a statement of SQL, a history, models, markets."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource
@@ -254,7 +252,7 @@ def json_lines(found: Answer) -> Iterator[str]:
     yield "[]\n" if before == "[\n" else "\n]\n"
 
 
-def _require_distinct(names: pd.Index[Any]) -> None:
+def _require_distinct(names: "pd.Index[Any]") -> None:
     repeated = names[names.duplicated()]
     if len(repeated):
         raise UsageError(f"two columns are named {repeated[0]!r}: give one another name with `as`")

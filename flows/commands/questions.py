@@ -1,7 +1,5 @@
 """The command that asks a store the questions of db/questions."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -89,7 +87,7 @@ def _told(number: int, question: Question, market: str | None) -> dict[str, Any]
     return {"number": number, "title": question.title, "note": question.note, "sql": sql}
 
 
-def _alike(values: pd.Series[Any]) -> pd.Series[Any]:
+def _alike(values: "pd.Series[Any]") -> "pd.Series[Any]":
     """A column without what tells the engines apart: how whole numbers miss values, and how days and moments come."""
     if pd.api.types.is_float_dtype(values):
         whole = bool((values.dropna() % 1 == 0).all()) and bool(values.notna().any())
