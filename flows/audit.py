@@ -126,10 +126,8 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
 
 
 def _nights(context: MarketContext, history: History, at: pd.Timestamp, restated: pd.DataFrame | None = None) -> _Made:
-    """Train briefly as of `at` on a store with this history; run its nights up to then, one by one and as a fold.
-
-    With `restated` bars, a later fetch brought these, and a later training saw them.
-    """
+    """Train briefly as of `at` on a store with this history; run its nights up to then, one by one and as a fold."""
+    # With `restated` bars, a later fetch brought these, and a later training saw them.
     with TemporaryDirectory(prefix="dtml-audit-") as folder, patch.dict(os.environ, DTML_DATA=folder):  # its models too
         engine = open_engine(f"sqlite:///{folder}/store.sqlite")
         brief = look_ahead.hurried(context.experiment, look_ahead.SHORT, seeds=look_ahead.MEMBERS)

@@ -155,10 +155,8 @@ def _put_back(kept: Path, file: Path, sha: str) -> None:
 
 @contextmanager
 def _of_this_schema(file: Path, revision: str) -> Iterator[Engine]:
-    """Open the store of a backup read only; upgrade one of an older schema in a copy.
-
-    The copy has a fixed name below the data folder, so that the next restore removes what a killed one left.
-    """
+    """Open the store of a backup read only; upgrade one of an older schema in a copy."""
+    # The copy has a fixed name below the data folder, so that the next restore removes what a killed one left.
     with ExitStack() as undone:
         if is_older := revision != REVISION:
             folder = data_folder() / "restored.partial"

@@ -185,10 +185,8 @@ def networks_of(fits: Sequence[Fit], config: ModelConfig, stocks: int) -> list[D
 
 
 def _side_by_side(work: Callable[[int, Event], T], count: int, report: Callable[[int], object] = int) -> list[T]:
-    """Return what `work` makes of 0, 1, ..., on as many threads as there are cores, each computing on one.
-
-    The event that each is given is set once anything fails, and on an interrupt.
-    """
+    """Return what `work` makes of 0, 1, ..., on as many threads as there are cores, each computing on one."""
+    # The event that each is given is set once anything fails, and on an interrupt.
     threads, interval, stopped = torch.get_num_threads(), sys.getswitchinterval(), Event()
     made: list[T] = []
     pool = ThreadPoolExecutor(min(count, threads), initializer=torch.set_num_threads, initargs=(1,))

@@ -37,11 +37,9 @@ def chain_marginals(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
 
 
 def _messages(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
-    """Return the message that reaches each position from those before it, as log-odds of z = 1.
-
-    As z is binary, log-odds are all that a forward-backward pass in log space has to carry. Messages are
-    `[directions, ..., positions]`, `pairwise` is `[directions, 2, 2]`; before the first unmasked position they are 0.
-    """
+    """Return the message that reaches each position from those before it, as log-odds of z = 1."""
+    # As z is binary, log-odds are all that a forward-backward pass in log space has to carry. Messages are
+    # `[directions, ..., positions]`, `pairwise` is `[directions, 2, 2]`; before the first unmasked position they are 0.
     stay_0, to_1, to_0, stay_1 = pairwise.view(-1, 4, *[1] * (unary.dim() - 2)).unbind(1)
     message, messages = torch.zeros_like(unary[..., 0]), []
     for score, there in zip(unary.unbind(-1), mask.unbind(-1), strict=True):

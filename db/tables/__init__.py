@@ -53,11 +53,9 @@ def _table(
     with_rowid: bool = False,
     **options: Any,
 ) -> None:
-    """Add a table to the metadata; without a rowid SQLite keeps the rows in the order of their key.
-
-    PostgreSQL answers from the key's index alone what reads it and the columns in `covering`: of others it fetches a
-    page of the table for each row.
-    """
+    """Add a table to the metadata; without a rowid SQLite keeps the rows in the order of their key."""
+    # PostgreSQL answers from the key's index alone what reads it and the columns in `covering`: of others it fetches a
+    # page of the table for each row.
     made = list(_columns(columns, defaults))
     parts: list[SchemaItem] = [_constraint(each, said) for each, said in constraints.items()]
     if covering:

@@ -88,10 +88,8 @@ def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
 
 
 def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
-    """Fit one model a penalty, on columns scaled by their training mean and deviation, and keep the best.
-
-    With some hundreds of columns, Newton's method reaches the optimum in a few steps.
-    """
+    """Fit one model a penalty, on columns scaled by their training mean and deviation, and keep the best."""
+    # With some hundreds of columns, Newton's method reaches the optimum in a few steps.
     found: list[Fitted] = []
     for c in INVERSE_PENALTIES:
         model = make_pipeline(StandardScaler(), LogisticRegression(C=c, solver="newton-cholesky"))

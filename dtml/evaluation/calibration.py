@@ -115,12 +115,10 @@ def calibrate(probability: Float[ndarray, "days stocks"], movement: Float[ndarra
 
 
 def _line(sample: _StockDays) -> tuple[float, float]:
-    """Return slope and intercept of the correction; the base rate is Laplace's: a rising and a falling day more.
-
-    Platt's targets lie inside (0, 1), which keeps the line finite. On a few days its height and its slope may be
-    chance: each is multiplied by estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with the
-    least error, which tends to 1 with more days.
-    """
+    """Return slope and intercept of the correction; the base rate is Laplace's: a rising and a falling day more."""
+    # Platt's targets lie inside (0, 1), which keeps the line finite. On a few days its height and its slope may be
+    # chance: each is multiplied by estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with the
+    # least error, which tends to 1 with more days.
     rose, weight = sample.rose, sample.weight
     base_rate = float(logit(np.asarray((weight[rose].sum() + 1) / (sample.days + 2))))
     said = logit(sample.probability)
@@ -139,10 +137,8 @@ def _line(sample: _StockDays) -> tuple[float, float]:
 
 
 def _regression(place: Flat, target: Flat, sample: _StockDays) -> tuple[Float[ndarray, "2"], Float[ndarray, "2"]]:
-    """Return intercept and slope of a logistic regression on targets between 0 and 1, and the variance of each.
-
-    A stock-day counts as a rise and as a fall, in these shares. The variance is that of drawing days, not stock-days.
-    """
+    """Return intercept and slope of a logistic regression on targets between 0 and 1, and the variance of each."""
+    # A stock-day counts as a rise and as a fall, in these shares. The variance is that of drawing days, not stock-days.
     from sklearn.linear_model import LogisticRegression
 
     fit = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-10)
@@ -157,11 +153,9 @@ def _regression(place: Flat, target: Flat, sample: _StockDays) -> tuple[Float[nd
 
 
 def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
-    """Return, for each level, the smallest threshold that leaves that share of the days without a wrong direction.
-
-    One unknown day more stands for the day to come and counts as wrong whatever the threshold. Where its weight is more
-    than the level allows there are too few days, and the model always abstains.
-    """
+    """Return, for each level, the smallest threshold that leaves that share of the days without a wrong direction."""
+    # One unknown day more stands for the day to come and counts as wrong whatever the threshold. Where its weight is
+    # more than the level allows there are too few days, and the model always abstains.
     surprise = np.where(sample.rose, 1 - calibrated, calibrated)  # the probability of the other outcome
     order = np.argsort(surprise)
     surprise, mass = surprise[order], np.cumsum(sample.weight[order])

@@ -290,11 +290,9 @@ def fit_for_leaks(history: History, seed: int) -> History:
 
 
 def _score_tossed(pipeline: Pipeline, tossed: History) -> tuple[pd.Timestamp, float, tuple[float, float], float]:
-    """Return the date of training; MCC, its interval and the share of rises on the days after it, a third of all.
-
-    A rise is called above the median probability of the days before, which splits what a model says of any market;
-    above one half, a short training often calls one direction throughout.
-    """
+    """Return the date of training; MCC, its interval and the share of rises on the days after it, a third of all."""
+    # A rise is called above the median probability of the days before, which splits what a model says of any market;
+    # above one half, a short training often calls one direction throughout.
     windows = pipeline.windows(tossed)
     at = windows.as_of[-min(TEST_DAYS, len(windows) // 3)]
     place = int(windows.as_of.searchsorted(at))
@@ -327,10 +325,8 @@ def _around(windows: Windows, at: pd.Timestamp, back: int) -> Windows:
 def _dates(
     pipeline: Pipeline, history: History, seed: int, dates: int, training: int | None = None
 ) -> Iterator[tuple[pd.Timestamp, pd.Timestamp]]:
-    """Draw dates that have a history and a future, each with the date of the training that serves it.
-
-    The first is served by a training at its own close, the strictest case: nothing later may reach it.
-    """
+    """Draw dates that have a history and a future, each with the date of the training that serves it."""
+    # The first is served by a training at its own close, the strictest case: nothing later may reach it.
     windows = Pipeline.windows(pipeline, history)
     as_of = windows.as_of[windows.observed.any(dim=1).numpy()]
     experiment = pipeline.experiment

@@ -78,11 +78,9 @@ def _dated(shift: int) -> str:
 
 
 def _shifts(own: Changes, others: Changes) -> pd.DataFrame:
-    """Return by how many sessions each series of returns is dated late (below 0: early), 0 when it is not.
-
-    With `shift` come `apart` and `together`, its correlations with the others at the best shift and at none. NaN is a
-    return that is not known.
-    """
+    """Return by how many sessions each series of returns is dated late (below 0: early), 0 when it is not."""
+    # With `shift` come `apart` and `together`, its correlations with the others at the best shift and at none. NaN is a
+    # return that is not known.
     with np.errstate(divide="ignore", invalid="ignore"):
         together = _correlations(own, others)
         at = np.array([_correlations(np.roll(own, -shift, axis=0), others) for shift in SHIFTS])

@@ -150,10 +150,8 @@ def _calendar_faults(session: ndarray, sessions: pd.DatetimeIndex, closed_until:
 
 
 def _duplicates(rows: pd.DataFrame) -> Flags:
-    """Return the rows that share symbol and session: all of them where they differ, as any of them may be correct.
-
-    Where they are equal in every column the first is a good bar, and only its repeats are marked.
-    """
+    """Return the rows that share symbol and session: all of them where they differ, as any of them may be correct."""
+    # Where they are equal in every column the first is a good bar, and only its repeats are marked.
     together = rows.duplicated(["symbol", "session"], keep=False).to_numpy()
     if not together.any():
         return together
@@ -177,10 +175,8 @@ def _price_faults(rows: pd.DataFrame, judged: _Judged) -> dict[str, Flags]:
 
 
 def _row_before(judged: _Judged, usable: Flags) -> Positions:
-    """Return the position of the same symbol's last usable row before each row; -1 where there is none.
-
-    A row rejected for its open, high or low is still usable: the next session is compared with its close.
-    """
+    """Return the position of the same symbol's last usable row before each row; -1 where there is none."""
+    # A row rejected for its open, high or low is still usable: the next session is compared with its close.
     order = np.lexsort((judged.session, judged.code))
     symbol = judged.code[order]
     last = pd.Series(order).where(usable[order]).groupby(symbol).ffill()

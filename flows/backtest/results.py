@@ -259,10 +259,8 @@ def _finish(backtest: Backtest, seconds: float | None) -> None:
 def _tracks(
     backtest: Backtest, record: TrackRecord, bars: pd.DataFrame
 ) -> tuple[dict[str, pd.DataFrame], dict[str, dict[str, Any]], dict[str, pd.DataFrame]]:
-    """Return what each portfolio earned, by its name; of those that follow predictions the strategy, and the index.
-
-    The index is filled as the portfolio is, so that the two have the same sessions.
-    """
+    """Return what each portfolio earned, by its name; of those that follow predictions the strategy, and the index."""
+    # The index is filled as the portfolio is, so that the two have the same sessions.
     context = backtest.context
     quotes, index = (quotes_of(context, bars, symbols) for symbols in (record.symbols, (context.market.index.symbol,)))
     filled = {fill: index_track(index, record.as_of, fill) for fill in get_args(Fill)}

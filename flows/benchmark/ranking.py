@@ -245,10 +245,8 @@ def stored_ranking(engine: Engine, ranking_id: str) -> Ranking | None:
 
 
 def _portfolios(walk: Walk, walked: list[Fold], order: Grid, once: Callable[..., Grid]) -> pd.DataFrame:
-    """Return what is left of an order after the costs of its market, from models of the days before each close.
-
-    How much to trade is chosen on the last sessions before the first close, as far as the history has enough of them.
-    """
+    """Return what is left of an order after the costs of its market, from models of the days before each close."""
+    # How much to trade is chosen on the last sessions before the first close, as far as the history has enough of them.
     history, (first, last) = walk.history, (walked[0].scored.start, walked[-1].scored.stop)
     sessions, scores = history.panel.sessions, order.copy()
     begin = max(first - VALIDATION, earliest(history.leg))

@@ -278,10 +278,8 @@ def write_parquet(found: Answer, file: Path, most: int = LARGEST_FILE) -> int:
 
 
 def _write_groups(found: Answer, file: Path, most: int) -> int:
-    """Write an answer into a file. Where a group has other types than those so far, it begins another file.
-
-    They become one at the end: the types of a column are known with its last row.
-    """
+    """Write an answer into a file. Where a group has other types than those so far, it begins another file."""
+    # They become one at the end: the types of a column are known with its last row.
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder, ExitStack() as ending:
         parts, schema, rows = list[Path](), pa.schema([]), 0
         for group in _groups(found):

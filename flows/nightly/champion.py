@@ -52,10 +52,8 @@ def speaker(
 
 
 def _first(context: MarketContext, history: History) -> tuple[str, int]:
-    """Return the candidate with the best rank IC of a walk, among those that train in seconds, and the days walked.
-
-    Where none of them is a candidate, or the history is too short to walk, it is the first one listed.
-    """
+    """Return the candidate with the best rank IC of a walk, among those that train in seconds, and the days walked."""
+    # Where none of them is a candidate, or the history is too short to walk, it is the first one listed.
     candidates, sessions = context.market.candidates, history.panel.sessions
     try:
         walked = folds(history, sessions[-min(WALKED, len(sessions))], sessions[-1])

@@ -224,10 +224,8 @@ def save_universe(conn: Connection, context: MarketContext) -> None:
 
 
 def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
-    """Return what the store lacks up to `as_of`: the newest sessions, and earlier ones that were never asked for.
-
-    With `whole`, also everything that it holds.
-    """
+    """Return what the store lacks up to `as_of`: the newest sessions, and earlier ones that were never asked for."""
+    # With `whole`, also everything that it holds.
     with reading(context.engine) as conn:
         stored = prices.last_sessions(conn, context.name)
         asked = markets.instruments(conn, context.name).set_index("symbol")["asked_from"].dropna()
@@ -274,10 +272,8 @@ def _with_restated_histories(context: MarketContext, wanted: _Wanted, brought: F
 
 
 def _made_index(context: MarketContext, wanted: _Wanted, parts: Sequence[_Part]) -> pd.DataFrame:
-    """Return the bars of an index of constituents that the store lacks, chained to the last one that it holds.
-
-    A history that begins earlier than before, or that is asked for as a whole, gets a new chain from its start.
-    """
+    """Return the bars of an index of constituents that the store lacks, chained to the last one that it holds."""
+    # A history that begins earlier than before, or that is asked for as a whole, gets a new chain from its start.
     symbol = context.market.index.symbol
     first = wanted.first.get(symbol) if symbol in wanted.made else None
     if first is None:
@@ -305,10 +301,8 @@ def _check(context: MarketContext, bars: pd.DataFrame, last: date) -> Checked:
 
 
 def _rejected_as_before(context: MarketContext, checked: Checked) -> Checked:
-    """Reject the first bar of each symbol again if an earlier fetch compared it with the one before and rejected it.
-
-    Here nothing lies before it: it would pass.
-    """
+    """Reject the first bar of each symbol again if an earlier fetch compared it with the one before and rejected it."""
+    # Here nothing lies before it: it would pass.
     if checked.accepted.empty:
         return checked
     opening = checked.accepted.loc[checked.accepted.groupby("symbol")["session"].idxmin()]
@@ -339,10 +333,8 @@ def _require_sessions(context: MarketContext, bars: pd.DataFrame, rejected: pd.D
 
 
 def _require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> None:
-    """Raise DtmlError for an index of other dates than its stocks, when enough of its bars come to judge it.
-
-    Where few stocks come with it, the others are read from the store.
-    """
+    """Raise DtmlError for an index of other dates than its stocks, when enough of its bars come to judge it."""
+    # Where few stocks come with it, the others are read from the store.
     index = context.market.index.symbol
     sessions = accepted.loc[accepted["symbol"] == index, "session"]
     if len(sessions) <= ENOUGH:

@@ -144,10 +144,8 @@ def _changed(context: MarketContext, as_of: date) -> str:
 
 @contextmanager
 def _recording_refusal(context: MarketContext, as_of: date) -> Iterator[list[FetchResult]]:
-    """Record why a night failed; raise NightRefusedError in place of the failures that a night can expect.
-
-    The list that it yields takes what the night has fetched.
-    """
+    """Record why a night failed; raise NightRefusedError in place of the failures that a night can expect."""
+    # The list that it yields takes what the night has fetched.
     fetched = [FetchResult()]
     try:
         yield fetched
@@ -207,10 +205,8 @@ def _require_predictions(context: MarketContext, made: Forecast, as_of: date) ->
 def _store(
     context: MarketContext, as_of: date, fetch_result: FetchResult, model: Model, made: Forecast, order: pd.DataFrame
 ) -> None:
-    """Write the predictions and the night's end in one transaction: a night is stored whole or not at all.
-
-    A night that another process completed meanwhile stays as that one left it.
-    """
+    """Write the predictions and the night's end in one transaction: a night is stored whole or not at all."""
+    # A night that another process completed meanwhile stays as that one left it.
     now = datetime.now(UTC)
     with transaction(context.engine) as conn:
         if _is_complete(nights.night(conn, context.name, as_of)):

@@ -129,11 +129,9 @@ def _count_directions(conn: Connection, context: MarketContext, as_of: date, cha
 def _changed_outcomes(
     conn: Connection, context: MarketContext, made: pd.DataFrame, as_of: date
 ) -> tuple[pd.DataFrame, datetime]:
-    """Return returns that are new, or changed by restated bars of the last sessions, and their watermark.
-
-    Rows are `symbol, session, realised_return, rise, label, is_new`; a stock has none without a good bar on both
-    sessions.
-    """
+    """Return returns that are new, or changed by restated bars of the last sessions, and their watermark."""
+    # Rows are `symbol, session, realised_return, rise, label, is_new`; a stock has none without a good bar on both
+    # sessions.
     first = as_of if made.empty else made["as_of"].min().date()
     stocks = made["symbol"].unique().tolist()
     bars = prices.prices(conn, context.name, first, as_of, symbols=stocks)

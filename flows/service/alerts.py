@@ -132,14 +132,12 @@ def _of_status(found: MarketStatus) -> Iterable[Alert]:
 
 
 def _fell_below(scores: pd.DataFrame, target: pd.Timestamp) -> str | None:
-    """Say by which rule the model came to be beaten with a target's scores; None if not, or if so before.
-
-    A model is beaten when its whole interval of the running MCC lies below a rule's whole interval. The rule's figure
-    alone would not do: the best of three rules is lucky, and is checked every night. Of simulated markets without any
-    signal, 9 in 10 would get an alert within a year because a rule's figure lies above their interval; 2 in 10 get one
-    because the intervals lie apart. ACC is left out: where most days rise, it rewards a model for always predicting a
-    rise.
-    """
+    """Say by which rule the model came to be beaten with a target's scores; None if not, or if so before."""
+    # A model is beaten when its whole interval of the running MCC lies below a rule's whole interval. The rule's figure
+    # alone would not do: the best of three rules is lucky, and is checked every night. Of simulated markets without any
+    # signal, 9 in 10 would get an alert within a year because a rule's figure lies above their interval; 2 in 10 get
+    # one because the intervals lie apart. ACC is left out: where most days rise, it rewards a model for always
+    # predicting a rise.
     earlier = scores[scores["target"] < target]
     if _beaten(earlier) is not None:
         return None

@@ -136,10 +136,8 @@ def _start_lock(folder: Path) -> Iterator[BaseFileLock]:
 
 
 def _start(listening: socket.socket, folder: Path, words: IO[bytes], *, with_schedules: bool) -> Server:
-    """Start a server on a socket that listens already, so that no other program can answer in its place.
-
-    Its working directory is Prefect's folder, as Prefect reads settings from files in it.
-    """
+    """Start a server on a socket that listens already, so that no other program can answer in its place."""
+    # Its working directory is Prefect's folder, as Prefect reads settings from files in it.
     url = f"http://{HOST}:{listening.getsockname()[1]}/api"
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
     if not login.isascii():

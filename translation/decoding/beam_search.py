@@ -231,10 +231,8 @@ class _Beams:
         return gone
 
     def _finish(self, ends: Tensor, going: Tensor) -> None:
-        """Set aside the beams whose END is among the best of this step, and all beams at the limit.
-
-        `ends` are the log probabilities of ending, `going` those of continuing.
-        """
+        """Set aside the beams whose END is among the best of this step, and all beams at the limit."""
+        # `ends` are the log probabilities of ending, `going` those of continuing.
         among = torch.cat([ends, going], dim=-1).topk(self.how.beams).indices
         chosen = torch.zeros(ends.shape[0], 2 * self.how.beams, dtype=torch.bool, device=ends.device)
         ending = chosen.scatter(1, among, value=True)[:, : self.how.beams] & (ends > -math.inf)

@@ -217,10 +217,8 @@ def _load_best(
 
 
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
-    """Return the steps whose mean weights may be saved: the last `average`, the last 3, the last one, the best one.
-
-    If patience ran out, these are the last up to the best. No mean has weights of the warm-up, which are far apart.
-    """
+    """Return the steps whose mean weights may be saved: the last `average`, the last 3, the last one, the best one."""
+    # If patience ran out, these are the last up to the best. No mean has weights of the warm-up, which are far apart.
     patience_ran_out = progress.checks_since >= config.patience
     up_to = progress.kept[: -progress.checks_since] if patience_ran_out else progress.kept
     after = [step for step in up_to if step > config.warmup]
@@ -231,11 +229,9 @@ def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
 def _updates(
     examples: Examples, config: TrainingConfig, progress: Progress, process_group: ProcessGroup
 ) -> Iterator[list[SeededBatch]]:
-    """Yield this process's share of each update, from where the training stands, epoch after epoch without end.
-
-    The recipe alone decides the pairs of an update: `accumulate` batches. Each part of it has a seed of its own, so
-    that a resumed training, and another process, draws the same dropout.
-    """
+    """Yield this process's share of each update, from where the training stands, epoch after epoch without end."""
+    # The recipe alone decides the pairs of an update: `accumulate` batches. Each part of it has a seed of its own, so
+    # that a resumed training, and another process, draws the same dropout.
     while True:
         generator = torch.Generator().manual_seed((config.seed * 1_000_003 + progress.epoch) % SEEDS)
         batches = batch_indices(examples, config.batch_tokens, generator)
@@ -284,11 +280,9 @@ def _check(
     context: TrainingContext,
     since: tuple[float, float, float],
 ) -> None:
-    """Validate, note whether the figure improved, report, and save weights and state.
-
-    `since` is loss, tokens a second and learning rate since the last check. Reporting comes first: a training killed in
-    between reports its check again when it resumes, so none is lost.
-    """
+    """Validate, note whether the figure improved, report, and save weights and state."""
+    # `since` is loss, tokens a second and learning rate since the last check. Reporting comes first: a training killed
+    # in between reports its check again when it resumes, so none is lost.
     loss = validation_loss(network, validation, config.batch_tokens, context.device, context.process_group)
     bleu = None if context.bleu is None else context.bleu(network, context.process_group)
     left = (config.updates - progress.step) * (progress.seconds / progress.step)
