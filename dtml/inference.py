@@ -1,5 +1,7 @@
 """Run a trained ensemble: the probability that each stock rises, and which stocks it looked at."""
 
+from functools import partial
+
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -7,7 +9,7 @@ from torch import Tensor
 
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
-from dtml.layers.network import Network, days_at_once
+from dtml.layers.network import Network, days_at_once, within_memory
 from dtml.windows import Windows
 
 
@@ -52,15 +54,15 @@ def member_probabilities(
     machine.
     """
     days = windows.observed.any(dim=1).nonzero().squeeze(1)
-    parts = days.split(days_at_once(len(windows.symbols), device)) if len(days) else ()
     found = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
+    at_once = days_at_once(len(windows.symbols), device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for position in range(len(ensemble.seeds)):
+        for position in range(len(ensemble.seeds) if len(days) else 0):
             model = _model(ensemble, position, device)
-            for batch in parts:
-                found[position, batch] = model.logits(*_inputs(windows, batch, device)).sigmoid().cpu()
+            fill = partial(_probabilities, found[position], model, windows, days, device)
+            _, at_once = within_memory(fill, at_once, len(days))
     finally:
         torch.set_num_threads(threads)
     return found.masked_fill(~windows.observed, torch.nan)
@@ -72,14 +74,25 @@ def attention(ensemble: Ensemble, windows: Windows, device: torch.device) -> Flo
 
     Each row of an observed stock sums to 1. Every day needs at least one observed stock.
     """
-    total = torch.zeros(len(windows), len(windows.symbols), len(windows.symbols))
-    parts = torch.arange(len(windows)).split(days_at_once(len(windows.symbols), device))
+    at_once, total = days_at_once(len(windows.symbols), device), torch.zeros(())
     for position in range(len(ensemble.seeds)):
         model = _model(ensemble, position, device)
-        for batch in parts:
-            _, weights = model(*_inputs(windows, batch, device), need_attention=True)
-            total[batch] += weights.mean(dim=1).cpu()
+        seen, at_once = within_memory(partial(_attention, model, windows, device), at_once, len(windows))
+        total = total + seen
     return total / len(ensemble.seeds)
+
+
+def _probabilities(
+    found: Tensor, model: Network, windows: Windows, days: Tensor, device: torch.device, at_once: int
+) -> None:
+    for batch in days.split(at_once):
+        found[batch] = model.logits(*_inputs(windows, batch, device)).sigmoid().cpu()
+
+
+def _attention(model: Network, windows: Windows, device: torch.device, at_once: int) -> Tensor:
+    parts = torch.arange(len(windows)).split(at_once)
+    told = (model(*_inputs(windows, batch, device), need_attention=True)[1] for batch in parts)
+    return torch.cat([weights.mean(dim=1).cpu() for weights in told])
 
 
 def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:

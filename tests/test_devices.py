@@ -21,7 +21,10 @@ from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.inference import attention, member_probabilities
 from dtml.layers.network import NetworkConfig
+from dtml.layers.random import RandomLayer
+from dtml.model import DTML as DTML_NETWORK
 from dtml.model import ModelConfig
+from dtml.training import fit, state
 from dtml.training.fit import fit_members, stack_members
 from dtml.training.recipe import Epoch, Member, TrainingConfig
 from dtml.training.self_test import DAYS, FEATURES, WINDOW, _windows, self_test
@@ -116,7 +119,7 @@ def predict(device: torch.device, _: Path) -> Tensor:
 
 
 def look(device: torch.device, _: Path) -> Tensor:
-    return attention(ensemble(), _windows(), device)
+    return torch.from_numpy(attention(ensemble(), _windows(), device).numpy())
 
 
 def train_translator(device: torch.device, folder: Path, kind: str = "transformer", **told: Any) -> Tensor:
@@ -176,6 +179,53 @@ def test_a_device_gives_what_the_cpu_gives(name: str, tmp_path: Path, record_pro
 def test_a_training_begun_on_one_device_begins_anew_on_another(tmp_path: Path) -> None:
     assert rehearse(across, tmp_path) <= TOLERANCE
     assert {file.stem.rpartition("-")[2] for file in tmp_path.iterdir()} == {"cpu", NAME}
+
+
+def small_memory(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
+    """A device that has room for so many days of a network at once; the days of each try that found none."""
+    refused: list[int] = []
+    forward: Any = DTML_NETWORK.forward
+
+    def little(network: Any, rows: Tensor, windows: Tensor, *given: Any, **how: Any) -> Any:
+        if len(windows) > most:
+            refused.append(len(windows))
+            for module in network.modules():
+                if isinstance(module, RandomLayer) and module.generator is not None and network.training:
+                    torch.empty(3, device=NAME).uniform_(generator=module.generator)  # as the part that had room drew
+            raise torch.OutOfMemoryError("no memory is left")
+        return forward(network, rows, windows, *given, **how)
+
+    monkeypatch.setattr(DTML_NETWORK, "forward", little)
+    return refused
+
+
+def test_out_of_memory_a_training_goes_on_with_fewer_days_at_once_and_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = torch.device(NAME)
+    for module in (state, fit):
+        monkeypatch.setattr(module, "days_at_once", lambda *_: 4)
+    plain = losses(fitted(device))
+    monkeypatch.undo()
+    refused = small_memory(monkeypatch, 4)
+    assert torch.equal(losses(fitted(device, folder=tmp_path)), plain)
+    assert "out of memory: from now on 8 days go through a network at once" in caplog.text
+    in_training = [days for days in refused if days <= TRAINING.batch_days]
+    assert in_training.count(16) >= 2, "each member met the limit once"
+    before = len(refused)
+    assert torch.equal(losses(fitted(device, folder=tmp_path)), plain)
+    assert len(refused) == before, "a finished training trains nothing"
+
+
+def test_out_of_memory_a_prediction_goes_on_and_one_day_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, device = ensemble(), torch.device(NAME)
+    whole, looked = member_probabilities(made, _windows(), device), attention(made, _windows(), device)
+    small_memory(monkeypatch, 7)
+    torch.testing.assert_close(member_probabilities(made, _windows(), device), whole)
+    torch.testing.assert_close(attention(made, _windows(), device), looked)
+    small_memory(monkeypatch, 0)
+    with pytest.raises(DtmlError, match="a single day does not fit into the memory of the device: use --device cpu"):
+        member_probabilities(made, _windows(), device)
 
 
 def test_the_self_test_of_the_doctor_passes(tmp_path: Path) -> None:

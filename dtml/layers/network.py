@@ -1,15 +1,23 @@
 """The interface of every network: it scores stocks from rows of sessions, and has the loss that its paper minimises."""
 
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from dtml.errors import DtmlError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 STOCK_DAYS = 960  # that go through a network at once on CPU: what they need stays in the cache of a core
-ALL_DAYS = 2**31
+PAIRS = 2**26  # of stocks that attend to each other at once on an accelerator: 1 GB of weights of four heads
 
 Rows = Float[Tensor, "sessions symbols features"]
 Positions = Int[Tensor, "days window"]  # in the rows, oldest first
@@ -69,7 +77,26 @@ class NetworkConfig(ABC):
 
 def days_at_once(symbols: int, device: torch.device) -> int:
     """Return how many days of so many stocks go through a network at once, the same on every CPU: it decides bits."""
-    return max(1, STOCK_DAYS // symbols) if device.type == "cpu" else ALL_DAYS
+    return max(1, STOCK_DAYS // symbols if device.type == "cpu" else PAIRS // symbols**2)
+
+
+def within_memory(
+    work: Callable[[int], T], at_once: int, days: int, *, again: Callable[[], object] = int
+) -> tuple[T, int]:
+    """Do `work` on `days`, so many at once, or half as many while an accelerator has no memory for them.
+
+    Returns what came of it, and how many at once it was. `again` undoes what a try left half done. Raises DtmlError
+    where not even a single day fits.
+    """
+    while True:
+        try:
+            return work(at_once), at_once
+        except torch.OutOfMemoryError as error:
+            if min(at_once, days) == 1:
+                raise DtmlError("a single day does not fit into the memory of the device: use --device cpu") from error
+        at_once = -(-min(at_once, days) // 2)  # out of the handler, whose error holds the tensors of the try
+        log.warning("the device is out of memory: from now on %d days go through a network at once", at_once)
+        again()
 
 
 def cross_entropy(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dtml.checkpoints import Weights
 from dtml.errors import DtmlError
-from dtml.layers.network import Batch, cross_entropy, days_at_once
+from dtml.layers.network import Batch, cross_entropy, days_at_once, within_memory
 from dtml.markets.definition import LabelProtocol
 from dtml.training.recipe import Epoch, Member
 from dtml.training.state import Fit, StateFolder, start
@@ -51,12 +51,6 @@ class Span:
         rows, observed, rises, counted, movement = (each.to(device) for each in parts)
         days = labelled.any(dim=1).nonzero().squeeze(1)
         return cls(rows, observed, rises, counted, movement, days, windows.window)
-
-    def batches(self, days: Int[Tensor, " days"], step: int = 0, stocks: Stocks | None = None) -> Iterator[Batch]:
-        """Yield batches of as many of these days, rows of the span, as go through a network at once."""
-        count = self.observed.shape[1] if stocks is None else len(stocks)
-        for part in days.split(days_at_once(count, self.rows.device)):
-            yield self.batch(part, step, stocks)
 
     def batch(self, days: Int[Tensor, " days"], step: int = 0, stocks: Stocks | None = None) -> Batch:
         """Return the batch of these days: the distinct sessions in their windows, and each window as positions.
@@ -186,11 +180,22 @@ def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
         stocks = drawn.sort().values.to(counts.device)
         counts = counts[:, stocks]
         days = days[counts.any(dim=1).cpu()]  # of the others nothing is drawn that counts
-    counted, total = counts.sum(), torch.zeros_like(fit.penalty)
-    for batch in train.batches(days, fit.steps, stocks):
-        share = fit.network.objective(batch, fit.penalty) * (batch.counted.sum() / counted)
-        share.backward()
-        total += share.detach()
+    counted, drawn = counts.sum(), fit.random.get_state()
+
+    def add_up(at_once: int) -> Tensor:
+        total = torch.zeros_like(fit.penalty)
+        for part in days.split(at_once):
+            batch = train.batch(part, fit.steps, stocks)
+            share = fit.network.objective(batch, fit.penalty) * (batch.counted.sum() / counted)
+            share.backward()
+            total += share.detach()
+        return total
+
+    def again() -> None:
+        fit.optimiser.zero_grad()
+        fit.random.set_state(drawn)
+
+    total, fit.days_at_once = within_memory(add_up, fit.days_at_once, len(days), again=again)
     fit.step()
     return total
 
@@ -199,10 +204,16 @@ def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
 def _validate(fit: Fit, span: Span) -> tuple[float, float]:
     """Return the cross-entropy on a span, and the mean of what the network calls correct."""
     fit.network.eval()
-    loss, correct, counted = (torch.zeros((), device=span.rows.device) for _ in range(3))
-    for batch in span.batches(span.days):
-        logits, size = fit.network.logits(batch.rows, batch.windows, batch.observed), batch.counted.sum()
-        loss += size * cross_entropy(logits, batch.rises, batch.counted)
-        correct += (fit.network.correct(logits, batch) * batch.counted).sum()
-        counted += size
-    return float(loss / counted), float(correct / counted)
+
+    def add_up(at_once: int) -> tuple[float, float]:
+        loss, correct, counted = (torch.zeros((), device=span.rows.device) for _ in range(3))
+        for part in span.days.split(at_once):
+            batch = span.batch(part)
+            logits, size = fit.network.logits(batch.rows, batch.windows, batch.observed), batch.counted.sum()
+            loss += size * cross_entropy(logits, batch.rises, batch.counted)
+            correct += (fit.network.correct(logits, batch) * batch.counted).sum()
+            counted += size
+        return float(loss / counted), float(correct / counted)
+
+    at_once = days_at_once(span.observed.shape[1], span.rows.device)
+    return within_memory(add_up, at_once, len(span.days))[0]

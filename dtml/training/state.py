@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dtml.checkpoints import Weights, WriteWhole, read_tensors, write_tensors
 from dtml.errors import DtmlError
-from dtml.layers.network import Network
+from dtml.layers.network import Network, days_at_once
 from dtml.layers.random import use_generator
 from dtml.model import ContextNormalisation
 from dtml.training.recipe import Epoch, Member
@@ -28,6 +28,7 @@ class Fit:
     optimiser: torch.optim.Adam
     order: torch.Generator  # shuffles days
     random: torch.Generator  # of dropout and latent variables
+    days_at_once: int  # that go through the network: fewer once a device had no memory for them
     best: Weights = field(default_factory=dict)
     best_epoch: int = 0
     steps: int = 0
@@ -94,7 +95,8 @@ def start(member: Member, stocks: int, device: torch.device) -> Fit:
     use_generator(network.to(device), random)
     penalty = torch.tensor(member.training.penalty, device=device)
     optimiser = torch.optim.Adam(network.parameters(), lr=member.training.learning_rate, fused=True)
-    return Fit(member, network, penalty, optimiser, shuffling, random)
+    at_once = days_at_once(min(stocks, member.training.stocks_a_step or stocks), device)
+    return Fit(member, network, penalty, optimiser, shuffling, random, at_once)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,8 @@ class StateFolder:
 
     def save(self, fit: Fit) -> None:
         """Write all that the next epoch needs, whole or not at all."""
-        card = {"best_epoch": fit.best_epoch, "steps": fit.steps, "epochs": list(map(asdict, fit.epochs))}
+        counts: dict[str, Any] = {"best_epoch": fit.best_epoch, "steps": fit.steps, "days_at_once": fit.days_at_once}
+        card = counts | {"epochs": list(map(asdict, fit.epochs))}
         write_tensors(self.file(fit.member, fit.penalty.device), _tensors(fit), card, self.write)
 
     def restore(self, fit: Fit) -> bool:
@@ -140,7 +143,7 @@ def _tensors(fit: Fit) -> Weights:
 def _put_back(fit: Fit, tensors: Weights, card: Mapping[str, Any]) -> None:
     fit.network.load_state_dict(_under("weights.", tensors))
     fit.best = _under("best.", tensors)
-    fit.best_epoch, fit.steps = card["best_epoch"], card["steps"]
+    fit.best_epoch, fit.steps, fit.days_at_once = card["best_epoch"], card["steps"], card["days_at_once"]
     fit.epochs = [Epoch(**epoch) for epoch in card["epochs"]]
     fit.order.set_state(tensors["order"])
     fit.random.set_state(tensors["random"])
