@@ -8,8 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from translation.errors import UsageError
-from translation.seq2seq import Attention, EncodedSource, IncrementalRnn, RecurrentConfig, RecurrentTranslator
-from translation.structured_attention import chain_marginals
+from translation.seq2seq import (
+    Attention,
+    EncodedSource,
+    IncrementalRnn,
+    RecurrentConfig,
+    RecurrentTranslator,
+    chain_marginals,
+)
 
 SENTENCES, SOURCE, TARGET, VOCABULARY = 3, 7, 5, 23
 SMALL = RecurrentConfig(VOCABULARY, VOCABULARY, d_model=12, dropout=0.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from translation.structured_attention import chain_marginals, normalise
+from translation.seq2seq import chain_marginals, normalise
 
 POSITIONS = 5
 
