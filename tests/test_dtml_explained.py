@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dtml.attention.summary import verdict, words
+from dtml.attention.weights import verdict, words
 
 BOTH = {
     "seeds": 4, "shuffles": 8, "told_apart": True, "distance": 0.1, "distance_p": 0.01, "agreement": 0.5,

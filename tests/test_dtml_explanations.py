@@ -21,7 +21,7 @@ from dtml.attention.significance import (
     share_found,
     shuffled,
 )
-from dtml.attention.summary import words
+from dtml.attention.weights import words
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.checkpoints import Ensemble
 from dtml.inference import attention

@@ -17,10 +17,9 @@ from dtml.evaluation.breakdowns import ROLLING_SESSIONS, rolling_scores
 from dtml.evaluation.calibration import LEVELS, Calibration, count_band, coverage
 from dtml.evaluation.calibration_curve import count_bins, curve_with_intervals, recalibrated
 from dtml.evaluation.metrics import accuracy, mcc
-from dtml.pages.attention_map import heat_map, sector_map
 from dtml.pages.charts import COLUMNS, NARROWEST, probability_axis, stacked
 from dtml.pages.figures import figure
-from dtml.pages.night import direction_rows, night_report
+from dtml.pages.night import direction_rows, heat_map, night_report, sector_map
 from dtml.pages.order import order_part
 
 NAN = float("nan")

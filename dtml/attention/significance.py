@@ -33,7 +33,7 @@ Together = Bool[ndarray, "days stocks stocks"]
 Matrix = Float[ndarray, "stocks stocks"]
 Positions = Int[ndarray, " days"]
 
-STOCKS = 50  # at most: 1,000 sessions of so many, or more sessions of fewer; see `dtml.attention.summary.STOCK_DAYS`
+STOCKS = 50  # at most: 1,000 sessions of so many, or more sessions of fewer; see `dtml.attention.weights.STOCK_DAYS`
 DRAWS = 3  # times that every day takes the rows of another
 TOP = 3  # sources of a stock among which its driver should be
 SIGNIFICANT = 0.05

@@ -45,17 +45,12 @@ def seed(job: Job, number: int) -> None:
 
 @flow(name="backtest", flow_run_name="{request.market} {plan.first} .. {plan.last}", persist_result=False)
 def backtest(
-    request: RunRequest,
-    plan: Plan,
-    attention_on: Sequence[date],
-    submit: bool = False,
-    threads: int | None = None,
-    by_seed: bool = False,
+    request: RunRequest, plan: Plan, attention_on: Sequence[date], submit: bool = False, threads: int | None = None
 ) -> Result:
     """Run a backtest over what is stored of a market; see `flows.backtest.results.run_backtest`.
 
-    Its folds run one by one in this process or, with `submit`, on the flow's task runner, on so many threads each; with
-    `by_seed` each seed of a fold is a task before it.
+    Its folds run one by one in this process or, with `submit`, on the flow's task runner: on so many threads each, or,
+    without `threads`, each seed of a fold as a task before it.
     """
     found = open_backtest(request, plan)
     done = [job.card.exists() for job in jobs_of(found)]
@@ -63,7 +58,7 @@ def backtest(
     def before(job: Job) -> list[Any]:
         """Submit the seeds of a fold; one that fails is trained again by the fold, which then says why."""
         experiment = found.context.experiment
-        apart = by_seed and experiment.seeds > 1 and not experiment.warm_start and not job.card.exists()
+        apart = threads is None and experiment.seeds > 1 and not experiment.warm_start and not job.card.exists()
         return [allow_failure(seed.submit(job, number)) for number in range(experiment.seeds if apart else 0)]
 
     def submitted(jobs: Sequence[Job]) -> Iterator[Path]:
@@ -90,7 +85,7 @@ def backtest_flow(
             from prefect_dask.task_runners import DaskTaskRunner
         except ImportError as error:
             raise UsageError("--cluster needs Dask: pip install -c constraints.txt -e '.[dask]'") from error
-        return _on(DaskTaskRunner(address=cluster))(request, plan, attention_on, submit=True, by_seed=True)
+        return _on(DaskTaskRunner(address=cluster))(request, plan, attention_on, submit=True)
     if workers == 1:
         return backtest(request, plan, attention_on)
     pool, threads = WorkerPool(max_workers=workers), max(1, torch.get_num_threads() // workers)

@@ -13,7 +13,7 @@ import typer
 from db.engine import reading
 from db.rows import attention as stored_attention
 from db.rows import markets
-from dtml.attention.summary import words as explanation_words
+from dtml.attention.weights import words as explanation_words
 from dtml.errors import DtmlError, UsageError
 from dtml.lookahead import audit as look_ahead
 from dtml.pages.backtest import PORTFOLIO_COLUMNS, portfolio_cells, readme_lines, settlements, survivorship, vintage

@@ -1,4 +1,4 @@
-"""The page of one market: a night's directions at a level, what was left out, and the scores up to it.
+"""The page of one market: a night's directions at a level, what was left out, and the scores up to it; of a study.
 
 Each page of the dashboard is a mapping that the template of its name prints, missing values (NaN, None) as "-".
 """
@@ -13,16 +13,18 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.connection.frames import head
-from db.rows import calibration, markets, nights, predictions, prices, rankings, runs
+from db.rows import backtests, benchmarks, calibration, markets, nights, predictions, prices, rankings, runs
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.metrics import told_apart
 from dtml.markets.definition import LEVELS
-from dtml.pages.backtest import predictor_charts
+from dtml.pages.backtest import backtest_page, predictor_charts
+from dtml.pages.benchmark import benchmark_page
 from dtml.pages.charts import Chart, Panel, over_sessions, probability_axis
 from dtml.pages.figures import records
 from dtml.pages.order import order_part
+from dtml.pages.ranking import Ranking, ranking_page
 
 STOCKS = 2000  # of a market, on one page
 NIGHTS = 30  # in the table of a market
@@ -231,3 +233,25 @@ def _at_last(scores: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the last scored session, the model before the rules."""
     last: pd.DataFrame = scores[scores["target"] == scores["target"].max()]
     return last.assign(rule=last["predictor"] != MODEL).sort_values(["protocol", "rule", "predictor"])
+
+
+def study_page(conn: Connection, kind: str, name: str) -> str:
+    """Return the page of a study of a kind; raise NotThereError for one that is not stored or not finished.
+
+    What is computed from its predictions and not stored, rolling scores and calibration, is on the report alone.
+    """
+    read = {"backtest": backtests.backtest, "benchmark": benchmarks.benchmark, "ranking": rankings.ranking}
+    row = read[kind](conn, name)
+    if row is None or (kind == "backtest" and row["finished_at"] is None):
+        raise NotThereError(f"no finished {kind} {name!r} in the store")
+    if kind == "benchmark":
+        scores, seeds = benchmarks.benchmark_scores(conn, name), benchmarks.benchmark_seeds(conn, name)
+        return benchmark_page(benchmark=row, scores=scores, seed_scores=seeds, served=True)
+    if kind == "ranking":
+        tables = (rankings.ranking_scores, rankings.ranking_differences, rankings.ranking_portfolios)
+        return ranking_page(Ranking(row, *(each(conn, name) for each in tables)), served=True)
+    return backtest_page(
+        backtest=row, folds=backtests.backtest_folds(conn, name), scores=backtests.backtest_scores(conn, name),
+        tracks=backtests.backtest_returns(conn, name), performances=backtests.backtest_portfolios(conn, name),
+        rolling=pd.DataFrame(), curve=pd.DataFrame(), coverage=pd.DataFrame(), served=True,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from db.connection.frames import head
 from db.rows import attention, markets, predictions, prices, runs, scores
-from dtml.attention.summary import words
+from dtml.attention.weights import words
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
 from dtml.evaluation.metrics import accuracy, confusion, mcc
