@@ -10,7 +10,6 @@ It needs what torch calls experimental: `torch.utils.backend_registration._setup
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 from weakref import WeakSet
 
@@ -161,21 +160,19 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
     return target
 
 
-@cache
-def stand_in() -> torch.device:
-    """The device, registered once a process; skips where this torch cannot have it."""
-    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-        pytest.skip(MISSING)
+HAS_BACK_END = hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+if HAS_BACK_END:  # here, as torch counts its devices at the first backward pass of a process
     backend_registration._setup_privateuseone_for_python_backend(NAME)
-    for name, made in (("empty.memory_format", _empty), ("empty_strided", _empty_strided), ("_copy_from", _copy_from)):
-        LIBRARY.impl(name, made, "PrivateUse1")
-    return torch.device(NAME)
+    LIBRARY.impl("empty.memory_format", _empty, "PrivateUse1")
+    LIBRARY.impl("empty_strided", _empty_strided, "PrivateUse1")
+    LIBRARY.impl("_copy_from", _copy_from, "PrivateUse1")
 
 
 @contextmanager
 def on_stand_in() -> Iterator[torch.device]:
-    """The device, with generators that belong to one device or the other."""
-    device = stand_in()
+    """The device, with generators that belong to one device or the other; skips where this torch cannot have it."""
+    if not HAS_BACK_END:
+        pytest.skip(MISSING)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "Generator", Generator)
-        yield device
+        yield torch.device(NAME)
