@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mistake:
-    """Text of a function that is wrong, and the work of tests/test_devices.py that meets it."""
+    """Text of a function that is wrong, and the work of tests/stand_in_laws.py that meets it."""
 
     work: str
     where: str  # module:function, or module:Class.method
