@@ -31,8 +31,7 @@ from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.tokenizer import PAD, Tokenizer
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.loop import TrainingConfig
-from translation.training.loss import smoothed_loss
-from translation.training.step import TrainingStep, batch_loss, use_fast_dropout
+from translation.training.step import TrainingStep, batch_loss, smoothed_loss, use_fast_dropout
 from translation.transformer import MultiHeadAttention, Transformer, TransformerConfig, sinusoids
 
 VOCABULARY, MADE_VOCABULARY, MADE = 10_000, 600, 29_000

@@ -1,5 +1,6 @@
 """Run a trained ensemble: the probability that each stock rises, and which stocks it looked at."""
 
+import os
 from functools import partial
 
 import pandas as pd
@@ -16,13 +17,25 @@ from dtml.windows import Windows
 def choose_device(name: str) -> torch.device:
     """Return the device named "cpu" or "cuda"; "auto" is CUDA where there is one.
 
-    Raises DtmlError for CUDA on a machine without it.
+    On CUDA torch is asked for deterministic operations, where it has them. Raises DtmlError for CUDA on a machine
+    without it.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise DtmlError("device cuda was asked for and this machine has none: use --device auto or cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        if not torch.cuda.is_available():
+            raise DtmlError("device cuda was asked for and this machine has none: use --device auto or cpu")
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS begins
+        torch.use_deterministic_algorithms(True, warn_only=True)
     return torch.device(name)
+
+
+def name_of(device: torch.device) -> str:
+    """Return the name of a device, with the name and the UUID of the GPU that it is."""
+    if device.type != "cuda":
+        return str(device)
+    of = torch.cuda.get_device_properties(device)
+    return f"{device}, {of.name}, {of.uuid}"
 
 
 def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from sqlalchemy import text
 from torch import Tensor, nn
 
 from db.migrations import REVISION
-from db.views.dictionary import data_dictionary
+from db.views import data_dictionary
 from dtml.features import FEATURES
 from dtml.layers.network import Batch, Network, NetworkConfig, cross_entropy
 from dtml.markets import load_market_file

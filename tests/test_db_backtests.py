@@ -18,8 +18,7 @@ from db.errors import StoreError, StoreUsageError
 from db.rows import attention as stored_attention
 from db.rows import backtests, markets, runs
 from db.rows import predictions as stored_predictions
-from db.views import views
-from db.views.dictionary import data_dictionary
+from db.views import data_dictionary, views
 
 TABLES = {"attention_weight", "backtest"} | {f"backtest_{each}" for each in ("fold", "portfolio", "return", "score")}
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from time import sleep
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -18,9 +19,10 @@ from benchmarks.data_axis import BASE, reach
 from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
-from dtml.inference import attention, choose_device, member_probabilities, predict
+from dtml.inference import attention, choose_device, member_probabilities, name_of, predict
 from dtml.layers.network import cross_entropy
 from dtml.model import DTML
+from dtml.training import fit as fitting
 from dtml.training.fit import EpochReport, Span, _advance, fit_members, no_report, stack_members
 from dtml.training.recipe import Epoch, Member, TrainingConfig
 from dtml.training.state import Fit, StateFolder
@@ -157,7 +159,7 @@ def test_a_failure_in_a_thread_that_is_not_awaited_yet_stops_the_others_after_th
     torch.set_num_threads(2)
     try:
         with pytest.raises(RuntimeError, match="out of memory"):
-            _advance(deque([lasting(), failing()]), CPU)
+            _advance([deque([lasting(), failing()])], CPU)
     finally:
         torch.set_num_threads(threads)
     assert len(epochs) < 1000
@@ -274,9 +276,33 @@ def test_the_data_axis_finds_the_leaders_and_one_stock_at_a_time_does_not() -> N
     assert abs(alone.share(alone.ensemble)) < 0.15
 
 
+def test_members_spread_over_devices_equal_members_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [Member(seed, MODEL, RECIPE) for seed in (1, 2, 3)]
+    alone = fit_members(TRAIN, VALIDATION, members, device=CPU)
+    monkeypatch.setattr(fitting, "devices_of", lambda device: [device, device])
+    spread = fit_members(TRAIN, VALIDATION, members, device=CPU)
+    for one, other in zip(alone, spread, strict=True):
+        assert one.member == other.member
+        assert_same_weights(one.best, other.best)
+
+
+def test_a_device_of_a_number_is_used_alone_and_cuda_is_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert fitting.devices_of(torch.device("cuda")) == [torch.device("cuda", number) for number in range(3)]
+    assert fitting.devices_of(torch.device("cuda:1")) == [torch.device("cuda:1")]
+    assert fitting.devices_of(CPU) == [CPU]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 def test_a_cuda_training_learns_what_a_cpu_training_learns() -> None:
     cuda = torch.device("cuda")
     on_cpu, on_cuda = fit(), fit(device=cuda)
     losses = [[epoch.loss for epoch in found.epochs] for found in (on_cpu, on_cuda)]
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+def test_a_gpu_is_named_with_what_tells_it_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(name="NVIDIA H100", uuid="e4bb2f")
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
+    assert name_of(torch.device("cuda", 1)) == "cuda:1, NVIDIA H100, e4bb2f"
+    assert name_of(CPU) == "cpu"

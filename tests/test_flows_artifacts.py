@@ -86,7 +86,7 @@ def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(run_
 
 
 def test_the_artifact_names_who_was_left_out_and_why(context: MarketContext) -> None:
-    from flows.service.artifacts import night_page
+    from flows.service.flows import night_page
 
     night = run_night(context, AS_OF)
     gaps = [{"symbol": "S01", "reason": "no bar"}]
@@ -130,7 +130,7 @@ def test_a_watch_is_a_flow_that_says_what_is_late(run_request: RunRequest) -> No
 def test_an_artifact_that_fails_costs_a_line_in_the_log(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from flows.service import artifacts as left
+    from flows.service import flows as left
 
     def fail(*_: object, **_options: object) -> None:
         raise RuntimeError("no server")

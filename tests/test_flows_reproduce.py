@@ -27,7 +27,7 @@ from flows.nightly.train import train_model, why_due
 from flows.replay.archive import FIGURES, Archive
 from flows.replay.night import replay_of
 from flows.replay.prediction import Receipt, market_of, reproduce, run_of
-from flows.replay.training import retrain
+from flows.replay.training import TOLERANCE, Retraining, retrain
 from flows.settings import data_folder
 
 FOLLOWING = next_session("XNYS", AS_OF)
@@ -74,6 +74,8 @@ def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
     trained = retrain(archive, run)
     assert trained.checkpoint_hash != run["checkpoint_hash"]
     assert "parameters differ, most" in trained.reasons[0]
+    assert trained.differing
+    assert not trained.is_close
 
 
 @pytest.mark.parametrize("run_request", ["shared", "per_stock"], indirect=True)
@@ -184,3 +186,11 @@ def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive
         market_of(run | {"market": "mine"}, None)
     with pytest.raises(UsageError, match="describes another market"):
         market_of(run, Path("mine.toml"))
+
+
+def test_weights_of_a_gpu_are_equal_within_a_tolerance_and_those_of_a_cpu_to_the_last_bit() -> None:
+    first = date(2024, 1, 2)
+    run = {"id": "one", "checkpoint_hash": "a", "train_first": first, "code_version": "0", "market": "m"}
+    for device, apart, equal in (("cuda", TOLERANCE, True), ("cuda", 2 * TOLERANCE, False), ("cpu", 1e-7, False)):
+        trained = Retraining(run, device, "b", 2, {"linear.weight": apart}, first)
+        assert (trained.reasons == []) is trained.is_close is equal

@@ -11,8 +11,7 @@ from made_commands import whole_command
 
 from benchmarks.results import RESULTS
 from db import tables
-from db.views import views
-from db.views.dictionary import data_dictionary
+from db.views import data_dictionary, views
 from dtml.markets import market_names
 
 ROOT = Path(__file__).parents[1]

@@ -25,7 +25,7 @@ from translation.training.loop import (
     train_network,
     validation_loss,
 )
-from translation.training.loss import POSITIONS_AT_ONCE, smoothed_loss
+from translation.training.step import POSITIONS_AT_ONCE, smoothed_loss
 
 
 @pytest.mark.parametrize("positions", [1, 3, POSITIONS_AT_ONCE - 1, POSITIONS_AT_ONCE, 2 * POSITIONS_AT_ONCE + 1])
@@ -61,7 +61,7 @@ def test_products_of_bfloat16_change_the_loss_and_its_gradients_by_their_roundin
 
 
 def test_the_gradients_of_the_loss_are_its_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("translation.training.loss.POSITIONS_AT_ONCE", 3)
+    monkeypatch.setattr("translation.training.step.POSITIONS_AT_ONCE", 3)
     torch.manual_seed(0)
     decoded, weight = (torch.randn(rows, 4, dtype=torch.double, requires_grad=True) for rows in (7, 6))
     expected = torch.randint(0, 6, (7,))

@@ -14,6 +14,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from db.tables import metadata
 from db.tables.columns import TYPES as COLUMN_TYPES
 
 FOLDER: Final = Path(__file__).parent
@@ -88,3 +89,18 @@ def _split(name: str, text: str) -> tuple[str, list[str], str]:
     if not said.endswith(".") or not rest or not select:
         raise ValueError(f"view {name}: its file says what it means, what each column means, and selects")
     return " ".join(said.split()), rest[0].splitlines(), select
+
+
+def data_dictionary() -> str:
+    """Return the data dictionary: every view and table with the meaning of each column, as Markdown."""
+    parts = []
+    for view in views().values():
+        parts += [f"**`{view.name}`** (view): {view.meaning}", "", *_meanings(view.meanings()), ""]
+    for table in metadata.sorted_tables:
+        columns = {column.name: column.comment or "" for column in table.columns}
+        parts += [f"**`{table.name}`** (table): {table.comment}", "", *_meanings(columns), ""]
+    return "\n".join(parts)
+
+
+def _meanings(columns: Mapping[str, str]) -> list[str]:
+    return ["| column | meaning |", "| --- | --- |", *(f"| `{name}` | {said} |" for name, said in columns.items())]

@@ -1,7 +1,8 @@
 """Fit networks side by side; an interrupted fit resumes where it stopped.
 
 A member is one seed of one configuration: its initial weights, the order of its batches and its random numbers come
-from generators of its own, so its weights are the same whoever trains beside it. Each is trained on a thread.
+from generators of its own, so its weights are the same whoever trains beside it. Each is trained on a thread: of the
+CPU by turns, of several GPUs on its own one.
 
 The sessions of a span lie on the device once; the windows of a day are positions in them. A step goes through the
 network a few days at a time and adds up their gradients: the loss separates by day, what a few days need stays in a
@@ -91,12 +92,24 @@ def fit_members(
     for protocol in protocols:
         _require_labels("training", train, protocol)
         _require_labels("validation", validation, protocol)
-    fits = [start(member, len(train.symbols), device) for member in members]
+    places = devices_of(device)
+    fits = [start(member, len(train.symbols), places[at % len(places)]) for at, member in enumerate(members)]
     for fit, weights in zip(fits, begin or (), strict=begin is not None):
         fit.network.load_state_dict(weights)
-    spans = {each: (Span.of(train, each, device), Span.of(validation, each, device)) for each in protocols}
-    _advance(deque(_fit(each, *spans[each.member.training.protocol], state_folder, on_epoch) for each in fits), device)
+    queues = []
+    for at, place in enumerate(places[: len(fits)]):
+        spans = {each: (Span.of(train, each, place), Span.of(validation, each, place)) for each in protocols}
+        here = fits[at :: len(places)]
+        queues.append(deque(_fit(fit, *spans[fit.member.training.protocol], state_folder, on_epoch) for fit in here))
+    _advance(queues, device)
     return fits
+
+
+def devices_of(device: torch.device) -> list[torch.device]:
+    """Return the devices that members are spread over: every GPU, if none is named by its number."""
+    if device.type != "cuda" or device.index is not None:
+        return [device]
+    return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
 
 
 def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> None:
@@ -110,12 +123,12 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
     raise DtmlError(f"no day of {span} has a label, {first} to {last}: {small if known else none}")
 
 
-def _advance(fits: "deque[Iterator[int]]", device: torch.device) -> None:
-    """Run all fits to their end: on CPU by turns, on as many threads as there are cores, each computing on one."""
+def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None:
+    """Run all fits to their end: on CPU by turns, on as many threads as there are cores; on a GPU one by one."""
     interrupted = Event()
     on_cpu = device.type == "cpu"
 
-    def work() -> None:
+    def work(fits: "deque[Iterator[int]]") -> None:
         """Take a fit, give it an epoch, put it back: by turns, so that no thread is idle before the last epoch."""
         while fits and not interrupted.is_set():
             try:
@@ -131,12 +144,12 @@ def _advance(fits: "deque[Iterator[int]]", device: torch.device) -> None:
                 (fits.append if on_cpu else fits.appendleft)(fit)
 
     threads = torch.get_num_threads()
-    workers = min(len(fits), threads) if on_cpu else 1
+    taken = [fits for fits in queues for _ in range(min(len(fits), threads) if on_cpu else 1)]  # each by a thread
     try:
         torch.set_num_threads(1)
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(len(taken), initializer=torch.set_num_threads, initargs=(1,)) as pool:
             try:
-                for future in [pool.submit(work) for _ in range(workers)]:
+                for future in [pool.submit(work, fits) for fits in taken]:
                     future.result()
             except BaseException:
                 interrupted.set()  # the others stop after their epoch, which is saved

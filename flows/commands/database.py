@@ -30,7 +30,7 @@ from db.engine import (
 from db.engine import upgrade as upgrade_schema
 from db.errors import StoreError, StoreUsageError
 from db.rows import markets
-from db.views.dictionary import data_dictionary
+from db.views import data_dictionary
 from dtml.errors import UsageError
 from flows.backups import Manifest, back_up, checkpoints, read_backup
 from flows.backups import restore as restore_backup

@@ -17,6 +17,7 @@ from db.engine import open_reader, reading
 from db.rows import predictions, runs
 from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
+from dtml.training.self_test import TOLERANCE
 from flows.commands import options
 from flows.commands.options import AsJson, AsOf, DeviceOption, MarketFile, day_of, known_markets
 from flows.console import print_frame, print_json, rendered
@@ -202,15 +203,18 @@ def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dic
     document |= {"equal": not found.reasons, "reasons": found.reasons}
     if trained is None:
         return document
-    again = {name: getattr(trained, name) for name in ("checkpoint_hash", "differing", "restored")}
+    again = {name: getattr(trained, name) for name in ("checkpoint_hash", "differing", "is_close", "restored")}
     return document | {"retrained": again | {"equal": not trained.reasons, "reasons": trained.reasons}}
 
 
 def print_reproduction(found: Reproduction, trained: Retraining | None) -> None:
     """Print a receipt with all that it leads to, the prediction made again, and the model trained again."""
     run, names = found.run, FIGURES
-    told = {"known_at": at(found.prediction["known_at"]), "trained_as_known_at": at(run["data_watermark"])}
-    told |= {"made_by": made_by(run, found.device)}
+    told: dict[str, Any] = {
+        "known_at": at(found.prediction["known_at"]),
+        "trained_as_known_at": at(run["data_watermark"]),
+    }
+    told |= {"made_by": made_by(run, found.device), "tolerance": TOLERANCE}
     out.print(rendered("reproduction.txt", found=found, run=run, trained=trained, names=names, **told), end="")
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import platform
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -21,10 +22,10 @@ from db.rows import runs
 from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ensemble
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import Calibration, calibrate
-from dtml.inference import choose_device, member_probabilities
+from dtml.inference import choose_device, member_probabilities, name_of
 from dtml.markets import Market
 from dtml.prices.sessions import next_session, previous_session, sessions_between
-from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
+from dtml.training.fit import EpochReport, devices_of, fit_members, no_report, stack_members
 from dtml.training.state import Fit, StateFolder
 from dtml.windows import WindowConfig, Windows, build_windows
 from flows.nightly.context import MarketContext, stored_bars
@@ -185,10 +186,12 @@ def fit_bars(
     """
     windows = windows_of(context, bars, context.experiment.windows, context.market.symbols)
     train, validation = context.experiment.spans(windows, as_of)
-    log.info("%d days to train on, %d for validation", len(train), len(validation))
+    device = choose_device(context.device)
+    where = f"{' and '.join(map(name_of, devices_of(device)))} of {platform.node()}"
+    log.info("%d days to train on, %d for validation, on %s", len(train), len(validation), where)
     members = context.experiment.members_of(*seeds)
     fits = fit_members(
-        train, validation, members, device=choose_device(context.device),
+        train, validation, members, device=device,
         state_folder=StateFolder(folder, write_whole), on_epoch=on_epoch,
         begin=None if previous is None else [previous.ensemble.member(i) for i in range(len(members))],
     )  # fmt: skip

@@ -12,15 +12,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from db.connection.locks import market_lock
+from db.engine import reading
 from db.errors import StoreBusyError, StoreError
+from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
+from dtml.pages.figures import records, with_interval
 from flows.nightly.catch_up import CaughtUp, catch_up, missed_nights
 from flows.nightly.context import MarketContext, RunRequest, choose_as_of, open_context, open_store, open_stored_context
 from flows.nightly.fetch import fetch_bars
@@ -28,7 +33,6 @@ from flows.nightly.night import Night, run_night
 from flows.nightly.order import rankers_for
 from flows.nightly.train import Model, train_with_progress
 from flows.service.alerts import after_night, watch_markets
-from flows.service.artifacts import leave_artifact
 from flows.service.schedules import DELAY, skip_reason
 from flows.service.status import named_markets
 from flows.signals import end_with_service, signals_of
@@ -200,3 +204,35 @@ def _refetch(request: RunRequest) -> Outcome:
         return Completed(message=said)
     first = found.failures.iloc[0]
     return Failed(message=f"{said}; {len(found.failures)} not answered, such as {first['symbol']}: {first['detail']}")
+
+
+def leave_artifact(context: MarketContext, night: Night) -> None:
+    """Leave an artifact with a key like `night-simulated`; a failure is a line in the log, no more."""
+    row = night.row
+    try:
+        with reading(context.engine) as conn:
+            scores = stored_scores.running_scores(conn, context.name, last=row["as_of"])
+        key = f"night-{context.name.replace('_', '-')}"  # small letters, digits and dashes
+        create_markdown_artifact(night_page(context.name, scores, night), key=key)
+    except Exception as error:  # noqa: BLE001 - a page is not worth a night
+        log.warning("night of %s of %s: no artifact is left: %s", row["as_of"], context.name, error)
+
+
+def night_page(market: str, scores: pd.DataFrame, night: Night) -> str:
+    """Return the latest running scores beside the naive rules, and where the report lies, as Markdown."""
+    row = night.row
+    lines = [f"## {market}, night of {row['as_of']}: {row['predictions']} stocks predicted for {row['target']}", ""]
+    lines += [f"- {gap['symbol']} is left out: {gap['reason']}" for gap in row["gaps"]]
+    if scores.empty:
+        lines += ["", "No prediction of this market has an outcome yet."]
+    else:
+        last: date = scores["target"].iloc[0].date()
+        lines += ["", f"Scores of all nights up to {last}, every stock-day, with 95 % intervals that resample days."]
+        lines += ["ACC is the share of correct directions, MCC the Matthews correlation coefficient, 0 without skill."]
+        lines += ["", "| predictor | nights | directions | ACC | MCC |", "| --- | ---: | ---: | --- | --- |"]
+        lines += [
+            f"| {each['predictor']} | {each['nights']} | {each['n']} "
+            f"| {with_interval(each, 'acc')} | {with_interval(each, 'mcc')} |"
+            for each in records(scores)
+        ]
+    return "\n".join([*lines, "", f"Report: `{night.report}`", ""])
