@@ -32,10 +32,8 @@ def choose_device(name: str) -> torch.device:
 
 def name_of(device: torch.device) -> str:
     """Return the name of a device, with the name and the UUID of the GPU that it is."""
-    if device.type != "cuda":
-        return str(device)
-    of = torch.cuda.get_device_properties(device)
-    return f"{device}, {of.name}, {of.uuid}"
+    of = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
+    return str(device) if of is None else f"{device}, {of.name}, {of.uuid}"
 
 
 def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.DataFrame:

@@ -303,6 +303,6 @@ def test_a_cuda_training_learns_what_a_cpu_training_learns() -> None:
 
 def test_a_gpu_is_named_with_what_tells_it_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
     properties = SimpleNamespace(name="NVIDIA H100", uuid="e4bb2f")
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: properties)
     assert name_of(torch.device("cuda", 1)) == "cuda:1, NVIDIA H100, e4bb2f"
     assert name_of(CPU) == "cpu"

@@ -94,8 +94,8 @@ def _split(name: str, text: str) -> tuple[str, list[str], str]:
 def data_dictionary() -> str:
     """Return the data dictionary: every view and table with the meaning of each column, as Markdown."""
     parts = []
-    for view in views().values():
-        parts += [f"**`{view.name}`** (view): {view.meaning}", "", *_meanings(view.meanings()), ""]
+    for each in views().values():
+        parts += [f"**`{each.name}`** (view): {each.meaning}", "", *_meanings(each.meanings()), ""]
     for table in metadata.sorted_tables:
         columns = {column.name: column.comment or "" for column in table.columns}
         parts += [f"**`{table.name}`** (table): {table.comment}", "", *_meanings(columns), ""]

@@ -1,8 +1,7 @@
 """Fit networks side by side; an interrupted fit resumes where it stopped.
 
 A member is one seed of one configuration: its initial weights, the order of its batches and its random numbers come
-from generators of its own, so its weights are the same whoever trains beside it. Each is trained on a thread: of the
-CPU by turns, of several GPUs on its own one.
+from generators of its own, so its weights are the same whoever trains beside it. Each is trained on a thread.
 
 The sessions of a span lie on the device once; the windows of a day are positions in them. A step goes through the
 network a few days at a time and adds up their gradients: the loss separates by day, what a few days need stays in a

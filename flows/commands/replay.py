@@ -210,12 +210,9 @@ def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dic
 def print_reproduction(found: Reproduction, trained: Retraining | None) -> None:
     """Print a receipt with all that it leads to, the prediction made again, and the model trained again."""
     run, names = found.run, FIGURES
-    told: dict[str, Any] = {
-        "known_at": at(found.prediction["known_at"]),
-        "trained_as_known_at": at(run["data_watermark"]),
-    }
-    told |= {"made_by": made_by(run, found.device), "tolerance": TOLERANCE}
-    out.print(rendered("reproduction.txt", found=found, run=run, trained=trained, names=names, **told), end="")
+    told = {"known_at": at(found.prediction["known_at"]), "trained_as_known_at": at(run["data_watermark"])}
+    shown = {"found": found, "run": run, "trained": trained, "names": names, "tolerance": TOLERANCE}
+    out.print(rendered("reproduction.txt", made_by=made_by(run, found.device), **shown, **told), end="")
 
 
 def at(moment: datetime) -> str:
