@@ -7,7 +7,7 @@ import pytest
 
 from translation.errors import UsageError
 from translation.models import SIZES, size_for
-from translation.recipes import TRAININGS, Recipe, read_recipe
+from translation.recipes import TRAININGS, UNLIMITED, Recipe, read_recipe
 
 WHOLE = """
 name = "made"
@@ -128,24 +128,28 @@ def test_the_corpus_chooses_the_size_and_the_file_overrides_what_it_tells(tmp_pa
         assert training.batch_tokens == TRAININGS[size]["batch_tokens"]
 
 
-def test_the_schedule_follows_a_short_budget_unless_it_is_told(tmp_path: Path) -> None:
+def test_the_schedule_and_its_checks_follow_the_budget(tmp_path: Path) -> None:
     recipe = read(tmp_path, WHOLE)
-    assert [recipe.training_for(size).warmup for size in ("tiny", "small", "base")] == [2000, 4000, 4000]
-    for updates, warmup in ((9000, 2000), (400, 100), (1, 1)):
-        assert replace(recipe, training={"updates": updates}).training_for("tiny").warmup == warmup
-    assert replace(recipe, training={"updates": 400, "warmup": 300}).training_for("tiny").warmup == 300
-    assert replace(recipe, training={"minutes": 5.0}).training_for("tiny").check_every is None
-    assert replace(recipe, training={"minutes": 5.0, "check_every": 9}).training_for("tiny").check_every == 9
-    assert recipe.training_for("tiny").check_every == 150
+    assert [recipe.training_for(size).warmup for size in ("tiny", "small", "base")] == [0.18, 0.18, 0.04]
+    assert {recipe.training_for(size).schedule for size in SIZES} == {"linear"}
+    published = replace(recipe, training={"schedule": "inverse_sqrt"}).training_for("tiny")
+    assert (published.schedule, published.warmup) == ("inverse_sqrt", 4000)
+    timed = replace(recipe, training={"minutes": 5.0}).training_for("tiny")
+    assert (timed.updates, timed.check_every) == (UNLIMITED, None)
+    assert replace(recipe, training={"minutes": 5.0, "updates": 9}).training_for("tiny").updates == 9
 
 
 def test_the_key_is_that_of_all_that_decides_but_the_end(tmp_path: Path) -> None:
-    recipe = read(tmp_path, WHOLE)
+    recipe = replace(read(tmp_path, WHOLE), training={"schedule": "inverse_sqrt"})
     key = recipe.key("tiny", "hash")
-    ends = replace(recipe, training={"updates": 9000, "minutes": 3.0, "patience": 2, "check_every": 7})
+    ends = replace(
+        recipe, training={**recipe.training, "updates": 9000, "minutes": 3.0, "patience": 2, "check_every": 7}
+    )
     assert ends.key("tiny", "hash") == key
+    linear, longer = (replace(recipe, training=each).key("tiny", "hash") for each in ({}, {"updates": 9000}))
+    assert len({key, linear, longer}) == 3
     others = [
-        replace(recipe, training={"seed": 5}),
+        replace(recipe, training={**recipe.training, "seed": 5}),
         replace(recipe, network={"d_ff": 5}),
         replace(recipe, vocabulary=500),
         replace(recipe, kind="rnn"),

@@ -25,9 +25,17 @@ KINDS: Mapping[str, type[NetworkConfig]] = {"transformer": TransformerConfig, "r
 CONFIG, WEIGHTS = "model.json", "weights.safetensors"
 SOURCE, TARGET, LANGUAGE_ID = "source.model", "target.model", "language_id.json"
 
-# tiny is that of Wu et al. (ACL 2021) for Multi30k, base and big are those of Vaswani et al.
+# tiny has the sizes of Wu et al. (ACL 2021) for Multi30k, base and big are those of Vaswani et al.
 SIZES: Mapping[str, Mapping[str, Any]] = {
-    "tiny": {"d_model": 128, "heads": 4, "d_ff": 256, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
+    "tiny": {
+        "d_model": 128,
+        "heads": 4,
+        "d_ff": 256,
+        "encoder_layers": 4,
+        "decoder_layers": 4,
+        "dropout": 0.2,
+        "norm": "pre",
+    },
     "small": {"d_model": 256, "heads": 4, "d_ff": 1024, "encoder_layers": 5, "decoder_layers": 5, "dropout": 0.3},
     "base": {"d_model": 512, "heads": 8, "d_ff": 2048, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.1},
     "big": {"d_model": 1024, "heads": 16, "d_ff": 4096, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.3},

@@ -214,6 +214,33 @@ class RecurrentTranslator(nn.Module):
         return self.embed_target.weight
 
 
+class RecurrentClassifier(nn.Module):
+    """The class of a text from the last state of LSTMs, which have the same embeddings and layers as the encoder.
+
+    `masked` stops at the last token, wherever padding lies; otherwise padding is read like text, as token 0.
+    """
+
+    def __init__(self, config: RecurrentConfig, classes: int, *, masked: bool) -> None:
+        super().__init__()
+        self.masked = masked
+        self.embed_source = nn.Embedding(config.source_vocabulary, config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = _lstm(config, config.d_model, config.layers)
+        self.classify = nn.Linear(config.d_model, classes)
+        _initialise(self)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map `[texts, positions]` tokens, padded on either side, to scores `[texts, classes]`."""
+        real, x = tokens != PADDING, self.dropout(self.embed_source(tokens))
+        if self.masked:
+            x = _moved(x, in_front(real))
+            lengths = real.sum(dim=-1).clamp(min=1).cpu()
+            x = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        _, (hidden, _) = self.encoder(x)
+        scores: Tensor = self.classify(self.dropout(hidden[-1]))
+        return scores
+
+
 @dataclass
 class RecurrentState:
     """The decoder's state of each beam: `hidden` and `cell` are `[layers, sentences, beams, d_model]`."""
@@ -271,7 +298,7 @@ def _lstm(config: RecurrentConfig, hidden: int, layers: int, *, bidirectional: b
     return nn.LSTM(config.d_model, hidden, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
 
 
-def _initialise(network: RecurrentTranslator) -> None:
+def _initialise(network: nn.Module) -> None:
     """Initialise matrices as Glorot and Bengio, biases 0 but 1 for the forget gate (Jozefowicz et al., ICML 2015)."""
     for name, parameter in network.named_parameters():
         if name.endswith("pairwise"):

@@ -1,4 +1,4 @@
-"""Train a network: the published schedule, validation, checkpoints to resume from, and the best weights of the last."""
+"""Train a network: the schedule, validation, checkpoints to resume from, and the best weights of the last."""
 
 import math
 import time
@@ -22,36 +22,43 @@ SEEDS = 2**63  # torch takes seeds below it
 FEW = 3  # checks of the shorter mean
 CHECKS, VALIDATION_SHARE = 30, 10  # checks of a training of minutes at most, and how much longer than one it trains
 SAID_EVERY_S = 60.0  # lines between checks
-PACED = 10  # updates after which it is known how many fit into the minutes
-LEAST_WARMUP, WARMUP_SHARE = 100, 4  # updates; the share of the updates that a short training warms up for is 1 / 4
+WARMUP = 4000  # updates, as published
+Schedule = Literal["linear", "inverse_sqrt"]
 Precision = Literal["float32", "bfloat16"]
 ValidationBleu = Callable[[nn.Module, ProcessGroup], float]
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Settings as published, but for batches that suit a CPU; `batch_tokens` counts positions, padding included."""
+    """Settings as published, but for the schedule and batches that suit a CPU.
+
+    `batch_tokens` counts positions, padding included. The budget is `updates` or `minutes`, whichever ends first.
+    """
 
     batch_tokens: int = 4096
     accumulate: int = 1  # batches an update, which all processes share
     updates: int = 100_000
     minutes: float | None = None  # limit of training time, interruptions left out
-    warmup: int = 4000
+    schedule: Schedule = "linear"  # down to 0 at the end of the budget, or 1 / sqrt(step), as published
+    warmup: float = 0.18  # a share of the budget; with inverse_sqrt, updates
     peak: float | None = None  # the highest learning rate; None as published
     label_smoothing: float = 0.1
     clip: float = 1.0  # largest norm of the gradient
-    check_every: int | None = 500  # updates; None for a share of `minutes`
-    patience: int = 10  # checks without a better validation figure
+    check_every: int | None = None  # updates; None for a share of the budget
+    patience: int | None = None  # checks without a better validation figure; None to use up the budget
     average: int = 10  # last checks whose weights are averaged at most
     seed: int = 0
     precision: Precision = "float32"  # on a CPU; some multiply bfloat16 faster. CUDA is always mixed
 
     def __post_init__(self) -> None:
-        for name in ("batch_tokens", "accumulate", "updates", "warmup", "check_every", "patience", "average"):
+        for name in ("batch_tokens", "accumulate", "updates", "check_every", "patience", "average"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"{name} is 1 or more, not {getattr(self, name)}")
-        if self.check_every is None and self.minutes is None:
-            raise UsageError("check_every is left out where minutes are given alone")
+        if self.schedule not in get_args(Schedule):
+            raise UsageError(f"schedule is one of {', '.join(get_args(Schedule))}, not {self.schedule}")
+        if not (0 < self.warmup < 1 if self.schedule == "linear" else self.warmup >= 1):
+            units = "a share of the budget, between 0 and 1" if self.schedule == "linear" else "1 update or more"
+            raise UsageError(f"warmup is {units}, with the schedule {self.schedule}, not {self.warmup:g}")
         for name in ("minutes", "peak"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise UsageError(f"{name} is more than 0, not {getattr(self, name)}")
@@ -91,10 +98,17 @@ class TrainingContext:
     bleu: ValidationBleu | None = None
 
 
-def learning_rate(step: int, width: int, config: TrainingConfig) -> float:
-    """Return the rate of a step, from 1 on: linear up to `warmup`, then 1 / sqrt(step) (eq. 3 of Vaswani et al.)."""
-    peak = (width * config.warmup) ** -0.5 if config.peak is None else config.peak
-    return peak * min(step / config.warmup, math.sqrt(config.warmup / step))
+def learning_rate(step: int, done: float, width: int, config: TrainingConfig) -> float:
+    """Return the rate of a step, from 1 on, with a share `done` of the budget, 0 to 1: up to the peak, then down.
+
+    Down linearly to 0 at the end of the budget, or by 1 / sqrt(step) (eq. 3 of Vaswani et al.).
+    """
+    warmup = config.warmup
+    if config.schedule == "linear":
+        peak = (width * WARMUP) ** -0.5 if config.peak is None else config.peak
+        return peak * min(done / warmup, (1 - done) / (1 - warmup))
+    peak = (width * warmup) ** -0.5 if config.peak is None else config.peak
+    return peak * min(step / warmup, math.sqrt(warmup / step))
 
 
 def train_network(
@@ -108,8 +122,8 @@ def train_network(
     """Train until time, updates or patience run out, then load in rank 0 what is best on validation.
 
     It is chosen from the last check, the best one, and means of the last; `Progress.saved` says which. An interrupted
-    training resumes from its last check with the same losses. Raises TranslationError when memory runs out and when
-    the loss is NaN or infinite, and UsageError for minutes that end in the warm-up.
+    training resumes from its last check, with the same losses where its budget is updates. Raises TranslationError
+    when memory runs out and when the loss is NaN or infinite.
     """
     use_fast_dropout(network)
     network.to(context.device).train()
@@ -121,18 +135,14 @@ def train_network(
     since, batches_of = _SinceCheck(), _updates(training, config, progress, context.process_group)
     while not _is_over(progress, config):
         progress.step += 1
-        rate = learning_rate(progress.step, width, config)
+        rate = learning_rate(progress.step, since.share_done(progress, config, context.process_group), width, config)
         done = training_step(next(batches_of), rate, check=since.asks_for_check(progress, config))
         if done is None:
             raise training_step.out_of_memory(training, config.batch_tokens)
         since.loss += done.loss
         since.tokens += done.tokens
         progress.tokens += done.tokens
-        if config.minutes is not None and (progress.step == PACED or (done.check and progress.step < PACED)):
-            seconds = progress.seconds + time.monotonic() - since.begun
-            _refuse_short(config, config.minutes, context.process_group.broadcast(seconds) / progress.step)
-        is_due = config.check_every is not None and progress.step % config.check_every == 0
-        if done.check or progress.step == config.updates or is_due:
+        if done.check or progress.step == config.updates or _is_due(progress.step, config):
             seconds, begun = context.process_group.broadcast(time.monotonic() - since.begun), time.monotonic()
             progress.seconds += seconds
             figures = (since.loss / since.tokens, since.tokens / seconds, rate)
@@ -154,6 +164,14 @@ class _SinceCheck:
     said: float = field(default_factory=time.monotonic)
     loss: float = 0.0
     tokens: int = 0
+
+    def share_done(self, progress: Progress, config: TrainingConfig, process_group: ProcessGroup) -> float:
+        """Return the share of the budget that is over, the same for all processes, 1 at most."""
+        done = progress.step / (config.updates + 1)
+        if config.minutes is None or config.schedule != "linear":
+            return done
+        seconds = progress.seconds + time.monotonic() - self.begun
+        return min(1.0, max(done, process_group.broadcast(seconds) / (60 * config.minutes)))
 
     def asks_for_check(self, progress: Progress, config: TrainingConfig) -> bool:
         """Return whether the clock asks for a check: time is over, or it counts minutes and the next is due."""
@@ -178,27 +196,23 @@ class _SinceCheck:
 
 
 def _is_over(progress: Progress, config: TrainingConfig) -> bool:
-    done = progress.step >= config.updates or progress.checks_since >= config.patience
-    return done or _is_over_time(progress.seconds, config)
+    over = progress.step >= config.updates or _is_over_time(progress.seconds, config)
+    return over or _ran_out_of_patience(progress, config)
+
+
+def _ran_out_of_patience(progress: Progress, config: TrainingConfig) -> bool:
+    return config.patience is not None and progress.checks_since >= config.patience
+
+
+def _is_due(step: int, config: TrainingConfig) -> bool:
+    """Return whether the number of a step asks for a check."""
+    if config.check_every is None and config.minutes is not None:
+        return False
+    return step % (config.check_every or max(1, config.updates // CHECKS)) == 0
 
 
 def _is_over_time(seconds: float, config: TrainingConfig) -> bool:
     return config.minutes is not None and seconds > 60 * config.minutes
-
-
-def _refuse_short(config: TrainingConfig, minutes: float, seconds: float) -> None:
-    """Raise UsageError, with what fits, if at `seconds` an update the minutes end in the warm-up or soon after."""
-    fit = int(60 * minutes / seconds)
-    if fit >= 2 * config.warmup:
-        return
-    needed = math.ceil(2 * config.warmup * seconds / 60)
-    least = f"warmup = {LEAST_WARMUP} and minutes = {math.ceil(WARMUP_SHARE * LEAST_WARMUP * seconds / 60):,}"
-    other = f"warmup = {fit // WARMUP_SHARE}" if fit >= WARMUP_SHARE * LEAST_WARMUP else least
-    raise UsageError(
-        f"minutes = {minutes:g} is about {fit:,} updates here, {seconds:.2g} s each, too few for a warm-up of "
-        f"{config.warmup:,}: set minutes = {needed:,} or more under [training], or {other}; a smaller size under "
-        "[network] or smaller batches make updates quicker"
-    )
 
 
 def _load_best(
@@ -219,9 +233,9 @@ def _load_best(
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
     """Return the steps whose mean weights may be saved: the last `average`, the last 3, the last one, the best one."""
     # If patience ran out, these are the last up to the best. No mean has weights of the warm-up, which are far apart.
-    patience_ran_out = progress.checks_since >= config.patience
-    up_to = progress.kept[: -progress.checks_since] if patience_ran_out else progress.kept
-    after = [step for step in up_to if step > config.warmup]
+    up_to = progress.kept[: -progress.checks_since] if _ran_out_of_patience(progress, config) else progress.kept
+    warmup = config.warmup * progress.step if config.schedule == "linear" else config.warmup
+    after = [step for step in up_to if step > warmup]
     found = [after[-config.average :], after[-min(FEW, config.average) :], up_to[-1:], [progress.best_step]]
     return [list(steps) for steps in dict.fromkeys(map(tuple, found)) if steps]
 
