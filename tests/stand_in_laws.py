@@ -5,6 +5,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ from translation.atomic_files import write_whole
 from translation.decoding.beam_search import Search, search
 from translation.decoding.incremental import IncrementalTransformer
 from translation.errors import TranslationError
-from translation.seq2seq import IncrementalRnn
+from translation.seq2seq import IncrementalRnn, RecurrentClassifier
+from translation.seq2seq import RecurrentConfig as TranslatorConfig
 from translation.training.loop import Check, TrainingContext, train_network
 
 CPU = torch.device("cpu")
@@ -142,6 +144,22 @@ def translate(device: torch.device, _: Path, kind: str = "transformer", beams: i
     return flat([*shown, *(torch.tensor([each.score, *each.tokens]) for each in best)])
 
 
+def classify(device: torch.device, _: Path, *, masked: bool) -> Tensor:
+    """The losses of a classifier, whose texts are padded before and after."""
+    torch.manual_seed(2)
+    config = TranslatorConfig(13, 13, 8, layers=2, dropout=0.0)
+    network = RecurrentClassifier(config, 3, masked=masked).to(device)
+    optimiser, found = torch.optim.Adam(network.parameters()), []
+    tokens = torch.tensor([[0, 0, 5, 6], [7, 0, 0, 0], [8, 9, 10, 11]], device=device)
+    for _step in range(4):
+        optimiser.zero_grad()
+        loss = torch.nn.functional.cross_entropy(network(tokens), torch.tensor([0, 1, 2], device=device))
+        loss.backward()
+        optimiser.step()
+        found.append(loss)
+    return flat(found)
+
+
 def rehearse(work: Work, folder: Path) -> float:
     """How far the stand-in is from the CPU."""
     return float((work(torch.device(NAME), folder) - work(CPU, folder)).abs().max())
@@ -166,6 +184,7 @@ WORKS |= {"translate greedily": lambda device, folder: translate(device, folder,
 for kind in ("none", "additive", "dot"):
     WORKS |= {f"train an RNN, attention {kind}": learns("rnn", attention=kind)}
     WORKS |= {f"translate by an RNN, attention {kind}": translates("rnn", attention=kind)}
+WORKS |= {f"classify, masked {masked}": partial(classify, masked=masked) for masked in (True, False)}
 WORKS |= {"train an RNN, structured": learns("rnn", attention="dot", structured=True)}
 
 
