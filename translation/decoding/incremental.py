@@ -95,7 +95,7 @@ class IncrementalTransformer:
     @torch.no_grad()
     def step(self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
         """Implement `IncrementalDecoder`."""
-        x, weights = self.network.embed_target(tokens, torch.full_like(tokens, state.length)), None
+        x, weights = self.network.embed_target(tokens, torch.full_like(tokens[:1, :1], state.length)), None
         state.next_position()
         past = None if tokens.shape[-1] == 1 else state.past[:, :, : state.length].flatten(-2)
         for layer, remembered, own in zip(self.layers, state.memory, state.own, strict=True):
