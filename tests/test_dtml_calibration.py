@@ -5,8 +5,18 @@ import pandas as pd
 import pytest
 
 from dtml.errors import DtmlError
-from dtml.evaluation.calibration import COUNTS, LEVELS, Calibration, calibrate, count_band, coverage, decide
-from dtml.evaluation.calibration_curve import binned_curve, calibration_curve, count_bins
+from dtml.evaluation.calibration import (
+    COUNTS,
+    LEVELS,
+    Calibration,
+    binned_curve,
+    calibrate,
+    calibration_curve,
+    count_band,
+    count_bins,
+    coverage,
+    decide,
+)
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.scoreboard import calibration_line
 from dtml.pages.charts import calibration

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from dtml.evaluation.bootstrap import interval
-from dtml.evaluation.calibration import LEVELS, Calibration, calibrate, count_band, coverage, logit
-from dtml.evaluation.calibration_curve import count_bins
+from dtml.evaluation.calibration import LEVELS, Calibration, calibrate, count_band, count_bins, coverage, logit
 from dtml.evaluation.metrics import ratio
 
 DAYS, STOCKS = 31, 7

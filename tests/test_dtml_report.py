@@ -14,8 +14,15 @@ from made_pages import Reader
 
 from dtml.attention.weights import KEPT, Attention
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS, rolling_scores
-from dtml.evaluation.calibration import LEVELS, Calibration, count_band, coverage
-from dtml.evaluation.calibration_curve import count_bins, curve_with_intervals, recalibrated
+from dtml.evaluation.calibration import (
+    LEVELS,
+    Calibration,
+    count_band,
+    count_bins,
+    coverage,
+    curve_with_intervals,
+    recalibrated,
+)
 from dtml.evaluation.metrics import accuracy, mcc
 from dtml.pages.charts import COLUMNS, NARROWEST, probability_axis, stacked
 from dtml.pages.figures import figure

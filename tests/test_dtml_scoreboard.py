@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, brier_score_loss, matthews_corrcoef, roc_auc_score
 
-from dtml.evaluation.calibration_curve import calibration_curve
+from dtml.evaluation.calibration import calibration_curve
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.scoreboard import (
     COLUMNS,

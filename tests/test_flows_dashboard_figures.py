@@ -29,8 +29,7 @@ from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.errors import UsageError
 from flows.dashboard import compare
 from flows.dashboard.app import dashboard, link
-from flows.dashboard.market import SORTS, Sort, night_directions, night_of
-from flows.dashboard.markets import market_rows
+from flows.dashboard.market import SORTS, Sort, market_rows, night_directions, night_of
 from flows.dashboard.stock import span_scores, stock_chart, way_counts
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night

@@ -26,7 +26,7 @@ pytest_plugins = ("made_translators",)
 LONG = " ".join(target for _, target in PAIRS[440:444])  # a name or two in the target language prove nothing
 WEIGHTS = "select checkpoint_hash from translation_model where name = 'tiny'"
 RECIPE = (
-    "160 updates of 1 x 256 positions, warm-up 30 to 0.01, dropout 0, 400 subwords, float32, seed 0; "
+    "160 updates of 1 x 256 positions, linear rate, warm-up 20% to 0.01, dropout 0, 400 subwords, float32, seed 0; "
     "weights by validation bleu: "
 )
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp"

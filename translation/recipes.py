@@ -74,11 +74,9 @@ class Recipe:
         return TrainingConfig(**told | dict(self.training))
 
     def key(self, size: str, corpus_hash: str) -> str:
-        """Return a hash of all settings but when the training is checked and ends: one resumes another of its hash.
-
-        A rate that falls to the end of the budget depends on it.
-        """
+        """Return a hash of all settings but when the training is checked and ends: one resumes another of its hash."""
         training = asdict(self.training_for(size))
+        # A rate that falls to the end of the budget depends on it.
         budget = ("updates", "minutes") if training["schedule"] == "inverse_sqrt" else ()
         for end in (*budget, "patience", "check_every"):
             training.pop(end)

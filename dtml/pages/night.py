@@ -16,8 +16,7 @@ from dtml.attention.weights import KEPT, Attention, verdict
 from dtml.attention.weights import words as explained
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
-from dtml.evaluation.calibration import Calibration, decide
-from dtml.evaluation.calibration_curve import curve_with_intervals, recalibrated
+from dtml.evaluation.calibration import Calibration, curve_with_intervals, decide, recalibrated
 from dtml.pages.backtest import directions_verdict, predictor_charts
 from dtml.pages.benchmark import PROTOCOL_WORDS
 from dtml.pages.charts import Axis, Chart, calibration, cells, environment, probability_axis, square, stacked

@@ -23,8 +23,7 @@ from dtml.backtest.portfolio import Fill, equal_weight_track, follow, index_trac
 from dtml.baselines.naive_rules import MODEL, directions_on, rules_read_from
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.breakdowns import Directions, order_scores, rolling_mcc, rolling_rank_ic, slice_scores
-from dtml.evaluation.calibration import coverage
-from dtml.evaluation.calibration_curve import calibration_curve
+from dtml.evaluation.calibration import calibration_curve, coverage
 from dtml.inference import choose_device
 from dtml.markets.trading import YEAR
 from dtml.pages.backtest import backtest_page

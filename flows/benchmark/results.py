@@ -21,7 +21,7 @@ from db.engine import reading, transaction
 from db.rows import benchmarks, predictions
 from db.rows import runs as stored_runs
 from dtml.checkpoints import save_ensemble
-from dtml.evaluation.calibration_curve import calibration_curve
+from dtml.evaluation.calibration import calibration_curve
 from dtml.evaluation.scoreboard import Predictor, common_stock_days, member_scores, scoreboard
 from dtml.inference import choose_device
 from dtml.pages.benchmark import benchmark_page

@@ -16,8 +16,7 @@ from db.rows import calibration, prices
 from db.rows import outcomes as stored_outcomes
 from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, directions_on, rules_read_from
-from dtml.evaluation.calibration import count_band
-from dtml.evaluation.calibration_curve import count_bins
+from dtml.evaluation.calibration import count_band, count_bins
 from dtml.evaluation.metrics import gain_in_mcc, score_days
 from dtml.labels import paper_labels
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol

@@ -76,7 +76,9 @@ def recipe_of(card: Card) -> str:
     saved = progress["saved"]
     weights = f"mean of {len(saved)} checks to {saved[-1]:,}" if len(saved) > 1 else f"check at {saved[0]:,}"
     updates = f"{progress['step']:,} updates of {training['accumulate']} x {training['batch_tokens']:,} positions"
-    rates = f"{training['schedule']} rate, warm-up {training['warmup']:,} {peak}, dropout {card.network['dropout']:g}"
+    schedule, warmup = training.get("schedule", "inverse_sqrt"), training["warmup"]  # a share, or updates
+    warm = f"warm-up {warmup:{'.0%' if warmup < 1 else ','}}"
+    rates = f"{schedule} rate, {warm} {peak}, dropout {card.network['dropout']:g}"
     rest = f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, seed {training['seed']}"
     return f"{updates}, {rates}, {rest}; weights by validation {card.made['decide_by']}: {weights}"
 

@@ -99,10 +99,7 @@ class TrainingContext:
 
 
 def learning_rate(step: int, done: float, width: int, config: TrainingConfig) -> float:
-    """Return the rate of a step, from 1 on, with a share `done` of the budget, 0 to 1: up to the peak, then down.
-
-    Down linearly to 0 at the end of the budget, or by 1 / sqrt(step) (eq. 3 of Vaswani et al.).
-    """
+    """Return the rate of a step, from 1 on, at a share `done` of the budget, 0 to 1; eq. 3 of Vaswani et al., or linear."""
     warmup = config.warmup
     if config.schedule == "linear":
         peak = (width * WARMUP) ** -0.5 if config.peak is None else config.peak
