@@ -99,7 +99,7 @@ class TrainingContext:
 
 
 def learning_rate(step: int, done: float, width: int, config: TrainingConfig) -> float:
-    """Return the rate of a step, from 1 on, at a share `done` of the budget, 0 to 1: linear, or eq. 3 of Vaswani et al."""
+    """Return the rate of a step, from 1 on, at a share `done` of the budget: linear, or eq. 3 of Vaswani et al."""
     warmup = config.warmup
     if config.schedule == "linear":
         peak = (width * WARMUP) ** -0.5 if config.peak is None else config.peak
