@@ -12,6 +12,7 @@ from translation.seq2seq import (
     Attention,
     EncodedSource,
     IncrementalRnn,
+    RecurrentClassifier,
     RecurrentConfig,
     RecurrentTranslator,
     chain_marginals,
@@ -238,3 +239,14 @@ def test_it_learns_to_reverse_eight_sentences(kind: str) -> None:
 def test_a_configuration_that_cannot_be_is_refused(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         replace(SMALL, **wrong)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_classifier_that_is_masked_reads_no_padding_on_either_side(masked: bool) -> None:
+    torch.manual_seed(0)
+    classify = RecurrentClassifier(RecurrentConfig(20, 20, 8, layers=2, dropout=0.0), 3, masked=masked).eval()
+    bare = classify(torch.tensor([[5, 9, 7]]))
+    for padded in ([[0, 0, 5, 9, 7]], [[5, 9, 7, 0, 0, 0]]):
+        found = classify(torch.tensor(padded))
+        assert found.shape == (1, 3)
+        assert torch.allclose(found, bare, atol=1e-6) == masked

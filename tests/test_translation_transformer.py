@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from dtml.layers.random import Dropout, use_generator
-from translation.transformer import EncoderLayer, MultiHeadAttention, attend
+from translation.transformer import EncoderLayer, FeedForward, MultiHeadAttention, attend
 
 BATCH, POSITIONS, D_MODEL, HEADS = 3, 7, 22, 2
 
@@ -101,3 +101,12 @@ def test_a_dropout_rate_outside_its_range_is_refused(rate: float) -> None:
 def test_heads_must_divide_the_width() -> None:
     with pytest.raises(ValueError, match="not a multiple"):
         MultiHeadAttention(10, 3)
+
+
+def test_the_feed_forward_layer_is_two_convolutions_of_kernel_1() -> None:
+    torch.manual_seed(0)
+    layer, x = FeedForward(6, 9), torch.randn(2, 5, 6)
+    first, second = torch.nn.Conv1d(6, 9, kernel_size=1), torch.nn.Conv1d(9, 6, kernel_size=1)
+    for convolution, linear in ((first, layer.expand), (second, layer.contract)):
+        convolution.weight.data, convolution.bias.data = linear.weight.unsqueeze(-1), linear.bias
+    torch.testing.assert_close(second(first(x.mT).relu()).mT, layer(x))
