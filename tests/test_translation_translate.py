@@ -45,7 +45,7 @@ def test_long_texts_are_translated_in_parts(model: Model) -> None:
         assert count > 5 * MAX_PIECES
         (found,) = translate(model, [text], how)
         assert len(found.attention) > 5
-        lengths = [len(source) - 1 for source, _, _ in found.attention]
+        lengths = [len(each.source) - 1 for each in found.attention]
         assert max(lengths) <= MAX_PIECES
         assert abs(sum(lengths) - count) <= len(sentences.split(". "))  # of spaces at the cuts
     first = ". ".join(sentences.split(". ")[:2])
@@ -90,8 +90,21 @@ def test_the_best_come_in_order_and_the_first_is_the_translation(model: Model) -
 
 def test_attention_is_a_row_a_piece_and_sums_to_one(model: Model) -> None:
     for text, found in zip(TEXTS, translate(model, TEXTS, Search(beams=2, with_attention=True)), strict=True):
-        ((source, target, weights),) = found.attention
-        assert source == [*tokenizer().pieces(tokenizer().encode(text)), "</s>"]
-        assert weights.shape == (len(target), len(source))
-        torch.testing.assert_close(weights.sum(-1), torch.ones(len(target)))
+        (seen,) = found.attention
+        assert seen.source == [*tokenizer().pieces(tokenizer().encode(text)), "</s>"]
+        assert seen.weights.shape == (len(seen.target), len(seen.source))
+        torch.testing.assert_close(seen.weights.sum(-1), torch.ones(len(seen.target)))
+        # The pass over the finished translation finds what the search saw position by position.
+        torch.testing.assert_close(seen.heads["between"][-1].mean(dim=0), seen.weights)
+        for kind, queries, keys in (
+            ("encoder", seen.source, seen.source),
+            ("between", seen.target, seen.source),
+            ("decoder", seen.target, seen.target),
+        ):
+            layers, heads, *shape = seen.heads[kind].shape
+            config = model.card.network
+            assert (layers, heads) == (config["decoder_layers"], config["heads"])
+            assert shape == [len(queries), len(keys)]
+            torch.testing.assert_close(seen.heads[kind].sum(-1), torch.ones(layers, heads, len(queries)))
+        assert seen.heads["decoder"].triu(diagonal=1).abs().max() == 0  # nothing sees what follows
     assert translate(model, TEXTS, GREEDY)[0].attention == ()

@@ -117,6 +117,26 @@ def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
         raise UsageError(f"cannot build this {kind}: {str(error).splitlines()[0]}") from error
 
 
+def receipt(card: Card) -> str:
+    """Return a name of a model's weights and what they were trained on."""
+    return f"{card.name}/{card.weights_hash[:12]}/{card.made['corpus_hash'][:12]}"
+
+
+def recipe_of(card: Card) -> str:
+    """Return how a model was trained, in a line: a figure of it means nothing without."""
+    training, progress = card.made["training"], card.made["progress"]
+    peak = "as published" if training["peak"] is None else f"to {training['peak']:g}"
+    saved = progress["saved"]
+    weights = f"mean of {len(saved)} checks to {saved[-1]:,}" if len(saved) > 1 else f"check at {saved[0]:,}"
+    updates = f"{progress['step']:,} updates of {training['accumulate']} x {training['batch_tokens']:,} positions"
+    schedule, warmup = training.get("schedule", "inverse_sqrt"), training["warmup"]  # a share, or updates
+    warm = f"warm-up {warmup:{'.0%' if warmup < 1 else ','}}"
+    rates = f"{schedule} rate, {warm} {peak}, dropout {card.network['dropout']:g}"
+    rest = f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, seed {training['seed']}"
+    rest += f", {card.made['processes']} processes" if card.made["processes"] > 1 else ""
+    return f"{updates}, {rates}, {rest}; weights by validation {card.made['decide_by']}: {weights}"
+
+
 def save_model(folder: Path, model: Model) -> Card:
     """Save a model atomically, in place of an earlier one, and return its card with the hash of the weights.
 

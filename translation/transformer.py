@@ -6,9 +6,9 @@ Masks are boolean and True means "may attend".
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -282,6 +282,27 @@ class Transformer(nn.Module):
         for layer in self.decoder:
             x, weights = layer(x, mask, memory, memory_mask, need_weights=need_weights)
         return self.decoder_norm(x), None if weights is None else weights.mean(dim=-3)
+
+    @torch.no_grad()
+    def every_head(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Return the attention of each layer and head in decoding tokens `[positions]` of a target, BEGIN first.
+
+        The tensors are `[layers, heads, queries, keys]`: "encoder" of the source to itself, "between" of the target to
+        the source, and "decoder" of the target to itself.
+        """
+        memory, memory_mask = self.encode(source)
+        seen = torch.ones(2 * target.shape, dtype=torch.bool, device=target.device).tril()
+        found: dict[str, list[Any]] = {"encoder": [], "between": [], "decoder": []}
+        x = self.embed_source(source, positions_of(source != PADDING))
+        for layer in self.encoder:
+            x, weights = layer(x, memory_mask, need_weights=True)
+            found["encoder"].append(weights)
+        x = self.embed_target(target, positions_of(target != PADDING))
+        for layer in cast(Sequence[DecoderLayer], self.decoder):
+            found["decoder"].append(layer.attention(layer.around_attention.enter(x), seen, need_weights=True)[1])
+            x, weights = layer(x, seen, memory, memory_mask, need_weights=True)
+            found["between"].append(weights)
+        return {name: torch.stack(each) for name, each in found.items()}
 
     def logits(self, decoded: Tensor) -> Tensor:
         """Map `[..., d_model]` to scores of the next token, `[..., target vocabulary]`, by the embedding itself."""

@@ -1,17 +1,33 @@
 """Translate texts of any length with a trained model."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from translation.data.tokenizer import BEGIN, END
 from translation.decoding.beam_search import Hypothesis, Search, search
 from translation.models import Model
 from translation.scoring import is_unspaced
+from translation.transformer import Transformer
 
 MAX_PIECES = 150  # of a text translated at once: longer ones are cut at the ends of sentences
 SENTENCE_END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What the pieces of a translated part looked at, `</s>` the last on both sides.
+
+    `weights` `[target, source]` are the last layer's over the source, in the mean of its heads; `heads` has those of
+    every layer and head (`Transformer.every_head`), and is empty for a recurrent network.
+    """
+
+    source: list[str]
+    target: list[str]
+    weights: torch.Tensor
+    heads: Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -19,13 +35,13 @@ class Translation:
     """The best translation of a text, the n best, and a warning if the text seems to be in the target language.
 
     `score` is the log probability of the pieces divided by the length penalty, 0 for an empty text. `attention` on
-    request has, for each part of the text, its source pieces, its target pieces, and the weights between them.
+    request is that of each part of the text.
     """
 
     text: str
     score: float
     best: tuple[tuple[str, float], ...]
-    attention: tuple[tuple[list[str], list[str], torch.Tensor], ...]
+    attention: tuple[Attention, ...]
     warning: str | None = None
 
 
@@ -63,7 +79,7 @@ def _joined(model: Model, rows: list[list[int]], found: list[list[Hypothesis]]) 
         for parts in zip(*found, strict=False)  # as many as the part with the fewest has
     ]
     attention = tuple(
-        ([*model.source.pieces(row), "</s>"], [*model.target.pieces(part[0].tokens), "</s>"], part[0].attention)
+        _attention(model, row, part[0].tokens, part[0].attention)
         for row, part in zip(rows, found, strict=True)
         if part[0].attention is not None
     )
@@ -71,3 +87,11 @@ def _joined(model: Model, rows: list[list[int]], found: list[list[Hypothesis]]) 
     card = model.card
     warning = f"it reads like {card.target_language}, but the model translates {card.languages}" if wrong else None
     return Translation(best[0][0], best[0][1], tuple(best), attention, warning)
+
+
+def _attention(model: Model, source: Sequence[int], target: Sequence[int], weights: torch.Tensor) -> Attention:
+    heads = {}
+    if isinstance(model.network, Transformer):
+        read, written = (torch.tensor(row, device=model.device) for row in ([*source, END], [BEGIN, *target]))
+        heads = {name: each.float().cpu() for name, each in model.network.every_head(read, written).items()}
+    return Attention([*model.source.pieces(source), "</s>"], [*model.target.pieces(target), "</s>"], weights, heads)

@@ -24,7 +24,7 @@ from flows.translating.worker import in_words, nothing_to_do
 from translation.data.corpus import lines_of
 from translation.decoding.beam_search import Search
 from translation.errors import UsageError
-from translation.models import Model
+from translation.models import Model, receipt, recipe_of
 from translation.recipes import Recipe, read_recipe
 from translation.training.distributed import launch_processes
 from translation.translate import Translation, translate
@@ -73,10 +73,10 @@ def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | Non
     from flows.translating.flow import train_translator
 
     model, scores = train_translator(recipe, device, attended=True)
-    card, recipe_words = model.card, translators.recipe_of(model.card)
+    card, recipe_words = model.card, recipe_of(model.card)
     if as_json:
         figures = {name: asdict(each) for name, each in scores.items()}
-        named = {"model": card.name, "receipt": translators.receipt(card), "recipe": recipe_words}
+        named = {"model": card.name, "receipt": receipt(card), "recipe": recipe_words}
         print_json(named | {"scores": figures})
     else:
         steps, bleu = card.made["progress"]["step"], card.made["validation_bleu"]
@@ -161,7 +161,7 @@ def file(
     Example: dtml translate file captions.en.txt --to captions.de.txt --model multi30k-en-de
     """
     model = translators.open_model(name, choose_device(device))
-    done = translate_lines(model, source, to, Search(beams, alpha), translators.receipt(model.card))
+    done = translate_lines(model, source, to, Search(beams, alpha), receipt(model.card))
     out.print(f"{counted(done, 'line')} translated into {to}", markup=False)
 
 
@@ -283,8 +283,8 @@ def models(as_json: AsJson = False) -> None:
     for card in translators.cards():
         told = {"model": card.name, "languages": card.languages, "size": f"{card.size} {card.kind}"}
         told |= {"pairs": card.made["pairs"], "validation BLEU": card.made["validation_bleu"]}
-        told |= {"tests": _tests(scores, card.name), "recipe": translators.recipe_of(card)}
-        rows.append(told | {"receipt": translators.receipt(card)})
+        told |= {"tests": _tests(scores, card.name), "recipe": recipe_of(card)}
+        rows.append(told | {"receipt": receipt(card)})
     if as_json:
         print_json(rows)
     elif rows:

@@ -18,7 +18,7 @@ from translation.data.corpus import Corpus, check_languages
 from translation.data.corpus_cache import hash_of
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError, UsageError
-from translation.models import CONFIG, Card, Model, load_model, read_card
+from translation.models import CONFIG, Card, Model, load_model, read_card, receipt
 from translation.recipes import Recipe
 from translation.scoring import Comparison, Score, compare, score
 from translation.training.checkpoints import STATE
@@ -62,25 +62,6 @@ def chosen(name: str | None) -> Path:
 def open_model(name: str | None, device: torch.device) -> Model:
     """Load a model, ready to translate."""
     return load_model(chosen(name), device)
-
-
-def receipt(card: Card) -> str:
-    """Return a name of a model's weights and what they were trained on."""
-    return f"{card.name}/{card.weights_hash[:12]}/{card.made['corpus_hash'][:12]}"
-
-
-def recipe_of(card: Card) -> str:
-    """Return how a model was trained, in a line: a figure of it means nothing without."""
-    training, progress = card.made["training"], card.made["progress"]
-    peak = "as published" if training["peak"] is None else f"to {training['peak']:g}"
-    saved = progress["saved"]
-    weights = f"mean of {len(saved)} checks to {saved[-1]:,}" if len(saved) > 1 else f"check at {saved[0]:,}"
-    updates = f"{progress['step']:,} updates of {training['accumulate']} x {training['batch_tokens']:,} positions"
-    schedule, warmup = training.get("schedule", "inverse_sqrt"), training["warmup"]  # a share, or updates
-    warm = f"warm-up {warmup:{'.0%' if warmup < 1 else ','}}"
-    rates = f"{schedule} rate, {warm} {peak}, dropout {card.network['dropout']:g}"
-    rest = f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, seed {training['seed']}"
-    return f"{updates}, {rates}, {rest}; weights by validation {card.made['decide_by']}: {weights}"
 
 
 def train_and_store(

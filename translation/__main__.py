@@ -1,0 +1,101 @@
+"""Train and run translation models alone, without Prefect and without a database.
+
+`python -m translation train recipe.toml` writes the model to the folder `models/NAME`, or where `--to` says, and scores
+it on the recipe's test sets; interrupted, it resumes. `python -m translation translate MODEL_FOLDER` prints a
+translation of each line of standard input, `score MODEL_FOLDER SOURCES REFERENCES` the BLEU of a test set.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from translation.data.corpus import Corpus
+from translation.decoding.beam_search import Search
+from translation.errors import TranslationError, UsageError
+from translation.models import Model, load_model, recipe_of
+from translation.recipes import read_recipe
+from translation.scoring import score
+from translation.training.distributed import join_process_group, launch_processes
+from translation.training.from_recipe import train_model
+from translation.training.loop import Check
+from translation.translate import translate
+
+
+def train(asked: argparse.Namespace) -> None:
+    """Train the model of a recipe, and score it."""
+    recipe = read_recipe(asked.recipe)
+    if asked.processes > 1 and "RANK" not in os.environ:
+        told = [str(asked.recipe), "--to", str(asked.to), "--device", asked.device]
+        sys.exit(launch_processes([sys.executable, "-m", "translation", "train", *told], asked.processes))
+    process_group, device = join_process_group(asked.device)
+    work = asked.to / f".{recipe.name}"  # what a training resumes from
+    work.mkdir(parents=True, exist_ok=True)
+    model = train_model(recipe, asked.to, work, device, process_group, _say_check, _say)
+    if model is None:  # a process that another one speaks for
+        return
+    _say(recipe_of(model.card))
+    for name, test in recipe.tests.items():
+        print_score(model, test, name, Search())
+    print(asked.to / recipe.name)
+
+
+def print_score(model: Model, test: Corpus, name: str, how: Search) -> None:
+    """Print the BLEU of a test set, with its interval and signature."""
+    sources, references = zip(*test.pairs(), strict=True)
+    found = score(
+        [each.text for each in translate(model, sources, how)], references, language=model.card.target_language
+    )
+    print(
+        f"{name}: BLEU {found.bleu:.1f} [{found.low:.1f}, {found.high:.1f}], chrF {found.chrf:.1f}, {found.signature}"
+    )
+
+
+def _say_check(check: Check) -> None:
+    bleu = "" if check.validation_bleu is None else f", BLEU {check.validation_bleu:.1f}"
+    left = f"{check.seconds_left / 60:.0f} min left at most"
+    _say(f"step {check.step:,}: loss {check.train_loss:.3f}, validation {check.validation_loss:.3f}{bleu}; {left}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Run the command line; a failure is a line on standard error, 2 for the user's mistakes and 1 for the rest."""
+    parser = argparse.ArgumentParser("python -m translation", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    commands = parser.add_subparsers(dest="command", required=True)
+    of_training = commands.add_parser("train", help="train the model of a recipe, and score it on its test sets")
+    of_training.add_argument("recipe", type=Path)
+    of_training.add_argument("--to", type=Path, default=Path("models"), help="the folder of models")
+    of_training.add_argument("--processes", type=int, default=1, help="that share each update")
+    translating = commands.add_parser("translate", help="translate the lines of standard input")
+    scoring = commands.add_parser("score", help="score a model on a test set")
+    for each in (translating, scoring):
+        each.add_argument("model", type=Path, help="the folder of a model")
+        each.add_argument("--beams", type=int, default=Search.beams)
+        each.add_argument("--alpha", type=float, default=Search.alpha, help="of the length penalty")
+    scoring.add_argument("sources", type=Path)
+    scoring.add_argument("references", type=Path)
+    asked = parser.parse_args()
+    try:
+        if asked.command == "train":
+            train(asked)
+            return 0
+        how, model = Search(asked.beams, asked.alpha), load_model(asked.model, torch.device(asked.device))
+        if asked.command == "score":
+            print_score(model, Corpus(asked.sources, asked.references, name="test"), asked.sources.name, how)
+            return 0
+        lines = sys.stdin.read().splitlines()
+        sys.stdout.writelines(f"{' '.join(each.text.splitlines())}\n" for each in translate(model, lines, how))
+    except (TranslationError, OSError) as error:
+        _say(f"translation: {error}")
+        return 2 if isinstance(error, UsageError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
