@@ -22,18 +22,21 @@ from translation.training.checkpoints import (
     save_state,
     save_weights,
 )
+from translation.training.step import optimisers_of
 
 KEY = "key"
 
 
-def stepped(seed: int) -> tuple[nn.Module, torch.optim.Adam]:
-    """A network after a step whose gradients are noise."""
+def stepped(seed: int) -> tuple[nn.Module, list[torch.optim.Optimizer]]:
+    """A network after a step of Adam and Muon, whose gradients are noise."""
     network = drawn(seed)
-    optimiser = torch.optim.Adam(network.parameters(), fused=True)
+    optimisers = optimisers_of(network, "muon")
+    assert len(optimisers) == 2
     for parameter in network.parameters():
         parameter.grad = torch.randn_like(parameter)
-    optimiser.step()
-    return network, optimiser
+    for each in optimisers:
+        each.step()
+    return network, optimisers
 
 
 @pytest.fixture
@@ -43,12 +46,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_weights_moments_and_progress_come_back(folder: Path) -> None:
-    (network, optimiser), (wanted, other) = stepped(1), stepped(0)
-    assert restore_state(folder, network, optimiser, KEY) == Progress(step=5, kept=[3, 4])
+    (network, optimisers), (wanted, others) = stepped(1), stepped(0)
+    assert restore_state(folder, network, optimisers, KEY) == Progress(step=5, kept=[3, 4])
     assert same(network, wanted)
-    found, kept = optimiser.state_dict()["state"], other.state_dict()["state"]
-    assert all(torch.equal(found[at][name], kept[at][name]) for at in kept for name in ("step", "exp_avg"))
-    assert restore_state(folder / "none", network, optimiser, KEY) == Progress()
+    for optimiser, other, moments in zip(optimisers, others, ({"step", "exp_avg"}, {"momentum_buffer"}), strict=True):
+        found, kept = optimiser.state_dict()["state"], other.state_dict()["state"]
+        assert all(torch.equal(found[at][name], kept[at][name]) for at in kept for name in moments)
+    assert restore_state(folder / "none", network, optimisers, KEY) == Progress()
 
 
 def test_another_training_is_refused_and_loses_nothing(folder: Path) -> None:

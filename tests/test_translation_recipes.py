@@ -128,6 +128,14 @@ def test_the_corpus_chooses_the_size_and_the_file_overrides_what_it_tells(tmp_pa
         assert training.batch_tokens == TRAININGS[size]["batch_tokens"]
 
 
+def test_a_first_recipe_needs_five_lines(tmp_path: Path) -> None:
+    parts = [f'{part} = {{ source = "{part}.en.txt", target = "{part}.de.txt" }}' for part in ("train", "validation")]
+    recipe = read(tmp_path, "\n".join(['name = "first"', 'source_language = "en"', 'target_language = "de"', *parts]))
+    assert recipe.validation.target == tmp_path / "validation.de.txt"
+    assert recipe.training_for("tiny").optimiser == "muon"
+    assert replace(recipe, kind="rnn").training_for("tiny").optimiser == "adam"
+
+
 def test_the_schedule_and_its_checks_follow_the_budget(tmp_path: Path) -> None:
     recipe = read(tmp_path, WHOLE)
     assert [recipe.training_for(size).warmup for size in ("tiny", "small", "base")] == [0.18, 0.18, 0.04]

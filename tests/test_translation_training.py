@@ -25,7 +25,7 @@ from translation.training.loop import (
     train_network,
     validation_loss,
 )
-from translation.training.step import POSITIONS_AT_ONCE, smoothed_loss
+from translation.training.step import POSITIONS_AT_ONCE, optimisers_of, smoothed_loss
 
 
 @pytest.mark.parametrize("positions", [1, 3, POSITIONS_AT_ONCE - 1, POSITIONS_AT_ONCE, 2 * POSITIONS_AT_ONCE + 1])
@@ -354,3 +354,20 @@ def test_it_trains_on_a_gpu(tmp_path: Path) -> None:
     progress: Progress = train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, context)
     assert progress.step == CONFIG.updates
     assert told[-1].validation_loss < told[0].validation_loss
+
+
+def test_muon_moves_matrices_along_all_their_directions_and_leaves_the_rest_to_adam() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 16))
+    adam, muon = optimisers_of(network, "muon")
+    assert [each.shape for each in adam.param_groups[0]["params"]] == [(9, 8), (16,)]
+    (matrix,) = muon.param_groups[0]["params"]
+    matrix.grad = torch.outer(torch.randn(16), torch.randn(8)) + 0.01 * torch.randn(16, 8)  # nearly of one direction
+    before = matrix.detach().clone()
+    muon.param_groups[0]["lr"] = 0.1
+    muon.step()
+    moved = torch.linalg.svdvals((before - matrix.detach()).double())
+    # Newton-Schulz brings singular values to between .5 and 1.5; 0.2 sqrt(16) gives the size of an update of Adam.
+    assert (moved > 0.1 * 0.2 * 4 * 0.5).all()
+    assert (moved < 0.1 * 0.2 * 4 * 1.5).all()
+    assert len(optimisers_of(network, "adam")) == 1

@@ -28,8 +28,8 @@ def train(asked: argparse.Namespace) -> None:
     """Train the model of a recipe, and score it."""
     recipe = read_recipe(asked.recipe)
     if asked.processes > 1 and "RANK" not in os.environ:
-        told = [str(asked.recipe), "--to", str(asked.to), "--device", asked.device]
-        sys.exit(launch_processes([sys.executable, "-m", "translation", "train", *told], asked.processes))
+        told = ["--device", asked.device, "train", str(asked.recipe), "--to", str(asked.to)]
+        sys.exit(launch_processes([sys.executable, "-m", "translation", *told], asked.processes))
     process_group, device = join_process_group(asked.device)
     work = asked.to / f".{recipe.name}"  # what a training resumes from
     work.mkdir(parents=True, exist_ok=True)

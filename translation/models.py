@@ -131,7 +131,7 @@ def recipe_of(card: Card) -> str:
     updates = f"{progress['step']:,} updates of {training['accumulate']} x {training['batch_tokens']:,} positions"
     schedule, warmup = training.get("schedule", "inverse_sqrt"), training["warmup"]  # a share, or updates
     warm = f"warm-up {warmup:{'.0%' if warmup < 1 else ','}}"
-    rates = f"{schedule} rate, {warm} {peak}, dropout {card.network['dropout']:g}"
+    rates = f"{training.get('optimiser', 'adam')}, {schedule} rate, {warm} {peak}, dropout {card.network['dropout']:g}"
     rest = f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, seed {training['seed']}"
     rest += f", {card.made['processes']} processes" if card.made["processes"] > 1 else ""
     return f"{updates}, {rates}, {rest}; weights by validation {card.made['decide_by']}: {weights}"

@@ -35,15 +35,17 @@ class Progress:
     saved: list[int] = field(default_factory=list)  # steps whose mean weights the model has, once it has ended
 
 
-def save_state(folder: Path, network: nn.Module, optimiser: Optimizer, progress: Progress, key: str) -> None:
+def save_state(folder: Path, network: nn.Module, optimisers: Sequence[Optimizer], progress: Progress, key: str) -> None:
     """Save atomically all that the next step depends on; `key` identifies the training."""
     tensors = {f"weight.{name}": value for name, value in network.state_dict().items()}
-    moments = optimiser.state_dict()["state"]
-    tensors |= {f"adam.{index}.{name}": value for index, state in moments.items() for name, value in state.items()}
+    for each in optimisers:
+        moments = each.state_dict()["state"].items()
+        kind = _kind(each)
+        tensors |= {f"{kind}.{index}.{name}": value for index, state in moments for name, value in state.items()}
     _write(folder / STATE, tensors, {"progress": json.dumps(asdict(progress)), "key": key})
 
 
-def restore_state(folder: Path, network: nn.Module, optimiser: Optimizer, key: str) -> Progress:
+def restore_state(folder: Path, network: nn.Module, optimisers: Sequence[Optimizer], key: str) -> Progress:
     """Restore what `save_state` saved; return its progress or a new one. TranslationError for damage or another key."""
     file = folder / STATE
     if not file.exists():
@@ -52,21 +54,26 @@ def restore_state(folder: Path, network: nn.Module, optimiser: Optimizer, key: s
     if notes.get("key") != key:
         raise TranslationError(f"{file} belongs to another configuration or corpus: delete {folder} to train anew")
     try:
-        _put_back(tensors, network, optimiser)
+        _put_back(tensors, network, optimisers)
         return Progress(**json.loads(notes["progress"]))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise TranslationError(f"{file} is damaged ({error}): delete {folder} to train anew") from error
 
 
-def _put_back(tensors: Mapping[str, Tensor], network: nn.Module, optimiser: Optimizer) -> None:
+def _put_back(tensors: Mapping[str, Tensor], network: nn.Module, optimisers: Sequence[Optimizer]) -> None:
     weights = {name.removeprefix("weight."): each for name, each in tensors.items() if name.startswith("weight.")}
     network.load_state_dict(weights)
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        if name.startswith("adam."):
-            _, index, kind = name.split(".", 2)
-            state.setdefault(int(index), {})[kind] = value
-    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    for optimiser in optimisers:
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            if name.startswith(f"{_kind(optimiser)}."):
+                _, index, kind = name.split(".", 2)
+                state.setdefault(int(index), {})[kind] = value
+        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def _kind(optimiser: Optimizer) -> str:
+    return type(optimiser).__name__.lower()
 
 
 def keep_weights(folder: Path, network: nn.Module, progress: Progress, count: int) -> None:

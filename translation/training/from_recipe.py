@@ -17,6 +17,7 @@ from translation.errors import UsageError
 from translation.models import Card, Model, build_network, incremental_decoder, save_model
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
+from translation.training.budget import affordable_size
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.loop import SEEDS, Check, TrainingContext, ValidationBleu, train_network, validation_loss
 from translation.translate import MAX_PIECES
@@ -36,7 +37,7 @@ def train_model(
     An interrupted training resumes from its state in `work`. `on_check` gets each check, `on_message` lines about what
     is done. Returns None in every process but rank 0. Raises TranslationError and UsageError.
     """
-    cached = _cache_once(recipe, work, process_group)
+    cached = _cache_once(recipe, work, process_group, device)
     on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
     sizes = {"source_vocabulary": cached.source.size, "target_vocabulary": cached.target.size}
     values, config = recipe.network_for(cached.size) | sizes, recipe.training_for(cached.size)
@@ -58,13 +59,17 @@ def train_model(
     return replace(model, card=save_model(models / recipe.name, model))
 
 
-def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup) -> CachedCorpus:
+def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup, device: torch.device) -> CachedCorpus:
     """Return the cached corpus, which rank 0 writes and all others read."""
     if process_group.rank > 0:
         process_group.broadcast(0.0)
         if not (work / NOTES).exists():
             raise UsageError(f"the machines of this training do not share {work}: give all the same DTML_DATA")
-    cached = cache_corpus(recipe, work)
+
+    def size_of(pairs: int) -> str:
+        return affordable_size(recipe, pairs, device, process_group.world_size)
+
+    cached = cache_corpus(recipe, work, size_of)
     if process_group.rank == 0:
         process_group.broadcast(0.0)
     return cached

@@ -16,7 +16,7 @@ from translation.errors import UsageError
 from translation.training import checkpoints
 from translation.training.checkpoints import Progress, average_weights, load_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.step import SeededBatch, TrainingStep, batch_loss, use_fast_dropout
+from translation.training.step import Optimiser, SeededBatch, TrainingStep, batch_loss, optimisers_of, use_fast_dropout
 
 SEEDS = 2**63  # torch takes seeds below it
 FEW = 3  # checks of the shorter mean
@@ -39,6 +39,7 @@ class TrainingConfig:
     accumulate: int = 1  # batches an update, which all processes share
     updates: int = 100_000
     minutes: float | None = None  # limit of training time, interruptions left out
+    optimiser: Optimiser = "adam"
     schedule: Schedule = "linear"  # down to 0 at the end of the budget, or 1 / sqrt(step), as published
     warmup: float = 0.18  # a share of the budget; with inverse_sqrt, updates
     peak: float | None = None  # the highest learning rate; None as published
@@ -54,16 +55,15 @@ class TrainingConfig:
         for name in ("batch_tokens", "accumulate", "updates", "check_every", "patience", "average"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"{name} is 1 or more, not {getattr(self, name)}")
-        if self.schedule not in get_args(Schedule):
-            raise UsageError(f"schedule is one of {', '.join(get_args(Schedule))}, not {self.schedule}")
+        for name, kinds in (("schedule", Schedule), ("optimiser", Optimiser), ("precision", Precision)):
+            if getattr(self, name) not in get_args(kinds):
+                raise UsageError(f"{name} is one of {', '.join(get_args(kinds))}, not {getattr(self, name)}")
         if not (0 < self.warmup < 1 if self.schedule == "linear" else self.warmup >= 1):
             units = "a share of the budget, between 0 and 1" if self.schedule == "linear" else "1 update or more"
             raise UsageError(f"warmup is {units}, with the schedule {self.schedule}, not {self.warmup:g}")
         for name in ("minutes", "peak"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise UsageError(f"{name} is more than 0, not {getattr(self, name)}")
-        if self.precision not in get_args(Precision):
-            raise UsageError(f"precision is one of {', '.join(get_args(Precision))}, not {self.precision}")
         if not (0 <= self.label_smoothing < 1 and self.clip >= 0):
             told = f"{self.label_smoothing} and {self.clip}"
             raise UsageError(f"label_smoothing is 0 or more and below 1, and clip 0 (for none) or more, not {told}")
@@ -124,11 +124,11 @@ def train_network(
     """
     use_fast_dropout(network)
     network.to(context.device).train()
-    optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-    progress = checkpoints.restore_state(context.folder, network, optimiser, context.key)
+    optimisers = optimisers_of(network, config.optimiser)
+    progress = checkpoints.restore_state(context.folder, network, optimisers, context.key)
     products: torch.dtype = getattr(torch, config.precision)
     how = (config.label_smoothing, config.clip, context.device, context.process_group, products)
-    training_step = TrainingStep(network, optimiser, *how)
+    training_step = TrainingStep(network, optimisers, *how)
     since, batches_of = _SinceCheck(), _updates(training, config, progress, context.process_group)
     while not _is_over(progress, config):
         progress.step += 1
@@ -143,7 +143,7 @@ def train_network(
             seconds, begun = context.process_group.broadcast(time.monotonic() - since.begun), time.monotonic()
             progress.seconds += seconds
             figures = (since.loss / since.tokens, since.tokens / seconds, rate)
-            _check(network, optimiser, validation, progress, config, context, figures)
+            _check(network, optimisers, validation, progress, config, context, figures)
             since = _SinceCheck(begun)
         else:
             since.say(progress, config, context)
@@ -284,7 +284,7 @@ def validation_loss(
 
 def _check(
     network: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimisers: Sequence[torch.optim.Optimizer],
     validation: Examples,
     progress: Progress,
     config: TrainingConfig,
@@ -310,5 +310,5 @@ def _check(
         figures = (since[0], loss, bleu, since[2], since[1], max(0.0, left))
         context.on_check(Check(progress.step, epoch, progress.tokens, *figures))
         checkpoints.keep_weights(context.folder, network, progress, config.average + progress.checks_since)
-        checkpoints.save_state(context.folder, network, optimiser, progress, context.key)
+        checkpoints.save_state(context.folder, network, optimisers, progress, context.key)
         checkpoints.drop_older_weights(context.folder, progress.kept)

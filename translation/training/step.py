@@ -1,10 +1,10 @@
-"""Make one training step: the loss of some batches, gradients summed over all processes, and an Adam update."""
+"""Make one training step: the loss of some batches, gradients summed over all processes, and an update."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from translation.out_of_memory import is_out_of_memory, out_of_memory
 from translation.training.distributed import ProcessGroup
 from translation.transformer import PADDING
 
+Optimiser = Literal["adam", "muon"]
 SeededBatch = tuple[int, Batch]  # a batch, and the seed of its dropout
 # With a vocabulary of ten thousand, the scores of so many positions fit into a CPU's cache.
 POSITIONS_AT_ONCE = 512
@@ -29,6 +30,21 @@ class Translator(Protocol):
 
     def __call__(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
         """Decode to `[sentences, target positions, d_model]`, with weights or None."""
+
+
+def optimisers_of(network: nn.Module, kind: Optimiser) -> list[torch.optim.Optimizer]:
+    """Return Adam as in section 5.3 of Vaswani et al.; with "muon", for the embeddings and vectors alone.
+
+    Muon (Jordan et al., 2024) updates the matrices of the layers: by their momentum with all its singular values
+    brought near 1, as large as an update of Adam (Liu et al., 2025), so both have one learning rate.
+    """
+    tables = {id(module.weight) for module in network.modules() if isinstance(module, nn.Embedding)}
+    every = list(network.parameters())
+    matrices = [each for each in every if kind == "muon" and each.dim() == 2 and id(each) not in tables]
+    chosen = set(map(id, matrices))
+    rest = [each for each in every if id(each) not in chosen]
+    adam = torch.optim.Adam(rest, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    return [adam, torch.optim.Muon(matrices, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")] if matrices else [adam]
 
 
 class StepResult(NamedTuple):
@@ -44,7 +60,7 @@ class TrainingStep:
     """One update of the weights, callable with its batches; the fields are the same for all steps of a training."""
 
     network: nn.Module
-    optimiser: torch.optim.Optimizer
+    optimisers: Sequence[torch.optim.Optimizer]  # of different weights
     label_smoothing: float
     clip: float  # largest norm of the gradient; 0 for no limit
     device: torch.device
@@ -64,7 +80,7 @@ class TrainingStep:
         return None  # outside of the handler, where the error no longer holds the step's tensors
 
     def _step(self, batches: Sequence[SeededBatch], rate: float, check: bool) -> StepResult:
-        self.optimiser.zero_grad()
+        self.network.zero_grad()
         loss, count = 0.0, 0
         for seed, batch in batches:
             torch.manual_seed(seed)
@@ -79,9 +95,10 @@ class TrainingStep:
                 parameter.grad.div_(done.tokens)
         if self.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.clip)
-        for settings in self.optimiser.param_groups:
-            settings["lr"] = rate
-        self.optimiser.step()
+        for optimiser in self.optimisers:
+            for settings in optimiser.param_groups:
+                settings["lr"] = rate
+            optimiser.step()
         return done
 
     def _loss(self, batch: Batch) -> Tensor:
@@ -94,15 +111,15 @@ class TrainingStep:
         """
 
         def attempt(tokens: int) -> None:
-            self.optimiser.zero_grad()
-            parameters = [] if self.optimiser.state else [*self.network.parameters()] * 2
+            self.network.zero_grad()
+            parameters = [] if self.optimisers[0].state else [*self.network.parameters()] * 2
             moments = [torch.empty_like(each) for each in parameters]
             batches = batch_indices(examples, tokens + tokens // 8, None)  # some more than named: memory fragments
             for indices in (max(batches, key=lambda each: _positions(examples, each)), batches[-1]):
                 self._loss(batch_of(examples, indices)).backward()
             moments.clear()
 
-        self.optimiser.zero_grad()
+        self.network.zero_grad()
         longest = max(int(examples.source.lengths.max()), int(examples.target.lengths.max())) + 1
         return out_of_memory(batch_tokens, longest, attempt)
 
