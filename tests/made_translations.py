@@ -30,7 +30,6 @@ CONFIG = TrainingConfig(
     peak=0.01,
     check_every=3,
     average=3,
-    patience=100,
     seed=1,
 )
 # The first process has the mean of the kept weights, the others the last ones: of one check, these are the same.

@@ -54,11 +54,6 @@ def test_it_trains_scores_and_translates_line_by_line(folder: Path) -> None:
     assert first
     assert second
     assert empty == ""
-    for side, column in (("sources", 0), ("references", 1)):
-        rows = (folder / "test.tsv").read_text().splitlines()
-        (folder / side).write_text("".join(row.split("\t")[column] + "\n" for row in rows))
-    scored = alone(folder, "score", "models/tiny", "sources", "references")
-    assert scored.stdout.startswith("sources: BLEU ")
 
 
 def test_mistakes_are_one_line_and_2(folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 `python -m translation train recipe.toml` writes the model to the folder `models/NAME`, or where `--to` says, and scores
 it on the recipe's test sets; interrupted, it resumes. `python -m translation translate MODEL_FOLDER` prints a
-translation of each line of standard input, `score MODEL_FOLDER SOURCES REFERENCES` the BLEU of a test set.
+translation of each line of standard input.
 """
 
 import argparse
@@ -12,10 +12,9 @@ from pathlib import Path
 
 import torch
 
-from translation.data.corpus import Corpus
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError, UsageError
-from translation.models import Model, load_model, recipe_of
+from translation.models import load_model, recipe_of
 from translation.recipes import read_recipe
 from translation.scoring import score
 from translation.training.distributed import join_process_group, launch_processes
@@ -38,19 +37,12 @@ def train(asked: argparse.Namespace) -> None:
         return
     _say(recipe_of(model.card))
     for name, test in recipe.tests.items():
-        print_score(model, test, name, Search())
+        sources, references = zip(*test.pairs(), strict=True)
+        said = [each.text for each in translate(model, sources, Search())]
+        found = score(said, references, language=model.card.target_language)
+        interval = f"[{found.low:.1f}, {found.high:.1f}]"
+        print(f"{name}: BLEU {found.bleu:.1f} {interval}, chrF {found.chrf:.1f}, {found.signature}")
     print(asked.to / recipe.name)
-
-
-def print_score(model: Model, test: Corpus, name: str, how: Search) -> None:
-    """Print the BLEU of a test set, with its interval and signature."""
-    sources, references = zip(*test.pairs(), strict=True)
-    found = score(
-        [each.text for each in translate(model, sources, how)], references, language=model.card.target_language
-    )
-    print(
-        f"{name}: BLEU {found.bleu:.1f} [{found.low:.1f}, {found.high:.1f}], chrF {found.chrf:.1f}, {found.signature}"
-    )
 
 
 def _say_check(check: Check) -> None:
@@ -73,22 +65,15 @@ def main() -> int:
     of_training.add_argument("--to", type=Path, default=Path("models"), help="the folder of models")
     of_training.add_argument("--processes", type=int, default=1, help="that share each update")
     translating = commands.add_parser("translate", help="translate the lines of standard input")
-    scoring = commands.add_parser("score", help="score a model on a test set")
-    for each in (translating, scoring):
-        each.add_argument("model", type=Path, help="the folder of a model")
-        each.add_argument("--beams", type=int, default=Search.beams)
-        each.add_argument("--alpha", type=float, default=Search.alpha, help="of the length penalty")
-    scoring.add_argument("sources", type=Path)
-    scoring.add_argument("references", type=Path)
+    translating.add_argument("model", type=Path, help="the folder of a model")
+    translating.add_argument("--beams", type=int, default=Search.beams)
+    translating.add_argument("--alpha", type=float, default=Search.alpha, help="of the length penalty")
     asked = parser.parse_args()
     try:
         if asked.command == "train":
             train(asked)
             return 0
         how, model = Search(asked.beams, asked.alpha), load_model(asked.model, torch.device(asked.device))
-        if asked.command == "score":
-            print_score(model, Corpus(asked.sources, asked.references, name="test"), asked.sources.name, how)
-            return 0
         lines = sys.stdin.read().splitlines()
         sys.stdout.writelines(f"{' '.join(each.text.splitlines())}\n" for each in translate(model, lines, how))
     except (TranslationError, OSError) as error:

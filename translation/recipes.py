@@ -80,7 +80,7 @@ class Recipe:
         training = asdict(self.training_for(size))
         # A rate that falls to the end of the budget depends on it.
         budget = ("updates", "minutes") if training["schedule"] == "inverse_sqrt" else ()
-        for end in (*budget, "patience", "check_every"):
+        for end in (*budget, "check_every"):
             training.pop(end)
         text = [self.vocabulary_for(size), asdict(self.rules), corpus_hash]
         said = [self.kind, self.network_for(size), training, self.decide_by, *text]

@@ -46,13 +46,12 @@ class TrainingConfig:
     label_smoothing: float = 0.1
     clip: float = 1.0  # largest norm of the gradient
     check_every: int | None = None  # updates; None for a share of the budget
-    patience: int | None = None  # checks without a better validation figure; None to use up the budget
     average: int = 10  # last checks whose weights are averaged at most
     seed: int = 0
     precision: Precision = "float32"  # on a CPU; some multiply bfloat16 faster. CUDA is always mixed
 
     def __post_init__(self) -> None:
-        for name in ("batch_tokens", "accumulate", "updates", "check_every", "patience", "average"):
+        for name in ("batch_tokens", "accumulate", "updates", "check_every", "average"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"{name} is 1 or more, not {getattr(self, name)}")
         for name, kinds in (("schedule", Schedule), ("optimiser", Optimiser), ("precision", Precision)):
@@ -116,7 +115,7 @@ def train_network(
     config: TrainingConfig,
     context: TrainingContext,
 ) -> Progress:
-    """Train until time, updates or patience run out, then load in rank 0 what is best on validation.
+    """Train until the budget of updates or minutes is used up, then load in rank 0 what is best on validation.
 
     It is chosen from the last check, the best one, and means of the last; `Progress.saved` says which. An interrupted
     training resumes from its last check, with the same losses where its budget is updates. Raises TranslationError
@@ -193,12 +192,7 @@ class _SinceCheck:
 
 
 def _is_over(progress: Progress, config: TrainingConfig) -> bool:
-    over = progress.step >= config.updates or _is_over_time(progress.seconds, config)
-    return over or _ran_out_of_patience(progress, config)
-
-
-def _ran_out_of_patience(progress: Progress, config: TrainingConfig) -> bool:
-    return config.patience is not None and progress.checks_since >= config.patience
+    return progress.step >= config.updates or _is_over_time(progress.seconds, config)
 
 
 def _is_due(step: int, config: TrainingConfig) -> bool:
@@ -229,11 +223,10 @@ def _load_best(
 
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
     """Return the steps whose mean weights may be saved: the last `average`, the last 3, the last one, the best one."""
-    # If patience ran out, these are the last up to the best. No mean has weights of the warm-up, which are far apart.
-    up_to = progress.kept[: -progress.checks_since] if _ran_out_of_patience(progress, config) else progress.kept
+    # No mean has weights of the warm-up, which are far apart.
     warmup = config.warmup * progress.step if config.schedule == "linear" else config.warmup
-    after = [step for step in up_to if step > warmup]
-    found = [after[-config.average :], after[-min(FEW, config.average) :], up_to[-1:], [progress.best_step]]
+    after = [step for step in progress.kept if step > warmup]
+    found = [after[-config.average :], after[-min(FEW, config.average) :], progress.kept[-1:], [progress.best_step]]
     return [list(steps) for steps in dict.fromkeys(map(tuple, found)) if steps]
 
 
@@ -299,7 +292,6 @@ def _check(
     left = (config.updates - progress.step) * (progress.seconds / progress.step)
     if config.minutes is not None:
         left = min(left, 60 * config.minutes - progress.seconds)
-    # The same for all of a group, or some might end for want of patience, and others wait for them.
     figure = context.process_group.broadcast(-loss if bleu is None else bleu)
     if progress.best is None or figure > progress.best:
         progress.best, progress.best_step, progress.checks_since = figure, progress.step, 0
