@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.evaluation.champion import TENURE, YEAR, evidence, promoted
+from dtml.evaluation.drift import TENURE, YEAR, evidence, promoted
 from dtml.evaluation.ranking import rank_ics
 from dtml.sources.simulated import SimulatedMarket
 

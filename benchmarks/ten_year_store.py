@@ -16,7 +16,7 @@ from db.rows import backtests, benchmarks, calibration, markets, rankings, runs
 from db.rows import predictions as stored_predictions
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.markets.definition import LEVELS
-from dtml.ranking.rules import RULES
+from dtml.ranking.outcomes import RULES
 
 MARKETS = tuple(f"market{number:02d}" for number in range(10))
 STOCKS = tuple(f"S{number:03d}" for number in range(400))

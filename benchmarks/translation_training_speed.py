@@ -111,7 +111,9 @@ def ways() -> list[Way]:
     network = config.build().train()
     use_fast_dropout(network)
     optimiser = torch.optim.Adam(network.parameters(), betas=(0.9, 0.98), eps=1e-9, fused=True)
-    update = TrainingStep(network, [optimiser], CONFIG.label_smoothing, CONFIG.clip, torch.device("cpu"), SINGLE_PROCESS)
+    update = TrainingStep(
+        network, [optimiser], CONFIG.label_smoothing, CONFIG.clip, torch.device("cpu"), SINGLE_PROCESS
+    )
 
     def ours(batch: Batch) -> None:
         update([(0, batch)], RATE)

@@ -16,12 +16,11 @@ from dtml.own.code import OwnCode, fit, scored
 from dtml.own.process import Asked
 from dtml.pages.figures import between, figure
 from dtml.prices.bars import check
-from dtml.prices.constituents_index import index_of_constituents
+from dtml.prices.returns import index_of_constituents
 from dtml.prices.sessions import last_closed_session, sessions_between
 from dtml.ranking.features import FEATURES
-from dtml.ranking.outcomes import sessions_to
+from dtml.ranking.outcomes import RULES, rule_scores, sessions_to
 from dtml.ranking.panel import Grid
-from dtml.ranking.rules import RULES, rule_scores
 from dtml.ranking.walk import History, folds, market_panel
 from dtml.sources import open_source
 

@@ -23,14 +23,7 @@ CPU = torch.device("cpu")
 NETWORK = {"d_model": WIDTH, "heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1}
 # 12 updates with a check at each third: about 6 batches an epoch.
 CONFIG = TrainingConfig(
-    batch_tokens=512,
-    updates=12,
-    schedule="inverse_sqrt",
-    warmup=6,
-    peak=0.01,
-    check_every=3,
-    average=3,
-    seed=1,
+    batch_tokens=512, updates=12, schedule="inverse_sqrt", warmup=6, peak=0.01, check_every=3, average=3, seed=1
 )
 # The first process has the mean of the kept weights, the others the last ones: of one check, these are the same.
 LAST_WEIGHTS = replace(CONFIG, average=1)

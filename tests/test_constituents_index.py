@@ -16,7 +16,7 @@ from dtml.errors import UsageError
 from dtml.markets import load_market_file
 from dtml.markets.definition import Constituent
 from dtml.prices.bars import BAR_COLUMNS
-from dtml.prices.constituents_index import index_of_constituents
+from dtml.prices.returns import index_of_constituents
 from dtml.sources import open_source
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars

@@ -5,7 +5,7 @@ import pytest
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.evaluation.champion import RESTART, TENURE, YEAR, Evidence, evidence, promoted
+from dtml.evaluation.drift import RESTART, TENURE, YEAR, Evidence, evidence, promoted
 
 
 def promoted_after(gains: Float[ndarray, " nights"], challengers: int = 1) -> int | None:

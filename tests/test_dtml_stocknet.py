@@ -7,7 +7,7 @@ import torch
 from made_batches import FEATURES, NOTHING, WINDOW, batch_of, drawn, logits, random
 
 from dtml.baselines.stocknet import Normal, StockNet, StockNetConfig, kl_divergence, past_movements
-from dtml.layers.random import Dropout, use_generator
+from dtml.layers.network import Dropout, use_generator
 
 SMALL_STOCKNET = StockNetConfig(hidden=17, latent=19, movement=23)
 POSTERIOR_STOCKNET = replace(SMALL_STOCKNET, posterior_past=True)

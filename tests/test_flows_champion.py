@@ -13,7 +13,7 @@ from sqlalchemy import text
 from db.engine import reading, transaction
 from db.rows import rankings
 from dtml.errors import UsageError
-from dtml.evaluation.champion import TENURE
+from dtml.evaluation.drift import TENURE
 from dtml.experiments import vary
 from dtml.markets.definition import EARNED
 from dtml.markets.reading import read_market

@@ -137,7 +137,7 @@ def test_downloads_are_bounded_and_who_is_refused_may_come_again(long_site: Site
 def test_a_reader_that_does_not_read_is_hung_up_on(
     long_site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("flows.dashboard.downloads.READER_LIMIT_S", 0.2)
+    monkeypatch.setattr("flows.dashboard.explore.READER_LIMIT_S", 0.2)
     with unread(long_site, DOWNLOADS) as readers:
         until(lambda: sum("left unfinished" in said for said in caplog.messages) == DOWNLOADS)
         assert long_site.get(PRICES).status == 200

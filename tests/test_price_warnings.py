@@ -10,7 +10,7 @@ from real_sets import SETS, checked, needs_real_sets
 
 from db.engine import reading
 from db.rows import prices
-from dtml.prices.restatements import over_corrected
+from dtml.prices.alignment import over_corrected
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night

@@ -13,8 +13,8 @@ from fake_yahoo import FakeYahoo, Fault
 
 from dtml.errors import UsageError
 from dtml.markets import Constituent, Index, Market
+from dtml.prices.alignment import restated_symbols
 from dtml.prices.bars import BAR_COLUMNS, bars_frame
-from dtml.prices.restatements import restated_symbols
 from dtml.sources import Fetched
 from dtml.sources.yahoo import YahooSource
 

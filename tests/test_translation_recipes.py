@@ -150,9 +150,7 @@ def test_the_schedule_and_its_checks_follow_the_budget(tmp_path: Path) -> None:
 def test_the_key_is_that_of_all_that_decides_but_the_end(tmp_path: Path) -> None:
     recipe = replace(read(tmp_path, WHOLE), training={"schedule": "inverse_sqrt"})
     key = recipe.key("tiny", "hash")
-    ends = replace(
-        recipe, training={**recipe.training, "updates": 9000, "minutes": 3.0, "check_every": 7}
-    )
+    ends = replace(recipe, training={**recipe.training, "updates": 9000, "minutes": 3.0, "check_every": 7})
     assert ends.key("tiny", "hash") == key
     linear, longer = (replace(recipe, training=each).key("tiny", "hash") for each in ({}, {"updates": 9000}))
     assert len({key, linear, longer}) == 3

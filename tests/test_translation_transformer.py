@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dtml.layers.random import Dropout, use_generator
+from dtml.layers.network import Dropout, use_generator
 from translation.transformer import EncoderLayer, FeedForward, MultiHeadAttention, attend
 
 BATCH, POSITIONS, D_MODEL, HEADS = 3, 7, 22, 2

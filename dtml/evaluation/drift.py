@@ -2,7 +2,7 @@
 
 Inputs are judged by the day, since stocks of a day move together: by the size of each feature, and of a stock-day as a
 whole, in the mean of some sessions, beside such means in the sessions that the model was trained on. Skill and coverage
-are judged by bets (`dtml.evaluation.champion`); that on coverage is valid at every look.
+are judged by bets (`dtml.evaluation.drift`); that on coverage is valid at every look.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +13,14 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.evaluation.champion import WIDEST, YEAR, Daily, evidence
+Daily = Float[ndarray, " nights"]
 
+WIDEST = 2.0  # a gain lies in [-2, 2], so that a rate below 1/2 cannot lose more than the stake
+RATES = (0.1, 0.45)  # of which the stake is shared out
+YEAR = 252  # sessions
+RESTART = 10  # sessions from one bet of a year to the next: evidence of a change is not drowned by what was before
+TENURE = 20  # sessions that a new champion speaks at least
+ALPHA = 0.05  # probability, a year, that any challenger no better than the champion is promoted
 Features = Float[ndarray, "sessions stocks features"]
 
 RECENT = 20  # sessions in a mean
@@ -101,3 +107,46 @@ def drift_words(rows: Sequence[Mapping[str, Any]]) -> str:
         return f"No drift in {len(rows)} measures of inputs, skill and coverage."
     said = (f"{row['measure']} ({row['value']:.3g}, expected {row['expected']:.3g})" for row in drifted)
     return f"Drifted from what the model was trained on: {', '.join(said)}."
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a challenger has shown against a champion: the stake that 1 has become, and what it must become."""
+
+    challenger: str
+    stake: float
+    needed: float
+    nights: int
+    gain: float  # mean of the daily gains
+
+    @property
+    def suffices(self) -> bool:
+        """Return whether the challenger is promoted, the champion having spoken for long enough."""
+        return self.stake >= self.needed and self.nights >= TENURE
+
+
+def evidence(challenger: str, gains: Daily, *, challengers: int = 1, alpha: float = ALPHA) -> Evidence:
+    """Return what a challenger has shown on the nights since the champion began to speak, oldest first.
+
+    `gains` are the rank ICs of the challenger less the champion's, each in [-2, 2]; NaN, a night on which either is
+    unknown, is left out. With several `challengers` each has its share of `alpha`. Half of the stake is bet from the
+    first night on, for small gains that last; half on the last year alone, from each of its restarts on.
+    """
+    known = gains[np.isfinite(gains)]
+    if np.abs(known).max(initial=0) > WIDEST:
+        raise ValueError("a gain lies in [-2, 2]: rank ICs in [-1, 1] are expected")
+    rates = np.array(RATES)[:, None]
+    grown = np.concatenate([np.zeros((len(RATES), 1)), np.log1p(rates * known).cumsum(axis=1)], axis=1)
+    lasting = np.exp(grown[:, -1]).mean()
+    year = len(known) - len(known) % YEAR
+    starts = np.arange(year, year + YEAR, RESTART)
+    begun = starts[starts <= len(known)]
+    recent = np.exp(grown[:, -1:] - grown[:, begun]).mean(axis=0).sum() + len(starts) - len(begun)
+    stake = (lasting + recent / len(starts)) / 2
+    gain = float(known.mean()) if len(known) else np.nan
+    return Evidence(challenger, float(stake), challengers / alpha, len(known), gain)
+
+
+def promoted(candidates: Sequence[Evidence]) -> Evidence | None:
+    """Return the challenger with the highest stake of those whose evidence suffices; None where none does."""
+    return max([each for each in candidates if each.suffices], key=lambda each: each.stake, default=None)

@@ -112,7 +112,7 @@ class Market:
     names; returns says which price they and averages are taken from; z_close "raw" is the paper's feature, "adjusted"
     takes the adjusted close where a split lies between two bars; leg is the return by which its nights order the stocks
     of a day (`dtml.ranking.outcomes`), ranker whose order they show, "earned" that of the champion of the candidates
-    (`dtml.evaluation.champion`); retrain says when to train: never, when there is
+    (`dtml.evaluation.drift`); retrain says when to train: never, when there is
     no model, or every N sessions; level is the share of outcomes, above 0 and below 1, that the night's directions
     are to cover (an abstention band); model overrides settings of the model and of the training.
     """

@@ -7,7 +7,11 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
+from dtml.markets import Market
 from dtml.markets.definition import Returns
+from dtml.prices.bars import PRICES, bars_frame, no_bars
+
+BASE = 100.0  # the level of the first session
 
 
 def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
@@ -38,3 +42,32 @@ def returns_between(
     prices = priced.pivot(index="session", columns="symbol", values="price").reindex(columns=list(symbols))
     before, after = (prices.reindex(sessions).to_numpy() for sessions in (as_of, target))
     return np.asarray(after / before - 1)
+
+
+def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BASE) -> pd.DataFrame:
+    """Return the bars of a market's index as the equal-weight mean of its constituents, rebalanced every session.
+
+    `bars` are accepted bars; the index closes at `level` on the first of their sessions. From each session to the next
+    it changes by the mean return of the stocks that were constituents and have a bar on both; a session on which none
+    has leaves it where it was. Open, high and low are means too, so that they hold the close between them, though the
+    stocks reach theirs at different times. The volume is missing.
+    """
+    symbols = market.symbols
+    stocks = bars[bars["symbol"].isin(symbols)]
+    if stocks.empty:
+        return no_bars()
+    sessions = pd.DatetimeIndex(np.unique(stocks["session"]))
+    stocks = stocks.assign(price=adjusted_price(stocks, market.returns))
+    price, close = (on_grid(stocks, name, sessions, symbols) for name in ("price", "close"))
+    before = np.vstack([np.full((1, len(symbols)), np.nan), price[:-1]])
+    adjustment = np.where(market.membership(sessions), price / (close * before), np.nan)
+    relative = {name: _mean(on_grid(stocks, name, sessions, symbols) * adjustment) for name in PRICES}
+    closes = level * np.cumprod(relative["close"])
+    opened = np.concatenate([[level], closes[:-1]])
+    values = {name: opened * each for name, each in relative.items()} | {"close": closes, "adj_close": closes}
+    return bars_frame(pd.DataFrame({"symbol": market.index.symbol, "session": sessions} | values))
+
+
+def _mean(relative: Float[ndarray, "sessions stocks"]) -> Float[ndarray, " sessions"]:
+    """Return the mean of the prices of each session relative to the closes before, 1 where none is known."""
+    return np.asarray(np.nanmean(np.where(np.isfinite(relative).any(axis=1, keepdims=True), relative, 1.0), axis=1))

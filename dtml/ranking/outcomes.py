@@ -1,11 +1,26 @@
 """The legs of a return that can be predicted at a close, and what became of each stock."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 import pandas as pd
 
 from dtml.markets.definition import LEGS, Leg
-from dtml.ranking.panel import Grid, Panel
+from dtml.ranking.features import FEATURES
+from dtml.ranking.panel import Features, Grid, Panel
 
+# Name: the feature whose rank is the score, and 1 or -1 for the end that comes first.
+RULES: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {
+        "day_losers": ("return_1", -1),
+        "five_day_losers": ("return_5", -1),
+        "low_volatility": ("volatility_20", -1),
+        "volume_shock": ("relative_volume_20", 1),
+        "intraday_reversal": ("session", -1),
+    }
+)
+HISTORY = max(FEATURES[feature].bars for feature, _ in RULES.values())  # sessions that they read
 __all__ = ["LEGS", "Leg", "outcomes", "sessions_to"]
 
 # From which price to which: the field, and the sessions after `as_of` on which it is.
@@ -47,3 +62,9 @@ def _later(values: Grid, count: int) -> Grid:
     found = np.full_like(values, np.nan)
     found[: max(len(values) - count, 0)] = values[count:]
     return found
+
+
+def rule_scores(features: Features, rule: str) -> Grid:
+    """Return the score that a rule gives each stock-day, from ranked features in the order of `FEATURES`."""
+    feature, sign = RULES[rule]
+    return sign * np.asarray(features[..., list(FEATURES).index(feature)], dtype=float)

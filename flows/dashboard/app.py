@@ -32,8 +32,7 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import DtmlError, UsageError
 from dtml.pages.charts import environment, script
 from flows.dashboard.compare import compare_page
-from flows.dashboard.downloads import Download
-from flows.dashboard.explore import FORMS, answer_file, sql_page, table_page, topics
+from flows.dashboard.explore import FORMS, Download, answer_file, sql_page, table_page, topics
 from flows.dashboard.market import NotThereError, market_page, markets_page, require_market, study_page
 from flows.dashboard.stock import stock_page
 

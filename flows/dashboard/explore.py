@@ -3,17 +3,21 @@
 An answer is a page, with a chart where it has a date, or a file: CSV, JSON, Parquet.
 """
 
+import asyncio
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import SpooledTemporaryFile, TemporaryDirectory
 from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
+from fastapi.responses import Response
 from sqlalchemy import Engine
+from starlette.types import Receive, Scope, Send
 
 from db.connection.user_sql import asked, select
 from db.errors import StoreUsageError
@@ -23,9 +27,16 @@ from dtml.errors import UsageError
 from dtml.pages.charts import Chart, Panel, over_sessions
 from flows.commands.query import csv_lines, json_lines, write_parquet
 from flows.console import plain
-from flows.dashboard.downloads import IN_MEMORY, LARGEST, File
 from flows.dashboard.market import NotThereError
 
+log = logging.getLogger(__name__)
+
+LARGEST = 128 * 2**20  # bytes of an answer
+IN_MEMORY = 2**20  # bytes of one that stays in memory
+CHUNK = 2**16  # bytes sent at once
+READER_LIMIT_S = 30  # for a reader to take a chunk
+
+File = SpooledTemporaryFile[bytes]
 SHOWN = 500  # rows of an answer on a page
 LINES, PANELS = 12, 4  # of its chart, at most
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=", "like")
@@ -161,3 +172,30 @@ def answer_file(engine: Engine, sql: str, form: str) -> File:
                 file.close()
                 raise UsageError(f"this answer has more than {LARGEST:,} bytes: ask for less, or with dtml query")
     return file
+
+
+class Download(Response):
+    """Send a file no faster than it is read, and close it however that ends.
+
+    It is left unfinished when its reader takes longer than READER_LIMIT_S for CHUNK bytes.
+    """
+
+    def __init__(self, file: File, media_type: str = "text/csv", form: str = "csv") -> None:
+        self.file, size = file, file.tell()
+        said = {"content-disposition": f"attachment; filename=rows.{form}", "content-length": str(size)}
+        super().__init__(media_type=media_type, headers=said)
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        with self.file as file:
+            file.seek(0)
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            try:
+                while chunk := file.read(CHUNK):
+                    async with asyncio.timeout(READER_LIMIT_S):
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    await asyncio.sleep(0)  # after a hang-up, send returns at once
+            except TimeoutError:
+                log.warning("%s: left unfinished, nobody read it for %s s", scope["path"], READER_LIMIT_S)
+                return
+            await send({"type": "http.response.body", "body": b"", "more_body": False})

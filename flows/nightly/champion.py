@@ -1,7 +1,7 @@
 """Decide who orders the stocks of a market's nights, where its file says that this is to be earned.
 
 A first champion is chosen by a walk through the stored history; another replaces it when the nights since have shown,
-by a test that is valid at every look, that it orders better (`dtml.evaluation.champion`).
+by a test that is valid at every look, that it orders better (`dtml.evaluation.drift`).
 """
 
 import logging
@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from db.engine import reading, transaction
 from db.rows import rankings as stored
 from dtml.errors import DtmlError
-from dtml.evaluation.champion import Evidence, evidence, promoted
+from dtml.evaluation.drift import Evidence, evidence, promoted
 from dtml.evaluation.ranking import both_known, rank_ics
 from dtml.markets.definition import EARNED
 from dtml.prices.sessions import next_session

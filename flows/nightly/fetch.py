@@ -14,10 +14,9 @@ from sqlalchemy import Connection
 from db.engine import reading, transaction
 from db.rows import fetches, markets, prices
 from dtml.errors import DtmlError
-from dtml.prices.alignment import ENOUGH, index_fault, shifted_stocks
+from dtml.prices.alignment import ENOUGH, index_fault, judged, over_corrected, restated_symbols, shifted_stocks
 from dtml.prices.bars import BAR_COLUMNS, Checked, check, no_bars
-from dtml.prices.constituents_index import index_of_constituents
-from dtml.prices.restatements import judged, over_corrected, restated_symbols
+from dtml.prices.returns import index_of_constituents
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources import OUTCOME_COLUMNS, Fetched
 from flows.nightly.context import MarketContext

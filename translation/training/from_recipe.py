@@ -1,5 +1,6 @@
 """Train the model of a recipe: prepare its corpus, build its network, train, and save."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -9,18 +10,24 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
+from translation.data.batches import Batch
 from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
 from translation.data.language_id import LanguageIdentifier, piece_counts
-from translation.data.tokenizer import PAD
+from translation.data.tokenizer import PAD, SMALLEST, SPECIAL
 from translation.decoding.beam_search import GREEDY, search
 from translation.errors import UsageError
-from translation.models import Card, Model, build_network, incremental_decoder, save_model
+from translation.models import SIZES, Card, Model, build_network, incremental_decoder, save_model, size_for
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
-from translation.training.budget import affordable_size
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.loop import SEEDS, Check, TrainingContext, ValidationBleu, train_network, validation_loss
+from translation.training.step import TrainingStep, optimisers_of, use_fast_dropout
 from translation.translate import MAX_PIECES
+
+# Target tokens below which a smaller network is taken: ten million bring tiny near its best, and each next size has
+# about ten times the weights. A rule of thumb: see `network.size` in a recipe to decide otherwise.
+TOKENS_FOR = {"small": 30_000_000, "base": 300_000_000, "big": 1_000_000_000}
+SENTENCES, LENGTH, STEPS = 64, 16, 3  # of the steps that are timed, after a first one
 
 
 def train_model(
@@ -117,3 +124,30 @@ def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) 
         return float(metric.corpus_score(said, [expected]).score)
 
     return bleu
+
+
+def affordable_size(recipe: Recipe, pairs: int, device: torch.device, processes: int) -> str:
+    """Return the largest size that suits so many pairs and whose training sees enough target tokens in its minutes."""
+    names = [*SIZES][: [*SIZES].index(size_for(pairs)) + 1]
+    minutes = recipe.training.get("minutes")
+    for name in reversed(names[1:]):
+        if minutes is None or 60 * minutes * processes * tokens_per_second(recipe, name, device) >= TOKENS_FOR[name]:
+            return name
+    return names[0]
+
+
+def tokens_per_second(recipe: Recipe, size: str, device: torch.device) -> float:
+    """Time training steps of made sentences, of the recipe's network in a size; return target tokens a second."""
+    config, count = recipe.training_for(size), max(SMALLEST, recipe.vocabulary_for(size))
+    vocabularies = dict.fromkeys(("source_vocabulary", "target_vocabulary"), count)
+    network = build_network(recipe.kind, recipe.network_for(size) | vocabularies).to(device).train()
+    use_fast_dropout(network)
+    how = (config.label_smoothing, config.clip, device, SINGLE_PROCESS, getattr(torch, config.precision))
+    step = TrainingStep(network, optimisers_of(network, config.optimiser), *how)
+    tokens = torch.randint(SPECIAL, SMALLEST, (SENTENCES, LENGTH))
+    batch = Batch(tokens, tokens, tokens)
+    step([(0, batch)], rate=0.0)
+    begun = time.monotonic()
+    for _ in range(STEPS):
+        step([(0, batch)], rate=0.0)
+    return STEPS * batch.tokens / (time.monotonic() - begun)
