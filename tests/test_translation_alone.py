@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scored, model = said.stdout.splitlines()
     assert scored.startswith("made: BLEU ")
     assert model == "models/tiny"
-    assert "step 160: loss" in said.stderr
+    assert "step 160, epoch " in said.stderr
     assert "160 updates of" in said.stderr
     return folder
 

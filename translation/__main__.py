@@ -19,7 +19,6 @@ from translation.recipes import read_recipe
 from translation.scoring import score
 from translation.training.distributed import join_process_group, launch_processes
 from translation.training.from_recipe import train_model
-from translation.training.loop import Check
 from translation.translate import translate
 
 
@@ -32,7 +31,7 @@ def train(asked: argparse.Namespace) -> None:
     process_group, device = join_process_group(asked.device)
     work = asked.to / f".{recipe.name}"  # what a training resumes from
     work.mkdir(parents=True, exist_ok=True)
-    model = train_model(recipe, asked.to, work, device, process_group, _say_check, _say)
+    model = train_model(recipe, asked.to, work, device, process_group, _say, _say)
     if model is None:  # a process that another one speaks for
         return
     _say(recipe_of(model.card))
@@ -45,13 +44,7 @@ def train(asked: argparse.Namespace) -> None:
     print(asked.to / recipe.name)
 
 
-def _say_check(check: Check) -> None:
-    bleu = "" if check.validation_bleu is None else f", BLEU {check.validation_bleu:.1f}"
-    left = f"{check.seconds_left / 60:.0f} min left at most"
-    _say(f"step {check.step:,}: loss {check.train_loss:.3f}, validation {check.validation_loss:.3f}{bleu}; {left}")
-
-
-def _say(line: str) -> None:
+def _say(line: object) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

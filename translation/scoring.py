@@ -116,11 +116,7 @@ def _resampled(measured: Statistics, resamples: int, seed: int) -> Statistics:
 
 
 def _bleu(sums: Statistics) -> NDArray[Any]:
-    """Compute BLEU, 0 to 100, of each row of sums as sacreBLEU does: exponential smoothing, no effective order."""
-    lengths, references = sums[..., 0], sums[..., 1]
-    found, there = sums[..., 2 : 2 + ORDER], sums[..., 2 + ORDER :]
-    nothing = (found == 0).all(axis=-1) | (there == 0).any(axis=-1)
-    halved = 2.0 ** -(found == 0).cumsum(axis=-1)  # each order without a match counts half as much as the one before
-    precisions = np.where(found == 0, halved, found) / np.maximum(there, 1)
-    brevity = np.minimum(1 - references / np.maximum(lengths, 1), 0)
-    return np.where(nothing, 0.0, 100 * np.exp(brevity + np.log(precisions).mean(axis=-1)))
+    """Compute BLEU, 0 to 100, of each row of sums `[..., 2 + 2 * ORDER]`."""
+    rows = sums.reshape(-1, 2 + 2 * ORDER).astype(int).tolist()
+    found = [BLEU.compute_bleu(row[2 : 2 + ORDER], row[2 + ORDER :], row[0], row[1]).score for row in rows]
+    return np.reshape(found, sums.shape[:-1])

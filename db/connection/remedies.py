@@ -27,7 +27,7 @@ def remedy_of(error: BaseException, said: str, file: Path | None, *, wait_s: flo
         found = next((known[key] for key in (state, state[:3], state[:2]) if key in known), None)
     else:
         found = next((what for sign, what in REMEDIES["words"].items() if sign in said), None)
-    if found == FULL and file is not None:
+    if found is not None and found == FULL and file is not None:
         found += _free_space(file)
     return None if found is None else found.format(wait_s=wait_s, limit_s=limit_s)
 

@@ -43,7 +43,7 @@ def nightly(
     as_of: AsOf = None,
     nights: Annotated[int, typer.Option(min=1, help="Run this many nights in order, the last one at --as-of.")] = 1,
     missed: Annotated[
-        bool, typer.Option("--catch-up", help="Run every night missed since the market's first, up to --as-of.")
+        bool, typer.Option("--catch-up", help="Run every missed night, up to --as-of.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -98,7 +98,7 @@ def fetch(
     request: RunRequest,
     as_of: AsOf = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Fetch the whole stored history again, to find old restatements.")
+        bool, typer.Option("--again", help="Fetch the whole history again, to find restatements.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

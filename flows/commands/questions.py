@@ -24,7 +24,7 @@ SHOWN = 10  # rows of an answer on the page
 @commands.command("questions")
 def show_questions(
     number: Annotated[
-        int | None, typer.Argument(min=1, max=20, help="The question to answer; without it they are listed.")
+        int | None, typer.Argument(min=1, max=20, help="The question; without it they are listed.")
     ] = None,
     market: Annotated[str, STORED_MARKET] = "simulated",
     as_json: AsJson = False,

@@ -17,14 +17,14 @@ commands = typer.Typer()
 def serve(
     request: Any,
     markets: Annotated[
-        list[str] | None, typer.Argument(help="Markets; by default every one with a night in the store.")
+        list[str] | None, typer.Argument(help="Markets; by default all that have a night.")
     ] = None,
     market_file: MarketFiles = None,
     delay: Annotated[
-        int, typer.Option(min=30, max=720, help="Minutes from the exchange's usual close to the night.")
+        int, typer.Option(min=30, max=720, help="Minutes from the usual close to the night.")
     ] = DELAY_MINUTES,
     cron: Annotated[
-        str | None, typer.Option(help="A cron expression for the nights, in the exchange's time zone.")
+        str | None, typer.Option(help="A cron expression for the nights, in exchange time.")
     ] = None,
 ) -> None:
     """Run nights, trainings and refetches on schedule, missed nights first.

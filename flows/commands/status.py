@@ -24,7 +24,7 @@ def status(
     markets: Annotated[list[str] | None, typer.Argument(help="By default all markets of the store.")] = None,
     market_file: MarketFiles = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Send an alert for what is late or refused; exit code 1 if anything is.")
+        bool, typer.Option("--check", help="Alert of what is late or refused; exit code 1 then.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -118,18 +118,13 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
     ranks = rankings.last_rank_scores(conn, market, night["target"])
     champion = rankings.champion(conn, market, night["target"])
     ordered = order_part(rankings.night_order(conn, market, night["target"]), ranks, champion)
-    return (
-        common
-        | ordered
-        | {
+    found = {
             "rank_scores": records(ranks.sort_values(["is_rule", "rank_ic"], ascending=[True, False])),
             "before": before,
             "after": after,
             "run": None if night["run_id"] is None else runs.model(conn, night["run_id"]),
             "directions": records(order.rows(directions)),
-            "counts": {
-                direction: int((directions["direction"] == direction).sum()) for direction in ("rise", "fall", "none")
-            },
+            "counts": {each: int((directions["direction"] == each).sum()) for each in ("rise", "fall", "none")},
             "rule_directions": {} if directions.empty else {rule: directions[rule].iloc[0] for rule in NAIVE_RULES},
             "axis": probability_axis(directions[["probability", "lowest", "highest"]].to_numpy().ravel()),
             "coverage": None if level is None else calibration.coverage(conn, market, level, night["target"]),
@@ -144,7 +139,7 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
             "nights": night_rows(conn, market, night["as_of"], every),
             "stocks": [row["symbol"] for row in records(directions)],
         }
-    )
+    return common | ordered | found
 
 
 def account_chart(conn: Connection, market: str, last: date) -> Chart | None:

@@ -24,7 +24,6 @@ from translation.errors import TranslationError
 from translation.models import Model
 from translation.recipes import Recipe
 from translation.scoring import Score
-from translation.training.loop import Check
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tup
     """Train a recipe's model, store it, and score it on the recipe's test sets with the usual search."""
     engine, place = open_store(), choose_device(device)
     with signals_of(attended):
-        model = as_task("train", lambda: train_and_store(recipe, place.type, engine, say, tell))
+        model = as_task("train", lambda: train_and_store(recipe, place.type, engine, say, say))
         scores = {}
         for name, test in recipe.tests.items():
             named = replace(test, name=name)  # as `dtml translate score` calls it
@@ -42,19 +41,11 @@ def train_translator(recipe: Recipe, device: str, attended: bool = False) -> tup
     return model, scores
 
 
-def tell(check: Check) -> None:
-    """Say how a training goes at a check."""
-    bleu = "" if check.validation_bleu is None else f", BLEU {check.validation_bleu:.1f}"
-    figures = f"loss {check.train_loss:.3f}, validation {check.validation_loss:.3f}{bleu}"
-    pace = f"{check.tokens_per_second:.0f} tokens a second, {check.seconds_left / 60:.0f} min left at most"
-    say(f"step {check.step:,}, epoch {check.epoch:.1f}: {figures}; {pace}")
-
-
-def say(line: str) -> None:
+def say(line: object) -> None:
     """Log a line about a training, and print it where the log shows warnings alone: hours without one look dead."""
     log.info("%s", line)
     if not err.is_terminal:
-        err.print(line, markup=False, soft_wrap=True)
+        err.print(str(line), markup=False, soft_wrap=True)
 
 
 @flow(name="translate-queue", persist_result=False, validate_parameters=False)

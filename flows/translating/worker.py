@@ -165,14 +165,10 @@ def _translations(
 
 def _row(number: int, said: Translation) -> dict[str, Any]:
     attention = [
-        {"source": part.source, "target": part.target, "weights": _rounded(part.weights.tolist(), 4)}
-        | {"heads": {name: _rounded(each.tolist(), 3) for name, each in part.heads.items()}}
+        {"source": part.source, "target": part.target, "weights": part.weights.double().round(decimals=4).tolist()}
+        | {"heads": {name: each.double().round(decimals=3).tolist() for name, each in part.heads.items()}}
         for part in said.attention
     ]
     text = said.text.replace("\0", "")  # which PostgreSQL cannot hold
     found = {"id": number, "translation": text, "score": said.score}
     return found | {"attention": attention or None, "reason": said.warning}
-
-
-def _rounded(values: Any, digits: int) -> Any:
-    return [_rounded(each, digits) for each in values] if isinstance(values, list) else round(values, digits)

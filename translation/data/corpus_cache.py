@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -35,10 +35,9 @@ class CachedCorpus:
     corpus_hash: str
 
 
-def cache_corpus(recipe: Recipe, folder: Path, size_of: Callable[[int], str] = size_for) -> CachedCorpus:
+def cache_corpus(recipe: Recipe, folder: Path) -> CachedCorpus:
     """Train the tokenizers and encode the corpora into `folder`, unless it already holds those of the same recipe.
 
-    `size_of` chooses the size of network by the number of pairs, where the recipe names none.
     Raises UsageError for corpora that cannot be used; see `translation.data.corpus`.
     """
     for corpus in (recipe.train, recipe.validation, *recipe.tests.values()):
@@ -50,7 +49,7 @@ def cache_corpus(recipe: Recipe, folder: Path, size_of: Callable[[int], str] = s
     key = json.dumps([corpus_hash, asked, recipe.vocabulary, recipe.joint, asdict(recipe.rules)])
     notes = _notes(folder)
     if notes.get("key") != key:
-        notes = _write_cache(recipe, folder, size_of) | {"key": key}
+        notes = _write_cache(recipe, folder) | {"key": key}
         written = json.dumps(notes)
         sync(folder)  # before the notes that describe it
         write_whole(folder / NOTES, lambda partial: partial.write_text(written))
@@ -69,11 +68,11 @@ def _notes(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _write_cache(recipe: Recipe, folder: Path, size_of: Callable[[int], str]) -> dict[str, Any]:
+def _write_cache(recipe: Recipe, folder: Path) -> dict[str, Any]:
     """Write tokenizers and pairs; return the size, and how many pairs of each corpus were dropped for which reason."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / NOTES).unlink(missing_ok=True)
-    size = recipe.size or size_of(sum(1 for _ in recipe.train.pairs()))
+    size = recipe.size or size_for(sum(1 for _ in recipe.train.pairs()), recipe.training.get("minutes"))
     count = recipe.vocabulary_for(size)
     if recipe.joint:
         source = target = Tokenizer.train(chain.from_iterable(recipe.train.pairs()), count)

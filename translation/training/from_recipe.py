@@ -1,6 +1,5 @@
 """Train the model of a recipe: prepare its corpus, build its network, train, and save."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,24 +9,17 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
-from translation.data.batches import Batch
 from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
 from translation.data.language_id import LanguageIdentifier, piece_counts
-from translation.data.tokenizer import PAD, SMALLEST, SPECIAL
+from translation.data.tokenizer import PAD
 from translation.decoding.beam_search import GREEDY, search
 from translation.errors import UsageError
-from translation.models import SIZES, Card, Model, build_network, incremental_decoder, save_model, size_for
+from translation.models import Card, Model, build_network, incremental_decoder, save_model
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.loop import SEEDS, Check, TrainingContext, ValidationBleu, train_network, validation_loss
-from translation.training.step import TrainingStep, optimisers_of, use_fast_dropout
 from translation.translate import MAX_PIECES
-
-# Target tokens below which a smaller network is taken: ten million bring tiny near its best, and each next size has
-# about ten times the weights. A rule of thumb: see `network.size` in a recipe to decide otherwise.
-TOKENS_FOR = {"small": 30_000_000, "base": 300_000_000, "big": 1_000_000_000}
-SENTENCES, LENGTH, STEPS = 64, 16, 3  # of the steps that are timed, after a first one
 
 
 def train_model(
@@ -44,7 +36,7 @@ def train_model(
     An interrupted training resumes from its state in `work`. `on_check` gets each check, `on_message` lines about what
     is done. Returns None in every process but rank 0. Raises TranslationError and UsageError.
     """
-    cached = _cache_once(recipe, work, process_group, device)
+    cached = _cache_once(recipe, work, process_group)
     on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
     sizes = {"source_vocabulary": cached.source.size, "target_vocabulary": cached.target.size}
     values, config = recipe.network_for(cached.size) | sizes, recipe.training_for(cached.size)
@@ -66,17 +58,14 @@ def train_model(
     return replace(model, card=save_model(models / recipe.name, model))
 
 
-def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup, device: torch.device) -> CachedCorpus:
+def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup) -> CachedCorpus:
     """Return the cached corpus, which rank 0 writes and all others read."""
     if process_group.rank > 0:
         process_group.broadcast(0.0)
         if not (work / NOTES).exists():
             raise UsageError(f"the machines of this training do not share {work}: give all the same DTML_DATA")
 
-    def size_of(pairs: int) -> str:
-        return affordable_size(recipe, pairs, device, process_group.world_size)
-
-    cached = cache_corpus(recipe, work, size_of)
+    cached = cache_corpus(recipe, work)
     if process_group.rank == 0:
         process_group.broadcast(0.0)
     return cached
@@ -124,30 +113,3 @@ def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) 
         return float(metric.corpus_score(said, [expected]).score)
 
     return bleu
-
-
-def affordable_size(recipe: Recipe, pairs: int, device: torch.device, processes: int) -> str:
-    """Return the largest size that suits so many pairs and whose training sees enough target tokens in its minutes."""
-    names = [*SIZES][: [*SIZES].index(size_for(pairs)) + 1]
-    minutes = recipe.training.get("minutes")
-    for name in reversed(names[1:]):
-        if minutes is None or 60 * minutes * processes * tokens_per_second(recipe, name, device) >= TOKENS_FOR[name]:
-            return name
-    return names[0]
-
-
-def tokens_per_second(recipe: Recipe, size: str, device: torch.device) -> float:
-    """Time training steps of made sentences, of the recipe's network in a size; return target tokens a second."""
-    config, count = recipe.training_for(size), max(SMALLEST, recipe.vocabulary_for(size))
-    vocabularies = dict.fromkeys(("source_vocabulary", "target_vocabulary"), count)
-    network = build_network(recipe.kind, recipe.network_for(size) | vocabularies).to(device).train()
-    use_fast_dropout(network)
-    how = (config.label_smoothing, config.clip, device, SINGLE_PROCESS, getattr(torch, config.precision))
-    step = TrainingStep(network, optimisers_of(network, config.optimiser), *how)
-    tokens = torch.randint(SPECIAL, SMALLEST, (SENTENCES, LENGTH))
-    batch = Batch(tokens, tokens, tokens)
-    step([(0, batch)], rate=0.0)
-    begun = time.monotonic()
-    for _ in range(STEPS):
-        step([(0, batch)], rate=0.0)
-    return STEPS * batch.tokens / (time.monotonic() - begun)

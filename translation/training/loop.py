@@ -82,6 +82,12 @@ class Check:
     tokens_per_second: float  # target tokens, since the last check
     seconds_left: float
 
+    def __str__(self) -> str:
+        bleu = "" if self.validation_bleu is None else f", BLEU {self.validation_bleu:.1f}"
+        figures = f"loss {self.train_loss:.3f}, validation {self.validation_loss:.3f}{bleu}"
+        pace = f"{self.tokens_per_second:.0f} tokens a second, {self.seconds_left / 60:.0f} min left at most"
+        return f"step {self.step:,}, epoch {self.epoch:.1f}: {figures}; {pace}"
+
 
 @dataclass(frozen=True)
 class TrainingContext:
