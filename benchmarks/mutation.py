@@ -44,7 +44,7 @@ TRIALS = (
         "fresh_days needs_no days_coverage better_on_days",
     ),
     _trial("dtml/evaluation/calibration_curve", "calibration calibration_exact"),
-    _trial("dtml/labels", "windows features"),
+    _trial("dtml/prices/returns", "windows features"),
     _trial("dtml/backtest/portfolio", "portfolio portfolio_edges"),
     _trial("dtml/features", "features"),
     _trial("dtml/windows", "windows features"),

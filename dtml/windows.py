@@ -17,9 +17,8 @@ from torch import Tensor
 
 from dtml.errors import DtmlError, UsageError
 from dtml.features import HISTORY, Panel, Prices, features, returns
-from dtml.labels import labelled
 from dtml.markets.definition import LabelProtocol, Returns, ZClose
-from dtml.prices.returns import adjusted_price, on_grid
+from dtml.prices.returns import adjusted_price, labelled, on_grid
 
 QUORUM = 0.5  # a session in which fewer of the stocks have a bar is left out
 

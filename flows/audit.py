@@ -14,7 +14,6 @@ import pandas as pd
 
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import prices, runs
-from dtml.backtest.folds import Fold
 from dtml.lookahead import audit as look_ahead
 from dtml.lookahead.audit import Finding
 from dtml.lookahead.pipeline import History, Pipeline
@@ -24,7 +23,7 @@ from dtml.own.code import OWN, OwnCode
 from dtml.own.process import Asked
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.ranking.rankers import RankersConfig
-from flows.backtest.folds import Nights
+from flows.backtest.folds import Fold, Nights
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.fetch import save_universe
 from flows.nightly.order import rankers_for

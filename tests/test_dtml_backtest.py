@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from dtml.backtest.folds import Fold, folds
 from dtml.errors import UsageError
 from dtml.evaluation.breakdowns import (
     ROLLING_SESSIONS,
@@ -20,6 +19,7 @@ from dtml.evaluation.breakdowns import (
     slice_scores,
 )
 from dtml.evaluation.metrics import score
+from flows.backtest.folds import Fold, folds
 
 DAYS = pd.bdate_range("2023-11-01", periods=97)
 SYMBOLS = ("A", "B", "C", "D", "E")

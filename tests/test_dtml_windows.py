@@ -9,8 +9,7 @@ import torch
 
 from dtml.errors import DtmlError, UsageError
 from dtml.features import Panel, features
-from dtml.labels import labelled, paper_labels
-from dtml.prices.returns import adjusted_price, returns_between
+from dtml.prices.returns import adjusted_price, labelled, paper_labels, returns_between
 from dtml.windows import WindowConfig, Windows, build_windows
 
 STOCKS, INDEX = ("AAA", "BBB", "CCC"), "IDX"

@@ -137,6 +137,11 @@ def test_a_first_recipe_needs_five_lines(tmp_path: Path) -> None:
     assert replace(recipe, kind="rnn").training_for("tiny").optimiser == "adam"
 
 
+@pytest.mark.parametrize("file", sorted((Path(__file__).parents[1] / "benchmarks" / "recipes").glob("*.toml")), ids=str)
+def test_the_recipe_of_every_printed_figure_can_be_read(file: Path) -> None:
+    assert read_recipe(file).name == file.stem
+
+
 def test_the_schedule_and_its_checks_follow_the_budget(tmp_path: Path) -> None:
     recipe = read(tmp_path, WHOLE)
     assert [recipe.training_for(size).warmup for size in ("tiny", "small", "base")] == [0.18, 0.18, 0.04]

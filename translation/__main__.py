@@ -1,8 +1,7 @@
 """Train and run translation models alone, without Prefect and without a database.
 
-`python -m translation train recipe.toml` writes the model to the folder `models/NAME`, or where `--to` says, and scores
-it on the recipe's test sets; interrupted, it resumes. `python -m translation translate MODEL_FOLDER` prints a
-translation of each line of standard input.
+`python -m translation train recipe.toml` writes the model to `models/NAME`, or below `--to`, and scores it; it resumes.
+`python -m translation translate MODEL_FOLDER` prints a translation of each line of standard input.
 """
 
 import argparse

@@ -287,8 +287,7 @@ class Transformer(nn.Module):
     def every_head(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return the attention of each layer and head in decoding tokens `[positions]` of a target, BEGIN first.
 
-        The tensors are `[layers, heads, queries, keys]`: "encoder" of the source to itself, "between" of the target to
-        the source, and "decoder" of the target to itself.
+        Tensors are `[layers, heads, queries, keys]`, of the source ("encoder"), the target ("decoder") and "between".
         """
         memory, memory_mask = self.encode(source)
         seen = torch.ones(2 * target.shape, dtype=torch.bool, device=target.device).tril()

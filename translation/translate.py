@@ -20,8 +20,8 @@ SENTENCE_END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
 class Attention:
     """What the pieces of a translated part looked at, `</s>` the last on both sides.
 
-    `weights` `[target, source]` are the last layer's over the source, in the mean of its heads; `heads` has those of
-    every layer and head (`Transformer.every_head`), and is empty for a recurrent network.
+    `weights` `[target, source]` are the last layer's, in the mean of its heads; `heads`, of a Transformer alone, those
+    of every layer and head (`Transformer.every_head`).
     """
 
     source: list[str]

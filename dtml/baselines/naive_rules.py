@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.labels import paper_labels
+from dtml.prices.returns import paper_labels
 from dtml.prices.sessions import sessions_up_to
 
 MODEL = "dtml"  # the name of the model among the predictors

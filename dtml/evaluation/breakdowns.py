@@ -11,8 +11,8 @@ from numpy import ndarray
 from dtml.baselines.naive_rules import MODEL
 from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, day_interval, gain_in_mcc, mcc, measured, ratio
 from dtml.evaluation.ranking import both_known, mean_of_days, paired_rank_ic, rank_ics
-from dtml.labels import labelled
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
+from dtml.prices.returns import labelled
 
 ROLLING_SESSIONS = 63  # a quarter of a year
 RESAMPLES = 2000

@@ -16,8 +16,8 @@ from dtml.evaluation.bootstrap import RESAMPLES, difference
 from dtml.evaluation.calibration import Flat, logit
 from dtml.evaluation.metrics import accuracy, confusion, mcc, measured, ratio
 from dtml.evaluation.ranking import both_known, mean_of_days, rank_ics
-from dtml.labels import labelled
 from dtml.markets.definition import LABEL_PROTOCOLS
+from dtml.prices.returns import labelled
 
 COLUMNS = [
     *("predictor", "is_rule", "protocol", "days", "n", "rises", "seeds", "configurations"),

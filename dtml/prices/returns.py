@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 
 from dtml.markets import Market
-from dtml.markets.definition import Returns
+from dtml.markets.definition import LabelProtocol, Returns
 from dtml.prices.bars import PRICES, bars_frame, no_bars
 
+RISE, FALL = 0.0055, -0.005  # the paper's labels: a return from +0.55 % is a rise, one to -0.5 % a fall
 BASE = 100.0  # the level of the first session
 
 
@@ -71,3 +72,14 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
 def _mean(relative: Float[ndarray, "sessions stocks"]) -> Float[ndarray, " sessions"]:
     """Return the mean of the prices of each session relative to the closes before, 1 where none is known."""
     return np.asarray(np.nanmean(np.where(np.isfinite(relative).any(axis=1, keepdims=True), relative, 1.0), axis=1))
+
+
+def paper_labels(change: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
+    """Return 1 for a rise, -1 for a fall, 0 for a return between the thresholds or an unknown one (section 4.1)."""
+    return np.select([change >= RISE, change <= FALL], [1, -1], default=0)
+
+
+def labelled(change: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[ndarray, "*shape"]:
+    """Return which returns count: those that are known and, under the paper's protocol, large enough for a label."""
+    known = np.isfinite(change)
+    return np.asarray(known if protocol == "all" else known & (paper_labels(change) != 0))

@@ -21,7 +21,6 @@ import torch
 
 from db.engine import location, reading
 from db.rows import prices
-from dtml.backtest.folds import Fold, folds
 from dtml.backtest.portfolio import Fill, Form, Strategy
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
@@ -37,6 +36,16 @@ from translation.atomic_files import write_whole
 MOMENTS = ("data_watermark", "created_at")
 DAYS = ("train_first", "train_last")
 PricesKnown = Literal["now", "then"]  # every bar as known now, or as known before the session it helps to predict
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A model trained on what was known at the close of `as_of`, for the sessions first .. last, both included."""
+
+    number: int  # from 1
+    as_of: date
+    first: date
+    last: date
 
 
 @dataclass(frozen=True)
@@ -286,3 +295,20 @@ class Nights:
         if too_few(self.context, as_of, made):
             raise DtmlError(f"{len(made)} of {len(self.context.constituents(as_of))} constituents can be predicted")
         return made.assign(known_at=bars["known_at"].max())
+
+
+def folds(sessions: pd.DatetimeIndex, first: date, last: date, retrain_every: int) -> list[Fold]:
+    """Return the folds that predict every session of first .. last, `retrain_every` sessions each.
+
+    `sessions` are those of the exchange, one before `first` among them. Raises UsageError for a span without a
+    session.
+    """
+    if retrain_every < 1:
+        raise UsageError(f"a backtest trains anew every 1 session or more, got {retrain_every}")
+    start = int(sessions.searchsorted(pd.Timestamp(first), side="left"))
+    stop = int(sessions.searchsorted(pd.Timestamp(last), side="right"))
+    if start >= stop:
+        raise UsageError(f"no session lies in {first} .. {last}")
+    begins = range(start, stop, retrain_every)
+    spans = [sessions[begin - 1 : min(begin + retrain_every, stop)].date for begin in begins]
+    return [Fold(number, days[0], days[1], days[-1]) for number, days in enumerate(spans, start=1)]

@@ -42,9 +42,7 @@ def nightly(
     request: RunRequest,
     as_of: AsOf = None,
     nights: Annotated[int, typer.Option(min=1, help="Run this many nights in order, the last one at --as-of.")] = 1,
-    missed: Annotated[
-        bool, typer.Option("--catch-up", help="Run every missed night, up to --as-of.")
-    ] = False,
+    missed: Annotated[bool, typer.Option("--catch-up", help="Run every missed night, up to --as-of.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a night: fetch, check, store, train if due, predict, score, report.

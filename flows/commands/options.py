@@ -28,32 +28,23 @@ OptionalMarket = Annotated[
 ]
 STORED_MARKET = typer.Option(help="A market of the store.", autocompletion=known_markets)
 MarketFile = Annotated[Path | None, typer.Option(help="A market of your own, as a TOML file.")]
-MarketFiles = Annotated[
-    list[Path] | None, typer.Option(help="A market of your own, a TOML file; repeatable.")
-]
+MarketFiles = Annotated[list[Path] | None, typer.Option(help="A market of your own, a TOML file; repeatable.")]
 AsOf = Annotated[
     datetime | None,
     typer.Option(formats=DAY, help="Last session seen; by default the last closed that the prices reach."),
 ]
-DeviceOption = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto: CUDA.")
-]
+DeviceOption = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto: CUDA.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 NAMED: Mapping[str, Any] = {  # the options of which a request is made
     "market": OptionalMarket,
     "market_file": MarketFile,
-    "source": Annotated[
-        SourceName | None,
-        typer.Option(help="Where prices come from; by default as the market says."),
-    ],
+    "source": Annotated[SourceName | None, typer.Option(help="Where prices come from; by default as the market says.")],
     "prices": Annotated[Path | None, typer.Option(help="Prices for --source files: parquet, CSV, or a folder.")],
     "index": Annotated[Path | None, typer.Option(help="The index for --source files, if not among the prices.")],
     "universe": Annotated[
         Universe | None,
-        typer.Option(
-            help="Stocks of the market's list or of the source; by default the list, unless that lacks much."
-        ),
+        typer.Option(help="Stocks of the market's list or of the source; by default the list, unless that lacks much."),
     ],
     "seeds": Annotated[int | None, typer.Option(min=1, help="Seeds in the ensemble.")],
     "epochs": Annotated[int | None, typer.Option(min=1, help="Epochs of a training.")],
@@ -61,9 +52,7 @@ NAMED: Mapping[str, Any] = {  # the options of which a request is made
     "train_sessions": Annotated[
         int | None, typer.Option(min=64, help="Sessions to train on; by default the market's.")
     ],
-    "warm_start": Annotated[
-        bool, typer.Option("--warm-start", help="Start each training from the fold before.")
-    ],
+    "warm_start": Annotated[bool, typer.Option("--warm-start", help="Start each training from the fold before.")],
 }
 DEFAULTS: Mapping[str, object] = {"device": "auto", "warm_start": False}  # None for the others
 OVERRIDES = ("seeds", "epochs", "train_sessions", "warm_start")  # of the experiment

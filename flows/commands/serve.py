@@ -16,16 +16,12 @@ commands = typer.Typer()
 @with_request("source", "prices", "index", "universe", "seeds", "epochs", "device")
 def serve(
     request: Any,
-    markets: Annotated[
-        list[str] | None, typer.Argument(help="Markets; by default all that have a night.")
-    ] = None,
+    markets: Annotated[list[str] | None, typer.Argument(help="Markets; by default all that have a night.")] = None,
     market_file: MarketFiles = None,
     delay: Annotated[
         int, typer.Option(min=30, max=720, help="Minutes from the usual close to the night.")
     ] = DELAY_MINUTES,
-    cron: Annotated[
-        str | None, typer.Option(help="A cron expression for the nights, in exchange time.")
-    ] = None,
+    cron: Annotated[str | None, typer.Option(help="A cron expression for the nights, in exchange time.")] = None,
 ) -> None:
     """Run nights, trainings and refetches on schedule, missed nights first.
 

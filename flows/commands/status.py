@@ -23,9 +23,7 @@ commands = typer.Typer()
 def status(
     markets: Annotated[list[str] | None, typer.Argument(help="By default all markets of the store.")] = None,
     market_file: MarketFiles = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Alert of what is late or refused; exit code 1 then.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Alert of what is late or refused; exit code 1 then.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the state of each market: last night, next night, model, scores, unsent alerts.

@@ -304,9 +304,7 @@ def explain(
     request: RunRequest,
     as_of: AsOf = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Networks trained on true labels; 4 by default.")] = None,
-    shuffles: Annotated[
-        int | None, typer.Option(min=1, help="Networks of shuffled labels; 8 by default.")
-    ] = None,
+    shuffles: Annotated[int | None, typer.Option(min=1, help="Networks of shuffled labels; 8 by default.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of each training; 12 by default.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Repeat a test that is stored.")] = False,
     as_json: AsJson = False,

@@ -119,26 +119,26 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
     champion = rankings.champion(conn, market, night["target"])
     ordered = order_part(rankings.night_order(conn, market, night["target"]), ranks, champion)
     found = {
-            "rank_scores": records(ranks.sort_values(["is_rule", "rank_ic"], ascending=[True, False])),
-            "before": before,
-            "after": after,
-            "run": None if night["run_id"] is None else runs.model(conn, night["run_id"]),
-            "directions": records(order.rows(directions)),
-            "counts": {each: int((directions["direction"] == each).sum()) for each in ("rise", "fall", "none")},
-            "rule_directions": {} if directions.empty else {rule: directions[rule].iloc[0] for rule in NAIVE_RULES},
-            "axis": probability_axis(directions[["probability", "lowest", "highest"]].to_numpy().ravel()),
-            "coverage": None if level is None else calibration.coverage(conn, market, level, night["target"]),
-            "scores": records(_at_last(scored)),
-            "skill": skill_of(_at_last(every)),
-            "chart": predictor_charts(
-                every.rename(columns={"target": "session"}), *(f"running_{name}" for name in FIGURES)
-            ),
-            "account": account_chart(conn, market, night["as_of"]),
-            "gaps": records(gaps_of(night)),
-            "rejected": records(head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)),
-            "nights": night_rows(conn, market, night["as_of"], every),
-            "stocks": [row["symbol"] for row in records(directions)],
-        }
+        "rank_scores": records(ranks.sort_values(["is_rule", "rank_ic"], ascending=[True, False])),
+        "before": before,
+        "after": after,
+        "run": None if night["run_id"] is None else runs.model(conn, night["run_id"]),
+        "directions": records(order.rows(directions)),
+        "counts": {each: int((directions["direction"] == each).sum()) for each in ("rise", "fall", "none")},
+        "rule_directions": {} if directions.empty else {rule: directions[rule].iloc[0] for rule in NAIVE_RULES},
+        "axis": probability_axis(directions[["probability", "lowest", "highest"]].to_numpy().ravel()),
+        "coverage": None if level is None else calibration.coverage(conn, market, level, night["target"]),
+        "scores": records(_at_last(scored)),
+        "skill": skill_of(_at_last(every)),
+        "chart": predictor_charts(
+            every.rename(columns={"target": "session"}), *(f"running_{name}" for name in FIGURES)
+        ),
+        "account": account_chart(conn, market, night["as_of"]),
+        "gaps": records(gaps_of(night)),
+        "rejected": records(head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)),
+        "nights": night_rows(conn, market, night["as_of"], every),
+        "stocks": [row["symbol"] for row in records(directions)],
+    }
     return common | ordered | found
 
 

@@ -18,9 +18,8 @@ from db.rows import scores as stored_scores
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, directions_on, rules_read_from
 from dtml.evaluation.calibration import count_band, count_bins
 from dtml.evaluation.metrics import gain_in_mcc, score_days
-from dtml.labels import paper_labels
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
-from dtml.prices.returns import adjusted_price
+from dtml.prices.returns import adjusted_price, paper_labels
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP

@@ -46,10 +46,9 @@ def alignment(part: Attention) -> dict[str, object]:
 
 
 def small_maps(heads: Mapping[str, Tensor]) -> list[dict[str, object]]:
-    """Return for each kind of attention its title and layers of heads, each a small map with how widely it looks.
+    """Return for each kind of attention its title and layers of heads, each a map with a path for each of `SHADES`.
 
-    A map has a path of cells for each of `SHADES`, a row a query. Its `pieces` are the exponential of the mean entropy
-    of its rows: 1 where each looks at one piece alone.
+    Its `pieces` are the exponential of the mean entropy of its rows, the queries: 1 where each looks at one piece.
     """
     return [
         {"title": title, "layers": [[_small(head) for head in layer] for layer in heads[name]]}

@@ -16,7 +16,7 @@ from translation.errors import UsageError
 from translation.training import checkpoints
 from translation.training.checkpoints import Progress, average_weights, load_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.step import Optimiser, SeededBatch, TrainingStep, batch_loss, optimisers_of, use_fast_dropout
+from translation.training.step import SeededBatch, TrainingStep, batch_loss, optimisers_of, use_fast_dropout
 
 SEEDS = 2**63  # torch takes seeds below it
 FEW = 3  # checks of the shorter mean
@@ -24,6 +24,7 @@ CHECKS, VALIDATION_SHARE = 30, 10  # checks of a training of minutes at most, an
 SAID_EVERY_S = 60.0  # lines between checks
 WARMUP = 4000  # updates, as published
 Schedule = Literal["linear", "inverse_sqrt"]
+Optimiser = Literal["adam", "muon"]
 Precision = Literal["float32", "bfloat16"]
 ValidationBleu = Callable[[nn.Module, ProcessGroup], float]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from translation.out_of_memory import is_out_of_memory, out_of_memory
 from translation.training.distributed import ProcessGroup
 from translation.transformer import PADDING
 
-Optimiser = Literal["adam", "muon"]
 SeededBatch = tuple[int, Batch]  # a batch, and the seed of its dropout
 # With a vocabulary of ten thousand, the scores of so many positions fit into a CPU's cache.
 POSITIONS_AT_ONCE = 512
@@ -32,11 +31,11 @@ class Translator(Protocol):
         """Decode to `[sentences, target positions, d_model]`, with weights or None."""
 
 
-def optimisers_of(network: nn.Module, kind: Optimiser) -> list[torch.optim.Optimizer]:
-    """Return Adam as in section 5.3 of Vaswani et al.; with "muon", for the embeddings and vectors alone.
+def optimisers_of(network: nn.Module, kind: str) -> list[torch.optim.Optimizer]:
+    """Return Adam as in section 5.3 of Vaswani et al.; with the kind "muon", for the embeddings and vectors alone.
 
-    Muon (Jordan et al., 2024) updates the matrices of the layers: by their momentum with all its singular values
-    brought near 1, as large as an update of Adam (Liu et al., 2025), so both have one learning rate.
+    Muon (Jordan et al., 2024) moves the matrices by their momentum with all its singular values brought near 1, as far
+    as Adam would (Liu et al., 2025), so both have one learning rate.
     """
     tables = {id(module.weight) for module in network.modules() if isinstance(module, nn.Embedding)}
     every = list(network.parameters())
