@@ -4,15 +4,13 @@ import os
 import time
 from threading import Thread
 
-POLL_S = 0.5
-
 
 def exit_with_parent(parent: int) -> None:
     """Watch from a thread, and exit at once with code 1 when process `parent` is no longer the parent of this one."""
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(POLL_S)
+            time.sleep(0.5)
         os._exit(1)
 
     Thread(target=watch, daemon=True).start()
