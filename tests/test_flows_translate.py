@@ -26,8 +26,8 @@ pytest_plugins = ("made_translators",)
 LONG = " ".join(target for _, target in PAIRS[440:444])  # a name or two in the target language prove nothing
 WEIGHTS = "select checkpoint_hash from translation_model where name = 'tiny'"
 RECIPE = (
-    "160 updates of 1 x 256 positions, linear rate, warm-up 20% to 0.01, dropout 0, 400 subwords, float32, seed 0; "
-    "weights by validation bleu: "
+    "160 updates of 1 x 256 positions, muon, linear rate, warm-up 20% to 0.01, dropout 0, 400 subwords, float32, "
+    "seed 0; weights by validation bleu: "
 )
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp"
 
@@ -258,7 +258,8 @@ def test_the_page_of_attention_shows_every_text_and_asks_nothing_of_anybody(home
     assert code == 0, complaint
     page = (home / "pages" / "seen.html").read_text()
     tags = Tags(page)
-    assert tags.found.count("svg") == 3
+    maps = 1 + 3 * 1 * 2  # the mean, and each layer and head of encoder, between and decoder
+    assert tags.found.count("svg") == 3 * maps
     assert "script" not in tags.found
     assert "&lt;script&gt;" in page
     assert [each for each in tags.sources if not each.startswith(("#", "data:"))] == []

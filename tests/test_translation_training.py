@@ -16,7 +16,7 @@ from tests.made_translations import CHECKS, CONFIG, CPU, KILLED_CONFIG, WIDTH, d
 from translation.data.batches import batch_indices, batch_of
 from translation.errors import TranslationError, UsageError
 from translation.training import checkpoints, loop
-from translation.training.checkpoints import Progress, average_weights, read_tensors
+from translation.training.checkpoints import Progress, read_tensors
 from translation.training.loop import (
     Check,
     TrainingConfig,
@@ -278,11 +278,7 @@ def test_a_finished_training_trains_nothing_more_and_a_longer_one_goes_on(tmp_pa
     assert ([each.step for each in told], longer.step) == ([15, 18], 18)
 
 
-def test_it_ends_without_patience_and_without_time(tmp_path: Path) -> None:
-    hopeless = replace(CONFIG, peak=1e-12, patience=2, updates=1000)
-    _, progress = trained(tmp_path / "patience", hopeless)
-    assert progress.checks_since == 2
-    assert progress.step - progress.best_step == 2 * hopeless.check_every
+def test_it_ends_without_time(tmp_path: Path) -> None:
     _, progress = trained(tmp_path / "time", replace(CONFIG, minutes=0.02, updates=10**6, check_every=10**6, warmup=1))
     assert progress.step > 2
     assert progress.kept == [progress.step]  # however far the next check would have been
@@ -303,17 +299,6 @@ def test_a_training_of_minutes_is_checked_by_minutes_and_says_how_it_goes(
     assert progress.step == told[-1].step
     assert len(words) == progress.step - len(told)  # a line an update here, the check's own where there is one
     assert all(" tokens a second" in line and line.startswith("step ") for line in words)
-
-
-def test_where_patience_ends_it_the_weights_are_those_up_to_the_best(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    judged_as(monkeypatch, 9.0, 8.0, 7.0, 7.5, 7.25, 6.5, 7.0)  # the third check is the best, and its mean better
-    network, progress = trained(tmp_path, replace(CONFIG, average=2, patience=2, updates=1000, warmup=5))
-    assert (progress.best_step, progress.kept) == (9, [6, 9, 12, 15])
-    assert all(
-        torch.equal(network.state_dict()[name], value) for name, value in average_weights(tmp_path, [6, 9]).items()
-    )
 
 
 def test_what_is_saved_is_no_worse_on_validation_than_any_check(tmp_path: Path) -> None:

@@ -118,5 +118,5 @@ def _resampled(measured: Statistics, resamples: int, seed: int) -> Statistics:
 def _bleu(sums: Statistics) -> NDArray[Any]:
     """Compute BLEU, 0 to 100, of each row of sums `[..., 2 + 2 * ORDER]`."""
     rows = sums.reshape(-1, 2 + 2 * ORDER).astype(int).tolist()
-    found = [BLEU.compute_bleu(row[2 : 2 + ORDER], row[2 + ORDER :], row[0], row[1]).score for row in rows]
+    found = [BLEU.compute_bleu(row[2 : 2 + ORDER], row[2 + ORDER :], row[0], row[1], "exp").score for row in rows]
     return np.reshape(found, sums.shape[:-1])

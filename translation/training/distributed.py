@@ -1,5 +1,6 @@
 """Train one network in several processes: of this machine, or of torchrun's GPUs and machines."""
 
+import atexit
 import os
 import signal
 import subprocess
@@ -96,6 +97,7 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
         world_size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
         rendezvous = {"init_method": f"file://{file}", "world_size": world_size, "rank": rank}
     dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=TIMEOUT, **rendezvous)
+    atexit.register(dist.destroy_process_group)  # whose threads may abort a process that ends
     process_group = ProcessGroup(dist.get_rank(), dist.get_world_size())
     if device != "cuda":
         return process_group, torch.device(device)

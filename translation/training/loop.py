@@ -136,7 +136,7 @@ def train_network(
     how = (config.label_smoothing, config.clip, context.device, context.process_group, products)
     training_step = TrainingStep(network, optimisers, *how)
     since, batches_of = _SinceCheck(), _updates(training, config, progress, context.process_group)
-    while not _is_over(progress, config):
+    while progress.step < config.updates and not _is_over_time(progress.seconds, config):
         progress.step += 1
         rate = learning_rate(progress.step, since.share_done(progress, config, context.process_group), width, config)
         done = training_step(next(batches_of), rate, check=since.asks_for_check(progress, config))
@@ -196,10 +196,6 @@ class _SinceCheck:
         pace = f"{self.tokens / (now - self.trained_from):.0f} tokens a second"
         loss = f"loss {self.loss / self.tokens:.3f}"
         context.on_message(f"step {progress.step:,} of at most {config.updates:,}: {loss}, {pace}")
-
-
-def _is_over(progress: Progress, config: TrainingConfig) -> bool:
-    return progress.step >= config.updates or _is_over_time(progress.seconds, config)
 
 
 def _is_due(step: int, config: TrainingConfig) -> bool:
