@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.made_translations import drawn
-from translation.training.step import FastDropout, use_fast_dropout
+from translation.training.cpu_layers import FastDropout, use_fast_dropout
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.9])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from translation.data.batches import batch_indices, batch_of
 from translation.errors import TranslationError, UsageError
 from translation.training import checkpoints, loop
 from translation.training.checkpoints import Progress, read_tensors
+from translation.training.cpu_layers import use_rounded_products
 from translation.training.loop import (
     Check,
     TrainingConfig,
@@ -25,19 +27,29 @@ from translation.training.loop import (
     train_network,
     validation_loss,
 )
-from translation.training.step import POSITIONS_AT_ONCE, optimisers_of, smoothed_loss
+from translation.training.loss import POSITIONS_AT_ONCE, smoothed_loss
+from translation.training.muon import Muon
+from translation.training.step import batch_loss, optimisers_of
 
 
 @pytest.mark.parametrize("positions", [1, 3, POSITIONS_AT_ONCE - 1, POSITIONS_AT_ONCE, 2 * POSITIONS_AT_ONCE + 1])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_and_its_gradients_are_those_of_torch(positions: int, smoothing: float) -> None:
+@pytest.mark.parametrize("consistency", [0.0, 1.7])
+def test_the_loss_and_its_gradients_are_those_of_torch(positions: int, smoothing: float, consistency: float) -> None:
     torch.manual_seed(0)
-    expected = torch.randint(0, 11, (positions,))
-    ours = [torch.randn(shape, 5, dtype=torch.double, requires_grad=True) for shape in (positions, 11)]
+    passes = 2 if consistency else 1
+    expected = torch.randint(0, 11, (positions,)).repeat(passes)
+    ours = [torch.randn(shape, 5, dtype=torch.double, requires_grad=True) for shape in (passes * positions, 11)]
     theirs = [each.detach().clone().requires_grad_() for each in ours]
-    loss = smoothed_loss(*ours, expected, smoothing)
+    loss = smoothed_loss(*ours, expected, smoothing, consistency=consistency)
     scores = theirs[0] @ theirs[1].T
     wanted = nn.functional.cross_entropy(scores, expected, label_smoothing=smoothing, reduction="sum")
+    if consistency:
+        one, other = scores.softmax(dim=-1).chunk(2)
+        divergences = (one * (one / other).log()).sum() + (other * (other / one).log()).sum()
+        wanted = wanted + consistency * divergences / 2
+        with torch.no_grad():
+            torch.testing.assert_close(smoothed_loss(*ours, expected, smoothing, consistency=consistency), loss)
     (3 * loss).backward()  # type: ignore[no-untyped-call]
     (3 * wanted).backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(loss, wanted)
@@ -61,7 +73,7 @@ def test_products_of_bfloat16_change_the_loss_and_its_gradients_by_their_roundin
 
 
 def test_the_gradients_of_the_loss_are_its_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("translation.training.step.POSITIONS_AT_ONCE", 3)
+    monkeypatch.setattr("translation.training.loss.POSITIONS_AT_ONCE", 3)
     torch.manual_seed(0)
     decoded, weight = (torch.randn(rows, 4, dtype=torch.double, requires_grad=True) for rows in (7, 6))
     expected = torch.randint(0, 6, (7,))
@@ -339,6 +351,61 @@ def test_it_trains_on_a_gpu(tmp_path: Path) -> None:
     progress: Progress = train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, context)
     assert progress.step == CONFIG.updates
     assert told[-1].validation_loss < told[0].validation_loss
+
+
+def test_a_consistent_loss_compares_two_passes_that_differ_in_dropout_alone() -> None:
+    batch = batch_of(examples(), np.arange(7))
+    network = drawn(dropout=0.3).eval()
+    plain = batch_loss(network, batch, 0.1, CPU)
+    torch.testing.assert_close(batch_loss(network, batch, 0.1, CPU, consistency=5.0), plain)  # equal passes
+    losses = []
+    for consistency in (1e-6, 5.0):
+        torch.manual_seed(1)
+        losses.append(batch_loss(network.train(), batch, 0.1, CPU, consistency=consistency).item())
+    assert losses[1] > losses[0] + 0.1
+
+
+def test_a_consistent_training_learns_and_refuses_a_negative_weight(tmp_path: Path) -> None:
+    told: list[Check] = []
+    trained(tmp_path, replace(CONFIG, consistency=2.0), on_check=told.append)
+    assert told[-1].validation_loss < told[0].validation_loss
+    with pytest.raises(UsageError, match="consistency is 0 "):
+        replace(CONFIG, consistency=-1.0)
+
+
+def test_muon_updates_as_torch_does() -> None:
+    torch.manual_seed(0)
+    shapes = ((8, 5), (8, 5), (5, 8), (6, 6))
+    ours = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    theirs = [nn.Parameter(each.detach().clone()) for each in ours]
+    optimisers = Muon(ours), torch.optim.Muon(theirs, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    for rate in (0.01, 0.02, 0.03):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        for optimiser in optimisers:
+            optimiser.param_groups[0]["lr"] = rate
+            optimiser.step()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0.002)
+
+
+def test_rounded_products_differ_by_their_rounding_and_only_where_gradients_are_wanted() -> None:
+    exact, rounded = (drawn(dropout=0.0) for _ in range(2))
+    use_rounded_products(rounded)
+    batch = batch_of(examples(), np.arange(7))
+    given = batch.source, batch.target_input
+    with torch.no_grad():
+        assert torch.equal(exact(*given)[0], rounded(*given)[0])
+    one, other = exact(*given)[0], rounded(*given)[0]
+    assert not torch.equal(one, other)
+    assert (one - other).norm() < 0.02 * one.norm()
+    for network in (exact, rounded):
+        batch_loss(network, batch, 0.1, CPU).backward()
+    for (name, mine), theirs in zip(exact.named_parameters(), rounded.parameters(), strict=True):
+        assert mine.grad is not None, name
+        assert theirs.grad is not None, name
+        assert (mine.grad - theirs.grad).norm() < 0.05 * mine.grad.norm() + 1e-3, name
 
 
 def test_muon_moves_matrices_along_all_their_directions_and_leaves_the_rest_to_adam() -> None:

@@ -15,14 +15,17 @@ from translation.data.corpus import Examples
 from translation.errors import UsageError
 from translation.training import checkpoints
 from translation.training.checkpoints import Progress, average_weights, load_weights
+from translation.training.cpu_layers import use_fast_dropout, use_rounded_products
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.step import SeededBatch, TrainingStep, batch_loss, optimisers_of, use_fast_dropout
+from translation.training.step import SeededBatch, TrainingStep, batch_loss, optimisers_of
 
 SEEDS = 2**63  # torch takes seeds below it
 FEW = 3  # checks of the shorter mean
 CHECKS, VALIDATION_SHARE = 30, 10  # checks of a training of minutes at most, and how much longer than one it trains
 SAID_EVERY_S = 60.0  # lines between checks
 WARMUP = 4000  # updates, as published
+SOME, NONE_OR_MORE = "more than 0", "0 (for none) or more"
+LEAST = {"minutes": SOME, "peak": SOME, "clip": NONE_OR_MORE, "consistency": NONE_OR_MORE}
 Schedule = Literal["linear", "inverse_sqrt"]
 Optimiser = Literal["adam", "muon"]
 Precision = Literal["float32", "bfloat16"]
@@ -45,6 +48,7 @@ class TrainingConfig:
     warmup: float = 0.18  # a share of the budget; with inverse_sqrt, updates
     peak: float | None = None  # the highest learning rate; None as published
     label_smoothing: float = 0.1
+    consistency: float = 0.0  # weight of how far two passes of other dropout differ (R-Drop); above 0, each is made
     clip: float = 1.0  # largest norm of the gradient
     check_every: int | None = None  # updates; None for a share of the budget
     average: int = 10  # last checks whose weights are averaged at most
@@ -61,12 +65,11 @@ class TrainingConfig:
         if not (0 < self.warmup < 1 if self.schedule == "linear" else self.warmup >= 1):
             units = "a share of the budget, between 0 and 1" if self.schedule == "linear" else "1 update or more"
             raise UsageError(f"warmup is {units}, with the schedule {self.schedule}, not {self.warmup:g}")
-        for name in ("minutes", "peak"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise UsageError(f"{name} is more than 0, not {getattr(self, name)}")
-        if not (0 <= self.label_smoothing < 1 and self.clip >= 0):
-            told = f"{self.label_smoothing} and {self.clip}"
-            raise UsageError(f"label_smoothing is 0 or more and below 1, and clip 0 (for none) or more, not {told}")
+        for name, least in LEAST.items():
+            if (value := getattr(self, name)) is not None and (value < 0 or (value == 0 and least == SOME)):
+                raise UsageError(f"{name} is {least}, not {value}")
+        if not 0 <= self.label_smoothing < 1:
+            raise UsageError(f"label_smoothing is 0 or more and below 1, not {self.label_smoothing}")
 
 
 @dataclass(frozen=True)
@@ -129,11 +132,13 @@ def train_network(
     when memory runs out and when the loss is NaN or infinite.
     """
     use_fast_dropout(network)
+    if config.precision == "bfloat16":
+        use_rounded_products(network)
     network.to(context.device).train()
     optimisers = optimisers_of(network, config.optimiser)
     progress = checkpoints.restore_state(context.folder, network, optimisers, context.key)
     products: torch.dtype = getattr(torch, config.precision)
-    how = (config.label_smoothing, config.clip, context.device, context.process_group, products)
+    how = (config.label_smoothing, config.clip, context.device, context.process_group, products, config.consistency)
     training_step = TrainingStep(network, optimisers, *how)
     since, batches_of = _SinceCheck(), _updates(training, config, progress, context.process_group)
     while progress.step < config.updates and not _is_over_time(progress.seconds, config):
