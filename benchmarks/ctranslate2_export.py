@@ -98,7 +98,8 @@ def export_model(model: Model, folder: Path, *, int8: bool) -> None:
     """
     network, config = model.network, network_config(model.card.kind, model.card.network)
     if not (isinstance(network, Transformer) and isinstance(config, TransformerConfig)):
-        raise UsageError(f"{model.card.name} is a {model.card.kind}: CTranslate2 runs Transformers only")
+        what = f"an ensemble of {len(model.networks)}" if len(model.networks) > 1 else f"a {model.card.kind}"
+        raise UsageError(f"{model.card.name} is {what}: CTranslate2 runs single Transformers only")
     pieces, target = (each.pieces(range(each.size)) for each in (model.source, model.target))
     _check_free(folder)
 

@@ -14,6 +14,7 @@ from torch import nn
 from translation.atomic_files import write_folder_whole
 from translation.data.language_id import LanguageIdentifier
 from translation.data.tokenizer import Tokenizer
+from translation.decoding.ensemble import Ensemble, IncrementalEnsemble
 from translation.decoding.incremental import IncrementalDecoder, IncrementalTransformer
 from translation.errors import TranslationError, UsageError
 from translation.seq2seq import IncrementalRnn, RecurrentConfig, RecurrentTranslator
@@ -88,13 +89,20 @@ class Model:
         return incremental_decoder(self.network)
 
     @property
+    def networks(self) -> list[nn.Module]:
+        """Return the networks of an ensemble, or the only one."""
+        return list(self.network.networks) if isinstance(self.network, Ensemble) else [self.network]
+
+    @property
     def device(self) -> torch.device:
         """Return the device of the network."""
         return next(self.network.parameters()).device
 
 
 def incremental_decoder(network: nn.Module) -> IncrementalDecoder:
-    """Return the incremental decoder of a network of either kind."""
+    """Return the incremental decoder of a network of either kind, or of an ensemble of them."""
+    if isinstance(network, Ensemble):
+        return IncrementalEnsemble([incremental_decoder(each) for each in network.networks])
     if isinstance(network, RecurrentTranslator):
         return IncrementalRnn(network)
     assert isinstance(network, Transformer)
@@ -127,15 +135,17 @@ def receipt(card: Card) -> str:
 
 def recipe_of(card: Card) -> str:
     """Return how a model was trained, in a line: a figure of it means nothing without."""
-    training, progress = card.made["training"], card.made["progress"]
+    training, progress, seeds = card.made["training"], card.made["progress"], card.made.get("seeds", 1)
     peak = "as published" if training["peak"] is None else f"to {training['peak']:g}"
     saved = progress["saved"]
     weights = f"mean of {len(saved)} checks to {saved[-1]:,}" if len(saved) > 1 else f"check at {saved[0]:,}"
+    weights = weights if seeds == 1 else "each seed's best"
     updates = f"{progress['step']:,} updates of {training['accumulate']} x {training['batch_tokens']:,} positions"
     schedule, warmup = training.get("schedule", "inverse_sqrt"), training["warmup"]  # a share, or updates
     warm = f"warm-up {warmup:{'.0%' if warmup < 1 else ','}}"
     rates = f"{training.get('optimiser', 'adam')}, {schedule} rate, {warm} {peak}, dropout {card.network['dropout']:g}"
-    rest = f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, seed {training['seed']}"
+    rest = f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, "
+    rest += f"seed {training['seed']}" if seeds == 1 else f"an ensemble of {seeds} seeds from {training['seed']}"
     rest += f", {card.made['processes']} processes" if card.made["processes"] > 1 else ""
     return f"{updates}, {rates}, {rest}; weights by validation {card.made['decide_by']}: {weights}"
 
@@ -180,7 +190,8 @@ def load_model(folder: Path, device: torch.device) -> Model:
     target = Tokenizer.load(folder / TARGET) if (folder / TARGET).exists() else source
     if (source.digest, target.digest) != card.tokenizer_hashes:
         raise TranslationError(f"the tokenizer in {folder} is not the one that {card.name} was trained with")
-    network = build_network(card.kind, card.network)
+    networks = [build_network(card.kind, card.network) for _ in range(card.made.get("seeds", 1))]
+    network = networks[0] if len(networks) == 1 else Ensemble(networks)
     weights = read_tensors(folder / WEIGHTS)[0]
     require_finite(weights, f"{card.name} can translate nothing, {folder / WEIGHTS}")
     load_weights(network, weights)

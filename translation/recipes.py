@@ -54,6 +54,7 @@ class Recipe:
     training: Mapping[str, Any] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
     decide_by: Decider = "bleu"  # of the validation set
+    seeds: int = 1  # networks that are trained apart, from `seed` on, and translate together
 
     def vocabulary_for(self, size: str) -> int:
         """Return the limit of subwords."""
@@ -75,9 +76,13 @@ class Recipe:
             told.pop("optimiser", None)
         return TrainingConfig(**told | dict(self.training))
 
-    def key(self, size: str, corpus_hash: str) -> str:
-        """Return a hash of all settings but when the training is checked and ends: one resumes another of its hash."""
+    def key(self, size: str, corpus_hash: str, number: int = 0) -> str:
+        """Return a hash of all settings but when the training is checked and ends: one resumes another of its hash.
+
+        `number` is that of the seed, from 0 on.
+        """
         training = asdict(self.training_for(size))
+        training["seed"] += number
         # A rate that falls to the end of the budget depends on it.
         budget = ("updates", "minutes") if training["schedule"] == "inverse_sqrt" else ()
         for end in (*budget, "check_every"):
@@ -102,14 +107,14 @@ def read_recipe(file: Path) -> Recipe:
     tokens, network, training = (dict(told.get(name, {})) for name in ("tokens", "network", "training"))
     _require_known(file, "tokens", tokens, {"vocabulary": int, "joint": bool})
     _require_known(file, "network", network, _network_keys(file, network.get("kind", "transformer")))
-    _require_known(file, "training", training, {"decide_by": Decider} | get_type_hints(TrainingConfig))
+    _require_known(file, "training", training, {"decide_by": Decider, "seeds": int} | get_type_hints(TrainingConfig))
     _require_known(file, "test", told.get("test", {}), dict.fromkeys(told.get("test", {}), dict))
     named = _name(file, told["name"]), told["source_language"], told["target_language"]
     train, validation = (_corpus(file, name, told[name]) for name in ("train", "validation"))
     tests = {name: _corpus(file, f"test.{name}", each) for name, each in told.get("test", {}).items()}
     rules = _rules(file, told.get("rules", {}))
     for table in (network, training):  # what of them is neither the network's nor the loop's
-        tokens |= {key: table.pop(key) for key in ("kind", "size", "decide_by") if key in table}
+        tokens |= {key: table.pop(key) for key in ("kind", "size", "decide_by", "seeds") if key in table}
     recipe = Recipe(*named, train, validation, tests, network=network, training=training, rules=rules, **tokens)
     _refuse_impossible(file, recipe)
     return recipe
@@ -157,6 +162,8 @@ def _refuse_impossible(file: Path, recipe: Recipe) -> None:
     """Raise UsageError for values of the right type that cannot work; an undecided size is taken for tiny."""
     if recipe.vocabulary is not None and recipe.vocabulary < SMALLEST:
         raise UsageError(f"{file}: tokens.vocabulary is {recipe.vocabulary}, but must be {SMALLEST} or more")
+    if recipe.seeds < 1:
+        raise UsageError(f"{file}: training.seeds is {recipe.seeds}, but must be 1 or more")
     least = {"learned_positions": 0}
     for name, value in recipe.network.items():
         if type(value) is int and value < least.get(name, 1):

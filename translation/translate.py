@@ -20,8 +20,8 @@ SENTENCE_END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
 class Attention:
     """What the pieces of a translated part looked at, `</s>` the last on both sides.
 
-    `weights` `[target, source]` are the last layer's, in the mean of its heads; `heads`, of a Transformer alone, those
-    of every layer and head (`Transformer.every_head`).
+    `weights` `[target, source]` are the last layer's, in the mean of its heads and of the networks; `heads`, of a
+    Transformer alone, those of every layer and head (`Transformer.every_head`), of an ensemble its first network's.
     """
 
     source: list[str]
@@ -90,8 +90,8 @@ def _joined(model: Model, rows: list[list[int]], found: list[list[Hypothesis]]) 
 
 
 def _attention(model: Model, source: Sequence[int], target: Sequence[int], weights: torch.Tensor) -> Attention:
-    heads = {}
-    if isinstance(model.network, Transformer):
+    heads, first = {}, model.networks[0]
+    if isinstance(first, Transformer):
         read, written = (torch.tensor(row, device=model.device) for row in ([*source, END], [BEGIN, *target]))
-        heads = {name: each.float().cpu() for name, each in model.network.every_head(read, written).items()}
+        heads = {name: each.float().cpu() for name, each in first.every_head(read, written).items()}
     return Attention([*model.source.pieces(source), "</s>"], [*model.target.pieces(target), "</s>"], weights, heads)

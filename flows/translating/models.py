@@ -28,7 +28,7 @@ from translation.training.loop import Check
 from translation.translate import translate
 
 DEMO = Path(__file__).with_name("demo") / "demo.toml"  # a recipe, with its corpus beside it
-TRAINED_BY = ("training", "rules", "decide_by", "processes")
+TRAINED_BY = ("training", "rules", "decide_by", "processes", "seeds")
 
 
 def models_folder() -> Path:

@@ -1,7 +1,8 @@
 """Train the model of a recipe: prepare its corpus, build its network, train, and save."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,22 @@ from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
 from translation.data.language_id import LanguageIdentifier, piece_counts
 from translation.data.tokenizer import PAD
 from translation.decoding.beam_search import GREEDY, search
+from translation.decoding.ensemble import Ensemble
 from translation.errors import UsageError
-from translation.models import Card, Model, build_network, incremental_decoder, save_model
+from translation.models import WEIGHTS, Card, Model, build_network, incremental_decoder, save_model
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
+from translation.training.checkpoints import Progress, load_weights, read_tensors, save_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.loop import SEEDS, Check, TrainingContext, ValidationBleu, train_network, validation_loss
+from translation.training.loop import (
+    SEEDS,
+    Check,
+    TrainingConfig,
+    TrainingContext,
+    ValidationBleu,
+    train_network,
+    validation_loss,
+)
 from translation.translate import MAX_PIECES
 
 
@@ -33,29 +44,86 @@ def train_model(
 ) -> Model | None:
     """Prepare the corpus, train, and save the model to the folder of its name in `models`.
 
-    An interrupted training resumes from its state in `work`. `on_check` gets each check, `on_message` lines about what
-    is done. Returns None in every process but rank 0. Raises TranslationError and UsageError.
+    An interrupted training resumes from its state in `work`. `on_check` gets each check of the first seed, `on_message`
+    those of others and lines about what is done. Returns None in every process but rank 0. Raises TranslationError and
+    UsageError.
     """
     cached = _cache_once(recipe, work, process_group)
     on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
     sizes = {"source_vocabulary": cached.source.size, "target_vocabulary": cached.target.size}
-    values, config = recipe.network_for(cached.size) | sizes, recipe.training_for(cached.size)
+    values = recipe.network_for(cached.size) | sizes
     _refuse_positions(recipe.name, cached, values.get("learned_positions", 0))
-    torch.manual_seed(config.seed % SEEDS)
-    network = build_network(recipe.kind, values)
-    bleu = _validation_bleu(cached, recipe.target_language, device)
-    key, deciding = recipe.key(cached.size, cached.corpus_hash), bleu if recipe.decide_by == "bleu" else None
-    context = TrainingContext(work, key, device, process_group, on_check, on_message, deciding)
-    progress = train_network(network, values["d_model"], cached.training, cached.validation, config, context)
+    # With a seed or more for each process, none waits for another before the end.
+    apart = recipe.seeds >= process_group.world_size
+    training = _SeedTraining(recipe, cached, values, work, device, SINGLE_PROCESS if apart else process_group)
+    mine = range(recipe.seeds)[process_group.rank if apart else 0 :: process_group.world_size if apart else 1]
+    done = {number: training(number, len(mine), on_check, on_message) for number in mine}
+    if apart:
+        process_group.broadcast(0.0)
     if process_group.rank > 0:
         return None
-    loss = validation_loss(network, cached.validation, config.batch_tokens, device)
-    figures = {"validation_loss": loss, "validation_bleu": bleu(network, SINGLE_PROCESS)}
-    made = {"training": asdict(config), "progress": asdict(progress), "processes": process_group.world_size}
-    card = _card(recipe, cached, values, figures | made)
+    networks = [done[number][0] if number in done else training.finished(number) for number in range(recipe.seeds)]
+    losses = [validation_loss(each, cached.validation, training.config.batch_tokens, device) for each in networks]
+    network = networks[0] if len(networks) == 1 else Ensemble(networks).eval()
+    figures = {"validation_loss": sum(losses) / len(losses), "validation_bleu": training.bleu(network, SINGLE_PROCESS)}
+    made = {"training": asdict(training.config), "progress": asdict(done[0][1]), "seeds": recipe.seeds}
+    card = _card(recipe, cached, values, figures | made | {"processes": process_group.world_size})
     language_id = LanguageIdentifier(*piece_counts(cached.training, cached.source, cached.target))
     model = Model(card, network, cached.source, cached.target, language_id)
     return replace(model, card=save_model(models / recipe.name, model))
+
+
+@dataclass(frozen=True)
+class _SeedTraining:
+    """The training of one network of a recipe; the first keeps its state in `work` itself, the others below it."""
+
+    recipe: Recipe
+    cached: CachedCorpus
+    values: Mapping[str, Any]  # the network's configuration
+    work: Path
+    device: torch.device
+    group: ProcessGroup
+
+    @cached_property
+    def config(self) -> TrainingConfig:
+        return self.recipe.training_for(self.cached.size)
+
+    @cached_property
+    def bleu(self) -> ValidationBleu:
+        return _validation_bleu(self.cached, self.recipe.target_language, self.device)
+
+    def __call__(
+        self, number: int, of: int, on_check: Callable[[Check], object], on_message: Callable[[str], object]
+    ) -> tuple[nn.Module, Progress]:
+        """Train a seed, one `of` so many that share the minutes of this process, and keep its weights for others."""
+        minutes = self.config.minutes and self.config.minutes / of
+        config = replace(self.config, seed=self.config.seed + number, minutes=minutes)
+
+        def said(check: Check) -> None:
+            on_message(f"seed {number}: {check}")
+
+        self._folder(number).mkdir(exist_ok=True)
+        key = self.recipe.key(self.cached.size, self.cached.corpus_hash, number)
+        deciding = self.bleu if self.recipe.decide_by == "bleu" else None
+        told = on_check if number == 0 else said
+        place = (self._folder(number), key, self.device, self.group)
+        context = TrainingContext(*place, told, on_message, deciding)
+        torch.manual_seed(config.seed % SEEDS)
+        network = build_network(self.recipe.kind, self.values)
+        examples = self.cached.training, self.cached.validation
+        progress = train_network(network, self.values["d_model"], *examples, config, context)
+        if self.recipe.seeds > 1 and self.group.rank == 0:
+            save_weights(self._folder(number) / WEIGHTS, network.state_dict())
+        return network, progress
+
+    def finished(self, number: int) -> nn.Module:
+        """Return the network of a seed that another process has trained."""
+        network = build_network(self.recipe.kind, self.values)
+        load_weights(network, read_tensors(self._folder(number) / WEIGHTS)[0])
+        return network.to(self.device).eval()
+
+    def _folder(self, number: int) -> Path:
+        return self.work / f"seed-{number}" if number else self.work
 
 
 def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup) -> CachedCorpus:
