@@ -17,6 +17,8 @@ from translation.transformer import DecoderLayer, FeedForward, MultiHeadAttentio
 NEEDED = ("_linear_pointwise", "_reorder_linear_weight")
 ONEDNN = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in NEEDED)
 FIRST_CAPACITY = 16  # positions; doubled when full: to allocate memory for all at once is slow
+LEAST_KEYS = 16  # torch's softmax over fewer takes five times as long on a CPU: a vector has 16 numbers
+FEW_ROWS = 200  # below it torch's own product was faster than oneDNN's, whose layout is made anew for each
 
 
 class IncrementalDecoder(Protocol):
@@ -48,6 +50,7 @@ class KeyValueCache:
     memory_mask: Tensor  # [sentences, 1, source positions]
     own: list[Tensor]  # of each layer, [2, sentences, heads, capacity, beams, d_k]
     past: Tensor  # [sentences, beams, limit, beams]: whether a position of a beam is in another's past
+    source_positions: int  # the keys of `memory` may be more, and are then masked
     length: int = 0
 
     def reorder(self, origin: Tensor) -> None:
@@ -68,6 +71,15 @@ class KeyValueCache:
             self.own = [torch.cat([layer, torch.empty_like(layer)], dim=3) for layer in self.own]
         self.length += 1
 
+    def mask_of_past(self) -> Tensor | None:
+        """Return which keys, `LEAST_KEYS` or more, each beam attends to `[.., beams, keys]`; None for all of them."""
+        beams = self.past.shape[1]
+        if beams > 1:
+            return self.past[:, :, : self.length].flatten(-2)
+        if self.length >= LEAST_KEYS:
+            return None
+        return (torch.arange(LEAST_KEYS, device=self.past.device) < self.length).view(1, 1, -1)
+
 
 class IncrementalTransformer:
     """Decode with the Transformer position by position: each step gives the row that a full pass would give.
@@ -86,31 +98,36 @@ class IncrementalTransformer:
     def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
         """Implement `IncrementalDecoder`."""
         memory, mask = self.network.encode(source)
-        remembered = [layer.remember(memory) for layer in self.layers]
+        missing = max(0, LEAST_KEYS - source.shape[-1])
+        remembered = [nn.functional.pad(layer.remember(memory), (0, 0, 0, missing)) for layer in self.layers]
+        mask = nn.functional.pad(mask, (0, missing))
         two, sentences, heads, _, width = remembered[0].shape
-        own = [memory.new_empty(two, sentences, heads, FIRST_CAPACITY, beams, width) for _ in self.layers]
+        own = [memory.new_zeros(two, sentences, heads, FIRST_CAPACITY, beams, width) for _ in self.layers]
         itself = torch.eye(beams, dtype=torch.bool, device=source.device).unsqueeze(1)
-        return KeyValueCache(remembered, mask, own, itself.repeat(sentences, 1, limit, 1))
+        return KeyValueCache(remembered, mask, own, itself.repeat(sentences, 1, limit, 1), source.shape[-1])
 
     @torch.no_grad()
     def step(self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Weights]:
         """Implement `IncrementalDecoder`."""
         x, weights = self.network.embed_target(tokens, torch.full_like(tokens[:1, :1], state.length)), None
         state.next_position()
-        past = None if tokens.shape[-1] == 1 else state.past[:, :, : state.length].flatten(-2)
+        past = state.mask_of_past()
         for layer, remembered, own in zip(self.layers, state.memory, state.own, strict=True):
-            attended = _attend_past(layer, x, own[..., : state.length, :, :], past)
+            attended = _attend_past(layer, x, own, state.length, past)
             x, weights = layer.attend_memory(x, attended, remembered, state.memory_mask, need_weights=True)
         scores = fast_linear(self.network.decoder_norm(x), self.output_weight)
-        return scores, weights.mean(dim=-3) if need_weights and weights is not None else None
+        if not need_weights or weights is None:
+            return scores, None
+        return scores, weights.mean(dim=-3)[..., : state.source_positions]
 
 
-def _attend_past(layer: DecoderLayer, x: Tensor, own: Tensor, past: Tensor | None) -> Tensor:
-    """Self-attend from the last position of each beam, `x` `[sentences, beams, d_model]`, and store it in `own`."""
+def _attend_past(layer: DecoderLayer, x: Tensor, own: Tensor, length: int, past: Tensor | None) -> Tensor:
+    """Self-attend from position `length` of each beam, `x` `[sentences, beams, d_model]`, and store it in `own`."""
     query, *written = layer.attention.queries_keys_values(layer.around_attention.enter(x))
     for every, new in zip(own, written, strict=True):
-        every[..., -1, :, :] = new
-    key, value = own.flatten(-3, -2)
+        every[..., length - 1, :, :] = new
+    seen = length if past is None else past.shape[-1] // own.shape[-2]
+    key, value = own[..., :seen, :, :].flatten(-3, -2)
     attended, _ = layer.attention.mix(query, key, value, past, need_weights=True)
     return attended
 
@@ -122,12 +139,13 @@ def fast_linear(
     *,
     then: Literal["none", "relu"] = "none",
 ) -> Tensor:
-    """Compute `torch.nn.functional.linear` by oneDNN if possible, which took half of the time on an AMD EPYC.
+    """Compute `torch.nn.functional.linear` by oneDNN for many rows and for weights in its layout, by torch else.
 
     The operators are those that torch's own compiler uses for linear maps with batches of varying size; they have no
     gradients.
     """
-    if not _is_for_onednn(input):
+    few = input.numel() < FEW_ROWS * input.shape[-1] and not weight.is_mkldnn
+    if few or not _is_for_onednn(input):
         mapped = nn.functional.linear(input, weight, bias)
         return mapped.relu() if then == "relu" else mapped
     return cast(Tensor, torch.ops.mkldnn._linear_pointwise(input, weight, bias, then, [], ""))
