@@ -145,7 +145,9 @@ def recipe_of(card: Card) -> str:
     warm = f"warm-up {warmup:{'.0%' if warmup < 1 else ','}}"
     rates = f"{training.get('optimiser', 'adam')}, {schedule} rate, {warm} {peak}, dropout {card.network['dropout']:g}"
     rest = f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, "
-    rest += f"seed {training['seed']}" if seeds == 1 else f"an ensemble of {seeds} seeds from {training['seed']}"
+    alone = ", ".join(f"{each:.1f}" for each in card.made.get("validation_bleu_by_seed", []))
+    together = f"an ensemble of {seeds} seeds from {training['seed']}, alone of validation BLEU {alone}"
+    rest += f"seed {training['seed']}" if seeds == 1 else together
     rest += f", {card.made['processes']} processes" if card.made["processes"] > 1 else ""
     return f"{updates}, {rates}, {rest}; weights by validation {card.made['decide_by']}: {weights}"
 

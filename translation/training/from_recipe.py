@@ -64,8 +64,10 @@ def train_model(
         return None
     networks = [done[number][0] if number in done else training.finished(number) for number in range(recipe.seeds)]
     losses = [validation_loss(each, cached.validation, training.config.batch_tokens, device) for each in networks]
+    bleus = [training.bleu(each, SINGLE_PROCESS) for each in networks]
     network = networks[0] if len(networks) == 1 else Ensemble(networks).eval()
-    figures = {"validation_loss": sum(losses) / len(losses), "validation_bleu": training.bleu(network, SINGLE_PROCESS)}
+    figures: dict[str, Any] = {"validation_loss": sum(losses) / len(losses), "validation_bleu_by_seed": bleus}
+    figures["validation_bleu"] = bleus[0] if len(networks) == 1 else training.bleu(network, SINGLE_PROCESS)
     made = {"training": asdict(training.config), "progress": asdict(done[0][1]), "seeds": recipe.seeds}
     card = _card(recipe, cached, values, figures | made | {"processes": process_group.world_size})
     language_id = LanguageIdentifier(*piece_counts(cached.training, cached.source, cached.target))
