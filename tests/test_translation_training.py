@@ -34,22 +34,14 @@ from translation.training.step import batch_loss, optimisers_of
 
 @pytest.mark.parametrize("positions", [1, 3, POSITIONS_AT_ONCE - 1, POSITIONS_AT_ONCE, 2 * POSITIONS_AT_ONCE + 1])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("consistency", [0.0, 1.7])
-def test_the_loss_and_its_gradients_are_those_of_torch(positions: int, smoothing: float, consistency: float) -> None:
+def test_the_loss_and_its_gradients_are_those_of_torch(positions: int, smoothing: float) -> None:
     torch.manual_seed(0)
-    passes = 2 if consistency else 1
-    expected = torch.randint(0, 11, (positions,)).repeat(passes)
-    ours = [torch.randn(shape, 5, dtype=torch.double, requires_grad=True) for shape in (passes * positions, 11)]
+    expected = torch.randint(0, 11, (positions,))
+    ours = [torch.randn(shape, 5, dtype=torch.double, requires_grad=True) for shape in (positions, 11)]
     theirs = [each.detach().clone().requires_grad_() for each in ours]
-    loss = smoothed_loss(*ours, expected, smoothing, consistency=consistency)
+    loss = smoothed_loss(*ours, expected, smoothing)
     scores = theirs[0] @ theirs[1].T
     wanted = nn.functional.cross_entropy(scores, expected, label_smoothing=smoothing, reduction="sum")
-    if consistency:
-        one, other = scores.softmax(dim=-1).chunk(2)
-        divergences = (one * (one / other).log()).sum() + (other * (other / one).log()).sum()
-        wanted = wanted + consistency * divergences / 2
-        with torch.no_grad():
-            torch.testing.assert_close(smoothed_loss(*ours, expected, smoothing, consistency=consistency), loss)
     (3 * loss).backward()  # type: ignore[no-untyped-call]
     (3 * wanted).backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(loss, wanted)
@@ -351,26 +343,6 @@ def test_it_trains_on_a_gpu(tmp_path: Path) -> None:
     progress: Progress = train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, context)
     assert progress.step == CONFIG.updates
     assert told[-1].validation_loss < told[0].validation_loss
-
-
-def test_a_consistent_loss_compares_two_passes_that_differ_in_dropout_alone() -> None:
-    batch = batch_of(examples(), np.arange(7))
-    network = drawn(dropout=0.3).eval()
-    plain = batch_loss(network, batch, 0.1, CPU)
-    torch.testing.assert_close(batch_loss(network, batch, 0.1, CPU, consistency=5.0), plain)  # equal passes
-    losses = []
-    for consistency in (1e-6, 5.0):
-        torch.manual_seed(1)
-        losses.append(batch_loss(network.train(), batch, 0.1, CPU, consistency=consistency).item())
-    assert losses[1] > losses[0] + 0.1
-
-
-def test_a_consistent_training_learns_and_refuses_a_negative_weight(tmp_path: Path) -> None:
-    told: list[Check] = []
-    trained(tmp_path, replace(CONFIG, consistency=2.0), on_check=told.append)
-    assert told[-1].validation_loss < told[0].validation_loss
-    with pytest.raises(UsageError, match="consistency is 0 "):
-        replace(CONFIG, consistency=-1.0)
 
 
 def test_muon_updates_as_torch_does() -> None:

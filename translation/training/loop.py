@@ -25,7 +25,7 @@ CHECKS, VALIDATION_SHARE = 30, 10  # checks of a training of minutes at most, an
 SAID_EVERY_S = 60.0  # lines between checks
 WARMUP = 4000  # updates, as published
 SOME, NONE_OR_MORE = "more than 0", "0 (for none) or more"
-LEAST = {"minutes": SOME, "peak": SOME, "clip": NONE_OR_MORE, "consistency": NONE_OR_MORE}
+LEAST = {"minutes": SOME, "peak": SOME, "clip": NONE_OR_MORE}
 Schedule = Literal["linear", "inverse_sqrt"]
 Optimiser = Literal["adam", "muon"]
 Precision = Literal["float32", "bfloat16"]
@@ -48,7 +48,6 @@ class TrainingConfig:
     warmup: float = 0.18  # a share of the budget; with inverse_sqrt, updates
     peak: float | None = None  # the highest learning rate; None as published
     label_smoothing: float = 0.1
-    consistency: float = 0.0  # weight of how far two passes of other dropout differ (R-Drop); above 0, each is made
     clip: float = 1.0  # largest norm of the gradient
     check_every: int | None = None  # updates; None for a share of the budget
     average: int = 10  # last checks whose weights are averaged at most
@@ -138,7 +137,7 @@ def train_network(
     optimisers = optimisers_of(network, config.optimiser)
     progress = checkpoints.restore_state(context.folder, network, optimisers, context.key)
     products: torch.dtype = getattr(torch, config.precision)
-    how = (config.label_smoothing, config.clip, context.device, context.process_group, products, config.consistency)
+    how = (config.label_smoothing, config.clip, context.device, context.process_group, products)
     training_step = TrainingStep(network, optimisers, *how)
     since, batches_of = _SinceCheck(), _updates(training, config, progress, context.process_group)
     while progress.step < config.updates and not _is_over_time(progress.seconds, config):

@@ -63,7 +63,6 @@ class TrainingStep:
     device: torch.device
     process_group: ProcessGroup
     products: torch.dtype | None = None  # of the output layer's matrix products on a CPU; None for the network's type
-    consistency: float = 0.0  # see `smoothed_loss`
 
     def __call__(self, batches: Sequence[SeededBatch], rate: float, *, check: bool = False) -> StepResult | None:
         """Make a step of learning rate `rate`; return None if memory runs out. `check` asks all for a check.
@@ -100,7 +99,7 @@ class TrainingStep:
         return done
 
     def _loss(self, batch: Batch) -> Tensor:
-        return batch_loss(self.network, batch, self.label_smoothing, self.device, self.products, self.consistency)
+        return batch_loss(self.network, batch, self.label_smoothing, self.device, self.products)
 
     def out_of_memory(self, examples: Examples, batch_tokens: int) -> TranslationError:
         """Return the error that names the `batch_tokens` that fit.
@@ -123,26 +122,15 @@ class TrainingStep:
 
 
 def batch_loss(
-    network: nn.Module,
-    batch: Batch,
-    smoothing: float,
-    device: torch.device,
-    products: torch.dtype | None = None,
-    consistency: float = 0.0,
+    network: nn.Module, batch: Batch, smoothing: float, device: torch.device, products: torch.dtype | None = None
 ) -> Tensor:
-    """Return the loss of a batch in nats, summed over real target tokens; padding never reaches the output layer.
-
-    With `consistency` it is the mean loss of two passes with dropout of their own, see `smoothed_loss`.
-    """
-    passes = 2 if consistency else 1
-    given = (x.repeat(passes, 1) for x in (batch.source, batch.target_input, batch.target_output))
-    source, target, expected = (x.to(device) for x in given)
+    """Return the loss of a batch in nats, summed over real target tokens; padding never reaches the output layer."""
+    source, target, expected = (x.to(device) for x in (batch.source, batch.target_input, batch.target_output))
     with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
         translator = cast(Translator, network)
         decoded, _ = translator(source, target)
         real = expected != PADDING
-        weight, wanted = translator.output_weight, expected[real]
-        return smoothed_loss(decoded[real], weight, wanted, smoothing, products, consistency) / passes
+        return smoothed_loss(decoded[real], translator.output_weight, expected[real], smoothing, products)
 
 
 def _positions(examples: Examples, indices: Indices) -> int:
