@@ -1,7 +1,8 @@
 """Train and score translation models on real corpora by the command itself, by the recipes of the printed figures.
 
 `python -m benchmarks.translation_quality NAME ...` trains and scores the recipes named, of `benchmarks/recipes` (by
-default all), in the folder `--folder`, where an interrupted training resumes; then it prints a line a test set. The
+default all), in the folder `--folder`, where an interrupted training resumes; then it prints a line a test set, or the
+validation set's by greedy search where a recipe names no test. The
 corpora are those of the shared data: Multi30k (en-de), Tatoeba (fr-en, ko-en). A recipe has a thread, but for those
 with more processes.
 """
@@ -24,6 +25,7 @@ PROCESSES = {
     "multi30k-en-de-half-hour": 2,
     "multi30k-en-de-published-hour": 4,
     "multi30k-en-de-rnn": 2,
+    "multi30k-en-de-seeds": 2,
     "tatoeba-fr-en": 2,
 }
 LINE = "A man in a blue shirt is standing on a ladder cleaning a window."
@@ -60,6 +62,9 @@ def main() -> None:
     print("| --- | --- | ---: | ---: | ---: | --- |", flush=True)
     for name in asked.names or NAMES:
         said = run(name, asked.folder.absolute())
+        if not said["scores"]:
+            figures = f"{said['validation_bleu']:.1f}"
+            print(f"| {name} | validation | {figures} | | {said['minutes']:.0f} | {said['recipe']} |", flush=True)
         for test, score in said["scores"].items():
             figures = f"{score['bleu']:.1f} [{score['low']:.1f}, {score['high']:.1f}] | {score['chrf']:.1f}"
             print(f"| {name} | {test} | {figures} | {said['minutes']:.0f} | {said['recipe']} |", flush=True)

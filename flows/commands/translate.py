@@ -77,7 +77,7 @@ def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | Non
     if as_json:
         figures = {name: asdict(each) for name, each in scores.items()}
         named = {"model": card.name, "receipt": receipt(card), "recipe": recipe_words}
-        print_json(named | {"scores": figures})
+        print_json(named | {"validation_bleu": card.made["validation_bleu"], "scores": figures})
     else:
         steps, bleu = card.made["progress"]["step"], card.made["validation_bleu"]
         out.print(f"{card.name}: {card.size} {card.kind}, {card.languages}, {steps} steps, validation BLEU {bleu:.1f}")
