@@ -11,8 +11,7 @@ from sqlalchemy import Engine
 from db.connection.user_sql import select
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import markets, nights, prices
-from db.tables import BAR_VALUES, metadata
-from db.tables.columns import UtcTimestamp
+from db.tables import BAR_VALUES, UtcTimestamp, metadata
 from db.views import view
 from db.views import views as documented_views
 

@@ -15,7 +15,7 @@ from sqlalchemy import JSON, Boolean, Column, Connection, Date, Engine, String, 
 from db.connection.bulk import insert_rows
 from db.engine import open_engine, prepare, reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.tables.columns import UtcTimestamp, metadata
+from db.tables import UtcTimestamp, metadata
 
 ROWS = 20_000
 

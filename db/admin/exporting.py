@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Table
 from db import tables
 from db.connection.frames import stream, within
 from db.errors import StoreUsageError
-from db.tables.columns import UtcTimestamp
+from db.tables import UtcTimestamp
 from db.views import view, views
 
 ROWS: Final = 100_000  # of a row group, about 40 MB in memory

@@ -9,7 +9,7 @@ from sqlalchemy import Column, Connection, Date, Integer, MetaData, Table, or_, 
 from sqlalchemy.dialects import postgresql, sqlite
 
 from db.errors import StoreError
-from db.tables.columns import UtcTimestamp
+from db.tables import UtcTimestamp
 
 if TYPE_CHECKING:
     import psycopg

@@ -14,8 +14,7 @@ from sqlalchemy import Boolean, Connection, CursorResult, Date, Float, Integer, 
 from sqlalchemy.sql.expression import ColumnElement, FromClause
 from sqlalchemy.types import TypeEngine
 
-from db.tables import BAR_VALUES
-from db.tables.columns import UtcTimestamp
+from db.tables import BAR_VALUES, UtcTimestamp
 from db.views import view
 
 FETCHED_ROWS = 100_000

@@ -1,5 +1,7 @@
 """The tables, each in a file beside this one: what each row and each column means, which the data dictionary prints.
 
+Here is what they and the views are made of: the metadata that tables join, moments, the types of columns by name.
+
 Dates are sessions of the market's exchange. Timestamps are UTC. Missing is NULL, never 0.
 
 A line of a table's `columns` is a name, a role, a type and a meaning. A `key` is part of the primary key, `numbered`
@@ -9,25 +11,18 @@ The type is a name in TYPES, or the column of another table in which the value i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from tomllib import loads
 from typing import Any
 
-from sqlalchemy import (
-    CheckConstraint,
-    Column,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Index,
-    PrimaryKeyConstraint,
-    Table,
-    UniqueConstraint,
-    text,
-)
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import SchemaItem
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeEngine
 
-from db.tables.columns import TYPES, Now
-from db.tables.columns import metadata as metadata
+from db.errors import StoreError
 
 BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
 # What studies found, which a role that only reads may read beside the views: no price, no path, no address is in them.
@@ -39,6 +34,66 @@ FINDINGS = (
 LONGEST_TEXT = 20_000  # characters to translate, about ten pages: others taken with it wait for its translation
 NULLABLE = {"key": False, "numbered": False, "required": False, "optional": True, "interval": True, "paired": True}
 INTERVALS = {"interval": "day-resampled", "paired": "paired"}
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+
+class UtcTimestamp(sa.TypeDecorator[datetime]):
+    """A moment: takes aware datetimes alone and gives back aware ones in UTC, on both engines.
+
+    A naive datetime raises StoreError: it would mean another moment on another machine.
+    """
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        """Return the moment in UTC; naive for SQLite, which keeps no zone."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise StoreError(f"naive timestamp {value.isoformat()}: give it a time zone")
+        moment = value.astimezone(UTC)
+        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002
+        """Return the moment, aware, in UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Now(FunctionElement[datetime]):
+    """The moment of an INSERT, in UTC, written as UtcTimestamp writes it."""
+
+    type = UtcTimestamp()
+    inherit_cache = True
+
+
+# SQLite's own current_timestamp has no fraction: a copy in PostgreSQL, which has one, would differ from it.
+@compiles(Now, "sqlite")
+def _now_of_sqlite(_element: Now, _compiler: object, **_options: object) -> str:
+    return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+
+
+@compiles(Now, "postgresql")
+def _now_of_postgresql(_element: Now, _compiler: object, **_options: object) -> str:
+    return "now()"
+
+
+TYPES: Mapping[str, TypeEngine[Any]] = {
+    "date": sa.Date(), "integer": sa.Integer(), "big_integer": sa.BigInteger(), "small_integer": sa.SmallInteger(),
+    "number": sa.Float(53), "boolean": sa.Boolean(), "text": sa.String(), "json": sa.JSON(),
+    "nullable_json": sa.JSON(none_as_null=True), "timestamp": UtcTimestamp(),
+}  # fmt: skip
 
 
 def _table(
@@ -60,45 +115,47 @@ def _table(
     parts: list[SchemaItem] = [_constraint(each, said) for each, said in constraints.items()]
     if covering:
         key = (each.name for each in made if each.primary_key)
-        parts.append(PrimaryKeyConstraint(*key, postgresql_include=covering))
+        parts.append(sa.PrimaryKeyConstraint(*key, postgresql_include=covering))
     if not with_rowid:
         options["sqlite_with_rowid"] = False
-    table = Table(name, metadata, *made, *parts, comment=comment, **options)
+    table = sa.Table(name, metadata, *made, *parts, comment=comment, **options)
     for index in indexes:
         _index(table, **index)
 
 
-def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[Column[Any]]:
+def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[sa.Column[Any]]:
     for line in lines.strip().splitlines():
         name, role, kind, meaning = line.split(maxsplit=3)
         default = defaults.get(name)
-        yield Column(
-            name, TYPES[kind] if kind in TYPES else ForeignKey(kind), primary_key=role in ("key", "numbered"),
+        yield sa.Column(
+            name, TYPES[kind] if kind in TYPES else sa.ForeignKey(kind), primary_key=role in ("key", "numbered"),
             autoincrement="auto" if role == "numbered" else False, nullable=NULLABLE[role],
-            server_default=Now() if default == "now()" else default and text(default), comment=meaning,
+            server_default=Now() if default == "now()" else default and sa.text(default), comment=meaning,
         )  # fmt: skip
         if role in INTERVALS:
             low = f"Lower end of its {INTERVALS[role]} 95 % interval; missing with too few days."
-            yield Column(f"{name}_low", TYPES[kind], comment=low)
-            yield Column(f"{name}_high", TYPES[kind], comment="Upper end of that interval; missing with too few days.")
+            yield sa.Column(f"{name}_low", TYPES[kind], comment=low)
+            yield sa.Column(
+                f"{name}_high", TYPES[kind], comment="Upper end of that interval; missing with too few days."
+            )
 
 
 def _constraint(name: str, said: str | list[str]) -> SchemaItem:
     """Return a check of that name or, of a list of columns, what makes them unique or leads to those of a table."""
     if isinstance(said, str):
-        return CheckConstraint(said, name=name)
+        return sa.CheckConstraint(said, name=name)
     if name == "unique":
-        return UniqueConstraint(*said)
-    return ForeignKeyConstraint(said, [f"{name}.{each}" for each in said])
+        return sa.UniqueConstraint(*said)
+    return sa.ForeignKeyConstraint(said, [f"{name}.{each}" for each in said])
 
 
 def _index(
-    table: Table, columns: Sequence[str], name: str | None = None, where: str | None = None, **options: Any
+    table: sa.Table, columns: Sequence[str], name: str | None = None, where: str | None = None, **options: Any
 ) -> None:
     if where is not None:
-        options |= {"sqlite_where": text(where), "postgresql_where": text(where)}
+        options |= {"sqlite_where": sa.text(where), "postgresql_where": sa.text(where)}
     found = (each.split() for each in columns)
-    Index(name, *(table.c[each].desc() if order else table.c[each] for each, *order in found), **options)
+    sa.Index(name, *(table.c[each].desc() if order else table.c[each] for each, *order in found), **options)
 
 
 for _file in sorted(Path(__file__).parent.glob("*.toml")):
@@ -106,7 +163,7 @@ for _file in sorted(Path(__file__).parent.glob("*.toml")):
         _table(_name, **_told)
 
 
-def __getattr__(name: str) -> Table:
+def __getattr__(name: str) -> sa.Table:
     """Return the table of that name, as `tables.night`."""
     try:
         return metadata.tables[name]

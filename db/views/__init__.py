@@ -14,8 +14,8 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from db.tables import TYPES as COLUMN_TYPES
 from db.tables import metadata
-from db.tables.columns import TYPES as COLUMN_TYPES
 
 FOLDER: Final = Path(__file__).parent
 TYPES: Final = ("date", "integer", "json", "number", "text", "timestamp")
