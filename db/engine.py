@@ -7,30 +7,38 @@ failure comes out as one line without the password.
 import json
 import os
 import re
+import shutil
 import sqlite3
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError, StatementError
 
 from db import migrations
-from db.connection.remedies import RESTORE, UNRELEASED, remedy_of
-from db.connection.remedies import URL_VARIABLE as URL_VARIABLE  # noqa: PLC0414 - said again for those who import it here
 from db.errors import StoreError, StoreUsageError
 from db.migrations import REVISION
 from db.tables import metadata
 
+URL_VARIABLE: Final = "DTML_DATABASE_URL"
 FOLDER_VARIABLE = "DTML_DATA"  # where the store lies when no URL is given
 LOCK_WAIT_S = 30
 READ_LIMIT_S = 30
 CONNECT_LIMIT_S = 10
 # Any number would do, as long as every writer of a store asks for the same one.
 WRITER_LOCK = 0x64746D6C
+RESTORE: Final = "`dtml db check` says more; move the store away and bring a backup back with `dtml db restore`"
+UNRELEASED: Final = (
+    "it was made before 0.1.0: start a new store (move this one away or name another); prices can be fetched again"
+)
+# What a failure means and what its user can do about it: by the engine's own codes, else by its words.
+REMEDIES: Final = tomllib.loads(Path(__file__).with_name("remedies.toml").read_text(encoding="utf-8"))
+FULL: Final = REMEDIES["postgresql"]["53100"]
 
 
 def database_url() -> URL:
@@ -233,8 +241,37 @@ def _one_line(engine: Engine) -> Iterator[None]:
             for password in (str(engine.url.password), quote(str(engine.url.password))):
                 said = said.replace(password, "***")
         file = Path(location(engine)) if engine.dialect.name == "sqlite" else None
-        remedy = remedy_of(cause, said, file, wait_s=LOCK_WAIT_S, limit_s=READ_LIMIT_S)
+        remedy = _remedy_of(cause, said, file, wait_s=LOCK_WAIT_S, limit_s=READ_LIMIT_S)
         raise StoreError(f"{location(engine)}: {said}{f' ({remedy})' if remedy else ''}") from error
+
+
+def _remedy_of(error: BaseException, said: str, file: Path | None, *, wait_s: float, limit_s: float) -> str | None:
+    """Return what to do about a driver's error, which said that; None where its own words must do.
+
+    `file` is SQLite's store, `wait_s` how long a writer waits for another, `limit_s` how long a read may take.
+    """
+    code, state = getattr(error, "sqlite_errorcode", None), getattr(error, "sqlstate", None)
+    if code is not None and str(code & 0xFF) in REMEDIES["sqlite"]:
+        found: str | None = REMEDIES["sqlite"][str(code & 0xFF)]
+    elif state is not None:
+        known = REMEDIES["postgresql"]
+        found = next((known[key] for key in (state, state[:3], state[:2]) if key in known), None)
+    else:
+        found = next((what for sign, what in REMEDIES["words"].items() if sign in said), None)
+    if found is not None and found == FULL and file is not None:
+        found += _free_space(file)
+    return None if found is None else found.format(wait_s=wait_s, limit_s=limit_s)
+
+
+def _free_space(file: Path) -> str:
+    """Tell a full disk from a file's limit and from damage that used up a table's numbers: SQLite does not."""
+    try:
+        free = shutil.disk_usage(file.parent).free / 1e9
+    except OSError:
+        return ""
+    return (
+        f". {free:.1f} GB are free there: where that is enough, a limit was reached, or the file is damaged: {RESTORE}"
+    )
 
 
 def _stored_revision(conn: Connection) -> str | None:
