@@ -111,29 +111,14 @@ def mean(values: Column, count: int) -> Column:
     return rolling(values, count, np.mean)
 
 
-def past_return(bars: Bars, *, count: int) -> Column:
-    """Return the return over so many bars, above -1."""
-    return change(bars.close, count)
-
-
-def momentum(bars: Bars, *, count: int, less: int) -> Column:
+def past_return(bars: Bars, *, count: int, less: int = 0) -> Column:
     """Return the return from `count` bars ago to `less` bars ago, above -1."""
     return np.asarray(before(bars.close, less) / before(bars.close, count) - 1)
-
-
-def volatility(bars: Bars, *, count: int) -> Column:
-    """Return the standard deviation of the last returns, 0 or more."""
-    return rolling(bars.returns, count, np.std)
 
 
 def day_range(bars: Bars) -> Column:
     """Return high less low, over the close, 0 or more."""
     return np.asarray((bars.high - bars.low) / bars.close)
-
-
-def place_in_day(bars: Bars) -> Column:
-    """Return where the close lies from the low, 0, to the high, 1."""
-    return _share(bars.close - bars.low, bars.high - bars.low)
 
 
 def place_in_range(bars: Bars, *, count: int) -> Column:
@@ -142,9 +127,9 @@ def place_in_range(bars: Bars, *, count: int) -> Column:
     return _share(bars.close - low, high - low)
 
 
-def extreme_return(bars: Bars, *, count: int, of: Callable[..., ndarray]) -> Column:
-    """Return the highest or the lowest of the last returns, above -1."""
-    return rolling(bars.returns, count, of)
+def of_returns(bars: Bars, *, count: int, statistic: Callable[..., ndarray]) -> Column:
+    """Return a statistic of the last returns: their standard deviation, 0 or more, or an extreme, above -1."""
+    return rolling(bars.returns, count, statistic)
 
 
 def relative_volume(bars: Bars, *, count: int) -> Column:
@@ -173,7 +158,7 @@ def volume_correlation(bars: Bars, *, count: int) -> Column:
 
 def excess_in_deviations(bars: Bars, *, count: int) -> Column:
     """Return the last return less the market's, in standard deviations of the last returns."""
-    return _share(bars.returns - bars.market, volatility(bars, count=count))
+    return _share(bars.returns - bars.market, rolling(bars.returns, count, np.std))
 
 
 def beta(bars: Bars, *, count: int) -> Column:
@@ -205,15 +190,15 @@ def over_close(bars: Bars, *, name: str) -> Column:
 FEATURES: Mapping[str, Feature] = MappingProxyType(
     {
         **{f"return_{k}": Feature(k + 1, partial(past_return, count=k)) for k in (1, 2, 3, 5, 10, 20, 60)},
-        **{f"momentum_{k}": Feature(k + 1, partial(momentum, count=k, less=20)) for k in (120, 250)},
-        **{f"volatility_{k}": Feature(k + 1, partial(volatility, count=k)) for k in (5, 20, 60)},
+        **{f"momentum_{k}": Feature(k + 1, partial(past_return, count=k, less=20)) for k in (120, 250)},
+        **{f"volatility_{k}": Feature(k + 1, partial(of_returns, count=k, statistic=np.std)) for k in (5, 20, 60)},
         "range": Feature(1, day_range),
         "session": Feature(1, lambda bars: bars.session),
         "gap": Feature(2, lambda bars: bars.gap),
-        "place_in_day": Feature(1, place_in_day),
+        "place_in_day": Feature(1, partial(place_in_range, count=1)),
         **{f"place_in_range_{k}": Feature(k, partial(place_in_range, count=k)) for k in (5, 20, 60)},
-        "highest_return_20": Feature(21, partial(extreme_return, count=20, of=np.max)),
-        "lowest_return_20": Feature(21, partial(extreme_return, count=20, of=np.min)),
+        "highest_return_20": Feature(21, partial(of_returns, count=20, statistic=np.max)),
+        "lowest_return_20": Feature(21, partial(of_returns, count=20, statistic=np.min)),
         **{f"relative_volume_{k}": Feature(k, partial(relative_volume, count=k)) for k in (5, 20, 60)},
         "traded_value_20": Feature(20, partial(traded_value, count=20)),
         "overnight_20": Feature(21, lambda bars: mean(bars.gap, 20)),
