@@ -89,7 +89,7 @@ class SimulatedMarket:
 
     def returns(self, sessions: int) -> Shocks:
         """Draw the total returns of all stocks as log returns, leaders first."""
-        leading = self._draw("leaders", sessions, self.leaders)
+        leading = self.generator("leaders").standard_normal((sessions, self.leaders))
         copied = np.repeat(np.vstack([np.zeros((1, self.leaders)), leading[:-1]]), self.followers, axis=1)
         rest = math.sqrt(1 - self.correlation**2)
         returns = np.hstack([leading, self.correlation * copied + rest * self._common_and_own(sessions)])
@@ -97,26 +97,19 @@ class SimulatedMarket:
 
     def _common_and_own(self, sessions: int) -> Shocks:
         symbols = self.follower_symbols
-        market = self._draw("market", sessions, 1)
-        sectors = self._draw("sectors", sessions, self.sectors)
-        own = self._draw("own", sessions, len(symbols))
+        market = self.generator("market").standard_normal((sessions, 1))
+        sectors = self.generator("sectors").standard_normal((sessions, self.sectors))
+        own = self.generator("own").standard_normal((sessions, len(symbols)))
         sector = [int(self.sector_of(symbol).split()[1]) - 1 for symbol in symbols]
         own_share = 1 - MARKET_SHARE - SECTOR_SHARE
         common = math.sqrt(MARKET_SHARE) * market + math.sqrt(SECTOR_SHARE) * sectors[:, sector]
         return np.asarray(common + math.sqrt(own_share) * own)
 
-    def _draw(self, stream: str, sessions: int, width: int) -> Shocks:
-        return self._generator(stream).standard_normal((sessions, width))
-
     def happens(self, stream: str, sessions: int, rate: float) -> Events:
         """Draw rare events, independent of each other and of the returns."""
-        return self._generator(stream).random((sessions, len(self.symbols))) < rate
+        return self.generator(stream).random((sessions, len(self.symbols))) < rate
 
-    def uniform(self, stream: str, sessions: int, width: int) -> Shocks:
-        """Draw uniform numbers in [0, 1)."""
-        return self._generator(stream).random((sessions, width))
-
-    def _generator(self, stream: str) -> np.random.Generator:
+    def generator(self, stream: str) -> np.random.Generator:
         """Return the stream's own generator: drawn from session by session, it leaves the past as it was."""
         return np.random.default_rng([self.seed, *stream.encode()])
 
@@ -170,14 +163,14 @@ class SimulatedSource(Source):
         last = traded.shape[0] - 1 - traded[::-1].argmax(axis=0)
         adjusted = total / shares[last, np.arange(traded.shape[1])]
         prior = np.vstack([close[:1], close[:-1]]) / split
-        stream = "stock" if actions else "index"
-        opening = prior * np.exp(DAILY_VOLATILITY / 4 * self.market._draw(f"{stream} open", *returns.shape))
-        reach = DAILY_VOLATILITY / 2 * self.market.uniform(f"{stream} range", len(returns), 2 * returns.shape[1])
+        stream, generator = "stock" if actions else "index", self.market.generator
+        opening = prior * np.exp(DAILY_VOLATILITY / 4 * generator(f"{stream} open").standard_normal(returns.shape))
+        reach = DAILY_VOLATILITY / 2 * generator(f"{stream} range").random((len(returns), 2 * returns.shape[1]))
         above, below = np.split(reach, 2, axis=1)
         columns = {
             "open": opening, "high": np.maximum(opening, close) * (1 + above),
             "low": np.minimum(opening, close) * (1 - below), "close": close, "adj_close": adjusted,
-            "volume": np.round(1e6 * np.exp(self.market.uniform(f"{stream} volume", *returns.shape))),
+            "volume": np.round(1e6 * np.exp(generator(f"{stream} volume").random(returns.shape))),
             "dividend": np.where(paid > 0, paid / (1 - paid) * close, np.nan),
             "split": np.where(split != 1, split, np.nan),
         }  # fmt: skip
@@ -189,6 +182,6 @@ class SimulatedSource(Source):
         """Draw splits (new shares for one old) and dividends (shares of the price before), never both on one day."""
         splits = self.market.happens("splits", sessions, SPLIT_RATE)
         dividends = self.market.happens("dividends", sessions, DIVIDEND_RATE) & ~splits
-        large = self.market.uniform("split size", sessions, stocks) < 0.5
+        large = self.market.generator("split size").random((sessions, stocks)) < 0.5
         paid = np.where(dividends, 0.006, 0.0)
         return np.where(splits, np.where(large, 3.0, 2.0), 1.0), paid
