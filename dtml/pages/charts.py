@@ -37,19 +37,11 @@ GRAMMAR = "6.4"  # of Vega-Lite, among those in the wheel
 TEMPLATES = Path(__file__).parent / "templates"
 MODELS = ("lstm", "alstm", "adv_alstm", "stocknet", "logistic_regression", "gradient_boosting")
 PLACES = {name: number for number, name in enumerate((MODEL, *NAIVE_RULES, *MODELS))}
-PLACES |= {"long": 0, "long-short": 4, "weighted": 5}
-PLACES |= {"probability": 0, "calibrated": 9}
+PLACES |= {"long": 0, "long-short": 4, "weighted": 5, "probability": 0, "calibrated": 9}
+PLACES |= {"account": 0, "account, no costs": 1}
 COLOURS = {name: f"var(--s{number})" for name, number in PLACES.items()}
-COLOURS |= dict.fromkeys(("index", "close"), "var(--ink)") | dict.fromkeys(
-    ("equal weight", "equal parts"), "var(--faint)"
-)
-COLOURS |= {
-    "adjusted close": "var(--faint)",
-    "account": "var(--s0)",
-    "account, no costs": "var(--s1)",
-    "rise": "var(--rise)",
-    "fall": "var(--fall)",
-}
+COLOURS |= {"rise": "var(--rise)", "fall": "var(--fall)"} | dict.fromkeys(("index", "close"), "var(--ink)")
+COLOURS |= dict.fromkeys(("equal weight", "equal parts", "adjusted close"), "var(--faint)")
 
 Form = Literal["ratio", "percent", "price"]
 
