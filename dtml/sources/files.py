@@ -65,19 +65,19 @@ class TableFile:
         inside = np.flatnonzero((sessions >= np.datetime64(first)) & (sessions <= np.datetime64(last)))
         columns = {}
         if with_symbol:
-            symbols = self._symbols(self._read(["symbol"])["symbol"].take(pa.array(inside)), inside)
+            symbols = self._symbols(self._read("symbol").take(pa.array(inside)), inside)
             if only is not None and not (wanted := symbols.isin(only).to_numpy()).all():
                 symbols, inside = symbols[wanted].reset_index(drop=True), inside[wanted]
             columns["symbol"] = symbols
         for name in (each for each in BAR_COLUMNS[2:] if each in self._columns):  # one at a time: a file may be large
-            columns[name] = self._numbers(name, self._read([name])[name].take(pa.array(inside)), inside)
+            columns[name] = self._numbers(name, self._read(name).take(pa.array(inside)), inside)
         return pd.DataFrame({"session": sessions[inside], **columns}, copy=False)
 
     def symbols(self) -> list[str]:
         """Return the distinct symbols, sorted; none when the file has no column of them."""
         if "symbol" not in self._columns:
             return []
-        column = self._read(["symbol"])["symbol"]
+        column = self._read("symbol")
         return sorted(self._symbols(column, np.arange(len(column))).unique())
 
     def last_session(self) -> date:
@@ -86,7 +86,7 @@ class TableFile:
 
     def symbol_of(self, row: int) -> str:
         """Return the symbol of a row, by its position."""
-        return str(self._symbols(self._read(["symbol"])["symbol"].slice(row, 1), np.array([row])).iloc[0])
+        return str(self._symbols(self._read("symbol").slice(row, 1), np.array([row])).iloc[0])
 
     @cached_property
     def _columns(self) -> dict[str, str]:
@@ -143,23 +143,23 @@ class TableFile:
             text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()))
             return pyarrow.csv.read_csv(pa.BufferReader(content), read_options=one_by_one, convert_options=text)
 
-    def _read(self, names: Sequence[str]) -> pa.Table:
+    def _read(self, name: str) -> pa.ChunkedArray:
         pa.default_memory_pool().release_unused()  # Arrow keeps what the columns before took
-        found = [self._columns[name] for name in names]
+        found = self._columns[name]
         with _readable(self.path):
             if self._is_parquet:
                 with pyarrow.parquet.ParquetFile(self.path) as file:
-                    table = file.read(columns=found)
+                    column = file.read(columns=[found])[found]
             else:
-                table = self._csv
-            return pa.table([_decoded(table[column]) for column in found], names=list(names))
+                column = self._csv[found]
+            return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
     @cached_property
     def sessions(self) -> ndarray:
         """Return the date of every row as datetime64[ns]; each distinct value is parsed once."""
         self._require("session")
         with _readable(self.path):
-            encoded = self._read(["session"])["session"].combine_chunks().dictionary_encode()
+            encoded = self._read("session").combine_chunks().dictionary_encode()
             written = encoded.dictionary.to_pylist()
         codes = encoded.indices.fill_null(len(written)).to_numpy()
         days = [_day(value, self.timezone) for value in [*written, None]]
@@ -211,10 +211,6 @@ def _shown(value: object) -> str:
     return written if len(written) <= LONGEST else f"{written[:LONGEST]}..."
 
 
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
 def _day(value: object, timezone: str) -> date | None:
     """Return the date in a cell of a file, or None; an instant, text with a time zone too, has one in `timezone`."""
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
@@ -257,6 +253,9 @@ class FileSource(Source):
         self._by_symbol = _folder(prices, market.timezone) if prices.is_dir() else {}
         self._long = None if prices.is_dir() else _file(prices, market.timezone)
         self._index = None if index is None else _file(index, market.timezone)
+        listed = ((each.source_symbol, each.symbol) for each in market.constituents)
+        pairs = [(market.index.source_symbol, market.index.symbol), *listed]
+        self._own_symbols = dict(pairs) | {symbol: symbol for _, symbol in pairs}
 
     def symbols(self) -> list[str]:
         """Return the stocks found, sorted, under the market's symbols, without the index."""
@@ -326,14 +325,8 @@ class FileSource(Source):
         return self._index.path if self._index and symbol == self._market.index.symbol else self._prices
 
     def _own(self, symbol: str) -> str:
+        """Return the market's symbol for one of Yahoo's; a name that is both stays itself."""
         return self._own_symbols.get(symbol, symbol)
-
-    @cached_property
-    def _own_symbols(self) -> dict[str, str]:
-        """Return the market's symbols by Yahoo's; a name that is both stays itself."""
-        index, listed = self._market.index, self._market.constituents
-        pairs = [(index.source_symbol, index.symbol), *((each.source_symbol, each.symbol) for each in listed)]
-        return dict(pairs) | {symbol: symbol for _, symbol in pairs}
 
 
 def _file(path: Path, timezone: str) -> TableFile:
