@@ -66,20 +66,15 @@ def is_session(calendar: str, day: date) -> bool:
 
 def next_session(calendar: str, day: date) -> date:
     """Return the first session strictly after a day; raises DtmlError where the calendar ends."""
-    exchange = _knowing(calendar, day)
-    position = _position(exchange, day + timedelta(days=1))
-    if position == len(exchange.sessions):
-        raise _beyond(exchange, day + timedelta(days=1))
-    return exchange.sessions[position].date()
+    following = day + timedelta(days=1)
+    exchange = _knowing(calendar, day, following)
+    return exchange.sessions[_position(exchange, following)].date()
 
 
 def previous_session(calendar: str, day: date) -> date:
     """Return the last session strictly before a day; raises UsageError where the calendar begins."""
-    exchange = _knowing(calendar, day)
-    position = _position(exchange, day)
-    if position == 0:
-        raise _before(exchange, day - timedelta(days=1))
-    return exchange.sessions[position - 1].date()
+    exchange = _knowing(calendar, day, day - timedelta(days=1))
+    return exchange.sessions[_position(exchange, day) - 1].date()
 
 
 def session_open(calendar: str, day: date) -> datetime:
@@ -181,16 +176,12 @@ def _knowing(calendar: str, *days: date) -> _Exchange:
         if day < exchange.first:
             raise _before(exchange, day)
         if day > exchange.last:
-            raise _beyond(exchange, day)
+            raise DtmlError(
+                f"the calendar {exchange.code} is known up to {exchange.last}; {day} lies beyond it: "
+                "take an earlier day, or upgrade exchange_calendars if that day is near"
+            )
     return exchange
 
 
 def _before(exchange: _Exchange, day: date) -> UsageError:
     return UsageError(f"the calendar {exchange.code} begins on {exchange.first}, after {day}; take a later day")
-
-
-def _beyond(exchange: _Exchange, day: date) -> DtmlError:
-    return DtmlError(
-        f"the calendar {exchange.code} is known up to {exchange.last}; {day} lies beyond it: "
-        "take an earlier day, or upgrade exchange_calendars if that day is near"
-    )
