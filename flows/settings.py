@@ -7,7 +7,9 @@ import stat
 import sys
 import time
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -52,6 +54,11 @@ def data_folder() -> Path:
 def reports_folder() -> Path:
     """Return where the HTML reports lie: `DTML_REPORTS`, or `reports` below the current folder."""
     return Path(os.environ.get("DTML_REPORTS", "reports")).absolute()
+
+
+def page_of(study: str, row: Mapping[str, Any]) -> Path:
+    """Return the path of the page of a backtest, a benchmark or a ranking, from its row."""
+    return reports_folder() / str(row["market"]) / f"{study}-{row['id']}.html"
 
 
 def export_folder() -> Path | None:

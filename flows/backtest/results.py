@@ -34,7 +34,7 @@ from flows.nightly.context import quotes_of, read_bars
 from flows.nightly.predict import first_needed, look
 from flows.nightly.score import dated_directions, outcome_rows, record_outcomes, save_counts
 from flows.nightly.train import load_run
-from flows.settings import reports_folder, write_page
+from flows.settings import page_of, write_page
 
 OnFold = Callable[[int], None]  # called with the number of folds done
 
@@ -123,17 +123,12 @@ def stored_backtest(engine: Engine, backtest_id: str) -> Result | None:
         folds = backtests.backtest_folds(conn, backtest_id)
         folds = folds.assign(validation_acc=[_validation_acc(runs.run(conn, run_id)) for run_id in folds["run_id"]])
         scores = backtests.backtest_scores(conn, backtest_id)
-        return Result(row, folds, scores, backtests.backtest_portfolios(conn, backtest_id), page_of(row))
+        return Result(row, folds, scores, backtests.backtest_portfolios(conn, backtest_id), page_of("backtest", row))
 
 
 def _validation_acc(run: Mapping[str, Any]) -> float:
     """Return the validation accuracy that chose the epoch, the mean over the seeds."""
     return float(np.mean([each["epochs"][each["best_epoch"] - 1]["validation_acc"] for each in run["losses"]]))
-
-
-def page_of(row: Mapping[str, Any]) -> Path:
-    """Return the path of a backtest's page."""
-    return reports_folder() / str(row["market"]) / f"backtest-{row['id']}.html"
 
 
 def _row(backtest: Backtest) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from flows.nightly.context import MarketContext, quotes_of, stored_bars
 from flows.nightly.night import Stage, directly
 from flows.nightly.order import history_of
 from flows.nightly.own_code import named, walk_own
-from flows.settings import data_folder, reports_folder, write_page
+from flows.settings import data_folder, page_of, write_page
 from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
@@ -83,10 +83,6 @@ class RankingSet:
     market: str
     first: date
     last: date
-
-    def plan(self, networks: tuple[NetworkName, ...], seeds: int, leg: Leg) -> Plan:
-        """Return what is ordered."""
-        return Plan(self.first, self.last, leg, networks, seeds)
 
 
 SETS: Mapping[str, RankingSet] = {
@@ -175,13 +171,8 @@ def run_ranking(walk: Walk, stage: Stage = directly, workers: int = 1) -> Rankin
     shutil.rmtree(folder, ignore_errors=True)
     stored = stored_ranking(walk.context.engine, walk.id)
     assert stored is not None
-    write_page(page_of(stored.row), ranking_page(stored))
+    write_page(page_of("ranking", stored.row), ranking_page(stored))
     return stored
-
-
-def page_of(row: Mapping[str, Any]) -> Path:
-    """Return the path of a ranking's page."""
-    return reports_folder() / str(row["market"]) / f"ranking-{row['id']}.html"
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -31,7 +31,7 @@ from dtml.windows import Windows
 from flows.benchmark.train import PublishedExperiment, Trial, train_models, was_begun
 from flows.nightly.night import Stage, directly
 from flows.nightly.score import outcome_rows, record_outcomes
-from flows.settings import data_folder, reports_folder, write_page
+from flows.settings import data_folder, page_of, write_page
 from translation.atomic_files import write_whole
 
 
@@ -93,7 +93,7 @@ def stored_benchmark(engine: Engine, benchmark_id: str) -> Benchmark | None:
         scores = benchmarks.benchmark_scores(conn, benchmark_id)
         seeds = benchmarks.benchmark_seeds(conn, benchmark_id)
         number = benchmarks.benchmarks(conn, row["market"])["id"].tolist().index(benchmark_id) + 1
-        found = Benchmark(row, scores, seeds, number, page_of(row))
+        found = Benchmark(row, scores, seeds, number, page_of("benchmark", row))
         if not found.page.exists():
             curves = _curves(conn, row, scores)
             page = benchmark_page(benchmark=row, scores=scores, seed_scores=seeds, curves=curves, number=number)
@@ -155,7 +155,7 @@ def _score(experiment: PublishedExperiment, chosen: Chosen, test: Test) -> None:
         outcomes = outcome_rows(known["symbol"], known["target"], known["realised_return"].to_numpy())
         record_outcomes(conn, experiment.context, outcomes, known_at=test.known_at, recorded_at=test.read_at)
         benchmarks.save_benchmark(conn, row, scores, seeds)
-    page_of(row).unlink(missing_ok=True)  # it may be left from another store
+    page_of("benchmark", row).unlink(missing_ok=True)  # it may be left from another store
 
 
 def _published(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[str, float]:
@@ -220,8 +220,3 @@ def _long(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataF
     day, stock = np.nonzero(np.isfinite(next(iter(values.values()))))
     keys = {"as_of": windows.as_of[day], "target": windows.target[day], "symbol": pd.Index(windows.symbols)[stock]}
     return pd.DataFrame(keys | {name: value[day, stock] for name, value in values.items()})
-
-
-def page_of(row: Mapping[str, Any]) -> Path:
-    """Return the path of a benchmark's page."""
-    return reports_folder() / str(row["market"]) / f"benchmark-{row['id']}.html"

@@ -13,22 +13,11 @@ import typer
 from db.engine import open_reader, reading
 from dtml.errors import UsageError
 from dtml.markets.definition import NetworkName
+from dtml.pages import ranking as page
 from dtml.pages.figures import figure, records, with_interval
-from dtml.pages.ranking import (
-    COLUMNS,
-    HEADLINE,
-    LEFT_COLUMNS,
-    Ranking,
-    cells,
-    left_cells,
-    left_words,
-    markdown_tables,
-    sentence,
-    verdict,
-)
 from dtml.prices.sessions import previous_session
 from dtml.ranking.outcomes import Leg
-from flows.benchmark.ranking import SETS, Plan, Walk, market_file_of, page_of, stored_ranking
+from flows.benchmark.ranking import SETS, Plan, Walk, market_file_of, stored_ranking
 from flows.commands.options import DAY, AsJson, of_a_market
 from flows.console import announce, print_frame, print_json
 from flows.market_files import read_market
@@ -36,7 +25,7 @@ from flows.nightly.context import RunRequest, choose_as_of, open_context, open_s
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.paper import next_orders
 from flows.service.prefect_server import require_server
-from flows.settings import err, out
+from flows.settings import err, out, page_of
 
 commands = typer.Typer()
 
@@ -78,7 +67,7 @@ def ranking(
         parts = {name: getattr(found, name) for name in ("scores", "differences", "portfolios")}
         return print_json({"ranking": found.row} | parts)
     if as_markdown:
-        return print(markdown_tables(found))  # noqa: T201 - Markdown is for a file
+        return print(page.markdown_tables(found))  # noqa: T201 - Markdown is for a file
     print_ranking(found)
     if read_market(request.market, request.market_file).is_snapshot:
         out.print(SNAPSHOT, markup=False, soft_wrap=True)
@@ -148,10 +137,10 @@ def rank_sets(
     answers = {}
     for name, file in files.items():
         request = RunRequest(f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source")
-        found = answers[name] = _ranking(request, SETS[name].plan(_names(networks), seeds, leg))
+        found = answers[name] = _ranking(request, Plan(SETS[name].first, SETS[name].last, leg, _names(networks), seeds))
         if as_markdown:
-            said = f"{verdict(found)} {left_words(found)}"
-            print(f"**{name}**: {sentence(found)}\n\n{markdown_tables(found)}\n\n{said}\n")  # noqa: T201
+            said = f"{page.verdict(found)} {page.left_words(found)}"
+            print(f"**{name}**: {page.sentence(found)}\n\n{page.markdown_tables(found)}\n\n{said}\n")  # noqa: T201
         elif not as_json:
             print_ranking(found)
     if as_json:
@@ -172,7 +161,7 @@ def fetch_named(request: RunRequest, first: date) -> None:
                 fetch_bars(context, day)
 
 
-def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> Ranking:
+def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
     """A ranking as a flow; one that is stored already needs none."""
     fetch_named(request, plan.first)
     walk = Walk(open_stored_context(request), plan)
@@ -182,20 +171,22 @@ def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> Ranking:
     require_server()
     from flows.benchmark.flow import ranking as ranking_flow
 
-    found: Ranking = ranking_flow(replace(request, attended=True), plan, workers)
+    found: page.Ranking = ranking_flow(replace(request, attended=True), plan, workers)
     return found
 
 
-def print_ranking(found: Ranking) -> None:
+def print_ranking(found: page.Ranking) -> None:
     """Print how well each predictor ordered the stocks over the leg that the models were trained for, the worst first.
 
     Then the mean rank IC of the blend over every leg, and whether it is ahead of the best rule.
     """
-    out.print(f"[bold]{found.row['id']}[/bold]\n{sentence(found)}")
-    print_frame(pd.DataFrame(cells(found), columns=list(COLUMNS)), "how well the stocks of a day were ordered")
-    legs = found.scores[(found.scores["predictor"] == HEADLINE) & (found.scores["slice"] == "all")]
+    out.print(f"[bold]{found.row['id']}[/bold]\n{page.sentence(found)}")
+    cells = pd.DataFrame(page.cells(found), columns=list(page.COLUMNS))
+    print_frame(cells, "how well the stocks of a day were ordered")
+    legs = found.scores[(found.scores["predictor"] == page.HEADLINE) & (found.scores["slice"] == "all")]
     by_leg = [(each["leg"], with_interval(each, "rank_ic"), figure(each["t"], 1)) for each in records(legs)]
-    print_frame(pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]), f"{HEADLINE}, leg by leg")
-    kept = pd.DataFrame(left_cells(found), columns=list(LEFT_COLUMNS))
-    print_frame(kept, f"what is left of the {HEADLINE} after costs, at the next open")
-    out.print(f"{verdict(found)} {left_words(found)}\npage      {page_of(found.row)}", markup=False, soft_wrap=True)
+    print_frame(pd.DataFrame(by_leg, columns=["leg", "rank IC [95 %]", "t"]), f"{page.HEADLINE}, leg by leg")
+    kept = pd.DataFrame(page.left_cells(found), columns=list(page.LEFT_COLUMNS))
+    print_frame(kept, f"what is left of the {page.HEADLINE} after costs, at the next open")
+    out.print(f"{page.verdict(found)} {page.left_words(found)}", markup=False, soft_wrap=True)
+    out.print(f"page      {page_of('ranking', found.row)}", markup=False, soft_wrap=True)
