@@ -90,12 +90,10 @@ def left_cells(found: Ranking) -> Iterator[tuple[str, ...]]:
         yield (
             each["version"] if is_model else f"{EQUAL} of all, free",
             *((str(each["smooth"]), f"{each['band']:g}") if is_model else ("", "")),
-            signed_percent(each["annual_return"], 1),
-            with_interval(each, "sharpe", 2),
-            with_interval(each, "index_gain", 2, signed=True) if is_model else "",
-            percent(each["turnover"]),
+            signed_percent(each["annual_return"], 1), with_interval(each, "sharpe", 2),
+            with_interval(each, "index_gain", 2, signed=True) if is_model else "", percent(each["turnover"]),
             (basis_points(each["break_even"]) if each["break_even"] > 0 else "none") if is_model else "",
-        )
+        )  # fmt: skip
 
 
 def markdown_tables(found: Ranking) -> str:
@@ -131,15 +129,12 @@ def ranking_page(found: Ranking, *, served: bool = False) -> str:
         (found.scores["slice"] == "year") & found.scores["predictor"].isin([HEADLINE, found.row["best_rule"]])
     ]
     return _template().render(
-        served=served,
-        ranking=found.row,
-        verdict=verdict(found),
-        left_words=left_words(found),
+        served=served, ranking=found.row, verdict=verdict(found), left_words=left_words(found),
         sentence=sentence(found),
         tables={"order": (COLUMNS, list(cells(found))), "left": (LEFT_COLUMNS, list(left_cells(found)))},
         years=records(by_year.sort_values(["value", "predictor"])),
         chart=frontier(found) if (found.portfolios["span"] == "validation").any() else None,
-    )
+    )  # fmt: skip
 
 
 def _gain(found: Ranking, one: str, other: str) -> dict[str, Any]:

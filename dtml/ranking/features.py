@@ -8,7 +8,6 @@ it needs is missing (NaN). What is divided by a price, a deviation or a mean tha
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -187,32 +186,30 @@ def over_close(bars: Bars, *, name: str) -> Column:
     return np.asarray(getattr(bars, name) / bars.close - 1)
 
 
-FEATURES: Mapping[str, Feature] = MappingProxyType(
-    {
-        **{f"return_{k}": Feature(k + 1, partial(past_return, count=k)) for k in (1, 2, 3, 5, 10, 20, 60)},
-        **{f"momentum_{k}": Feature(k + 1, partial(past_return, count=k, less=20)) for k in (120, 250)},
-        **{f"volatility_{k}": Feature(k + 1, partial(of_returns, count=k, statistic=np.std)) for k in (5, 20, 60)},
-        "range": Feature(1, day_range),
-        "session": Feature(1, lambda bars: bars.session),
-        "gap": Feature(2, lambda bars: bars.gap),
-        "place_in_day": Feature(1, partial(place_in_range, count=1)),
-        **{f"place_in_range_{k}": Feature(k, partial(place_in_range, count=k)) for k in (5, 20, 60)},
-        "highest_return_20": Feature(21, partial(of_returns, count=20, statistic=np.max)),
-        "lowest_return_20": Feature(21, partial(of_returns, count=20, statistic=np.min)),
-        **{f"relative_volume_{k}": Feature(k, partial(relative_volume, count=k)) for k in (5, 20, 60)},
-        "traded_value_20": Feature(20, partial(traded_value, count=20)),
-        "overnight_20": Feature(21, lambda bars: mean(bars.gap, 20)),
-        "intraday_20": Feature(20, lambda bars: mean(bars.session, 20)),
-        "volume_correlation_20": Feature(21, partial(volume_correlation, count=20)),
-        "excess_20": Feature(21, partial(excess_in_deviations, count=20)),
-        "beta_60": Feature(61, partial(beta, count=60)),
-        **{f"residual_{k}": Feature(61, partial(residual, count=60, last=k)) for k in (1, 5, 20)},
-        **{f"less_peers_{k}": Feature(k + 1, partial(less_peers, last=k)) for k in (1, 5, 20)},
-        "illiquidity_20": Feature(21, partial(illiquidity, count=20)),
-        **{f"{name}_over_close": Feature(1, partial(over_close, name=name)) for name in ("open", "high", "low")},
-        **{f"average_{k}": Feature(k, partial(average_over_close, count=k)) for k in (5, 10, 15, 20, 25, 30)},
-    }
-)
+FEATURES: Mapping[str, Feature] = {
+    **{f"return_{k}": Feature(k + 1, partial(past_return, count=k)) for k in (1, 2, 3, 5, 10, 20, 60)},
+    **{f"momentum_{k}": Feature(k + 1, partial(past_return, count=k, less=20)) for k in (120, 250)},
+    **{f"volatility_{k}": Feature(k + 1, partial(of_returns, count=k, statistic=np.std)) for k in (5, 20, 60)},
+    "range": Feature(1, day_range),
+    "session": Feature(1, lambda bars: bars.session),
+    "gap": Feature(2, lambda bars: bars.gap),
+    "place_in_day": Feature(1, partial(place_in_range, count=1)),
+    **{f"place_in_range_{k}": Feature(k, partial(place_in_range, count=k)) for k in (5, 20, 60)},
+    "highest_return_20": Feature(21, partial(of_returns, count=20, statistic=np.max)),
+    "lowest_return_20": Feature(21, partial(of_returns, count=20, statistic=np.min)),
+    **{f"relative_volume_{k}": Feature(k, partial(relative_volume, count=k)) for k in (5, 20, 60)},
+    "traded_value_20": Feature(20, partial(traded_value, count=20)),
+    "overnight_20": Feature(21, lambda bars: mean(bars.gap, 20)),
+    "intraday_20": Feature(20, lambda bars: mean(bars.session, 20)),
+    "volume_correlation_20": Feature(21, partial(volume_correlation, count=20)),
+    "excess_20": Feature(21, partial(excess_in_deviations, count=20)),
+    "beta_60": Feature(61, partial(beta, count=60)),
+    **{f"residual_{k}": Feature(61, partial(residual, count=60, last=k)) for k in (1, 5, 20)},
+    **{f"less_peers_{k}": Feature(k + 1, partial(less_peers, last=k)) for k in (1, 5, 20)},
+    "illiquidity_20": Feature(21, partial(illiquidity, count=20)),
+    **{f"{name}_over_close": Feature(1, partial(over_close, name=name)) for name in ("open", "high", "low")},
+    **{f"average_{k}": Feature(k, partial(average_over_close, count=k)) for k in (5, 10, 15, 20, 25, 30)},
+}
 Names = Collection[str]
 ALL: Names = tuple(FEATURES)
 HISTORY = max(SESSIONS + 2 * MONTH, *(feature.bars for feature in FEATURES.values()))  # peers of the month before too

@@ -1,7 +1,6 @@
 """The legs of a return that can be predicted at a close, and what became of each stock."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -11,15 +10,13 @@ from dtml.ranking.features import FEATURES
 from dtml.ranking.panel import Features, Grid, Panel
 
 # Name: the feature whose rank is the score, and 1 or -1 for the end that comes first.
-RULES: Mapping[str, tuple[str, int]] = MappingProxyType(
-    {
-        "day_losers": ("return_1", -1),
-        "five_day_losers": ("return_5", -1),
-        "low_volatility": ("volatility_20", -1),
-        "volume_shock": ("relative_volume_20", 1),
-        "intraday_reversal": ("session", -1),
-    }
-)
+RULES: Mapping[str, tuple[str, int]] = {
+    "day_losers": ("return_1", -1),
+    "five_day_losers": ("return_5", -1),
+    "low_volatility": ("volatility_20", -1),
+    "volume_shock": ("relative_volume_20", 1),
+    "intraday_reversal": ("session", -1),
+}
 HISTORY = max(FEATURES[feature].bars for feature, _ in RULES.values())  # sessions that they read
 __all__ = ["LEGS", "Leg", "outcomes", "sessions_to"]
 

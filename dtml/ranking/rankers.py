@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ VALIDATION_DAYS = 126  # the last days before a training, from which probabiliti
 BLEND = "blend"
 RELATIVE = "dtml_relative"  # `dtml` is the order of the probabilities of a rise
 BLEND_RELATIVE = "blend_relative"  # the blend of these three
-KINDS: Mapping[str, type[Ranker]] = MappingProxyType({"ridge": Ridge, "boosting": Boosting})
+KINDS: Mapping[str, type[Ranker]] = {"ridge": Ridge, "boosting": Boosting}
 PerStock = Float[ndarray, "days stocks"]
 Scores = dict[str, PerStock]
 Train = Callable[[], PerStock]

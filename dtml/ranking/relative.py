@@ -7,7 +7,6 @@ that of the best rank IC on the last days before a training. Trained by `dtml.tr
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -37,15 +36,13 @@ RECIPE = TrainingConfig("all", 10, 4, 6e-3, penalty=0.0, first_kept_epoch=1, cli
 DEVIATIONS = 12**0.5  # by which ranks in [-0.5, 0.5] have variance 1
 
 
-NETWORKS: Mapping[NetworkName, Callable[..., NetworkConfig]] = MappingProxyType(
-    {
-        "dtml": partial(ModelConfig, beta=0.0, normalisation="shared"),
-        "lstm": partial(RecurrentConfig, attention=False),
-        "alstm": RecurrentConfig,
-        "adv_alstm": partial(RecurrentConfig, epsilon=0.01, adversarial=0.01),
-        "stocknet": partial(StockNetConfig, latent=16, movement_feature=PAPER.index("return_1")),
-    }
-)
+NETWORKS: Mapping[NetworkName, Callable[..., NetworkConfig]] = {
+    "dtml": partial(ModelConfig, beta=0.0, normalisation="shared"),
+    "lstm": partial(RecurrentConfig, attention=False),
+    "alstm": RecurrentConfig,
+    "adv_alstm": partial(RecurrentConfig, epsilon=0.01, adversarial=0.01),
+    "stocknet": partial(StockNetConfig, latent=16, movement_feature=PAPER.index("return_1")),
+}
 OWN_LOSS = ("adv_alstm", "stocknet")  # what tells these from the others is in their losses
 
 
