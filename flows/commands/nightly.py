@@ -1,7 +1,7 @@
 """The nightly commands: a whole night, or one step of it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import date
 from typing import Annotated
 
@@ -26,7 +26,7 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import Night, finished_night, run_night
 from flows.nightly.report import threshold_at
 from flows.nightly.score import score_market
-from flows.service.prefect_server import require_server
+from flows.service.prefect_server import run_attended
 from flows.settings import err, out
 
 commands = typer.Typer()
@@ -67,10 +67,7 @@ def _catch_up(context: MarketContext, request: RunRequest, last: date, *, as_jso
         err.print("no night was missed")
         return _show_nights(context, [run_night(context, last)], as_json=as_json)
     err.print(f"{len(days)} night{'s'[: len(days) > 1]} missed: {', '.join(map(str, days))}")
-    require_server()
-    from flows.service.flows import missed
-
-    done = missed(replace(request, attended=True), last)
+    done = run_attended("flows.service.flows.missed", request, last)
     if done.nights:
         _show_nights(context, done.nights, as_json=as_json)
     if done.refused:
@@ -82,11 +79,8 @@ def _night(context: MarketContext, request: RunRequest, day: date) -> Night:
     """A night as a flow; one that is complete already needs none."""
     if finished_night(context, day) is not None:
         return run_night(context, day)
-    require_server()
-    from flows.service.flows import nightly
-
     err.print(f"night of {day}")
-    night: Night = nightly(replace(request, attended=True), day)
+    night: Night = run_attended("flows.service.flows.nightly", request, day)
     return night
 
 
@@ -131,10 +125,7 @@ def train(request: RunRequest, as_of: AsOf = None, as_json: AsJson = False) -> N
     """
     context = open_stored_context(request)
     last = choose_as_of(context, day_of(as_of))
-    require_server()
-    from flows.service.flows import train as train_flow
-
-    model = train_flow(replace(request, attended=True), last)
+    model = run_attended("flows.service.flows.train", request, last)
     with reading(context.engine) as conn:
         run = runs.run(conn, model.run_id)
     if as_json:

@@ -1,7 +1,6 @@
 """The commands of the order of a day's stocks: a walk of models and rules through history, and orders for tomorrow."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -24,7 +23,7 @@ from flows.market_files import read_market
 from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.paper import next_orders
-from flows.service.prefect_server import require_server
+from flows.service.prefect_server import run_attended
 from flows.settings import err, out, page_of
 
 commands = typer.Typer()
@@ -168,10 +167,7 @@ def _ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
     if (stored := stored_ranking(walk.context.engine, walk.id)) is not None:
         err.print(f"stored on {stored.row['read_at']:%Y-%m-%d}: nothing was trained")
         return stored
-    require_server()
-    from flows.benchmark.flow import ranking as ranking_flow
-
-    found: page.Ranking = ranking_flow(replace(request, attended=True), plan, workers)
+    found: page.Ranking = run_attended("flows.benchmark.flow.ranking", request, plan, workers)
     return found
 
 

@@ -35,7 +35,7 @@ from flows.explain import Trial, explain_run, latest_run
 from flows.market_files import read_market
 from flows.nightly.context import RunRequest, choose_as_of, open_context, open_store, open_stored_context
 from flows.nightly.fetch import fetch_bars
-from flows.service.prefect_server import require_server
+from flows.service.prefect_server import run_attended
 from flows.settings import err, out
 
 commands = typer.Typer()
@@ -116,10 +116,7 @@ def _benchmark(request: RunRequest, seeds: tuple[int, ...], epochs: int | None, 
     if (stored := stored_benchmark(context.engine, experiment.id)) is not None:
         err.print(f"stored on {stored.row['test_read_at']:%Y-%m-%d}: nothing was trained")
         return stored
-    require_server()
-    from flows.benchmark.flow import benchmark
-
-    found: Benchmark = benchmark(replace(request, attended=True), seeds, epochs, with_grid)
+    found: Benchmark = run_attended("flows.benchmark.flow.benchmark", request, seeds, epochs, with_grid)
     return found
 
 
@@ -237,10 +234,8 @@ def _backtest(request: RunRequest, plan: Plan, kept: Sequence[date], workers: in
     if stored_backtest(found.context.engine, found.id) is not None:
         err.print(f"{found.id} was done before: nothing is trained, no prediction is added")
         return run_backtest(found, attention_on=kept)
-    require_server()
-    from flows.backtest.flow import backtest_flow
-
-    result: Result = backtest_flow(replace(request, attended=True), plan, kept, workers=workers, cluster=cluster)
+    place = {"workers": workers, "cluster": cluster}
+    result: Result = run_attended("flows.backtest.flow.backtest_flow", request, plan, kept, **place)
     return result
 
 
