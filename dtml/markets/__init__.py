@@ -1,15 +1,33 @@
-"""Named markets, one TOML file each, and users' own markets in files of the same shape."""
+"""Named markets, one TOML file each, and users' own markets in files of the same shape.
+
+Every key of a file is checked, and a mistake is one line that names file and key.
+"""
 
 import difflib
-from dataclasses import replace
+import math
+import re
+import tomllib
+import zoneinfo
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from datetime import date, datetime
 from pathlib import Path
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from dtml.errors import UsageError
-from dtml.markets.definition import Checks, Constituent, Index, Market, is_symbol
-from dtml.markets.reading import read_market
+from dtml.markets import definition
+from dtml.markets.definition import Checks, Constituent, Index, Market, RankerName, Retrain, is_symbol
+from dtml.markets.trading import Costs, Rate, Trading
 
 __all__ = ["Checks", "Constituent", "Index", "Market", "is_symbol", "load_market", "load_market_file", "market_names"]
 
+T = TypeVar("T")
+D = TypeVar("D")
+
+_WORDS: dict[type, str] = {
+    str: "text", int: "a whole number", float: "a number", bool: "true or false", date: "a date such as 2026-01-20",
+}  # fmt: skip
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _FOLDER = Path(__file__).parent
 
 
@@ -38,3 +56,290 @@ def load_market_file(path: Path, text: str | None = None) -> Market:
         raise UsageError(f"{path}: {path.stem} is a market of this package; give the file another name")
     market, path = read_market(path, text), path.absolute()
     return replace(market, file=(path, path.read_text(encoding="utf-8") if text is None else text))
+
+
+def read_market(path: Path, text: str | None = None) -> Market:
+    """Read the market that a TOML file, or its `text`, describes; its name is the file's.
+
+    Raises UsageError, one line with file and key, for a key that is missing, unknown, mistyped or impossible.
+    """
+    if not _NAME.fullmatch(path.stem):
+        raise UsageError(f"{path}: the file's name is the market's: use small letters, digits, - and _ only")
+    table = _Table(path, "", _parse(path, text))
+    facts = table.texts("facts")
+    table.allow(*_MARKET_KEYS)
+    constituents, as_of, complete = _constituents(table.subtable("constituents"))
+    index = _index(table.subtable("index"))
+    if index.symbol in {each.symbol for each in constituents}:
+        raise table.error("index.symbol", f"{index.symbol!r} is also a constituent; list it once")
+    words = get_type_hints(Market)
+    chosen: dict[str, Any] = {key: table.choice(key, get_args(words[key]), getattr(Market, key)) for key in _CHOSEN}
+    return Market(
+        name=path.stem, title=table.required("title", str), calendar=table.choice("calendar", definition.CALENDARS),
+        timezone=_timezone(table), currency=_currency(table), index=index, constituents=constituents,
+        constituents_as_of=as_of, constituents_complete=complete, facts=facts,
+        checks=_checks(table.subtable("checks")), trading=_trading(table.subtable("trading")),
+        retrain=_retrain(table), level=_level(table), model=_model(table.subtable("model")), code=_code(table),
+        candidates=_candidates(table), **chosen,
+    )  # fmt: skip
+
+
+_CHOSEN = ("source", "returns", "z_close", "leg", "ranker")  # by a word, of those that the type of the field lists
+_MARKET_KEYS = (
+    *("title", "calendar", "timezone", "currency", "source", "returns", "z_close", "leg", "ranker", "retrain"),
+    "candidates",
+    *("level", "facts", "index", "checks", "trading", "model", "constituents", "code"),
+)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One TOML table with its file and key, so that every complaint can name both."""
+
+    path: Path
+    prefix: str
+    values: dict[str, object]
+
+    def error(self, key: str, complaint: str) -> UsageError:
+        # A quoted key may hold anything, line breaks too.
+        shown = key if key.isprintable() else repr(key)
+        return UsageError(f"{self.path}: {self.prefix}{shown}: {complaint}")
+
+    def allow(self, *keys: str) -> None:
+        for key in self.values:
+            if key not in keys:
+                raise self.error(key, f"unknown key{_nearest(key, keys)}; known: {', '.join(keys)}")
+
+    def required(self, key: str, kind: type[T]) -> T:
+        if key not in self.values:
+            raise self.error(key, f"missing; give {_WORDS.get(kind, 'a value')}")
+        return self.typed(key, kind)
+
+    def optional(self, key: str, kind: type[T], default: D) -> T | D:
+        return self.typed(key, kind) if key in self.values else default
+
+    def typed(self, key: str, kind: type[T]) -> T:
+        value = self.values[key]
+        if not _is_a(value, kind):
+            raise self.error(key, f"expected {_WORDS[kind]}, got {_shown(value)}")
+        if isinstance(value, str) and (not value.strip() or not value.isprintable()):
+            raise self.error(key, f"expected a printable text that is not empty, got {_shown(value)}")
+        return cast(T, float(cast(float, value)) if kind is float else value)
+
+    def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
+        if default is not None and key not in self.values:
+            return default
+        value = self.required(key, str)
+        known = sorted(choices)
+        if value not in known:
+            raise self.error(key, f"unknown {_shown(value)}{_nearest(value, known)}; known: {', '.join(known)}")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        values = self.values.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise self.error(key, "expected a list of texts")
+        return tuple(values)
+
+    def subtable(self, key: str) -> "_Table":
+        values = self.values.get(key, {})
+        if not isinstance(values, dict):
+            raise self.error(key, f"expected a table [{key}], got {_shown(values)}")
+        return _Table(self.path, f"{self.prefix}{key}.", values)
+
+
+def _parse(path: Path, text: str | None) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8") if text is None else text)
+    except OSError as problem:
+        raise UsageError(f"{path}: cannot read the market file: {problem.strerror or problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"{path}: the market file is not UTF-8 text: byte {problem.start}") from problem
+    except (ValueError, RecursionError) as problem:  # a number of 5,000 digits and deep nesting come as these
+        raise UsageError(f"{path}: the market file is not TOML: {problem}") from problem
+
+
+def _index(table: _Table) -> Index:
+    table.allow("symbol", "source_symbol", "name", "of_constituents")
+    symbol = _symbol(table, "symbol")
+    source_symbol = _symbol(table, "source_symbol") if "source_symbol" in table.values else symbol
+    of_constituents = table.optional("of_constituents", bool, default=False)
+    return Index(symbol, source_symbol, table.required("name", str), of_constituents)
+
+
+def _checks(table: _Table) -> Checks:
+    table.allow("max_return", "max_missing", "stale_share")
+    checks = Checks(**{key: table.typed(key, float) for key in table.values})
+    bounds = {
+        "max_return": (0 < checks.max_return < math.inf, "a ratio above 0"),
+        "max_missing": (0 <= checks.max_missing < 1, "a share from 0 to below 1"),
+        "stale_share": (0 < checks.stale_share <= 1, "a share above 0, at most 1"),
+    }
+    for key, (is_kept, bound) in bounds.items():
+        if not is_kept:
+            raise table.error(key, f"expected {bound}, got {getattr(checks, key)}")
+    return checks
+
+
+def _trading(table: _Table) -> Trading:
+    rates, whole = (*(each.name for each in fields(Costs)), "price_limit"), ("lot", "top", "smooth")
+    table.allow(*rates, *whole, "band", "sources")
+    found = {name: _rate(table, name) for name in rates if name in table.values}
+    limit, sources = found.pop("price_limit", None), table.subtable("sources")
+    sources.allow(*rates, *whole, "band")
+    said = {name: sources.typed(name, str) for name in sources.values}
+    numbers = {name: table.typed(name, int) for name in whole if name in table.values}
+    try:
+        return Trading(Costs(**found), limit, band=table.optional("band", float, 1.0), sources=said, **numbers)
+    except UsageError as problem:
+        raise UsageError(f"{table.path}: trading.{problem}") from problem
+
+
+def _rate(table: _Table, key: str) -> Rate:
+    """Return a number, or the dates from which each of several holds."""
+    rows = table.values[key]
+    if not isinstance(rows, list) or not rows:
+        return table.typed(key, float)
+    entries = [
+        _Table(table.path, f"{table.prefix}{key}[{place}].", row if isinstance(row, dict) else {})
+        for place, row in enumerate(rows, start=1)
+    ]
+    for entry in entries:
+        entry.allow("since", "rate")
+    since = [entry.required("since", date) for entry in entries]
+    if since != sorted(set(since)):
+        raise table.error(key, "give each date once, the earliest first")
+    return tuple((day, entry.required("rate", float)) for day, entry in zip(since, entries, strict=True))
+
+
+def _constituents(table: _Table) -> tuple[tuple[Constituent, ...], date | None, bool]:
+    table.allow("as_of", "complete", "count", "suffix", "symbols")
+    as_of, count = table.optional("as_of", date, None), table.optional("count", int, None)
+    complete = table.optional("complete", bool, default=False)
+    rows = table.values.get("symbols", [])
+    if not isinstance(rows, list):
+        raise table.error("symbols", "expected a list of symbols")
+    suffix = table.optional("suffix", str, "")
+    stays = tuple(_member(table, position, row, suffix) for position, row in enumerate(rows, start=1))
+    if complete and not stays:
+        raise table.error("complete", "a list without constituents cannot be complete; say false")
+    if stays and as_of is None:
+        raise table.error("as_of", "missing; give the date on which the list was true")
+    if count is not None and count != len(stays):
+        raise table.error("count", f"says {count}, but {len(stays)} constituents are listed")
+    _refuse_repeats(table, stays)
+    return stays, as_of, complete
+
+
+def _member(table: _Table, position: int, row: object, suffix: str) -> Constituent:
+    values = row if isinstance(row, dict) else {"symbol": row}
+    entry = _Table(table.path, f"{table.prefix}symbols[{position}].", values)
+    entry.allow("symbol", "source_symbol", "name", "sector", "since", "until")
+    symbol = _symbol(entry, "symbol")
+    is_named = "source_symbol" in values
+    source = _symbol(entry, "source_symbol") if is_named else _checked_symbol(table, "suffix", symbol + suffix)
+    since, until = entry.optional("since", date, None), entry.optional("until", date, None)
+    if since is not None and until is not None and until <= since:
+        raise entry.error("until", f"{until} is not after since, {since}")
+    name, sector = entry.optional("name", str, None), entry.optional("sector", str, None)
+    return Constituent(symbol, source, name, sector, since, until)
+
+
+def _refuse_repeats(table: _Table, stays: tuple[Constituent, ...]) -> None:
+    """Raise for a symbol whose stays overlap, or are out of order, and for a source's symbol of two stocks."""
+    left: dict[str, date | None] = {}
+    known_as: dict[str, str] = {}
+    for stay in stays:
+        symbol = stay.symbol
+        if symbol in left and (left[symbol] is None or stay.since is None or stay.since < cast(date, left[symbol])):
+            advice = "list it once, or each stay in order with since and until"
+            raise table.error("symbols", f"symbol {symbol!r} comes twice; {advice}")
+        if known_as.setdefault(stay.source_symbol, symbol) != symbol:
+            raise table.error("symbols", f"source_symbol {stay.source_symbol!r} comes twice; list it once")
+        left[symbol] = stay.until
+
+
+def _symbol(table: _Table, key: str) -> str:
+    return _checked_symbol(table, key, table.required(key, str))
+
+
+def _checked_symbol(table: _Table, key: str, symbol: str) -> str:
+    if not is_symbol(symbol):
+        raise table.error(key, f"{_shown(symbol)} cannot be a symbol; use letters and digits, single . - & = _")
+    return symbol
+
+
+def _timezone(table: _Table) -> str:
+    name = table.required("timezone", str)
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as problem:
+        raise table.error("timezone", f"unknown time zone {name!r}; give one such as Asia/Seoul") from problem
+    return name
+
+
+def _currency(table: _Table) -> str:
+    code = table.required("currency", str)
+    if not re.fullmatch("[A-Z]{3}", code):
+        raise table.error("currency", f"expected an ISO 4217 code such as USD, got {code!r}")
+    return code
+
+
+def _retrain(table: _Table) -> Retrain:
+    value = table.values.get("retrain", Market.retrain)
+    if value in ("never", "missing"):
+        return cast(Retrain, value)
+    if _is_a(value, int) and cast(int, value) >= 1:
+        return cast(int, value)
+    raise table.error("retrain", f'expected "never", "missing" or a number of sessions, got {_shown(value)}')
+
+
+def _level(table: _Table) -> float:
+    value = table.optional("level", float, Market.level)
+    if value in definition.LEVELS:
+        return value
+    raise table.error("level", f"expected one of {', '.join(map(str, definition.LEVELS))}, got {_shown(value)}")
+
+
+def _candidates(table: _Table) -> tuple[RankerName, ...]:
+    """Return the rankers of which the champion is one; raise for fewer than two, or one that is none."""
+    if "candidates" not in table.values:
+        return Market.candidates
+    known = [name for name in get_args(RankerName) if name != definition.EARNED]
+    listed = table.texts("candidates")
+    if wrong := [each for each in listed if each not in known]:
+        raise table.error("candidates", f"{wrong[0]!r} is none of {', '.join(known)}")
+    if len(set(listed)) < max(2, len(listed)) or table.values.get("ranker") != definition.EARNED:
+        raise table.error("candidates", f'name two or more, each once, beside ranker = "{definition.EARNED}"')
+    return cast("tuple[RankerName, ...]", listed)
+
+
+def _code(table: _Table) -> Path | None:
+    asked = "code" in table.values or "own" in (table.values.get("ranker"), *table.texts("candidates"))
+    return table.path.parent / table.required("code", str) if asked else None
+
+
+def _model(table: _Table) -> dict[str, object]:
+    table.allow(*definition.MODEL_KEYS)
+    table.choice("normalisation", ("per_stock", "shared"), default="shared")
+    table.choice("protocol", definition.LABEL_PROTOCOLS, default="paper")
+    return {key: table.typed(key, definition.MODEL_KEYS[key]) for key in table.values}
+
+
+def _is_a(value: object, kind: type) -> bool:
+    """Say whether a TOML value is of a kind; true is no number, a date-time no date, 3 is a number."""
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    if isinstance(value, datetime):
+        return False
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f", perhaps {near[0]}" if near else ""
