@@ -29,7 +29,7 @@ from made_pages import Reader, curve, without_script
 
 from dtml.backtest.performance import drawdown, equity
 from dtml.backtest.portfolio import Fill, Form, Strategy
-from dtml.markets.trading import FREE, Costs
+from dtml.markets.definition import FREE, Costs
 from dtml.pages.backtest import PAPERS, drawdowns, ratios, readme_lines, survivorship, tracks_chart, verdict
 from dtml.pages.charts import POINTS, Panel, colour, over_sessions, thin
 from dtml.pages.figures import figure, percent

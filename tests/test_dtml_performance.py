@@ -17,7 +17,7 @@ from dtml.backtest.performance import (
 )
 from dtml.backtest.portfolio import Quotes, Strategy, follow
 from dtml.evaluation.metrics import MINIMUM_DAYS
-from dtml.markets.trading import Costs
+from dtml.markets.definition import Costs
 
 DAYS, RESAMPLES = 300, 499
 

@@ -8,7 +8,7 @@ import pytest
 
 from dtml.backtest.portfolio import Quotes, Strategy, equal_weight_track, follow, index_track, positions
 from dtml.errors import DtmlError, UsageError
-from dtml.markets.trading import FREE, Costs
+from dtml.markets.definition import FREE, Costs
 
 SESSIONS, STOCKS = 43, 13
 CALENDAR = pd.bdate_range("2021-01-01", periods=SESSIONS)

@@ -6,7 +6,7 @@ import pytest
 
 from dtml.backtest.portfolio import Quotes, Strategy, equal_weight_track, follow, positions
 from dtml.errors import DtmlError
-from dtml.markets.trading import FREE, Costs
+from dtml.markets.definition import FREE, Costs
 
 CALENDAR = pd.bdate_range("2021-01-01", periods=7)
 NAN = np.nan

@@ -10,7 +10,7 @@ from dtml.backtest.portfolio import Quotes, Strategy, follow, follow_on
 from dtml.backtest.turnover import DAILY, EQUAL, VERSIONS, after_costs, strategy_of, target_of_night, targets, track_of
 from dtml.errors import UsageError
 from dtml.markets import load_market, market_names
-from dtml.markets.trading import FREE, Costs, Rate, Trading, rate_on
+from dtml.markets.definition import FREE, Costs, Rate, Trading, rate_on
 
 SESSIONS = pd.bdate_range("2023-12-25", periods=400)
 NAN = np.nan

@@ -14,7 +14,7 @@ from db.admin.checks import check_store
 from db.engine import reading
 from db.rows import backtests, prices
 from dtml.backtest.performance import deflated_sharpe, session_sharpe
-from dtml.markets.trading import Costs
+from dtml.markets.definition import Costs
 from dtml.pages.backtest import settlements
 from dtml.prices.sessions import previous_session, sessions_between
 from flows.backtest.folds import Backtest

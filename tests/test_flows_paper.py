@@ -18,7 +18,7 @@ from dtml.backtest.turnover import track_of
 from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.features import FEATURES
-from dtml.markets.trading import Costs, Trading
+from dtml.markets.definition import Costs, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.dashboard.market import after_costs
 from flows.nightly import paper

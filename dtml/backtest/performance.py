@@ -13,7 +13,7 @@ from numpy import ndarray
 
 from dtml.evaluation.bootstrap import Ends, difference
 from dtml.evaluation.metrics import day_interval
-from dtml.markets.trading import BASIS_POINT, YEAR
+from dtml.markets.definition import BASIS_POINT, YEAR
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from dtml.errors import DtmlError, UsageError
-from dtml.markets.definition import Returns
-from dtml.markets.trading import FREE, STANDARD, Costs, Rate, rate_on
+from dtml.markets.definition import FREE, STANDARD, Costs, Rate, Returns, rate_on
 from dtml.prices.returns import adjusted_price, on_grid
 
 Form = Literal["long", "long_short", "weighted"]

@@ -17,7 +17,7 @@ from numpy import ndarray
 
 from dtml.backtest.performance import performance, session_sharpe
 from dtml.backtest.portfolio import Quotes, Strategy, equal_weight_track, follow_on
-from dtml.markets.trading import BASIS_POINT, Trading
+from dtml.markets.definition import BASIS_POINT, Trading
 from dtml.ranking.panel import ranked
 
 Days = Float[ndarray, "days stocks"]

@@ -16,8 +16,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from dtml.errors import UsageError
 from dtml.markets import definition
-from dtml.markets.definition import Checks, Constituent, Index, Market, RankerName, Retrain, is_symbol
-from dtml.markets.trading import Costs, Rate, Trading
+from dtml.markets.definition import Checks, Constituent, Index, Market, is_symbol
 
 __all__ = ["Checks", "Constituent", "Index", "Market", "is_symbol", "load_market", "load_market_file", "market_names"]
 
@@ -181,8 +180,8 @@ def _checks(table: _Table) -> Checks:
     return checks
 
 
-def _trading(table: _Table) -> Trading:
-    rates, whole = (*(each.name for each in fields(Costs)), "price_limit"), ("lot", "top", "smooth")
+def _trading(table: _Table) -> definition.Trading:
+    rates, whole = (*(each.name for each in fields(definition.Costs)), "price_limit"), ("lot", "top", "smooth")
     table.allow(*rates, *whole, "band", "sources")
     found = {name: _rate(table, name) for name in rates if name in table.values}
     limit, sources = found.pop("price_limit", None), table.subtable("sources")
@@ -190,12 +189,14 @@ def _trading(table: _Table) -> Trading:
     said = {name: sources.typed(name, str) for name in sources.values}
     numbers = {name: table.typed(name, int) for name in whole if name in table.values}
     try:
-        return Trading(Costs(**found), limit, band=table.optional("band", float, 1.0), sources=said, **numbers)
+        return definition.Trading(
+            definition.Costs(**found), limit, band=table.optional("band", float, 1.0), sources=said, **numbers
+        )
     except UsageError as problem:
         raise UsageError(f"{table.path}: trading.{problem}") from problem
 
 
-def _rate(table: _Table, key: str) -> Rate:
+def _rate(table: _Table, key: str) -> definition.Rate:
     """Return a number, or the dates from which each of several holds."""
     rows = table.values[key]
     if not isinstance(rows, list) or not rows:
@@ -285,10 +286,10 @@ def _currency(table: _Table) -> str:
     return code
 
 
-def _retrain(table: _Table) -> Retrain:
+def _retrain(table: _Table) -> definition.Retrain:
     value = table.values.get("retrain", Market.retrain)
     if value in ("never", "missing"):
-        return cast(Retrain, value)
+        return cast(definition.Retrain, value)
     if _is_a(value, int) and cast(int, value) >= 1:
         return cast(int, value)
     raise table.error("retrain", f'expected "never", "missing" or a number of sessions, got {_shown(value)}')
@@ -301,17 +302,17 @@ def _level(table: _Table) -> float:
     raise table.error("level", f"expected one of {', '.join(map(str, definition.LEVELS))}, got {_shown(value)}")
 
 
-def _candidates(table: _Table) -> tuple[RankerName, ...]:
+def _candidates(table: _Table) -> tuple[definition.RankerName, ...]:
     """Return the rankers of which the champion is one; raise for fewer than two, or one that is none."""
     if "candidates" not in table.values:
         return Market.candidates
-    known = [name for name in get_args(RankerName) if name != definition.EARNED]
+    known = [name for name in get_args(definition.RankerName) if name != definition.EARNED]
     listed = table.texts("candidates")
     if wrong := [each for each in listed if each not in known]:
         raise table.error("candidates", f"{wrong[0]!r} is none of {', '.join(known)}")
     if len(set(listed)) < max(2, len(listed)) or table.values.get("ranker") != definition.EARNED:
         raise table.error("candidates", f'name two or more, each once, beside ranker = "{definition.EARNED}"')
-    return cast("tuple[RankerName, ...]", listed)
+    return cast("tuple[definition.RankerName, ...]", listed)
 
 
 def _code(table: _Table) -> Path | None:

@@ -18,7 +18,7 @@ import pandas as pd
 from dtml.backtest.performance import drawdown
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
-from dtml.markets.trading import YEAR
+from dtml.markets.definition import YEAR
 from dtml.pages import figures
 from dtml.pages.benchmark import PROTOCOL_WORDS, sample
 from dtml.pages.charts import Chart, Panel, calibration, cells, environment, over_sessions, script

@@ -24,7 +24,7 @@ from db.rows import prices
 from dtml.backtest.portfolio import Fill, Form, Strategy
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
-from dtml.markets.trading import FREE, Costs
+from dtml.markets.definition import FREE, Costs
 from dtml.prices.sessions import next_session, previous_session, session_open, sessions_between
 from flows.nightly.context import MarketContext, RunRequest, open_stored_context, read_bars
 from flows.nightly.fetch import history_start

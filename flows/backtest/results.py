@@ -25,7 +25,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.breakdowns import Directions, order_scores, rolling_mcc, rolling_rank_ic, slice_scores
 from dtml.evaluation.calibration import calibration_curve, coverage
 from dtml.inference import choose_device
-from dtml.markets.trading import YEAR
+from dtml.markets.definition import YEAR
 from dtml.pages.backtest import backtest_page
 from dtml.prices.returns import on_grid, returns_between
 from dtml.prices.sessions import previous_session, require_session, sessions_between

@@ -19,8 +19,7 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
 from dtml.evaluation.ranking import mean_of_days
-from dtml.markets.definition import LEVELS
-from dtml.markets.trading import YEAR
+from dtml.markets.definition import LEVELS, YEAR
 from dtml.pages.backtest import backtest_page, predictor_charts
 from dtml.pages.benchmark import benchmark_page
 from dtml.pages.charts import Chart, Panel, over_sessions, probability_axis
