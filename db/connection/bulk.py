@@ -56,6 +56,11 @@ def insert_missing(conn: Connection, table: Table, rows: Rows, *, key: Sequence[
     return conn.execute(statement, list(rows), execution_options={"preserve_rowcount": True}).rowcount
 
 
+def save_row(table: Table, conn: Connection, row: Mapping[str, object]) -> int:
+    """Store a row, columns by name, and return 1; 0 where its key is stored: the first row of a name stands."""
+    return insert_missing(conn, table, [dict(row)])
+
+
 def upsert(conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = (), stamps: Collection[str] = ()) -> int:
     """Insert rows, or update those whose key is stored with other values; return how many were new.
 

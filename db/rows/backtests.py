@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import insert_missing
+from db.connection.bulk import save_row
 from db.connection.differences import save_figures
 from db.connection.frames import frame, row, row_of, rows_of
 from db.errors import StoreError
@@ -26,12 +26,9 @@ backtest_scores = partial(rows_of, tables.backtest_score, "backtest_id")
 backtest_returns = partial(rows_of, tables.backtest_return, "backtest_id")
 backtest_portfolios = partial(rows_of, tables.backtest_portfolio, "backtest_id")
 
+save_backtest = partial(save_row, tables.backtest)  # as it begins: the columns known by then, by name
+
 COUNTS = ("stocks", "constituent_days", "without_price", "tried", "expected_best")
-
-
-def save_backtest(conn: Connection, backtest: Mapping[str, object]) -> int:
-    """Store a backtest's row as it begins: the columns known by then, by name. The first row of a name stands."""
-    return insert_missing(conn, tables.backtest, [dict(backtest)])
 
 
 def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) -> int:
@@ -48,7 +45,7 @@ def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) ->
                 f"fold {fold['number']} of {backtest_id} is stored with {name} {stored[name]}, not {fold[name]}:"
                 " a fold is never rewritten"
             )
-    return insert_missing(conn, table, [{"backtest_id": backtest_id, **fold}])
+    return save_row(table, conn, {"backtest_id": backtest_id, **fold})
 
 
 def finish_backtest(

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import insert_missing
+from db.connection.bulk import save_row
 from db.connection.differences import save_figures
 from db.connection.frames import frame, matching, row_of, rows_of
 
@@ -26,7 +26,7 @@ def save_benchmark(conn: Connection, benchmark: Mapping[str, object], scores: pd
     or seed is stored with another figure.
     """
     name = str(benchmark["id"])
-    new = insert_missing(conn, tables.benchmark, [dict(benchmark)])
+    new = save_row(tables.benchmark, conn, benchmark)
     why = "the test span is read once"
     new += save_figures(conn, tables.benchmark_score, "benchmark_id", name, scores, why=why)
     return new + save_figures(conn, tables.benchmark_seed, "benchmark_id", name, seeds, why=why)

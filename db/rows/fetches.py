@@ -1,18 +1,20 @@
 """Fetches: what each brought, and the moment at which its bars are known."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pandas as pd
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import insert_missing
+from db.connection.bulk import save_row
 from db.connection.frames import frame
 from db.errors import StoreError
 
 AHEAD = timedelta(days=1)  # by which no clock that is looked after is wrong; less is made up for in silence
+
+save_fetch = partial(save_row, tables.price_fetch)  # what a fetch brought: every column by name
 
 
 def next_known_at(conn: Connection, market: str) -> datetime:
@@ -41,11 +43,6 @@ def dated_ahead(conn: Connection) -> pd.DataFrame:
     ahead = sa.select(table.c.market, table.c.source, table.c.known_at)
     ahead = ahead.where(table.c.known_at > datetime.now(UTC) + AHEAD)
     return frame(conn, ahead.order_by(table.c.market, table.c.known_at))
-
-
-def save_fetch(conn: Connection, fetch: Mapping[str, object]) -> int:
-    """Store what a fetch brought: every column of price_fetch by name. The first row of a market and moment stands."""
-    return insert_missing(conn, tables.price_fetch, [dict(fetch)])
 
 
 def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import insert_frame, insert_missing, records
+from db.connection.bulk import insert_frame, insert_missing, records, save_row
 from db.connection.differences import require_distinct, save_figures, stored_on, unstored
 from db.connection.frames import frame, matching, row, row_of, rows_of, within
 from db.rows.markets import identified
@@ -26,6 +26,9 @@ ranking = partial(row_of, tables.ranking, "id")
 ranking_scores = partial(rows_of, tables.ranking_score, "ranking_id")
 ranking_differences = partial(rows_of, tables.ranking_difference, "ranking_id")
 ranking_portfolios = partial(rows_of, tables.ranking_portfolio, "ranking_id")
+# Of the rankers of a training, and of who speaks from a session on, every column is stored by name.
+save_ranker = partial(save_row, tables.ranker)
+save_champion = partial(save_row, tables.champion)
 # The rankers of a training: its row by name, and that of the last; None where there is none.
 ranker = partial(row_of, tables.ranker, "id")
 latest_ranker = partial(latest_trained, tables.ranker)
@@ -45,15 +48,10 @@ def save_ranking(
     stored with another value.
     """
     name, why = str(ranking["id"]), "the days of a ranking are scored once"
-    new = insert_missing(conn, tables.ranking, [dict(ranking)])
+    new = save_row(tables.ranking, conn, ranking)
     new += save_figures(conn, tables.ranking_score, "ranking_id", name, scores, why=why)
     new += save_figures(conn, tables.ranking_difference, "ranking_id", name, differences, why=why)
     return new + save_figures(conn, tables.ranking_portfolio, "ranking_id", name, portfolios, why=why)
-
-
-def save_ranker(conn: Connection, ranker: Mapping[str, object]) -> int:
-    """Store the rankers of a training, every column of ranker by name. The first row of a name stands."""
-    return insert_missing(conn, tables.ranker, [dict(ranker)])
 
 
 def rankers(conn: Connection) -> pd.DataFrame:
@@ -98,11 +96,6 @@ def champion(conn: Connection, market: str, target: date | None = None) -> dict[
     of = view("champion_log")
     mine = matching(of, market=market) + within(of.c.since, None, target)
     return row(conn, sa.select(of).where(*mine).order_by(of.c.since.desc()).limit(1))
-
-
-def save_champion(conn: Connection, champion: Mapping[str, object]) -> int:
-    """Store who speaks from a session on, every column of champion by name. The first row of a session stands."""
-    return insert_missing(conn, tables.champion, [dict(champion)])
 
 
 def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from db import tables
-from db.connection.bulk import insert_missing
+from db.connection.bulk import save_row
 from db.connection.frames import Statement, frame, matching, row, shown, within
 from db.errors import StoreError, StoreUsageError
 from db.views import view
@@ -25,7 +25,7 @@ def save_run(conn: Connection, run: Mapping[str, object]) -> int:
     stored = row(conn, sa.select(tables.run.c.checkpoint_hash).where(tables.run.c.id == run["id"]))
     if stored is not None and stored["checkpoint_hash"] != run["checkpoint_hash"]:
         raise StoreError(f"run {run['id']} is stored with another checkpoint: give the new one another name")
-    return insert_missing(conn, tables.run, [dict(run)])
+    return save_row(tables.run, conn, run)
 
 
 def runs(conn: Connection, market: str | None = None) -> pd.DataFrame:
