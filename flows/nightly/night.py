@@ -1,26 +1,33 @@
-"""Run one night of one market, from the last closed session to stored, scored predictions of the next."""
+"""Run one night of one market, from the last closed session to stored, scored predictions of the next.
 
+Then measure whether inputs, skill and coverage are still what the model was trained on.
+"""
+
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreError
-from db.rows import attention, nights, prices, rankings
+from db.rows import attention, calibration, nights, prices, rankings, runs
 from db.rows import predictions as stored_predictions
 from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
-from dtml.prices.sessions import next_session
-from flows.nightly.context import MarketContext
-from flows.nightly.drift import watch_drift
+from dtml.evaluation.drift import RECENT, REFERENCE, Inputs, coverage_drift, skill_drift
+from dtml.features import FEATURES, HISTORY, MAX_GAP, features
+from dtml.prices.sessions import next_session, sessions_up_to
+from dtml.windows import panel_on
+from flows.nightly.context import MarketContext, read_bars
 from flows.nightly.fetch import FetchResult, fetch_bars
 from flows.nightly.order import Trained, order_night, rankers_for
 from flows.nightly.own_code import change
@@ -30,6 +37,8 @@ from flows.nightly.report import publish_night
 from flows.nightly.score import Scored, rule_directions, score_market
 from flows.nightly.train import Model, drop_states, load_model, train_with_progress, why_due
 from flows.parquet_export import export_if_asked
+from flows.settings import data_folder
+from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -99,11 +108,7 @@ def run_night(
     with market_lock(context.engine, context.name):
         if (done := finished_night(context, as_of)) is not None:
             drop_states(context.name, as_of)
-            score_market(context, as_of)  # the run that completed the night may have ended before this
-            follow_orders(context, as_of)
-            watch_drift(context, as_of)
-            report = publish_night(context, as_of)
-            export_if_asked(context.engine, context.name)
+            _, report = _end(context, as_of, directly)  # the run that completed the night may have ended before this
             return Night(done, report, changed=_changed(context, as_of))
         fetch = FetchResult if only_stored else fetch or (lambda: fetch_bars(context, as_of))
         train_if_due = load_model if only_stored else partial(_train_if_due, known_at=known_at)
@@ -125,14 +130,20 @@ def run_night(
             said = made.predictions.set_index("symbol")["probability"]
             order = pd.DataFrame() if rankers is None else order_night(context, rankers, as_of, said, known_at)
             stage("store", lambda: _store(context, as_of, fetch_result, model, made, order))
-        scored = stage("score", lambda: score_market(context, as_of))
-        stage("orders", lambda: follow_orders(context, as_of))
-        stage("drift", lambda: watch_drift(context, as_of))
-        report = stage("report", lambda: publish_night(context, as_of))
-        export_if_asked(context.engine, context.name)
+        scored, report = _end(context, as_of, stage)
         finished = finished_night(context, as_of)
         assert finished is not None
         return Night(finished, report, fetch_result, scored)
+
+
+def _end(context: MarketContext, as_of: date, stage: Stage) -> tuple[Scored, Path]:
+    """Do what follows the predictions of a night, and return what was scored and the page."""
+    scored = stage("score", lambda: score_market(context, as_of))
+    stage("orders", lambda: follow_orders(context, as_of))
+    stage("drift", lambda: watch_drift(context, as_of))
+    report = stage("report", lambda: publish_night(context, as_of))
+    export_if_asked(context.engine, context.name)
+    return scored, report
 
 
 def _changed(context: MarketContext, as_of: date) -> str:
@@ -236,3 +247,51 @@ def _refuse(context: MarketContext, as_of: date, reason: str, fetch_result: Fetc
             conn, context.name, as_of, status="refused", reason=reason, finished_at=datetime.now(UTC),
             counts=fetch_result.counts | {"predictions": 0}, gaps=[],
         )  # fmt: skip
+
+
+def watch_drift(context: MarketContext, as_of: date) -> None:
+    """Store what has drifted in the night of `as_of`; what was stored stands, and a failure is a warning."""
+    with reading(context.engine) as conn:
+        night = nights.night(conn, context.name, as_of)
+        assert night is not None
+        run = runs.run(conn, night["run_id"])
+    try:
+        inputs = list(_trained_on(context, run).drift(_features(context, as_of, RECENT), FEATURES))
+    except DtmlError as error:  # such as bars of the training that this store lacks
+        log.warning("the inputs of %s are not compared with the training's: %s", context.name, error)
+        inputs = []
+    found = [*inputs, *(row for row in _drift_of_outcomes(context, as_of) if row is not None)]
+    with transaction(context.engine) as conn:
+        if found:
+            nights.save_drift(conn, context.name, as_of, pd.DataFrame(found))
+
+
+def _trained_on(context: MarketContext, run: dict[str, Any]) -> Inputs:
+    """Return the inputs that a run was trained on: those of a file, or measured anew where it is missing or damaged."""
+    file = data_folder() / "models" / f"{run['id']}-inputs.json"
+    with suppress(OSError, ValueError, TypeError):
+        return Inputs(**json.loads(file.read_text()))
+    inputs = Inputs.of(_features(context, run["train_last"], REFERENCE))
+    write_whole(file, lambda path: path.write_text(json.dumps(asdict(inputs))))
+    return inputs
+
+
+def _features(context: MarketContext, last: date, sessions: int) -> np.ndarray:
+    market = context.market
+    grid = sessions_up_to(market.calendar, last, sessions + HISTORY + MAX_GAP)
+    panel = panel_on(read_bars(context, grid[0].date(), last), grid, market.symbols, market.returns)
+    bound = context.experiment.windows.largest_return
+    return features(panel, z_close=market.z_close, max_return=bound)[-sessions:]
+
+
+def _drift_of_outcomes(context: MarketContext, as_of: date) -> Iterator[dict[str, Any] | None]:
+    """Yield the drift of the rank IC of who orders the stocks, and of the band's coverage."""
+    market = context.market
+    with reading(context.engine) as conn:
+        ranks = rankings.rank_scores(conn, context.name, span="night", leg=market.leg)
+        speaker = rankings.chosen_predictor(conn, context.name, next_session(market.calendar, as_of))
+        counts = calibration.band_counts(conn, context.name, as_of)
+    own = ranks[(ranks["predictor"] == speaker) & (ranks["target"] <= pd.Timestamp(as_of))]
+    yield skill_drift(own["rank_ic"].to_numpy(dtype=float))
+    band = counts[np.isclose(counts["level"].astype(float), market.level)]
+    yield coverage_drift((band["covered"] / band["n"]).to_numpy(dtype=float), market.level)
