@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records
 from db.connection.differences import require_distinct, unstored
-from db.connection.frames import Statement, frame, matching, shown, within
+from db.connection.frames import Statement, frame, matching, shown
 from db.rows.markets import identified, require_symbol
 from db.views import view
 
@@ -77,14 +77,13 @@ def prediction_history(
     """
     if symbol is not None:
         require_symbol(conn, symbol, market)
-    told = view("prediction_history")
-    mine = matching(told, kind=kind, symbol=symbol, market=market) + within(told.c.target, first, last)
-    statement = sa.select(told).where(*mine)
     order = ["market", "target", "symbol", "made_at"]
+    by = order if newest is None else ("-target", "-made_at", "market", "symbol")
+    span = ("target", first, last)
+    told = shown("prediction_history", *by, span=span, kind=kind, symbol=symbol, market=market)
     if newest is None:
-        return frame(conn, statement.order_by(*(told.c[name] for name in order)))
-    backwards = (told.c.target.desc(), told.c.made_at.desc(), told.c.market, told.c.symbol)
-    return frame(conn, statement.order_by(*backwards).limit(newest)).sort_values(order, ignore_index=True)
+        return frame(conn, told)
+    return frame(conn, told.limit(newest)).sort_values(order, ignore_index=True)
 
 
 def night_directions(conn: Connection, market: str, as_of: date) -> pd.DataFrame:

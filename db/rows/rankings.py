@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from db import tables
 from db.connection.bulk import insert_frame, insert_missing, records, save_row
 from db.connection.differences import require_distinct, save_figures, stored_on, unstored
-from db.connection.frames import frame, matching, row, row_of, rows_of, within
+from db.connection.frames import frame, matching, row, row_of, rows_of, shown, within
 from db.rows.markets import identified
 from db.rows.runs import latest_trained
 from db.rows.scores import save_scores_of
@@ -71,9 +71,9 @@ def save_order(conn: Connection, market: str, order: pd.DataFrame, *, known_at: 
     table, key = tables.stock_rank, ["ranker_id", "predictor", "target", "instrument_id"]
     require_distinct(order, ["ranker_id", "predictor", "target", "symbol"])
     rows = identified(conn, market, order).sort_values(key, ignore_index=True)
-    stored, shown = stored_on(conn, table, rows, "ranker_id"), ["predictor", "target", "symbol"]
+    stored, named = stored_on(conn, table, rows, "ranker_id"), ["predictor", "target", "symbol"]
     wrong = "{} is stored with another score"
-    new = unstored(rows, stored, key, ["score"], SCORE_TOLERANCE, shown=shown, wrong=wrong)
+    new = unstored(rows, stored, key, ["score"], SCORE_TOLERANCE, shown=named, wrong=wrong)
     made = new[[*key, "as_of", "score", "place", "probability", "speaks"]]
     return insert_frame(conn, table, made.assign(known_at=known_at, made_at=made_at))
 
@@ -93,17 +93,14 @@ def night_order(conn: Connection, market: str, target: date) -> pd.DataFrame:
 
 def champion(conn: Connection, market: str, target: date | None = None) -> dict[str, Any] | None:
     """Return the row of who speaks for a market in a session, by default the newest; None without one."""
-    of = view("champion_log")
-    mine = matching(of, market=market) + within(of.c.since, None, target)
-    return row(conn, sa.select(of).where(*mine).order_by(of.c.since.desc()).limit(1))
+    return row(conn, shown("champion_log", "-since", span=("since", None, target), market=market).limit(1))
 
 
 def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
     """Return who ordered the stocks of a session, as the market's nights show them; None where nobody did."""
     of = view("ranking_history").c
     mine = sa.select(of.predictor).where(of.market == market, of.target == target, of.chosen == 1)
-    found: str | None = conn.execute(mine.order_by(of.made_at.desc()).limit(1)).scalar()
-    return found
+    return conn.execute(mine.order_by(of.made_at.desc()).limit(1)).scalar()
 
 
 def first_unscored(conn: Connection, market: str, leg: str, *, first: date, last: date) -> date | None:
@@ -146,9 +143,8 @@ def lasting_skill(conn: Connection, market: str, leg: str, predictor: str, last:
     mine = (of.market == market, of.span == "running", of.leg == leg, of.predictor == predictor, of.target <= last)
     unsure = sa.select(sa.func.max(of.target)).where(*mine, sa.func.coalesce(of.rank_ic_low, 0) <= 0)
     until = conn.execute(unsure).scalar() or date.min
-    since, nights = conn.execute(
-        sa.select(sa.func.min(of.target), sa.func.count()).where(*mine, of.target > until)
-    ).one()
+    lasting = sa.select(sa.func.min(of.target), sa.func.count()).where(*mine, of.target > until)
+    since, nights = conn.execute(lasting).one()
     return since, nights
 
 
@@ -162,8 +158,7 @@ def newest_ranking(conn: Connection, market: str) -> dict[str, Any] | None:
 def last_target(conn: Connection, market: str) -> date | None:
     """Return the newest session for which it was decided what to hold; None before the first."""
     of = tables.target_position.c
-    found: date | None = conn.execute(sa.select(sa.func.max(of.target)).where(of.market == market)).scalar()
-    return found
+    return conn.execute(sa.select(sa.func.max(of.target)).where(of.market == market)).scalar()
 
 
 def _positions(
