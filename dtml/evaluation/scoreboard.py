@@ -184,6 +184,7 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
     counts = np.stack([sample.counts(probability) for probability in together], axis=1)
     rises = counts[..., :2].sum(axis=-1) / counts.sum(axis=-1)  # the share of each day's stocks said to rise
     best = [predictor.name for predictor in predictors].index(best_rule)
+    paired = np.concatenate([counts, np.broadcast_to(counts[:, best : best + 1], counts.shape)], axis=-1)
     frame = pd.DataFrame({
         "predictor": [predictor.name for predictor in predictors],
         "is_rule": [predictor.is_rule for predictor in predictors],
@@ -191,7 +192,9 @@ def _rows(predictors: Sequence[Predictor], sample: _Sample, best_rule: str) -> p
         "seeds": [float(len(seeds)) for seeds in said],
         "configurations": [float(predictor.configurations) for predictor in predictors],
         **_of_members(said, sample), **measured("acc", counts, accuracy, sample.resamples),
-        **measured("mcc", counts, mcc, sample.resamples), **_gains(counts, best, sample),
+        **measured("mcc", counts, mcc, sample.resamples),
+        **measured("acc_gain", paired, difference(accuracy), sample.resamples),
+        **measured("mcc_gain", paired, difference(mcc), sample.resamples),
         **_of_probabilities(together, sample), "same_direction": np.maximum(rises, 1 - rises).mean(axis=0),
     })  # fmt: skip
     frame.loc[best, OF_GAINS] = np.nan
@@ -206,13 +209,6 @@ def _of_members(said: Sequence[Float[ndarray, "_ days stocks"]], sample: _Sample
         columns[f"{name}_mean"] = np.array([scores.mean() for scores in each])
         columns[f"{name}_sd"] = np.array([scores.std() for scores in each])
     return columns
-
-
-def _gains(counts: Counts, best: int, sample: _Sample) -> Columns:
-    rule = np.broadcast_to(counts[:, best : best + 1], counts.shape)
-    paired, resamples = np.concatenate([counts, rule], axis=-1), sample.resamples
-    in_acc = measured("acc_gain", paired, difference(accuracy), resamples)
-    return in_acc | measured("mcc_gain", paired, difference(mcc), resamples)
 
 
 def _of_probabilities(together: Sequence[PerStock], sample: _Sample) -> Columns:

@@ -110,7 +110,9 @@ def check(
         change=change[bad], share=share[bad],
     )  # fmt: skip
     reasons = [REASONS[first] for first in table[:, bad].argmax(axis=0)]
-    return Checked(rows.drop(bad).reset_index(drop=True), _rejected(shown, reasons))
+    words = {"reason": pd.Series(reasons, dtype=str), "value": pd.Series(list(_values(shown, reasons)), dtype=str)}
+    rejected = shown[["symbol", "session"]].reset_index(drop=True).assign(**words)
+    return Checked(rows.drop(bad).reset_index(drop=True), rejected)
 
 
 @dataclass(frozen=True)
@@ -185,14 +187,8 @@ def _row_before(judged: _Judged, usable: Flags) -> Positions:
     return before
 
 
-def _rejected(shown: pd.DataFrame, reasons: list[str]) -> pd.DataFrame:
-    """Return the frame of rejected bars; `shown` holds them with what they were judged by."""
-    rejected = shown[["symbol", "session"]].reset_index(drop=True)
-    rejected["reason"] = pd.Series(reasons, dtype=str)
-    return rejected.assign(value=pd.Series(list(_values(shown, reasons)), dtype=str))
-
-
 def _values(shown: pd.DataFrame, reasons: list[str]) -> Iterator[str]:
+    """Yield what was wrong with each rejected bar; `shown` holds them with what they were judged by."""
     for reason, row in zip(reasons, shown.to_dict("records"), strict=True):
         match reason:
             case "null_price" | "non_positive_price":

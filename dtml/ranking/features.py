@@ -136,11 +136,6 @@ def relative_volume(bars: Bars, *, count: int) -> Column:
     return _share(bars.volume, mean(bars.volume, count))
 
 
-def traded_value(bars: Bars, *, count: int) -> Column:
-    """Return the mean traded value, in currency units."""
-    return mean(bars.value, count)
-
-
 def illiquidity(bars: Bars, *, count: int) -> Column:
     """Return the mean of the absolute return over the traded value, a unit of currency (Amihud, 2002)."""
     return mean(_share(np.abs(bars.returns), bars.value), count)
@@ -198,7 +193,7 @@ FEATURES: Mapping[str, Feature] = {
     "highest_return_20": Feature(21, partial(of_returns, count=20, statistic=np.max)),
     "lowest_return_20": Feature(21, partial(of_returns, count=20, statistic=np.min)),
     **{f"relative_volume_{k}": Feature(k, partial(relative_volume, count=k)) for k in (5, 20, 60)},
-    "traded_value_20": Feature(20, partial(traded_value, count=20)),
+    "traded_value_20": Feature(20, lambda bars: mean(bars.value, 20)),  # in currency units
     "overnight_20": Feature(21, lambda bars: mean(bars.gap, 20)),
     "intraday_20": Feature(20, lambda bars: mean(bars.session, 20)),
     "volume_correlation_20": Feature(21, partial(volume_correlation, count=20)),
