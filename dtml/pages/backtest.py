@@ -7,7 +7,7 @@ Arguments, of the same names everywhere, hold the columns of db's tables: `backt
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -191,22 +191,23 @@ def backtest_page(
     followed = sorted(tracks["portfolio"].unique(), key=_place)
     net = {name: _by_session(tracks[tracks["portfolio"] == name], "net") for name in followed}
     curve = curve.dropna(subset=["mean_probability", "share_risen"]) if len(curve) else curve
-    whole = {protocol: _sliced(scores, "all", protocol) for protocol in PROTOCOL_WORDS}
+    whole = {protocol: rows for protocol in PROTOCOL_WORDS if (rows := _sliced(scores, "all", protocol))}
     best = next((row["portfolio"] for row in _by_sharpe(performances) if row["portfolio"] in net), None)
+    hidden = () if best is None else set(followed) - {best, *YARDSTICKS}  # which wait to be switched on
+    dashed = {name for name in followed if not _is_traded(name)} - set(YARDSTICKS)
     return _template().render(
         served=served, backtest=backtest, scores=scores, performances=performances, net=net, followed=followed,
-        tracks=tracks_chart(net, *_not_first(followed, best)), rolled=ROLLED, best=best,
+        tracks=tracks_chart(net, hidden, dashed), rolled=ROLLED, best=best,
         months=None if best is None else months_chart(best, net[best]),
         histogram=None if best is None else histogram(best, net[best]),
         drawdowns=[] if best is None else drawdowns(net[best]),
         rolling=predictor_charts(rolling, *(name for name in ("mcc", "rank_ic") if name in rolling)),
         curve=calibration({MODEL: curve})[MODEL] if len(curve) else None, coverage=records(coverage),
-        whole={protocol: rows for protocol, rows in whole.items() if rows},
         held=[
             row | yearly(tracks, row["portfolio"]) | ratios(net.get(row["portfolio"]), net.get(INDEX))
             for row in _ordered(performances)
         ],
-        folds=fold_rows(folds, scores),
+        whole=whole, folds=fold_rows(folds, scores),
         config=json.dumps(backtest["config"], indent=2, ensure_ascii=False, default=str),
     )  # fmt: skip
 
@@ -215,12 +216,6 @@ def _by_sharpe(performances: pd.DataFrame) -> list[Row]:
     """Return the portfolios that can be traded, that of the highest Sharpe ratio first."""
     traded = [row for row in records(performances) if _is_traded(row["portfolio"])]
     return sorted(traded, key=lambda row: -_or_least(row["sharpe"]))
-
-
-def _not_first(followed: list[str], best: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the portfolios that wait to be switched on: all but the best and the yardsticks; and the dashed ones."""
-    free = tuple(name for name in followed if not _is_traded(name) and name not in YARDSTICKS)
-    return tuple(name for name in followed if best is not None and name not in (best, *YARDSTICKS)), free
 
 
 def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
@@ -319,7 +314,7 @@ def _template() -> jinja2.Template:
     return found.get_template("backtest.html")
 
 
-def tracks_chart(net: Net, hidden: tuple[str, ...], dashed: tuple[str, ...]) -> Chart | None:
+def tracks_chart(net: Net, hidden: Collection[str], dashed: Collection[str]) -> Chart | None:
     """Return what 1 became, the drawdown and the rolling Sharpe ratio of each portfolio, on one axis of time."""
     value = {name: _since((1 + line).cumprod(), 1.0) for name, line in net.items()}
     fallen = {name: _since(pd.Series(drawdown(line.to_numpy()), line.index), 0.0) for name, line in net.items()}

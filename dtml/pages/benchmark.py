@@ -157,13 +157,13 @@ def benchmark_page(
     `curves` maps a predictor to rows `bin_low, bin_high, mean_probability, share_risen, n`. `served` by the dashboard,
     it has a way back and asks for the script instead of carrying it.
     """
-    protocols = {name: [row for row in score_rows(scores) if row["protocol"] == name] for name in PROTOCOL_WORDS}
+    rows = {name: [row for row in score_rows(scores) if row["protocol"] == name] for name in PROTOCOL_WORDS}
+    protocols = {name: found for name, found in rows.items() if found}
     curves = {name: curve.dropna(subset=["mean_probability", "share_risen"]) for name, curve in (curves or {}).items()}
     return _template().render(
         served=served, benchmark=benchmark, verdict=verdict(benchmark, scores),
-        on_reading=on_reading(benchmark, number),
-        protocols={name: found for name, found in protocols.items() if found},
-        forests={name: forest(found, benchmark, PROTOCOL_WORDS[name]) for name, found in protocols.items() if found},
+        on_reading=on_reading(benchmark, number), protocols=protocols,
+        forests={name: forest(found, benchmark, PROTOCOL_WORDS[name]) for name, found in protocols.items()},
         strips=strips(seed_scores), seeds_chart=seeds_chart(seed_scores) if len(seed_scores) else None,
         curves=calibration(curves), seeds=_ends(scores["seeds"])[1],
         config=json.dumps(benchmark["config"], indent=2, ensure_ascii=False, default=str),

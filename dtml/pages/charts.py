@@ -309,12 +309,9 @@ def environment(*filters: Callable[..., Any], folder: Path | None = None) -> jin
     They may call the words of `figures` and `filters` by their names; all is escaped.
     """
     found = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=jinja2.FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES), autoescape=True,
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     found.filters.update({function.__name__: function for function in (*WORDS, *filters)})
     found.filters["zip"] = zip
     found.tests["missing"] = lambda value: bool(pd.isna(value))

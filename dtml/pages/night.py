@@ -177,9 +177,8 @@ def _calibration(
 ) -> dict[str, Any]:
     """Return the calibration curves, and the nominal and reached coverage of the abstention band."""
     counted = coverage[coverage["n"] > 0] if len(coverage) else coverage
-    after = recalibrated(bins, calibrations)
-    curves = {"uncalibrated": curve_with_intervals(bins)} if len(bins) else {}
-    curves |= {"calibrated": curve_with_intervals(after)} if len(after) else {}
+    counts = {"uncalibrated": bins, "calibrated": recalibrated(bins, calibrations)}
+    curves = {name: curve_with_intervals(found) for name, found in counts.items() if len(found)}
     return {
         "curves": calibration({name: found for name, found in curves.items() if len(found)}),
         "curve_nights": bins["target"].nunique() if len(bins) else 0,
