@@ -88,10 +88,8 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
         raise DtmlError(f"checkpoint {file} is not there: {_way_out(market)}")
     found = sha256(file)
     if found != sha:
-        raise DtmlError(
-            f"checkpoint {file} has SHA-256 {found[:12]}..., its run recorded {sha[:12]}...: "
-            f"it was changed or damaged; {_way_out(market)}"
-        )
+        differ = f"checkpoint {file} has SHA-256 {found[:12]}..., its run recorded {sha[:12]}..."
+        raise DtmlError(f"{differ}: it was changed or damaged; {_way_out(market)}")
     weights, card = read_tensors(file)
     _require_finite(weights, f"checkpoint {file} can predict nothing")
     try:
@@ -111,10 +109,8 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
 def _require_finite(weights: Weights, what: str) -> None:
     for name, value in weights.items():
         if (wrong := int((~value.isfinite()).sum())) > 0:
-            raise DtmlError(
-                f"{what}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: "
-                "train it anew with a lower learning rate, learning_rate in the market's [model]"
-            )
+            way_out = "train it anew with a lower learning rate, learning_rate in the market's [model]"
+            raise DtmlError(f"{what}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: {way_out}")
 
 
 def _way_out(market: str) -> str:

@@ -33,14 +33,11 @@ class ModelConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         if self.hidden < 1 or self.heads < 1 or self.hidden % self.heads:
-            raise UsageError(
-                f"hidden must be a positive multiple of heads, got hidden {self.hidden}, heads {self.heads}"
-            )
+            got = f"hidden {self.hidden}, heads {self.heads}"
+            raise UsageError(f"hidden must be a positive multiple of heads, got {got}")
         if not 0 <= self.dropout < 1 or self.beta < 0 or self.identity < 0:
-            raise UsageError(
-                "dropout lies in [0, 1), beta and identity are 0 or more; "
-                f"got {self.dropout}, {self.beta}, {self.identity}"
-            )
+            got = f"{self.dropout}, {self.beta}, {self.identity}"
+            raise UsageError(f"dropout lies in [0, 1), beta and identity are 0 or more; got {got}")
 
     def build(self, stocks: int) -> "DTML":
         """Return the network for so many stocks."""

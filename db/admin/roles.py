@@ -84,9 +84,9 @@ def _require_fitting(engine: Engine, name: str) -> None:
 
 def _require_superuser(conn: Connection) -> None:
     if conn.execute(text("show is_superuser")).scalar_one() != "on":
+        opened = "large objects, advisory locks and other databases, which are open to all"
         raise StoreUsageError(
-            "a reader is granted by a superuser of the server: no other role can keep it from large objects,"
-            " advisory locks and other databases, which are open to all"
+            f"a reader is granted by a superuser of the server: no other role can keep it from {opened}"
         )
 
 

@@ -96,10 +96,9 @@ def held(answer: Answer, most: int | None = None) -> pd.DataFrame:
             break
         size += sum(getsizeof(value) for row in batch for value in row)
         if len(rows) > HELD_ROWS or size > HELD_BYTES:
-            raise StoreUsageError(
-                f"an answer of more than {HELD_ROWS:,} rows or {HELD_BYTES:,} bytes is not held at once: ask for"
-                " less, or for CSV, JSON or Parquet, which are written as the rows come"
-            )
+            instead = "ask for less, or for CSV, JSON or Parquet, which are written as the rows come"
+            most_held = f"more than {HELD_ROWS:,} rows or {HELD_BYTES:,} bytes"
+            raise StoreUsageError(f"an answer of {most_held} is not held at once: {instead}")
     return typed(rows[:most], answer.names)
 
 

@@ -41,10 +41,8 @@ def save_fold(conn: Connection, backtest_id: str, fold: Mapping[str, object]) ->
     stored = row(conn, mine) or fold
     for name in ("run_id", "as_of", "first", "last", "predictions"):
         if stored[name] != fold[name]:
-            raise StoreError(
-                f"fold {fold['number']} of {backtest_id} is stored with {name} {stored[name]}, not {fold[name]}:"
-                " a fold is never rewritten"
-            )
+            differs = f"is stored with {name} {stored[name]}, not {fold[name]}: a fold is never rewritten"
+            raise StoreError(f"fold {fold['number']} of {backtest_id} {differs}")
     return save_row(table, conn, {"backtest_id": backtest_id, **fold})
 
 

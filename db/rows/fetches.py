@@ -49,10 +49,8 @@ def _newest(conn: Connection, market: str, now: datetime) -> datetime | None:
     if conn.dialect.name == "postgresql":
         server = conn.execute(sa.text("select clock_timestamp()")).scalar_one()
         if abs(now - server) > AHEAD:
-            raise StoreError(
-                f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC and the server's {server:%Y-%m-%d %H:%M}: set the"
-                " wrong one; nothing was fetched"
-            )
+            clocks = f"clock says {now:%Y-%m-%d %H:%M} UTC and the server's {server:%Y-%m-%d %H:%M}"
+            raise StoreError(f"this machine's {clocks}: set the wrong one; nothing was fetched")
     fetched, price, named = tables.price_fetch.c, tables.price, tables.instrument
     last = sa.select(sa.func.max(fetched.known_at)).where(fetched.market == market)
     newest: datetime | None = conn.execute(last).scalar_one()

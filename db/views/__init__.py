@@ -71,9 +71,8 @@ def parse_view(name: str, text: str) -> View:
     said, columns, select = _split(name, text)
     found = [_COLUMN.fullmatch(line) for line in columns]
     if None in found:
-        raise ValueError(
-            f"view {name}: {columns[found.index(None)]!r} is not NAME TYPE MEANING, types {', '.join(TYPES)}"
-        )
+        line = columns[found.index(None)]
+        raise ValueError(f"view {name}: {line!r} is not NAME TYPE MEANING, types {', '.join(TYPES)}")
     made = tuple(ViewColumn(*each.groups()) for each in found if each is not None)
     if not made or len({each.name for each in made}) < len(made):
         raise ValueError(f"view {name}: no column is explained, or one is twice")

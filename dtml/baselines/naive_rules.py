@@ -77,14 +77,12 @@ def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"
     Raises ValueError when the numbers of days differ, or when no day has both directions and a label.
     """
     if len(directions) != len(movement):
-        raise ValueError(
-            f"directions of {len(directions)} days and movements of {len(movement)}: one row of each a day expected"
-        )
+        days = f"directions of {len(directions)} days and movements of {len(movement)}"
+        raise ValueError(f"{days}: one row of each a day expected")
     labels = np.where(directions.notna().all(axis=1).to_numpy()[:, None], paper_labels(movement), 0)
     if not labels.any():
-        raise ValueError(
-            f"no day of {len(directions)} has a direction of every rule and a return large enough for a label"
-        )
+        both = "a direction of every rule and a return large enough for a label"
+        raise ValueError(f"no day of {len(directions)} has {both}")
     rises, falls = (labels == 1).sum(axis=1), (labels == -1).sum(axis=1)
     correct = {rule: int(np.where(directions[rule] == 1, rises, falls).sum()) for rule in directions.columns}
     return max(correct, key=lambda rule: correct[rule])

@@ -86,8 +86,7 @@ def read_market(path: Path, text: str | None = None) -> Market:
 _CHOSEN = ("source", "returns", "z_close", "leg", "ranker")  # by a word, of those that the type of the field lists
 _MARKET_KEYS = (
     *("title", "calendar", "timezone", "currency", "source", "returns", "z_close", "leg", "ranker", "retrain"),
-    "candidates",
-    *("level", "facts", "index", "checks", "trading", "model", "constituents", "code"),
+    *("candidates", "level", "facts", "index", "checks", "trading", "model", "constituents", "code"),
 )
 
 

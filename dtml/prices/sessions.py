@@ -176,10 +176,9 @@ def _knowing(calendar: str, *days: date) -> _Exchange:
         if day < exchange.first:
             raise _before(exchange, day)
         if day > exchange.last:
-            raise DtmlError(
-                f"the calendar {exchange.code} is known up to {exchange.last}; {day} lies beyond it: "
-                "take an earlier day, or upgrade exchange_calendars if that day is near"
-            )
+            known = f"the calendar {exchange.code} is known up to {exchange.last}; {day} lies beyond it"
+            instead = "take an earlier day, or upgrade exchange_calendars if that day is near"
+            raise DtmlError(f"{known}: {instead}")
     return exchange
 
 

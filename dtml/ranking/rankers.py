@@ -95,10 +95,8 @@ def spans_of(history: History) -> tuple[tuple[slice, slice], slice]:
     cut = stop - VALIDATION_DAYS
     end = cut - GAP - sessions_to(history.leg) + 1
     if end < MINIMUM_TRAIN_DAYS:
-        raise DtmlError(
-            f"{max(stop, 0)} sessions have an outcome, and rankers need {MINIMUM_TRAIN_DAYS} before the last "
-            f"{VALIDATION_DAYS}: fetch a longer history"
-        )
+        needed = f"rankers need {MINIMUM_TRAIN_DAYS} before the last {VALIDATION_DAYS}"
+        raise DtmlError(f"{max(stop, 0)} sessions have an outcome, and {needed}: fetch a longer history")
     return (slice(0, end), slice(cut, stop)), slice(0, stop)
 
 

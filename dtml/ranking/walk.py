@@ -90,15 +90,13 @@ def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Fol
     known = start - GAP - sessions_to(history.leg) + 1
     outcome = history.outcome[start:stop]
     if np.isnan(rank_ics(*both_known(outcome, outcome))).all():
-        raise DtmlError(
-            f"on no session from {first.date()} to {last.date()} have {MINIMUM_STOCKS} stocks known outcomes that "
-            f"differ ({history.leg}): choose other days, or fetch more stocks or later prices"
-        )
+        none = f"on no session from {first.date()} to {last.date()} have {MINIMUM_STOCKS} stocks known outcomes"
+        instead = "choose other days, or fetch more stocks or later prices"
+        raise DtmlError(f"{none} that differ ({history.leg}): {instead}")
     if known < MINIMUM_TRAIN_DAYS:
-        raise DtmlError(
-            f"{max(known, 0)} sessions before {first.date()} have an outcome, and training needs {MINIMUM_TRAIN_DAYS}: "
-            f"begin later, or give prices from before {sessions[0].date()}"
-        )
+        there = f"{max(known, 0)} sessions before {first.date()} have an outcome"
+        instead = f"begin later, or give prices from before {sessions[0].date()}"
+        raise DtmlError(f"{there}, and training needs {MINIMUM_TRAIN_DAYS}: {instead}")
     return [
         Fold(slice(0, begin - GAP - sessions_to(history.leg) + 1), slice(begin, min(begin + RETRAIN_EVERY, stop)))
         for begin in range(int(start), int(stop), RETRAIN_EVERY)
