@@ -33,8 +33,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.pages.charts import environment, script
 from flows.dashboard.compare import compare_page
 from flows.dashboard.explore import FORMS, Download, answer_file, sql_page, table_page, topics
-from flows.dashboard.market import NotThereError, market_page, markets_page, require_market, study_page
-from flows.dashboard.stock import stock_page
+from flows.dashboard.market import NotThereError, market_page, markets_page, require_market, stock_page, study_page
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The first page, of every market, and the page of one: a night's directions, what was left out, and its scores.
+"""The first page, of every market, the page of one, and of one stock: a night's directions, and what came of them.
 
 Each page of the dashboard is a mapping that the template of its name prints, missing values (NaN, None) as "-".
 """
@@ -13,11 +13,12 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db.connection.frames import head
-from db.rows import backtests, benchmarks, calibration, markets, nights, predictions, prices, rankings, runs, scores
+from db.rows import attention, backtests, benchmarks, calibration, markets, nights, predictions, prices, rankings, runs
 from db.rows import scores as stored_scores
+from dtml.attention.weights import words as explanation_words
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, beside_rules, best_at
 from dtml.errors import DtmlError, UsageError
-from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
+from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, confusion, mcc, told_apart
 from dtml.evaluation.ranking import mean_of_days
 from dtml.markets.definition import LEVELS, YEAR
 from dtml.pages.backtest import backtest_page, predictor_charts
@@ -31,12 +32,19 @@ TRADABLE = ", next open"  # what the name of a portfolio ends with that can be f
 STOCKS = 2000  # of a market, on one page
 NIGHTS = 30  # in the table of a market
 SCORED = 250  # nights of a chart of running scores
+SHOWN = 250  # rows of a stock's table, and sessions of its charts unless a span is asked for
+LONGEST = 3000  # sessions of its charts
+ATTENDED = 5  # nights whose attention is averaged
+SOURCES = 10  # stocks of a table of attention
+KINDS = ("nightly", "backtest", "benchmark")
+WAYS = ("rise, correct", "rise, wrong", "fall, correct", "fall, wrong")
 SORTS = (
     "symbol", "name", "sector", "probability", "calibrated", "probability_std", "rising_share", "direction",
     "realised_return", "correct",
 )  # fmt: skip
 FIGURES = ("acc", "mcc")
 ENDS = ("", "_low", "_high")
+LEFT = ("left", "left_beside", "left_figures", "left_from", "left_link")
 SKILL = ("", "_low", "_high", "_rule", "_rule_low", "_rule_high", "_rule_name")  # of each figure
 
 Row = Mapping[str, Any]
@@ -270,7 +278,7 @@ def market_rows(conn: Connection, today: date) -> pd.DataFrame:
         said["days_since"] = None if night is None else (today - night["as_of"]).days
         said |= {direction: counted.get((market, direction), 0) for direction in ("rise", "fall", "none")}
         said |= {"run_id": None if run is None else run["run_id"]}
-        found = said | skill_of(scores.last_running_scores(conn, market)) | order_of(conn, market, night)
+        found = said | skill_of(stored_scores.last_running_scores(conn, market)) | order_of(conn, market, night)
         rows.append({"market": market} | found | after_costs(conn, market))
     return pd.DataFrame(rows)
 
@@ -307,24 +315,124 @@ def after_costs(conn: Connection, market: str) -> dict[str, Any]:
         gain = mean_of_days((net["account"] - net["equal parts"]).to_numpy())
         value, low, high = (YEAR * each for each in (gain.value, gain.low, gain.high))
         figures = f"{signed_percent(value)} a year [{percent(low)}, {percent(high)}]"
-        return _left(told_apart(low, high), "equal parts", figures, f"paper account, {len(net)} sessions", None)
-    if (walk := rankings.newest_ranking(conn, market)) is not None:
-        ends = walk["index_gain_low"], walk["index_gain_high"]
-        figures = f"Sharpe ratio {walk['index_gain']:+.2f} {interval(walk, 'index_gain', 2, signed=True)}"
-        link = f"/ranking/{walk['ranking_id']}"
-        return _left(told_apart(*ends), "equal parts", figures, f"walk to {walk['last']}", link)
-    made = backtests.newest_summary(conn, market)
-    traded = made[made["portfolio"].str.endswith(TRADABLE)].dropna(subset="sharpe").sort_values("sharpe")
-    if traded.empty:
-        return _left(None, None, None, None, None)
-    best = records(traded)[-1]
-    figures = f"Sharpe ratio {best['index_gain']:+.2f} {interval(best, 'index_gain', 2, signed=True)}"
-    words = f"backtest to {best['last']:%Y-%m-%d}, its best portfolio in hindsight"
-    compared = told_apart(best["index_gain_low"], best["index_gain_high"])
-    return _left(compared, "the index", figures, words, f"/backtest/{best['backtest_id']}")
+        source = f"paper account, {len(net)} sessions"
+        return dict(zip(LEFT, (told_apart(low, high), "equal parts", figures, source, None), strict=True))
+    if (row := rankings.newest_ranking(conn, market)) is not None:
+        beside, source, link = "equal parts", f"walk to {row['last']}", f"/ranking/{row['ranking_id']}"
+    else:
+        made = backtests.newest_summary(conn, market)
+        traded = made[made["portfolio"].str.endswith(TRADABLE)].dropna(subset="sharpe").sort_values("sharpe")
+        if traded.empty:
+            return dict.fromkeys(LEFT)
+        row = records(traded)[-1]
+        source = f"backtest to {row['last']:%Y-%m-%d}, its best portfolio in hindsight"
+        beside, link = "the index", f"/backtest/{row['backtest_id']}"
+    compared = told_apart(row["index_gain_low"], row["index_gain_high"])
+    figures = f"Sharpe ratio {row['index_gain']:+.2f} {interval(row, 'index_gain', 2, signed=True)}"
+    return dict(zip(LEFT, (compared, beside, figures, source, link), strict=True))
 
 
-def _left(
-    compared: str | None, beside: str | None, figures: str | None, source: str | None, link: str | None
+def stock_page(
+    conn: Connection, market: str, symbol: str, kind: str, first: date | None, last: date | None
 ) -> dict[str, Any]:
-    return {"left": compared, "left_beside": beside, "left_figures": figures, "left_from": source, "left_link": link}
+    """Return a stock over a span of sessions, by default the newest: what was said and what happened."""
+    require_span(kind, first, last)
+    require_stock(conn, market, symbol)
+    most = SHOWN if first is None and last is None else LONGEST
+    directions = head(conn, predictions.stock_directions(market, symbol, kind, first, last), most)
+    bars = head(conn, prices.newest_prices(market, symbol, first, last), most)
+    listed = head(conn, predictions.newest_directions(market), STOCKS)
+    own = listed[listed["symbol"] == symbol]
+    run = runs.latest_model(conn, market)
+    days = [*directions["target"], *bars["session"]]
+    return {
+        "market": market, "symbol": symbol, "stock": None if own.empty else records(own)[0],
+        "stocks": listed["symbol"].tolist(), "kind": kind, "kinds": KINDS, "first": first, "last": last,
+        "shown": (min(days), max(days)) if days else None, "directions": records(directions.head(SHOWN)),
+        "held": len(directions), "spans": records(span_scores(directions)),
+        "whole": records(head(conn, stored_scores.symbol_scores(market, symbol), len(KINDS))),
+        "chart": stock_chart(symbol, directions, bars), "marks": way_counts(directions),
+        **attention_tables(conn, market, symbol),
+        "explained": explanation_words(None if run is None else attention.explanation_log(conn, run["run_id"])),
+    }  # fmt: skip
+
+
+def require_stock(conn: Connection, market: str, symbol: str) -> None:
+    """Raise NotThereError for a market that is not stored, and for a symbol without a prediction or a price."""
+    require_market(conn, market)
+    if not markets.is_known(conn, market, symbol):
+        raise NotThereError(f"no prediction and no price of {symbol!r} in market {market}: check its spelling")
+
+
+def require_span(kind: str, first: date | None, last: date | None) -> None:
+    """Raise UsageError for a purpose that no model has, and for a span that ends before it begins."""
+    if kind not in KINDS:
+        raise UsageError(f"kind {kind!r} is none of {', '.join(KINDS)}")
+    if first is not None and last is not None and first > last:
+        raise UsageError(f"the span ends before it begins: from {first} to {last}")
+
+
+def span_scores(directions: pd.DataFrame) -> pd.DataFrame:
+    """Score a stock's directions that have an outcome beside the naive rules, on sessions that all of them predict.
+
+    Columns: predictor, n, rises, acc, mcc (0 when one class is never predicted); no row without an outcome.
+    """
+    settled = directions.dropna(subset=["realised_return"]).drop_duplicates("target")
+    with_rules = settled.dropna(subset=list(NAIVE_RULES))
+    used = with_rules if len(with_rules) else settled
+    said = {MODEL: used["direction"]} | ({rule: used[rule] for rule in NAIVE_RULES} if len(with_rules) else {})
+    rose = (used["realised_return"] > 0).to_numpy()
+    rows = []
+    for predictor, predicted in said.items() if len(used) else ():
+        counts = confusion((predicted == "rise").to_numpy(), rose, np.ones_like(rose)).sum(axis=0)
+        figures = {"acc": float(accuracy(counts)), "mcc": float(mcc(counts))}
+        rows.append({"predictor": predictor, "n": len(used), "rises": int(rose.sum())} | figures)
+    return pd.DataFrame(rows, columns=["predictor", "n", "rises", "acc", "mcc"])
+
+
+def stock_chart(symbol: str, directions: pd.DataFrame, bars: pd.DataFrame) -> Chart | None:
+    """Return a stock's prices, its directions by how they came out, and its probabilities, on one axis of time.
+
+    The close is as it was traded and, where it is known, as adjusted for splits and dividends; the band is a standard
+    deviation over the seeds around the probability of a rise.
+    """
+    by_session = bars.set_index("session").sort_index()
+    by_target = directions.drop_duplicates("target").set_index("target").sort_index()
+    prices = {"close": by_session["close"]}
+    if (by_session["adj_close"] - by_session["close"]).abs().max() > 0:
+        prices |= {"adjusted close": by_session["adj_close"]}
+    said, std = by_target["probability"].astype(float), by_target["probability_std"].astype(float)
+    band = pd.DataFrame({"low": (said - std).clip(0, 1), "high": (said + std).clip(0, 1)})
+    bands = {"probability": band} if std.notna().any() else {}
+    found = way_of(by_target)
+    ways = {
+        way: pd.Series(place, found.index[found == way], dtype=float)
+        for place, way in zip((4, 3, 2, 1), WAYS, strict=True)
+    }
+    likely = {name: by_target[name].astype(float) for name in ("probability", "calibrated")}
+    panels = [Panel("close, as traded", prices, "price")]
+    panels += [Panel("", ways, labels=WAYS[::-1], height=84)]
+    panels += [Panel("probability of a rise", likely, base=0.5, bands=bands)]
+    return over_sessions(f"{symbol}: close, directions, probability of a rise", panels, hidden=["adjusted close"])
+
+
+def way_of(directions: pd.DataFrame) -> "pd.Series[Any]":
+    """Return which of `WAYS` each direction with an outcome was, by the index of the rows."""
+    settled = directions.dropna(subset=["correct"])
+    return settled["direction"] + settled["correct"].astype(bool).map({True: ", correct", False: ", wrong"})
+
+
+def way_counts(directions: pd.DataFrame) -> dict[str, int]:
+    """Count the directions of each of `WAYS`, one a session."""
+    counts = way_of(directions.drop_duplicates("target")).value_counts()
+    return {way: int(counts.get(way, 0)) for way in WAYS}
+
+
+def attention_tables(conn: Connection, market: str, symbol: str) -> dict[str, Any]:
+    """Return whom the stock looked at over the last nights, who looked at it, and how many nights that were."""
+    kept = attention.attended(conn, market, ATTENDED)
+    tables = {
+        name: records(attention.mean_weights(conn, market, symbol, kept, looks=name == "looks", most=SOURCES))
+        for name in ("looks", "looked")
+    }
+    return {"attention": tables, "nights": len(kept)}
