@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -157,7 +156,7 @@ def due(monkeypatch: pytest.MonkeyPatch) -> datetime:
 
 def ended(context: MarketContext, monkeypatch: pytest.MonkeyPatch, *waits: int, any_day: bool = False) -> State[None]:
     monkeypatch.setattr(scheduled, "open_context", lambda _request: context)
-    return scheduled._outcome(partial(scheduled._night, RunRequest(context.name), None, waits, any_day=any_day))
+    return scheduled.scheduled_night.fn(RunRequest(context.name), None, waits, any_day=any_day)
 
 
 def status(engine: Engine, as_of: date) -> str | None:
@@ -247,10 +246,10 @@ def test_a_scheduled_refetch_and_training_leave_a_held_market_alone(
     monkeypatch.setattr(scheduled, "open_context", lambda _request: context)
     monkeypatch.setattr(scheduled, "open_stored_context", lambda _request: context)
     run_request = RunRequest(context.name)
-    for work in (scheduled._refetch, scheduled._training):
+    for work in (scheduled.scheduled_refetch, scheduled.scheduled_training):
         with market_lock(context.engine, context.name):
-            assert scheduled._outcome(partial(work, run_request)).name == "Skipped"
-        assert scheduled._outcome(partial(work, run_request)).name == "Completed"
+            assert work.fn(run_request).name == "Skipped"
+        assert work.fn(run_request).name == "Completed"
 
 
 def test_a_source_that_ends_early_has_no_night_after_its_end(

@@ -1,15 +1,16 @@
 """Run one night of one market, from the last closed session to stored, scored predictions of the next.
 
-Then measure whether inputs, skill and coverage are still what the model was trained on.
+Then measure whether inputs, skill and coverage are still what the model was trained on. Missed nights are found in the
+store, fetched for all at once, and run in order.
 """
 
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from db.rows.nights import COMPLETE
 from dtml.errors import DtmlError
 from dtml.evaluation.drift import RECENT, REFERENCE, Inputs, coverage_drift, skill_drift
 from dtml.features import FEATURES, HISTORY, MAX_GAP, features
-from dtml.prices.sessions import next_session, sessions_up_to
+from dtml.prices.sessions import next_session, session_open, sessions_between, sessions_up_to
 from dtml.windows import panel_on
 from flows.nightly.context import MarketContext, read_bars
 from flows.nightly.fetch import FetchResult, fetch_bars
@@ -39,6 +40,8 @@ from flows.nightly.train import Model, drop_states, load_model, train_with_progr
 from flows.parquet_export import export_if_asked
 from flows.settings import data_folder
 from translation.atomic_files import write_whole
+
+LIMIT = 30  # sessions looked back for missed nights: for older ones there is `dtml backtest`
 
 log = logging.getLogger(__name__)
 
@@ -295,3 +298,79 @@ def _drift_of_outcomes(context: MarketContext, as_of: date) -> Iterator[dict[str
     yield skill_drift(own["rank_ic"].to_numpy(dtype=float))
     band = counts[np.isclose(counts["level"].astype(float), market.level)]
     yield coverage_drift((band["covered"] / band["n"]).to_numpy(dtype=float), market.level)
+
+
+@dataclass
+class CaughtUp:
+    """Hold how the missed nights of a market ended, in their order."""
+
+    nights: list[Night] = field(default_factory=list)
+    refused: dict[date, NightRefusedError] = field(default_factory=dict)
+
+    @property
+    def reason(self) -> str:
+        """Return why nights were refused: the first of them in full, the others by their day."""
+        first, *others = self.refused.values()
+        more = f"; refused too: {', '.join(map(str, list(self.refused)[1:]))}" if others else ""
+        return f"{first}{more}"
+
+
+def missed_nights(context: MarketContext, last: date) -> list[date]:
+    """Return the last 30 sessions up to `last`, from the market's first complete night on, that lack one.
+
+    Before the first complete night, or without one, that is `last` alone.
+    """
+    with reading(context.engine) as conn:
+        stored = nights.nights(conn, context.name)
+    complete = stored.loc[stored["status"].isin(COMPLETE), "as_of"]
+    first = last if complete.empty else min(complete.min().date(), last)
+    sessions = sessions_between(context.market.calendar, first, last)[-LIMIT:]
+    return [session.date() for session in sessions[~sessions.isin(complete)]]
+
+
+def known_then(context: MarketContext, day: date) -> datetime | None:
+    """Return the open of the session that a night predicts, if its bars were known by then; else None, for now."""
+    moment = session_open(context.market.calendar, next_session(context.market.calendar, day))
+    with reading(context.engine) as conn:
+        known = prices.prices(conn, context.name, day, day, known_at=moment)
+    return None if shortage(context, day, set(known["symbol"])) else moment
+
+
+def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
+    """Run every missed night up to `last`; a refused one does not keep the next from running.
+
+    The source is asked once. A night sees the bars that were known before the session that it predicts, if they
+    suffice; else those known now, up to its own session. `run` takes the arguments of `run_night`, as in a flow. Raises
+    StoreBusyError when another process is running a night.
+    """
+    done, fetch = CaughtUp(), _asked_once(context, last)
+    for day in missed_nights(context, last):
+        try:
+            done.nights.append(run(context, day, fetch=partial(fetch, day), known_at=known_then(context, day)))
+        except NightRefusedError as error:
+            done.refused[day] = error
+    return done
+
+
+def _asked_once(context: MarketContext, last: date) -> Callable[[date], FetchResult]:
+    """Return what gives each night its part of one fetch up to `last`; a failure is every night's."""
+
+    @cache
+    def answer() -> FetchResult | Exception:
+        try:
+            return fetch_bars(context, last)
+        except (DtmlError, StoreError, OSError) as error:
+            return error
+
+    def fetch(day: date) -> FetchResult:
+        if isinstance(found := answer(), Exception):
+            raise found
+        return found if day == last else _of_session(found, day)
+
+    return fetch
+
+
+def _of_session(fetch_result: FetchResult, day: date) -> FetchResult:
+    """Return what of a fetch concerns an earlier night: its rejected bars; the rest counts for the last night."""
+    rejected = fetch_result.rejected[fetch_result.rejected["session"] == pd.Timestamp(day)]
+    return replace(fetch_result, asked=0, fetched=0, stored=0, rejected=rejected)

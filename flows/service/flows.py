@@ -8,9 +8,9 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import pandas as pd
 from prefect import flow, task
@@ -26,10 +26,10 @@ from db.errors import StoreBusyError, StoreError
 from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.pages.figures import records, with_interval
-from flows.nightly.catch_up import CaughtUp, catch_up, missed_nights
+from flows.console import rendered
 from flows.nightly.context import MarketContext, RunRequest, choose_as_of, open_context, open_store, open_stored_context
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import Night, run_night
+from flows.nightly.night import CaughtUp, Night, catch_up, missed_nights, run_night
 from flows.nightly.order import rankers_for
 from flows.nightly.train import Model, train_with_progress
 from flows.service.alerts import after_night, watch_markets
@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 MINUTE = timedelta(minutes=1)
 WAITS = (300, 900, 2700)  # seconds: a rate limit of Yahoo's passes within the hour
 
+P = ParamSpec("P")
 Outcome = State[None]
 
 
@@ -65,7 +66,7 @@ def nightly(request: RunRequest, as_of: date) -> Night:
 
 @flow(name="catch-up", flow_run_name="{request.market} {last}", persist_result=False)
 def missed(request: RunRequest, last: date) -> CaughtUp:
-    """Run every missed night of a market up to a session; see `flows.nightly.catch_up.catch_up`."""
+    """Run every missed night of a market up to a session; see `flows.nightly.night.catch_up`."""
     with signals_of(request.attended):
         return _caught_up(open_context(request), last, ())
 
@@ -84,7 +85,28 @@ def _trained(context: MarketContext, as_of: date) -> Model:
     return model
 
 
+def _skipped(reason: str) -> Outcome:
+    return Completed(name="Skipped", message=reason)
+
+
+def _ending_in_a_state(work: Callable[P, Outcome]) -> Callable[P, Outcome]:
+    """Make a run of the service of this work; a failure of ours is one line, without its traceback."""
+
+    @wraps(work)
+    def ended(*given: P.args, **named: P.kwargs) -> Outcome:
+        end_with_service()
+        try:
+            return work(*given, **named)
+        except StoreBusyError as error:
+            return _skipped(str(error))
+        except (DtmlError, StoreError, OSError) as error:
+            return Failed(message=str(error))
+
+    return ended
+
+
 @flow(name="night", flow_run_name="{request.market}", persist_result=False)
+@_ending_in_a_state
 def scheduled_night(
     request: RunRequest, as_of: date | None = None, waits: Sequence[int] = WAITS, any_day: bool = False
 ) -> Outcome:
@@ -93,19 +115,45 @@ def scheduled_night(
     It is skipped on a day without a session, unless `any_day` or `as_of` is given. When the source failed, it is tried
     again after each of `waits`, in seconds.
     """
-    return _outcome(partial(_night, request, as_of, waits, any_day=any_day))
+    due = _due()
+    context = open_context(request)
+    if as_of is None and not any_day and (reason := skip_reason(context.market, due)) is not None:
+        return _skipped(reason)
+    as_of = choose_as_of(context, as_of, due)
+    if (known := context.source.last_session()) is not None:
+        as_of = min(as_of, known)  # files that end early have no later night
+    if not missed_nights(context, as_of):
+        return _skipped(f"the night of {as_of} is complete already")
+    done = _caught_up(context, as_of, waits)
+    if as_of in done.refused:
+        return Failed(message=str(done.refused[as_of]))
+    if not done.nights:  # another run completed it meanwhile, or only older ones were missed
+        older = f"; refused: {done.reason}" if done.refused else ""
+        return _skipped(f"the night of {as_of} is complete already{older}")
+    return Completed(message=_summary(done))
 
 
 @flow(name="training", flow_run_name="{request.market}", persist_result=False)
+@_ending_in_a_state
 def scheduled_training(request: RunRequest) -> Outcome:
     """Train on what was stored of the sessions that had closed when the run was due."""
-    return _outcome(partial(_training, request))
+    context = open_stored_context(request)
+    return Completed(message=_trained(context, choose_as_of(context, None, _due())).run_id)
 
 
 @flow(name="refetch", flow_run_name="{request.market}", persist_result=False)
+@_ending_in_a_state
 def scheduled_refetch(request: RunRequest) -> Outcome:
     """Fetch the whole stored history again, up to the last session that had closed when the run was due."""
-    return _outcome(partial(_refetch, request))
+    context = open_context(request)
+    as_of = choose_as_of(context, None, _due())
+    with market_lock(context.engine, context.name):
+        found = as_task("fetch", lambda: fetch_bars(context, as_of, whole=True))
+    said = f"{found.fetched} bars up to {as_of}, {found.stored} new or restated, {len(found.rejected)} rejected"
+    if found.failures.empty:
+        return Completed(message=said)
+    first = found.failures.iloc[0]
+    return Failed(message=f"{said}; {len(found.failures)} not answered, such as {first['symbol']}: {first['detail']}")
 
 
 @flow(name="watch", persist_result=False)
@@ -123,44 +171,10 @@ def watch(
     return [each.problem for each in watch_markets(engine, asked, delay=delay_minutes * MINUTE) if each.problem]
 
 
-def _outcome(work: Callable[[], Outcome]) -> Outcome:
-    """Return the state that the work ends in; a failure of ours is one line, without its traceback."""
-    end_with_service()
-    try:
-        return work()
-    except StoreBusyError as error:
-        return _skipped(str(error))
-    except (DtmlError, StoreError, OSError) as error:
-        return Failed(message=str(error))
-
-
-def _skipped(reason: str) -> Outcome:
-    return Completed(name="Skipped", message=reason)
-
-
 def _due() -> datetime:
     """Return when the run was to start, however late it is; now where it was started by hand."""
     due = flow_run.scheduled_start_time.timestamp()
     return datetime.fromtimestamp(due, UTC)  # a plain datetime, not Prefect's type
-
-
-def _night(request: RunRequest, asked: date | None, waits: Sequence[int], *, any_day: bool) -> Outcome:
-    due = _due()
-    context = open_context(request)
-    if asked is None and not any_day and (reason := skip_reason(context.market, due)) is not None:
-        return _skipped(reason)
-    as_of = choose_as_of(context, asked, due)
-    if (known := context.source.last_session()) is not None:
-        as_of = min(as_of, known)  # files that end early have no later night
-    if not missed_nights(context, as_of):
-        return _skipped(f"the night of {as_of} is complete already")
-    done = _caught_up(context, as_of, waits)
-    if as_of in done.refused:
-        return Failed(message=str(done.refused[as_of]))
-    if not done.nights:  # another run completed it meanwhile, or only older ones were missed
-        older = f"; refused: {done.reason}" if done.refused else ""
-        return _skipped(f"the night of {as_of} is complete already{older}")
-    return Completed(message=_summary(done))
 
 
 def _caught_up(context: MarketContext, as_of: date, waits: Sequence[int]) -> CaughtUp:
@@ -189,23 +203,6 @@ def _summary(done: CaughtUp) -> str:
     return f"{said}; refused: {done.reason}" if done.refused else said
 
 
-def _training(request: RunRequest) -> Outcome:
-    context = open_stored_context(request)
-    return Completed(message=_trained(context, choose_as_of(context, None, _due())).run_id)
-
-
-def _refetch(request: RunRequest) -> Outcome:
-    context = open_context(request)
-    as_of = choose_as_of(context, None, _due())
-    with market_lock(context.engine, context.name):
-        found = as_task("fetch", lambda: fetch_bars(context, as_of, whole=True))
-    said = f"{found.fetched} bars up to {as_of}, {found.stored} new or restated, {len(found.rejected)} rejected"
-    if found.failures.empty:
-        return Completed(message=said)
-    first = found.failures.iloc[0]
-    return Failed(message=f"{said}; {len(found.failures)} not answered, such as {first['symbol']}: {first['detail']}")
-
-
 def leave_artifact(context: MarketContext, night: Night) -> None:
     """Leave an artifact with a key like `night-simulated`; a failure is a line in the log, no more."""
     row = night.row
@@ -220,19 +217,6 @@ def leave_artifact(context: MarketContext, night: Night) -> None:
 
 def night_page(market: str, scores: pd.DataFrame, night: Night) -> str:
     """Return the latest running scores beside the naive rules, and where the report lies, as Markdown."""
-    row = night.row
-    lines = [f"## {market}, night of {row['as_of']}: {row['predictions']} stocks predicted for {row['target']}", ""]
-    lines += [f"- {gap['symbol']} is left out: {gap['reason']}" for gap in row["gaps"]]
-    if scores.empty:
-        lines += ["", "No prediction of this market has an outcome yet."]
-    else:
-        last: date = scores["target"].iloc[0].date()
-        lines += ["", f"Scores of all nights up to {last}, every stock-day, with 95 % intervals that resample days."]
-        lines += ["ACC is the share of correct directions, MCC the Matthews correlation coefficient, 0 without skill."]
-        lines += ["", "| predictor | nights | directions | ACC | MCC |", "| --- | ---: | ---: | --- | --- |"]
-        lines += [
-            f"| {each['predictor']} | {each['nights']} | {each['n']} "
-            f"| {with_interval(each, 'acc')} | {with_interval(each, 'mcc')} |"
-            for each in records(scores)
-        ]
-    return "\n".join([*lines, "", f"Report: `{night.report}`", ""])
+    figures = [each | {name: with_interval(each, name) for name in ("acc", "mcc")} for each in records(scores)]
+    last = scores["target"].iloc[0].date() if figures else None
+    return rendered("night_page.txt", market=market, row=night.row, scores=figures, last=last, report=night.report)
