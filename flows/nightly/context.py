@@ -76,12 +76,8 @@ def open_context(request: RunRequest) -> MarketContext:
     market = read_market(request.market, request.market_file)
     if market.code is not None:
         warm()  # while Prefect starts and prices come
-    source = open_source(
-        request.source or ("files" if request.prices else market.source),
-        market,
-        prices=request.prices,
-        index=request.index,
-    )
+    named = request.source or ("files" if request.prices else market.source)
+    source = open_source(named, market, prices=request.prices, index=request.index)
     context = _context(request, market, source, open_store())
     return replace(context, notice=source.remark()) if isinstance(source, SimulatedSource) else context
 

@@ -216,16 +216,9 @@ def _previous(context: MarketContext, as_of: date, known_at: datetime | None) ->
 
 def windows_of(context: MarketContext, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]) -> Windows:
     """Build windows of a market's bars up to the session after the last; a stock counts while it was a constituent."""
-    last = bars["session"].max().date()
-    windows = build_windows(
-        bars,
-        sessions=sessions_between(
-            context.market.calendar, bars["session"].min().date(), next_session(context.market.calendar, last)
-        ),
-        symbols=symbols,
-        index_symbol=context.market.index.symbol,
-        config=config,
-    )
+    calendar, days, index = context.market.calendar, bars["session"], context.market.index.symbol
+    sessions = sessions_between(calendar, days.min().date(), next_session(calendar, days.max().date()))
+    windows = build_windows(bars, sessions=sessions, symbols=symbols, index_symbol=index, config=config)
     return windows.only(context.membership(symbols, windows.as_of))
 
 
