@@ -25,8 +25,7 @@ from flows.nightly import order
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.nightly.score import score_market
-from flows.replay.archive import Archive
-from flows.replay.night import replay_of
+from flows.replay.archive import Archive, replay_of
 from flows.settings import data_folder
 
 TARGET = next_session("XNYS", AS_OF)

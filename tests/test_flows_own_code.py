@@ -25,8 +25,7 @@ from flows.benchmark.ranking import Plan, Walk, run_ranking
 from flows.nightly import own_code
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
-from flows.replay.archive import Archive
-from flows.replay.night import replay_of
+from flows.replay.archive import Archive, replay_of
 
 pytestmark = pytest.mark.slow
 

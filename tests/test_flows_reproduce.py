@@ -24,10 +24,8 @@ from flows.nightly.context import MarketContext, RunRequest
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model, why_due
-from flows.replay.archive import FIGURES, Archive
-from flows.replay.night import replay_of
-from flows.replay.prediction import Receipt, market_of, reproduce, run_of
-from flows.replay.training import TOLERANCE, Retraining, retrain
+from flows.replay.archive import FIGURES, Archive, replay_of
+from flows.replay.prediction import TOLERANCE, Receipt, Retraining, market_of, reproduce, retrain, run_of
 from flows.settings import data_folder
 
 FOLLOWING = next_session("XNYS", AS_OF)

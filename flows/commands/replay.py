@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from db.engine import open_reader, reading
-from db.rows import predictions, runs
+from db.engine import open_reader
 from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
 from dtml.training.self_test import TOLERANCE
@@ -24,10 +23,8 @@ from flows.console import print_frame, print_json, rendered
 from flows.nightly.context import RunRequest, experiment_of
 from flows.nightly.report import publish_night
 from flows.progress import training_progress
-from flows.replay.archive import FIGURES, Archive, NotReplayedError, made_by, open_archive, stocks_of
-from flows.replay.night import Replay, replay_of, restated_since
-from flows.replay.prediction import Receipt, Reproduction, market_of, reproduce, run_of
-from flows.replay.training import Retraining, retrain
+from flows.replay.archive import FIGURES, Archive, NotReplayedError, Replay, made_by, replay_of, restated_since
+from flows.replay.prediction import Receipt, Reproduction, Retraining, market_of, reproduce, retrain, run_of
 from flows.settings import out
 
 commands = typer.Typer()
@@ -87,12 +84,9 @@ def report(
     """
     if level is not None and level not in LEVELS:
         raise UsageError(f"--level is one of {', '.join(f'{each:g}' for each in LEVELS)}; got {level:g}")
-    archive = open_archive(request)
+    archive = Archive.open(request)
     night = archive.night(day_of(as_of))
-    with reading(archive.engine) as conn:
-        predicted = predictions.night_directions(conn, archive.market.name, night["as_of"])["symbol"]
-        run = runs.run(conn, night["run_id"])
-    context = archive.context(run, stocks_of(night, predicted))
+    context, _, _ = archive.of_night(night)
     out.print(str(publish_night(context, night["as_of"], level)), soft_wrap=True)
 
 
@@ -105,7 +99,7 @@ def _refuse(options: Mapping[str, object], why: str) -> None:
 def _replay_night(request: RunRequest, as_of: date | None, known_at: str | None, *, as_json: bool) -> None:
     """Replay a night and print it; raises NotReplayedError when it differs from what is stored."""
     moment = None if known_at is None else moment_of(known_at)
-    archive = open_archive(request)
+    archive = Archive.open(request)
     replay = replay_of(archive, archive.night(as_of), moment)
     restated = None if moment is None or replay.failure is not None else restated_since(archive, replay)
     if as_json:
@@ -122,7 +116,7 @@ def _replay_night(request: RunRequest, as_of: date | None, known_at: str | None,
 
 def _replay_all(request: RunRequest, *, as_json: bool) -> None:
     """Replay every complete night of a market; raises NotReplayedError when any differs from what is stored."""
-    archive = open_archive(request)
+    archive = Archive.open(request)
     nights = archive.nights()
     begun = time.perf_counter()
     replays = [replay_of(archive, night) for night in nights]
