@@ -137,7 +137,7 @@ def stops_of(decoder: IncrementalDecoder, sources: Sequence[Sequence[int]], how:
         return watched.setdefault(number, _Watched(number, source, how))
 
     with patch.object(decoding, "_Sentence", watch):
-        found = search(decoder, sources, how)
+        found = search(decoder, sources, replace(how, exact=True))
     hasty = [each.hasty for each in watched.values() if each.hasty is not None]
     same = [each.hasty is not None and each.hasty[1] == found[number][0].tokens for number, each in watched.items()]
     exact = sum(each.steps for each in watched.values()) / len(watched)

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -143,7 +144,7 @@ def willing() -> Willing:
 def test_with_beams_for_all_there_is_it_finds_the_best(
     chances: Callable[[tuple[int, ...]], Probabilities], alpha: float
 ) -> None:
-    how = Search(beams=81, alpha=alpha, best=6, extra=3)
+    how = Search(beams=81, alpha=alpha, best=6, extra=3, exact=True)
     expected = every(chances, 4, how)[:6]
     (found,) = search(Table(chances), [[A]], how)
     assert [each.tokens for each in found] == [each.tokens for each in expected]
@@ -158,11 +159,26 @@ def test_more_beams_find_what_a_greedy_search_misses() -> None:
 
 
 def test_the_first_that_ends_as_the_likeliest_of_all_is_not_yet_the_answer() -> None:
-    how = Search(beams=4, alpha=1.0, extra=5)
+    how = Search(beams=4, alpha=1.0, extra=5, exact=True)
     (found,) = search(Table(patient), [[A]], how)
     assert found[0].tokens == (A, A, A, A)
     assert found[0].score == pytest.approx(every(patient, 6, how)[0].score)
     assert search(Table(patient), [[A]], replace(how, alpha=0.0))[0][0].tokens == ()
+
+
+def test_it_ends_with_as_many_translations_as_beams_unless_it_is_exact() -> None:
+    steps: list[int] = []
+
+    class Counted(Table):
+        def step(self, *told: Any, **named: Any) -> Any:
+            steps[-1] += 1
+            return super().step(*told, **named)
+
+    for exact in (False, True):
+        steps.append(0)
+        (found,) = search(Counted(patient), [[A]], Search(beams=2, alpha=2.0, best=2, extra=40, exact=exact))
+        assert len(found) == 2
+    assert steps[0] < steps[1]
 
 
 @pytest.mark.parametrize("beams", [1, 3])

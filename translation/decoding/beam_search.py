@@ -19,6 +19,7 @@ from translation.errors import TranslationError, UsageError
 from translation.out_of_memory import is_out_of_memory
 
 MAX_DONE = 1 / 8  # share of sentences that are done but stay in a batch: to drop them copies the state of all others
+ALPHA = 0.6  # as published
 BLOCK = 128  # tokens; the width at which `best_tokens` was fastest on a vocabulary of 10,000
 
 
@@ -26,13 +27,16 @@ BLOCK = 128  # tokens; the width at which `best_tokens` was fastest on a vocabul
 class Search:
     """Settings of a search, by default those of Wu et al. (2016) and section 6.1 of Vaswani et al., but 5 beams.
 
-    Raises UsageError for a number out of its range.
+    It ends when as many translations have ended as there are beams, or none can be better than those. `exact` waits for
+    the second alone, which with a large `alpha` comes with the limit of tokens. Raises UsageError for a number out of
+    its range.
     """
 
     beams: int = 5  # unfinished translations of a sentence
-    alpha: float = 0.6  # of the length penalty; 0 for none
+    alpha: float | None = None  # of the length penalty; 0 for none, None for what the model's validation set chose
     best: int = 1  # translations to return of a sentence, at most `beams`
     extra: int = 50  # limit of tokens beyond the length of the source, END not counted
+    exact: bool = False
     with_attention: bool = False
     batch_tokens: int = 8192  # source positions of a batch, padding included, times beams
 
@@ -41,7 +45,7 @@ class Search:
             raise UsageError(f"a search needs at least 1 beam, not {self.beams}")
         if not 1 <= self.best <= self.beams:
             raise UsageError(f"best must be between 1 and the {self.beams} beams, not {self.best}")
-        if not (math.isfinite(self.alpha) and self.alpha >= 0):
+        if self.alpha is not None and not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise UsageError(f"alpha must be finite and not negative, not {self.alpha}")
         if self.extra < 0:
             raise UsageError(f"extra must not be negative, not {self.extra}")
@@ -50,7 +54,7 @@ class Search:
 
     def penalty(self, length: int) -> float:
         """Return ((5 + length) / 6)^alpha, where `length` counts END (eq. 14 of Wu et al., 2016)."""
-        return float(((5 + length) / 6) ** self.alpha)
+        return float(((5 + length) / 6) ** (ALPHA if self.alpha is None else self.alpha))
 
 
 GREEDY = Search(beams=1, alpha=0.0)
@@ -154,7 +158,7 @@ class _Sentence:
         self.done = False  # its rows may stay in the batch
 
     def is_done(self, length: int, log_probability: float) -> bool:
-        """Return whether `length` tokens are the limit, or no unfinished translation can still be among the best.
+        """Return whether `length` tokens are the limit, enough have ended, or none unfinished can be among the best.
 
         The most probable of these has `log_probability`, which further tokens only lower: no score can exceed it
         divided by the highest penalty. A single beam stops at its end.
@@ -163,6 +167,8 @@ class _Sentence:
             return True
         if len(self.finished) < self.how.best:
             return False
+        if len(self.finished) >= self.how.beams and not self.how.exact:
+            return True
         return self.how.beams == 1 or log_probability / self.furthest <= self.finished[self.how.best - 1].score
 
     def answer(self) -> list[Hypothesis]:
