@@ -9,13 +9,12 @@ import pytest
 
 from benchmarks.made_language import made_pairs
 from tests.made_translations import CPU, NETWORK, recipe_of
-from translation.decoding.beam_search import GREEDY, Search
+from translation.decoding.beam_search import GREEDY
 from translation.errors import TranslationError, UsageError
 from translation.models import Model, load_model
 from translation.recipes import Recipe
-from translation.scoring import score
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.from_recipe import ALPHAS, train_model
+from translation.training.from_recipe import train_model
 from translation.training.loop import Check
 from translation.translate import translate
 
@@ -41,25 +40,6 @@ def test_a_training_leaves_a_model_and_called_again_the_same(tmp_path: Path) -> 
     read = load_model(tmp_path / "models" / "made", CPU)
     assert read.card == first.card
     assert translate(read, TEXTS, GREEDY) == translate(first, TEXTS, GREEDY)
-
-
-@pytest.mark.slow
-def test_the_length_penalty_is_the_best_on_validation_and_the_models_default(tmp_path: Path) -> None:
-    model = fit(recipe_of(tmp_path), tmp_path)
-    alpha = model.card.made["alpha"]
-    pairs = list(recipe_of(tmp_path).validation.pairs())
-
-    def bleu(how: Search) -> float:
-        said = [each.text for each in translate(model, [source for source, _ in pairs], how)]
-        return score(said, [target for _, target in pairs], language=model.card.target_language).bleu
-
-    assert bleu(Search(alpha=alpha)) == max(bleu(Search(alpha=each)) for each in ALPHAS)
-    assert model.completed(Search()).alpha == alpha
-    assert model.completed(Search(alpha=0.3)).alpha == 0.3
-    assert translate(model, TEXTS, Search()) == translate(model, TEXTS, Search(alpha=alpha))
-    loss = fit(replace(recipe_of(tmp_path), name="loss", decide_by="loss"), tmp_path / "loss")
-    assert "alpha" not in loss.card.made
-    assert loss.completed(Search()).alpha == 0.6
 
 
 @pytest.mark.slow

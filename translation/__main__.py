@@ -59,7 +59,7 @@ def main() -> int:
     translating = commands.add_parser("translate", help="translate the lines of standard input")
     translating.add_argument("model", type=Path, help="the folder of a model")
     translating.add_argument("--beams", type=int, default=Search.beams)
-    translating.add_argument("--alpha", type=float, help="of the length penalty; by default the best on validation")
+    translating.add_argument("--alpha", type=float, default=Search.alpha, help="of the length penalty")
     asked = parser.parse_args()
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors in pages of 2 MB: a sixth of a training's time
     try:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from torch import nn
 from translation.atomic_files import write_folder_whole
 from translation.data.language_id import LanguageIdentifier
 from translation.data.tokenizer import Tokenizer
-from translation.decoding.beam_search import ALPHA, Search
 from translation.decoding.ensemble import Ensemble, IncrementalEnsemble
 from translation.decoding.incremental import IncrementalDecoder, IncrementalTransformer
 from translation.errors import TranslationError, UsageError
@@ -94,10 +93,6 @@ class Model:
         """Return the networks of an ensemble, or the only one."""
         return list(self.network.networks) if isinstance(self.network, Ensemble) else [self.network]
 
-    def completed(self, how: Search) -> Search:
-        """Return a search with the model's own `alpha` where it names none."""
-        return how if how.alpha is not None else replace(how, alpha=self.card.made.get("alpha", ALPHA))
-
     @property
     def device(self) -> torch.device:
         """Return the device of the network."""
@@ -154,7 +149,6 @@ def recipe_of(card: Card) -> str:
     together = f"an ensemble of {seeds} seeds from {training['seed']}, alone of validation BLEU {alone}"
     rest += f"seed {training['seed']}" if seeds == 1 else together
     rest += f", {card.made['processes']} processes" if card.made["processes"] > 1 else ""
-    rest += f", alpha {card.made['alpha']:g}" if "alpha" in card.made else ""
     return f"{updates}, {rates}, {rest}; weights by validation {card.made['decide_by']}: {weights}"
 
 

@@ -55,7 +55,7 @@ def translate(
     """
     parts = [_parts(model, text) for text in texts]
     rows = [row for each in parts for row in each]
-    found = iter(search(model.decoder, rows, model.completed(how), report=report, device=model.device))
+    found = iter(search(model.decoder, rows, how, report=report, device=model.device))
     return [_joined(model, each, [next(found) for _ in each]) for each in parts]
 
 

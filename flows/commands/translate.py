@@ -37,10 +37,7 @@ ModelOption = Annotated[
     str | None, typer.Option("--model", help="A model that `dtml translate models` lists; by default the only one.")
 ]
 Beams = Annotated[int, typer.Option(min=1, help="Width of the beam search; 1 is greedy.")]
-Alpha = Annotated[
-    float | None,
-    typer.Option(min=0.0, help="Length penalty; 0 prefers short translations, the default is the best on validation."),
-]
+Alpha = Annotated[float, typer.Option(min=0.0, help="Length penalty; 0 prefers short translations.")]
 PROCESSES = "Processes that share each update, as many as GPUs or cores."
 PAGE = "Write a page of the source pieces that each piece looked at."
 COLUMNS = "Columns of source and target in a TSV, counted from 0."
@@ -105,7 +102,7 @@ def text(
     texts: Annotated[list[str], typer.Argument(help="Texts to translate; - reads one a line from standard input.")],
     name: ModelOption = None,
     beams: Beams = 5,
-    alpha: Alpha = None,
+    alpha: Alpha = 0.6,
     best: Annotated[int, typer.Option(min=1, help="How many translations of each text, with their scores.")] = 1,
     attention: Annotated[Path | None, typer.Option("--attention-page", help=PAGE)] = None,
     device: DeviceOption = "auto",
@@ -156,7 +153,7 @@ def file(
     to: Annotated[Path, typer.Option("--to", help="Where the translations go, a line for each line.")],
     name: ModelOption = None,
     beams: Beams = 5,
-    alpha: Alpha = None,
+    alpha: Alpha = 0.6,
     device: DeviceOption = "auto",
 ) -> None:
     """Translate a file line by line; interrupted, it resumes at the first line that is not done.
@@ -176,7 +173,7 @@ def score(
     name: ModelOption = None,
     against: Annotated[str | None, typer.Option(help="Another model to compare with on the same test.")] = None,
     beams: Beams = 5,
-    alpha: Alpha = None,
+    alpha: Alpha = 0.6,
     device: DeviceOption = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -226,7 +223,7 @@ def queue(
 def work(
     models: Annotated[list[str] | None, typer.Option("--model", help="Only texts of this model; repeatable.")] = None,
     beams: Beams = 5,
-    alpha: Alpha = None,
+    alpha: Alpha = 0.6,
     attention: Annotated[bool, typer.Option("--attention", help="Store the attention of each translation.")] = False,
     device: DeviceOption = "auto",
 ) -> None:

@@ -52,7 +52,7 @@ def say(line: object) -> None:
 def translate_queue(
     models: Sequence[str] = (),
     beams: int = 5,
-    alpha: float | None = None,
+    alpha: float = 0.6,
     device: str = "auto",
     attention: bool = False,
     attended: bool = False,

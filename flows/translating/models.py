@@ -141,7 +141,7 @@ def score_on(
     row: dict[str, Any] = {"model": model.card.name, "test": test.name, "test_hash": hash_of(test)}
     row |= {"bleu": found.bleu, "bleu_low": found.low, "bleu_high": found.high, "chrf": found.chrf}
     row |= {"sentences": found.sentences, "signature": found.signature}
-    row |= {"search": {"beams": how.beams, "alpha": model.completed(how).alpha}, "scored_at": datetime.now(UTC)}
+    row |= {"search": {"beams": how.beams, "alpha": how.alpha}, "scored_at": datetime.now(UTC)}
     if against is not None:
         others = [each.text for each in translate(against, sources, how)]
         compared = compare(said, others, references, language=language)

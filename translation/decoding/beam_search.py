@@ -19,7 +19,6 @@ from translation.errors import TranslationError, UsageError
 from translation.out_of_memory import is_out_of_memory
 
 MAX_DONE = 1 / 8  # share of sentences that are done but stay in a batch: to drop them copies the state of all others
-ALPHA = 0.6  # as published
 BLOCK = 128  # tokens; the width at which `best_tokens` was fastest on a vocabulary of 10,000
 
 
@@ -33,7 +32,7 @@ class Search:
     """
 
     beams: int = 5  # unfinished translations of a sentence
-    alpha: float | None = None  # of the length penalty; 0 for none, None for what the model's validation set chose
+    alpha: float = 0.6  # of the length penalty; 0 for none
     best: int = 1  # translations to return of a sentence, at most `beams`
     extra: int = 50  # limit of tokens beyond the length of the source, END not counted
     exact: bool = False
@@ -45,7 +44,7 @@ class Search:
             raise UsageError(f"a search needs at least 1 beam, not {self.beams}")
         if not 1 <= self.best <= self.beams:
             raise UsageError(f"best must be between 1 and the {self.beams} beams, not {self.best}")
-        if self.alpha is not None and not (math.isfinite(self.alpha) and self.alpha >= 0):
+        if not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise UsageError(f"alpha must be finite and not negative, not {self.alpha}")
         if self.extra < 0:
             raise UsageError(f"extra must not be negative, not {self.extra}")
@@ -54,7 +53,7 @@ class Search:
 
     def penalty(self, length: int) -> float:
         """Return ((5 + length) / 6)^alpha, where `length` counts END (eq. 14 of Wu et al., 2016)."""
-        return float(((5 + length) / 6) ** (ALPHA if self.alpha is None else self.alpha))
+        return float(((5 + length) / 6) ** self.alpha)
 
 
 GREEDY = Search(beams=1, alpha=0.0)

@@ -13,7 +13,7 @@ from torch import nn
 from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
 from translation.data.language_id import LanguageIdentifier, piece_counts
 from translation.data.tokenizer import PAD
-from translation.decoding.beam_search import GREEDY, Search, search
+from translation.decoding.beam_search import GREEDY, search
 from translation.decoding.ensemble import Ensemble
 from translation.errors import UsageError
 from translation.models import WEIGHTS, Card, Model, build_network, incremental_decoder, save_model
@@ -31,8 +31,6 @@ from translation.training.loop import (
     validation_loss,
 )
 from translation.translate import MAX_PIECES
-
-ALPHAS = (0.6, 1.0, 1.4, 1.8)  # of the length penalty, one of which is chosen on the validation set
 
 
 def train_model(
@@ -70,8 +68,6 @@ def train_model(
     network = networks[0] if len(networks) == 1 else Ensemble(networks).eval()
     figures: dict[str, Any] = {"validation_loss": sum(losses) / len(losses), "validation_bleu_by_seed": bleus}
     figures["validation_bleu"] = bleus[0] if len(networks) == 1 else training.bleu(network, SINGLE_PROCESS)
-    if recipe.decide_by == "bleu":
-        figures["alpha"] = max(ALPHAS, key=lambda alpha: training.bleu_at(Search(alpha=alpha))(network, SINGLE_PROCESS))
     made = {"training": asdict(training.config), "progress": asdict(done[0][1]), "seeds": recipe.seeds}
     card = _card(recipe, cached, values, figures | made | {"processes": process_group.world_size})
     language_id = LanguageIdentifier(*piece_counts(cached.training, cached.source, cached.target))
@@ -96,10 +92,7 @@ class _SeedTraining:
 
     @cached_property
     def bleu(self) -> ValidationBleu:
-        return self.bleu_at(GREEDY)
-
-    def bleu_at(self, how: Search) -> ValidationBleu:
-        return _validation_bleu(self.cached, self.recipe.target_language, self.device, how)
+        return _validation_bleu(self.cached, self.recipe.target_language, self.device)
 
     def __call__(
         self, number: int, of: int, on_check: Callable[[Check], object], on_message: Callable[[str], object]
@@ -169,19 +162,19 @@ def _refuse_positions(name: str, cached: CachedCorpus, learned: int) -> None:
         raise UsageError(f"{name}: network.learned_positions is {learned}, but {may}")
 
 
-def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device, how: Search) -> ValidationBleu:
-    """Return a function from a network to the BLEU, 0 to 100, of its translations; a group shares the work."""
+def _validation_bleu(cached: CachedCorpus, language: str, device: torch.device) -> ValidationBleu:
+    """Return a function from a network to the BLEU, 0 to 100, of its greedy translations; a group shares the work."""
     metric = BLEU(tokenize=tokenizer_of(language))
     pairs = [cached.validation[place] for place in range(len(cached.validation))]
     sources = [source.tolist() for source, _ in pairs]
-    widest = max(map(len, sources)) + how.extra
+    widest = max(map(len, sources)) + GREEDY.extra
     expected = [cached.target.decode(target.tolist()) for _, target in pairs]
 
     def bleu(network: nn.Module, process_group: ProcessGroup) -> float:
         was = network.training
         tokens = torch.zeros(len(sources), widest, dtype=torch.int64)
         mine = range(process_group.rank, len(sources), process_group.world_size)
-        found = search(incremental_decoder(network.eval()), [sources[each] for each in mine], how, device=device)
+        found = search(incremental_decoder(network.eval()), [sources[each] for each in mine], GREEDY, device=device)
         network.train(was)
         for each, best in zip(mine, found, strict=True):
             tokens[each, : len(best[0].tokens)] = torch.tensor(best[0].tokens)
