@@ -16,8 +16,9 @@ from translation.transformer import DecoderLayer, FeedForward, MultiHeadAttentio
 
 NEEDED = ("_linear_pointwise", "_reorder_linear_weight")
 ONEDNN = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in NEEDED)
-FIRST_CAPACITY = 16  # positions; doubled when full: to allocate memory for all at once is slow
-LEAST_KEYS = 16  # torch's softmax over fewer takes five times as long on a CPU: a vector has 16 numbers
+# Positions that there is room for at first, doubled when full: to allocate memory for all at once is slow. No fewer keys
+# are attended to, some of them masked: torch's softmax takes five times as long where they do not fill a vector of 16.
+FIRST_CAPACITY = 16
 FEW_ROWS = 200  # below it torch's own product was faster than oneDNN's, whose layout is made anew for each
 
 
@@ -72,13 +73,13 @@ class KeyValueCache:
         self.length += 1
 
     def mask_of_past(self) -> Tensor | None:
-        """Return which keys, `LEAST_KEYS` or more, each beam attends to `[.., beams, keys]`; None for all of them."""
+        """Return which keys, `FIRST_CAPACITY` or more, each beam attends to `[.., beams, keys]`; None for all of them."""
         beams = self.past.shape[1]
         if beams > 1:
             return self.past[:, :, : self.length].flatten(-2)
-        if self.length >= LEAST_KEYS:
+        if self.length >= FIRST_CAPACITY:
             return None
-        return (torch.arange(LEAST_KEYS, device=self.past.device) < self.length).view(1, 1, -1)
+        return (torch.arange(FIRST_CAPACITY, device=self.past.device) < self.length).view(1, 1, -1)
 
 
 class IncrementalTransformer:
@@ -98,7 +99,7 @@ class IncrementalTransformer:
     def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
         """Implement `IncrementalDecoder`."""
         memory, mask = self.network.encode(source)
-        missing = max(0, LEAST_KEYS - source.shape[-1])
+        missing = max(0, FIRST_CAPACITY - source.shape[-1])
         remembered = [nn.functional.pad(layer.remember(memory), (0, 0, 0, missing)) for layer in self.layers]
         mask = nn.functional.pad(mask, (0, missing))
         two, sentences, heads, _, width = remembered[0].shape
