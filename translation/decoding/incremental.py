@@ -16,8 +16,8 @@ from translation.transformer import DecoderLayer, FeedForward, MultiHeadAttentio
 
 NEEDED = ("_linear_pointwise", "_reorder_linear_weight")
 ONEDNN = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in NEEDED)
-# Positions that there is room for at first, doubled when full: to allocate memory for all at once is slow. No fewer keys
-# are attended to, some of them masked: torch's softmax takes five times as long where they do not fill a vector of 16.
+# Positions that there is room for at first, doubled when full: to allocate memory for all at once is slow. No fewer
+# keys are attended to, some of them masked: torch's softmax is five times as slow where they fill no vector of 16.
 FIRST_CAPACITY = 16
 FEW_ROWS = 200  # below it torch's own product was faster than oneDNN's, whose layout is made anew for each
 
@@ -73,7 +73,7 @@ class KeyValueCache:
         self.length += 1
 
     def mask_of_past(self) -> Tensor | None:
-        """Return which keys, `FIRST_CAPACITY` or more, each beam attends to `[.., beams, keys]`; None for all of them."""
+        """Return which keys, `FIRST_CAPACITY` or more, each beam attends to `[.., beams, keys]`; None for all."""
         beams = self.past.shape[1]
         if beams > 1:
             return self.past[:, :, : self.length].flatten(-2)
