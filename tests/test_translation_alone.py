@@ -68,21 +68,22 @@ def test_mistakes_are_one_line_and_2(folder: Path) -> None:
         assert part in said.stderr
 
 
-def test_two_processes_train_the_same_model_to_the_last_bit(folder: Path) -> None:
-    file = write_recipe(folder, "shared", updates=40, check_every=20, dropout=0.1)
-    file.write_text(file.read_text().replace("accumulate = 1", "accumulate = 2"))
+@pytest.mark.parametrize("work", ["accumulate = 2", "accumulate = 1\nseeds = 2"], ids=["batches", "seeds"])
+def test_two_processes_train_the_same_model_to_the_last_bit(tmp_path: Path, work: str) -> None:
+    file = write_recipe(tmp_path, "shared", updates=40, check_every=20, dropout=0.1)
+    file.write_text(file.read_text().replace("accumulate = 1", work))
     hashes = []
     for processes in ("1", "2"):
         said = subprocess.run(
             [sys.executable, "-m", "translation", "train", file.name, "--to", processes, "--processes", processes],
-            cwd=folder,
+            cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(MAIN), "OMP_NUM_THREADS": processes},  # a thread for each process
             check=False,
             capture_output=True,
             text=True,
         )
         assert said.returncode == 0, said.stderr
-        card = json.loads((folder / processes / "shared" / "model.json").read_text())
+        card = json.loads((tmp_path / processes / "shared" / "model.json").read_text())
         assert card["made"]["processes"] == int(processes)
         assert ("2 processes" in said.stderr) == (processes == "2")
         hashes.append(card["weights_hash"])

@@ -1,8 +1,5 @@
 """Laws of ensembles: their probabilities are the mean of their networks', however these were trained."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +18,6 @@ from translation.training.from_recipe import train_model
 from translation.transformer import Transformer
 from translation.translate import translate
 
-MAIN = Path(__file__).parents[1]
 SOURCES = [examples()[place][0].tolist() for place in range(7)]
 FIVE = Search(beams=3)
 
@@ -82,25 +78,6 @@ def test_seeds_are_saved_loaded_and_explained_together_and_resume(tmp_path: Path
     again = train_model(recipe, tmp_path / "models", tmp_path / "work", CPU, SINGLE_PROCESS)
     assert again is not None
     assert again.card == trained.card
-
-
-@pytest.mark.slow
-def test_two_processes_train_a_seed_each_to_the_same_bits(tmp_path: Path) -> None:
-    file = write_recipe(tmp_path, "seeds", updates=40, check_every=20, dropout=0.1)
-    file.write_text(file.read_text().replace("accumulate = 1", "accumulate = 1\nseeds = 2"))
-    hashes = []
-    for processes in ("1", "2"):
-        said = subprocess.run(
-            [sys.executable, "-m", "translation", "train", file.name, "--to", processes, "--processes", processes],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(MAIN), "OMP_NUM_THREADS": processes},  # a thread for each process
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        assert said.returncode == 0, said.stderr
-        hashes.append(load_model(tmp_path / processes / "seeds", CPU).card.weights_hash)
-    assert hashes[0] == hashes[1]
 
 
 def test_no_seed_is_refused(tmp_path: Path) -> None:

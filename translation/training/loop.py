@@ -24,8 +24,6 @@ FEW = 3  # checks of the shorter mean
 CHECKS, VALIDATION_SHARE = 30, 10  # checks of a training of minutes at most, and how much longer than one it trains
 SAID_EVERY_S = 60.0  # lines between checks
 WARMUP = 4000  # updates, as published
-SOME, NONE_OR_MORE = "more than 0", "0 (for none) or more"
-LEAST = {"minutes": SOME, "peak": SOME, "clip": NONE_OR_MORE}
 Schedule = Literal["linear", "inverse_sqrt"]
 Optimiser = Literal["adam", "muon"]
 Precision = Literal["float32", "bfloat16"]
@@ -64,11 +62,12 @@ class TrainingConfig:
         if not (0 < self.warmup < 1 if self.schedule == "linear" else self.warmup >= 1):
             units = "a share of the budget, between 0 and 1" if self.schedule == "linear" else "1 update or more"
             raise UsageError(f"warmup is {units}, with the schedule {self.schedule}, not {self.warmup:g}")
-        for name, least in LEAST.items():
-            if (value := getattr(self, name)) is not None and (value < 0 or (value == 0 and least == SOME)):
-                raise UsageError(f"{name} is {least}, not {value}")
-        if not 0 <= self.label_smoothing < 1:
-            raise UsageError(f"label_smoothing is 0 or more and below 1, not {self.label_smoothing}")
+        for name in ("minutes", "peak"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                raise UsageError(f"{name} is more than 0, not {getattr(self, name)}")
+        if not (0 <= self.label_smoothing < 1 and self.clip >= 0):
+            told = f"{self.label_smoothing} and {self.clip}"
+            raise UsageError(f"label_smoothing is 0 or more and below 1, and clip 0 (for none) or more, not {told}")
 
 
 @dataclass(frozen=True)
