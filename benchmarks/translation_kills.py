@@ -21,16 +21,16 @@ import torch
 
 from benchmarks.backtest_kills import seconds_to_end
 from benchmarks.made_language import made_pairs
-from db.engine import reading, transaction
+from db.engine import open_store, reading, transaction
 from db.rows import translation_queue
 from db.tables import translation_text
-from flows.nightly.context import open_store
 from flows.translating import files as translate_files
 from flows.translating import worker as translate
 from flows.translating.files import translate_lines
-from flows.translating.models import DEMO, models_folder, open_model, train_and_store
+from flows.translating.folder import models_folder
+from flows.translating.models import DEMO, open_model, train_and_store
+from translation.cards import read_card
 from translation.decoding.beam_search import Search
-from translation.models import read_card
 from translation.recipes import read_recipe
 
 CPU, GREEDY = torch.device("cpu"), Search(beams=1, alpha=0.0)

@@ -72,6 +72,13 @@ def open_reader() -> Engine:
     return engine
 
 
+def open_store() -> Engine:
+    """Open the store and make its tables where it is empty; raises StoreError for one of another schema."""
+    engine = open_engine()
+    prepare(engine)
+    return engine
+
+
 def is_read_only(engine: Engine) -> bool:
     """Return whether the engine was opened read only."""
     return bool(engine.get_execution_options().get("read_only", False))

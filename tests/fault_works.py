@@ -17,7 +17,7 @@ from made_nights import AS_OF, BARS, SIMULATED, SMALL, FrameSource
 from made_recipe import SOURCES, write_recipe
 
 from db.admin.copying import NO_PROGRESS
-from db.engine import reading, transaction
+from db.engine import open_store, reading, transaction
 from db.rows import translation_queue
 from db.tables import translation_text
 from dtml.errors import DtmlError
@@ -25,7 +25,7 @@ from dtml.experiments import nightly_of, vary
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
 from flows.backups import back_up, checkpoints, read_backup, restore
-from flows.nightly.context import MarketContext, RunRequest, open_store
+from flows.nightly.context import MarketContext, RunRequest
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
@@ -35,7 +35,8 @@ from flows.service.prefect_server import Server
 from flows.service.runner import service_of
 from flows.translating import files as translate_files
 from flows.translating import worker as translate
-from flows.translating.models import model_names, models_folder, open_model, train_and_store
+from flows.translating.folder import model_names, models_folder
+from flows.translating.models import open_model, train_and_store
 from translation.decoding.beam_search import Search
 from translation.models import load_model
 from translation.recipes import read_recipe

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 from benchmarks.made_language import LANGUAGES, made_pairs
+from translation.cards import Card
 from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.language_id import LanguageIdentifier, piece_counts
 from translation.data.tokenizer import Tokenizer
-from translation.models import Card, Model, build_network
+from translation.models import Model, build_network
 from translation.recipes import Recipe
 from translation.training.checkpoints import Progress
 from translation.training.loop import Check, TrainingConfig, TrainingContext, train_network

@@ -15,9 +15,9 @@ import pytest
 import typer
 from made_service import BIN, answering, failed_service, needs_proc, processes_of
 
+from db.engine import open_store
 from dtml.errors import DtmlError
 from flows.failures import run_command
-from flows.nightly.context import open_store
 from flows.service import prefect_server as server
 from flows.service.prefect_server import LOGIN, REMEDY, SERVER_LOGIN, Server, is_open, warning_of_open_server
 from flows.settings import prefect_folder

@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,10 +20,10 @@ from made_commands import Command
 from made_recipe import SOURCES, ended, is_one_line, started
 from sqlalchemy import Engine
 
-from db.engine import open_engine, reading, transaction
+from db.engine import open_engine, open_store, reading, transaction
 from db.rows import translation_queue
 from flows.commands import translate as commands
-from flows.nightly.context import RunRequest, open_store
+from flows.nightly.context import RunRequest
 from flows.service.runner import service_of
 from flows.service.schedules import DELAY, TRANSLATING
 from flows.translating import worker
@@ -207,6 +209,15 @@ def test_an_empty_queue_starts_no_server(
     said = "0 texts translated, 0 failed; waiting for a model that can be opened: 1\n"
     assert translate("work") == (0, said, "")
     assert translate("work", "--model", "tiny") == (0, "0 texts translated, 0 failed\n", "")
+
+
+def test_an_empty_queue_is_seen_without_torch(tmp_path: Path) -> None:
+    code = "import sys; sys.modules |= {'torch': None, 'prefect': None}; from flows.cli import main; main()"
+    environment = os.environ | {"DTML_DATA": str(tmp_path)}
+    environment.pop("DTML_DATABASE_URL", None)
+    work = [sys.executable, "-c", code, "translate", "work"]
+    ended = subprocess.run(work, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "0 texts translated, 0 failed\n"), ended.stderr
 
 
 def parsed(value: Any) -> Any:

@@ -7,11 +7,11 @@ import torch
 from made_recipe import write_recipe
 
 from tests.made_translations import CPU, NETWORK, drawn, examples, model_of, recipe_of, same, tokenizer
+from translation.cards import recipe_of as said_of
 from translation.decoding.beam_search import GREEDY, Search, search
 from translation.decoding.ensemble import Ensemble, IncrementalEnsemble
 from translation.errors import UsageError
 from translation.models import incremental_decoder, load_model
-from translation.models import recipe_of as said_of
 from translation.recipes import read_recipe
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.from_recipe import train_model

@@ -10,9 +10,10 @@ import torch
 from benchmarks.made_language import made_pairs
 from tests.made_translations import CPU, NETWORK, PAIRS, drawn, model_of, same, tokenizer
 from translation import models
+from translation.cards import CONFIG
 from translation.decoding.beam_search import GREEDY
 from translation.errors import TranslationError, UsageError
-from translation.models import CONFIG, LANGUAGE_ID, SOURCE, TARGET, WEIGHTS, Model, load_model, save_model
+from translation.models import LANGUAGE_ID, SOURCE, TARGET, WEIGHTS, Model, load_model, save_model
 from translation.training.checkpoints import read_tensors
 from translation.translate import translate
 

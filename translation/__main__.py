@@ -11,9 +11,10 @@ from pathlib import Path
 
 import torch
 
+from translation.cards import recipe_of
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError, UsageError
-from translation.models import load_model, recipe_of
+from translation.models import load_model
 from translation.recipes import read_recipe
 from translation.scoring import score
 from translation.training.distributed import join_process_group, launch_processes

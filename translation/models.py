@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from translation.atomic_files import write_folder_whole
+from translation.cards import CONFIG, Card, read_card, read_json
 from translation.data.language_id import LanguageIdentifier
 from translation.data.tokenizer import Tokenizer
 from translation.decoding.ensemble import Ensemble, IncrementalEnsemble
@@ -23,7 +24,7 @@ from translation.transformer import Transformer, TransformerConfig
 
 NetworkConfig = TransformerConfig | RecurrentConfig
 KINDS: Mapping[str, type[NetworkConfig]] = {"transformer": TransformerConfig, "rnn": RecurrentConfig}
-CONFIG, WEIGHTS = "model.json", "weights.safetensors"
+WEIGHTS = "weights.safetensors"
 SOURCE, TARGET, LANGUAGE_ID = "source.model", "target.model", "language_id.json"
 
 # tiny has the sizes of Wu et al. (ACL 2021) for Multi30k, base and big are those of Vaswani et al.
@@ -51,26 +52,6 @@ def size_for(pairs: int, minutes: float | None = None) -> str:
     """Return the largest named size that suits a corpus of so many sentence pairs and a training of so many minutes."""
     fit = (name for name in PAIRS_FOR if pairs >= PAIRS_FOR[name])
     return next((name for name in fit if minutes is None or minutes >= MINUTES_FOR[name]), "tiny")
-
-
-@dataclass(frozen=True)
-class Card:
-    """The description of a model; `network` is the configuration of its kind, `made` how it was trained."""
-
-    name: str
-    kind: str
-    size: str
-    source_language: str
-    target_language: str
-    network: Mapping[str, Any]
-    tokenizer_hashes: tuple[str, str]
-    weights_hash: str
-    made: Mapping[str, Any]
-
-    @property
-    def languages(self) -> str:
-        """Return both languages, such as en-de."""
-        return f"{self.source_language}-{self.target_language}"
 
 
 @dataclass(frozen=True)
@@ -128,30 +109,6 @@ def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
         raise UsageError(f"cannot build this {kind}: {str(error).splitlines()[0]}") from error
 
 
-def receipt(card: Card) -> str:
-    """Return a name of a model's weights and what they were trained on."""
-    return f"{card.name}/{card.weights_hash[:12]}/{card.made['corpus_hash'][:12]}"
-
-
-def recipe_of(card: Card) -> str:
-    """Return how a model was trained, in a line: a figure of it means nothing without."""
-    training, progress, seeds = card.made["training"], card.made["progress"], card.made.get("seeds", 1)
-    peak = "as published" if training["peak"] is None else f"to {training['peak']:g}"
-    saved = progress["saved"]
-    weights = f"mean of {len(saved)} checks to {saved[-1]:,}" if len(saved) > 1 else f"check at {saved[0]:,}"
-    weights = weights if seeds == 1 else "each seed's best"
-    updates = f"{progress['step']:,} updates of {training['accumulate']} x {training['batch_tokens']:,} positions"
-    schedule, warmup = training.get("schedule", "inverse_sqrt"), training["warmup"]  # a share, or updates
-    warm = f"warm-up {warmup:{'.0%' if warmup < 1 else ','}}"
-    rates = f"{training.get('optimiser', 'adam')}, {schedule} rate, {warm} {peak}, dropout {card.network['dropout']:g}"
-    rest = f"{card.network['target_vocabulary']:,} subwords, {training['precision']}, "
-    alone = ", ".join(f"{each:.1f}" for each in card.made.get("validation_bleu_by_seed", []))
-    together = f"an ensemble of {seeds} seeds from {training['seed']}, alone of validation BLEU {alone}"
-    rest += f"seed {training['seed']}" if seeds == 1 else together
-    rest += f", {card.made['processes']} processes" if card.made["processes"] > 1 else ""
-    return f"{updates}, {rates}, {rest}; weights by validation {card.made['decide_by']}: {weights}"
-
-
 def save_model(folder: Path, model: Model) -> Card:
     """Save a model atomically, in place of an earlier one, and return its card with the hash of the weights.
 
@@ -172,17 +129,6 @@ def _fill(made: Path, model: Model) -> None:
     (made / CONFIG).write_text(json.dumps(asdict(card), indent=2))
 
 
-def read_card(folder: Path) -> Card:
-    """Read the card of a model; raises UsageError if there is no model and TranslationError if the card is damaged."""
-    if not (folder / CONFIG).exists():
-        raise UsageError(f"no model in {folder}: train one with dtml translate train, or name another")
-    values = _read_json(folder / CONFIG)
-    try:
-        return Card(**values | {"tokenizer_hashes": tuple(values["tokenizer_hashes"])})
-    except (TypeError, KeyError) as error:
-        raise TranslationError(f"{folder / CONFIG} is damaged ({error}): train the model again") from error
-
-
 def load_model(folder: Path, device: torch.device) -> Model:
     """Load a model for evaluation; raises TranslationError for a file that is missing, damaged or not the card's."""
     card = read_card(folder)
@@ -197,17 +143,8 @@ def load_model(folder: Path, device: torch.device) -> Model:
     weights = read_tensors(folder / WEIGHTS)[0]
     require_finite(weights, f"{card.name} can translate nothing, {folder / WEIGHTS}")
     load_weights(network, weights)
-    language_id = LanguageIdentifier.from_json(_read_json(folder / LANGUAGE_ID))
+    language_id = LanguageIdentifier.from_json(read_json(folder / LANGUAGE_ID))
     return Model(card, network.to(device).eval(), source, target, language_id)
-
-
-def _read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TranslationError(f"cannot read {file}: {error.strerror}") from error
-    except ValueError as error:
-        raise TranslationError(f"{file} is damaged ({error}): train the model again") from error
 
 
 def _digest(file: Path) -> str:

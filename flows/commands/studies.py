@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import typer
 
-from db.engine import reading
+from db.engine import open_store, reading
 from db.rows import attention as stored_attention
 from db.rows import markets
 from dtml.attention.weights import words as explanation_words
@@ -33,7 +33,7 @@ from flows.commands.ranking import NetworksOption, fetch_named, rank_sets
 from flows.console import announce, print_frame, print_json, print_scores, rendered
 from flows.explain import Trial, explain_run, latest_run
 from flows.market_files import read_market
-from flows.nightly.context import RunRequest, choose_as_of, open_context, open_store, open_stored_context
+from flows.nightly.context import RunRequest, choose_as_of, open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.service.prefect_server import run_attended
 from flows.settings import err, out

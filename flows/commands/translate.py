@@ -5,29 +5,27 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from db.engine import open_reader, reading, transaction
+from db.engine import open_reader, open_store, reading, transaction
 from db.rows import translation_queue
 from db.rows import translations as stored_translations
-from dtml.inference import choose_device
 from flows.commands.options import AsJson, DeviceOption
 from flows.console import counted, print_frame, print_json
-from flows.nightly.context import open_store
 from flows.service.prefect_server import require_server
 from flows.settings import make_data_folder, out
-from flows.translating import models as translators
-from flows.translating.files import translate_lines
-from flows.translating.worker import in_words, nothing_to_do
+from flows.translating import folder
+from flows.translating.queue import in_words, nothing_to_do
+from translation.cards import receipt, recipe_of
 from translation.data.corpus import lines_of
-from translation.decoding.beam_search import Search
 from translation.errors import UsageError
-from translation.models import Model, receipt, recipe_of
-from translation.recipes import Recipe, read_recipe
-from translation.training.distributed import launch_processes
-from translation.translate import Translation, translate
+
+if TYPE_CHECKING:  # a command imports what needs torch: an empty queue is seen without
+    from translation.models import Model
+    from translation.recipes import Recipe
+    from translation.translate import Translation
 
 commands = typer.Typer()
 translations = typer.Typer(help="Train and run translation models on the Transformer of DTML.")
@@ -56,6 +54,9 @@ def train(
 
     Example: dtml translate train multi30k.toml --processes 4
     """
+    from translation.recipes import read_recipe
+    from translation.training.distributed import launch_processes
+
     recipe = read_recipe(config)
     if processes == 1 or "RANK" in os.environ:
         _train(recipe, device, as_json=as_json)
@@ -64,10 +65,13 @@ def train(
     sys.exit(launch_processes([sys.executable, "-c", "from flows.cli import main; main()", *told], processes))
 
 
-def _train(recipe: Recipe, device: str, *, as_json: bool = False) -> Model | None:
+def _train(recipe: "Recipe", device: str, *, as_json: bool = False) -> "Model | None":
+    from dtml.inference import choose_device
+    from flows.translating.models import assist
+
     make_data_folder()
     if int(os.environ.get("RANK", "0")) > 0:  # of torchrun's processes the first has the flow
-        translators.assist(recipe, choose_device(device).type)
+        assist(recipe, choose_device(device).type)
         return None
     require_server()
     from flows.translating.flow import train_translator
@@ -112,7 +116,12 @@ def text(
 
     Example: dtml translate text "A dog runs through the snow." --model multi30k-en-de
     """
-    model = translators.open_model(name, choose_device(device))
+    from dtml.inference import choose_device
+    from flows.translating.models import open_model
+    from translation.decoding.beam_search import Search
+    from translation.translate import translate
+
+    model = open_model(name, choose_device(device))
     how = Search(beams=max(beams, best), alpha=alpha, best=best, with_attention=attention is not None)
     asked = [line for each in texts for line in (_input_lines() if each == "-" else [each])]
     found = translate(model, asked, how)
@@ -142,7 +151,7 @@ def _input_lines() -> list[str]:
     return lines
 
 
-def _document(text: str, said: Translation) -> dict[str, Any]:
+def _document(text: str, said: "Translation") -> dict[str, Any]:
     best = [{"text": translation, "score": score} for translation, score in said.best]
     return {"text": text, "translation": said.text, "score": said.score, "best": best, "warning": said.warning}
 
@@ -160,7 +169,12 @@ def file(
 
     Example: dtml translate file captions.en.txt --to captions.de.txt --model multi30k-en-de
     """
-    model = translators.open_model(name, choose_device(device))
+    from dtml.inference import choose_device
+    from flows.translating.files import translate_lines
+    from flows.translating.models import open_model
+    from translation.decoding.beam_search import Search
+
+    model = open_model(name, choose_device(device))
     done = translate_lines(model, source, to, Search(beams, alpha), receipt(model.card))
     out.print(f"{counted(done, 'line')} translated into {to}", markup=False)
 
@@ -181,14 +195,18 @@ def score(
 
     Example: dtml translate score flickr2016 --model multi30k-en-de --against multi30k-rnn
     """
+    from dtml.inference import choose_device
+    from flows.translating.models import named_test, open_model, score_on
+    from translation.decoding.beam_search import Search
+
     place = choose_device(device)
-    model = translators.open_model(name, place)
-    other = None if against is None else translators.open_model(against, place)
+    model = open_model(name, place)
+    other = None if against is None else open_model(against, place)
     if other is not None and other.card.languages != model.card.languages:
         raise UsageError(f"{against} translates {other.card.languages}, but {model.card.name} {model.card.languages}")
     make_data_folder()
-    corpus = translators.named_test(model.card, test, references, columns)
-    found, compared = translators.score_on(model, corpus, Search(beams, alpha), open_store(), other)
+    corpus = named_test(model.card, test, references, columns)
+    found, compared = score_on(model, corpus, Search(beams, alpha), open_store(), other)
     if as_json:
         print_json({"score": asdict(found), "against": against, "compared": compared and asdict(compared)})
         return
@@ -212,7 +230,7 @@ def queue(
     queued = [*(texts or ()), *(lines_of(file) if file is not None else ())]
     if not queued:
         raise UsageError("nothing to queue: give texts, or --file")
-    model = translators.chosen(name).name
+    model = folder.chosen(name).name
     make_data_folder()
     with transaction(open_store()) as conn:
         numbers = translation_queue.queue_texts(conn, model, queued, priority)
@@ -231,12 +249,14 @@ def work(
 
     Example: dtml translate work
     """
-    Search(beams, alpha)  # its mistakes come before a server is started
     for model in models or ():
-        translators.chosen(model)
+        folder.chosen(model)
     make_data_folder()
     counts: Any = nothing_to_do(open_store(), models or None)  # a server for nothing takes 20 seconds of a core
     if counts is None:
+        from translation.decoding.beam_search import Search
+
+        Search(beams, alpha)  # its mistakes come before a server is started
         require_server()
         from flows.translating.flow import translate_queue
 
@@ -280,7 +300,7 @@ def models(as_json: AsJson = False) -> None:
     with reading(open_store()) as conn:
         scores = stored_translations.scores(conn)
     rows = []
-    for card in translators.cards():
+    for card in folder.cards():
         told = {"model": card.name, "languages": card.languages, "size": f"{card.size} {card.kind}"}
         told |= {"pairs": card.made["pairs"], "validation BLEU": card.made["validation_bleu"]}
         told |= {"tests": _tests(scores, card.name), "recipe": recipe_of(card)}
@@ -306,7 +326,12 @@ def demo(device: DeviceOption = "auto") -> None:
 
     Example: dtml translate demo
     """
-    recipe = read_recipe(translators.DEMO)
+    from flows.translating.models import DEMO
+    from translation.decoding.beam_search import Search
+    from translation.recipes import read_recipe
+    from translation.translate import translate
+
+    recipe = read_recipe(DEMO)
     model = _train(recipe, device)
     if model is None:
         return

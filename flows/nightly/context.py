@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from numpy import ndarray
 from sqlalchemy import Engine
 
-from db.engine import open_engine, prepare, reading
+from db.engine import open_store, reading
 from db.rows import markets
 from db.rows import prices as stored_prices
 from dtml.backtest.portfolio import Quotes
@@ -87,13 +87,6 @@ def open_stored_context(request: RunRequest) -> MarketContext:
     market = read_market(request.market, request.market_file)
     engine = open_store()
     return _context(replace(request, universe="source"), market, StoredSource(engine, market), engine)
-
-
-def open_store() -> Engine:
-    """Open the store and make its tables; raise StoreError for one of another schema."""
-    engine = open_engine()
-    prepare(engine)
-    return engine
 
 
 def experiment_for(market: Market) -> Experiment:

@@ -21,13 +21,13 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from db.connection.locks import market_lock
-from db.engine import reading
+from db.engine import open_store, reading
 from db.errors import StoreBusyError, StoreError
 from db.rows import scores as stored_scores
 from dtml.errors import DtmlError
 from dtml.pages.figures import records, with_interval
 from flows.console import rendered
-from flows.nightly.context import MarketContext, RunRequest, choose_as_of, open_context, open_store, open_stored_context
+from flows.nightly.context import MarketContext, RunRequest, choose_as_of, open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import CaughtUp, Night, catch_up, missed_nights, run_night
 from flows.nightly.order import rankers_for

@@ -16,18 +16,18 @@ from zoneinfo import ZoneInfo
 
 from filelock import FileLock, Timeout
 
-from db.engine import reading
+from db.engine import open_store, reading
 from db.rows import nights
 from dtml.errors import DtmlError, UsageError
 from dtml.markets import Market
 from dtml.prices.sessions import last_closed_session
 from flows.market_files import read_market
-from flows.nightly.context import RunRequest, open_store
+from flows.nightly.context import RunRequest
 from flows.service.prefect_server import END_LIMIT_S, Server, own_server, warning_of_open_server
 from flows.service.schedules import TRANSLATING, WATCHING, Schedule, next_night, schedules_of
 from flows.settings import data_folder, err, keep_needed_variables, out, prefect_folder
 from flows.signals import SERVICE
-from flows.translating.models import model_names
+from flows.translating.folder import model_names
 
 if TYPE_CHECKING:
     from prefect.runner import Runner

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dtml.pages.charts import environment
 from flows.settings import write_page
-from translation.models import Card
+from translation.cards import Card
 from translation.translate import Attention, Translation
 
 CELL = 22  # pixels

@@ -10,15 +10,16 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
+from db.engine import open_store
 from db.errors import StoreError
 from dtml.errors import DtmlError
 from dtml.inference import choose_device
-from flows.nightly.context import open_store
 from flows.service.flows import as_task
 from flows.settings import err
 from flows.signals import end_with_service, signals_of
 from flows.translating.models import score_on, train_and_store
-from flows.translating.worker import in_words, work_off
+from flows.translating.queue import in_words
+from flows.translating.worker import work_off
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError
 from translation.models import Model

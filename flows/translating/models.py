@@ -13,12 +13,13 @@ from sqlalchemy import Engine
 
 from db.engine import transaction
 from db.rows import translations
-from flows.settings import data_folder
+from flows.translating.folder import chosen, models_folder, work_folder
+from translation.cards import Card, receipt
 from translation.data.corpus import Corpus, check_languages
 from translation.data.corpus_cache import hash_of
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError, UsageError
-from translation.models import CONFIG, Card, Model, load_model, read_card, receipt
+from translation.models import Model, load_model
 from translation.recipes import Recipe
 from translation.scoring import Comparison, Score, compare, score
 from translation.training.checkpoints import STATE
@@ -29,34 +30,6 @@ from translation.translate import translate
 
 DEMO = Path(__file__).with_name("demo") / "demo.toml"  # a recipe, with its corpus beside it
 TRAINED_BY = ("training", "rules", "decide_by", "processes", "seeds")
-
-
-def models_folder() -> Path:
-    """Return where models lie, a folder each."""
-    return data_folder() / "translation"
-
-
-def work_folder(name: str) -> Path:
-    """Return where a training keeps the state that it resumes from."""
-    return data_folder() / "training" / "translation" / name
-
-
-def model_names() -> list[str]:
-    """Return the models that are whole, by name."""
-    return sorted(card.parent.name for card in models_folder().glob(f"[!.]*/{CONFIG}"))
-
-
-def chosen(name: str | None) -> Path:
-    """Return the folder of a model, by default of the only one; raise UsageError where there is none."""
-    names = model_names()
-    if name is None and len(names) == 1:
-        return models_folder() / names[0]
-    listed = f"there are {', '.join(names)}" if names else "there is none yet: train one, or run dtml translate demo"
-    if name is None:
-        raise UsageError(f"name a model with --model: {listed}")
-    if name not in names:
-        raise UsageError(f"no model {name!r} in {models_folder()}: {listed}")
-    return models_folder() / name
 
 
 def open_model(name: str | None, device: torch.device) -> Model:
@@ -149,8 +122,3 @@ def score_on(
     with transaction(engine) as conn:
         translations.save_score(conn, row)
     return found, compared
-
-
-def cards() -> list[Card]:
-    """Return what each model says of itself."""
-    return [read_card(models_folder() / name) for name in model_names()]

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from sqlalchemy import Engine
 
-from db.engine import reading, transaction
+from db.engine import transaction
 from db.errors import StoreError
 from db.rows import translation_queue
-from flows.console import counted
-from flows.translating.models import model_names, open_model
+from flows.translating.models import open_model
+from flows.translating.queue import usable, waiting
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError
 from translation.models import Model
@@ -30,20 +30,6 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 256  # texts that a worker takes
 LEASE_S = translation_queue.LEASE_S
-
-
-def nothing_to_do(engine: Engine, models: Collection[str] | None) -> dict[str, int] | None:
-    """Return the counts of a worker that would find no text to take, else None."""
-    with reading(engine) as conn:
-        if translation_queue.is_ready(conn, _usable(models, ())):
-            return None
-    return {"done": 0, "failed": 0, "waiting": _waiting(engine, models)}
-
-
-def in_words(counts: Mapping[str, int]) -> str:
-    """Return what a worker did, in a line."""
-    said = f"{counted(counts['done'], 'text')} translated, {counts['failed']} failed"
-    return f"{said}; waiting for a model that can be opened: {counts['waiting']}" if counts["waiting"] else said
 
 
 def work_off(
@@ -59,7 +45,7 @@ def work_off(
     broken: set[str] = set()
     with _unwound_first(attended):
         try:
-            while taken := translation_queue.take_texts(engine, worker, _usable(models, broken), AT_ONCE, LEASE_S):
+            while taken := translation_queue.take_texts(engine, worker, usable(models, broken), AT_ONCE, LEASE_S):
                 name = taken[0]["model"]
                 try:
                     model = model if model is not None and model.card.name == name else open_model(name, device)
@@ -71,25 +57,12 @@ def work_off(
                 counts.update(_translated(engine, worker, model, taken, how))
         finally:
             _give_back(engine, worker)
-    return dict(counts) | {"waiting": _waiting(engine, models)}
-
-
-def _usable(models: Collection[str] | None, broken: Collection[str]) -> list[str]:
-    """Return the models of this folder whose texts can be taken, of all or of those asked for."""
-    return [name for name in model_names() if name not in broken and (models is None or name in models)]
+    return dict(counts) | {"waiting": waiting(engine, models)}
 
 
 def _give_back(engine: Engine, worker: str) -> None:
     with transaction(engine) as conn:
         translation_queue.give_back(conn, worker)
-
-
-def _waiting(engine: Engine, models: Collection[str] | None) -> int:
-    """Count the texts that are still queued, and that no worker of this folder can translate."""
-    with reading(engine) as conn:
-        counts = translation_queue.queue_counts(conn)
-    mine = counts["model"].isin(list(models)) if models is not None else True
-    return int(counts.loc[(counts["status"] == "queued") & mine, "n"].sum())
 
 
 class _Ended(BaseException):

@@ -10,13 +10,14 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
+from translation.cards import Card
 from translation.data.corpus_cache import NOTES, CachedCorpus, cache_corpus
 from translation.data.language_id import LanguageIdentifier, piece_counts
 from translation.data.tokenizer import PAD
 from translation.decoding.beam_search import GREEDY, search
 from translation.decoding.ensemble import Ensemble
 from translation.errors import UsageError
-from translation.models import WEIGHTS, Card, Model, build_network, incremental_decoder, save_model
+from translation.models import WEIGHTS, Model, build_network, incremental_decoder, save_model
 from translation.recipes import Recipe
 from translation.scoring import tokenizer_of
 from translation.training.checkpoints import Progress, load_weights, read_tensors, save_weights

@@ -1,0 +1,40 @@
+"""Name the folders of models and of trainings, and choose a model. This file needs no torch."""
+
+from pathlib import Path
+
+from flows.settings import data_folder
+from translation.cards import CONFIG, Card, read_card
+from translation.errors import UsageError
+
+
+def models_folder() -> Path:
+    """Return where models lie, a folder each."""
+    return data_folder() / "translation"
+
+
+def work_folder(name: str) -> Path:
+    """Return where a training keeps the state that it resumes from."""
+    return data_folder() / "training" / "translation" / name
+
+
+def model_names() -> list[str]:
+    """Return the models that are whole, by name."""
+    return sorted(card.parent.name for card in models_folder().glob(f"[!.]*/{CONFIG}"))
+
+
+def chosen(name: str | None) -> Path:
+    """Return the folder of a model, by default of the only one; raise UsageError where there is none."""
+    names = model_names()
+    if name is None and len(names) == 1:
+        return models_folder() / names[0]
+    listed = f"there are {', '.join(names)}" if names else "there is none yet: train one, or run dtml translate demo"
+    if name is None:
+        raise UsageError(f"name a model with --model: {listed}")
+    if name not in names:
+        raise UsageError(f"no model {name!r} in {models_folder()}: {listed}")
+    return models_folder() / name
+
+
+def cards() -> list[Card]:
+    """Return what each model says of itself."""
+    return [read_card(models_folder() / name) for name in model_names()]
