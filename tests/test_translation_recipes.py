@@ -118,7 +118,9 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 def test_the_corpus_chooses_the_size_and_the_file_overrides_what_it_tells(tmp_path: Path) -> None:
     assert [size_for(pairs) for pairs in (1, 99_999, 100_000, 10**6, 10**7)] == ["tiny", "tiny", "small", "base", "big"]
-    assert [size_for(10**7, minutes) for minutes in (10, 200, 2000, 10_000)] == ["tiny", "small", "base", "big"]
+    assert size_for(10**7, {"big": 5.0}.__getitem__) == "big"
+    assert size_for(10**7, {"big": 4.9, "base": 5.0}.__getitem__) == "base"
+    assert size_for(10**7, {"big": 4.9, "base": 4.9, "small": 4.9}.__getitem__) == "tiny"
     recipe = read(
         tmp_path, WHOLE + "[network]\nd_ff = 100\n[training]\npeak = 1\nupdates = 7\n[tokens]\nvocabulary = 400"
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,14 +44,17 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 }
 # The pairs that a size needs: with the 29,000 of Multi30k, d_model 512 loses 5 BLEU.
 PAIRS_FOR = {"big": 10_000_000, "base": 1_000_000, "small": 100_000}
-# The minutes: in ten of two cores, small learnt nothing of 162,130 pairs, of which tiny gave 47 BLEU.
-MINUTES_FOR = {"big": 10_000, "base": 2000, "small": 200}
+# The epochs: in half of one, small learnt nothing of 162,130 pairs, of which tiny in three gave 47 BLEU.
+EPOCHS_FOR = 5.0
 
 
-def size_for(pairs: int, minutes: float | None = None) -> str:
-    """Return the largest named size that suits a corpus of so many sentence pairs and a training of so many minutes."""
+def size_for(pairs: int, epochs: Callable[[str], float] | None = None) -> str:
+    """Return the largest named size that suits a corpus of so many sentence pairs.
+
+    `epochs` tells how often a network of a size can read them in the time there is; None for as often as it needs.
+    """
     fit = (name for name in PAIRS_FOR if pairs >= PAIRS_FOR[name])
-    return next((name for name in fit if minutes is None or minutes >= MINUTES_FOR[name]), "tiny")
+    return next((name for name in fit if epochs is None or epochs(name) >= EPOCHS_FOR), "tiny")
 
 
 @dataclass(frozen=True)

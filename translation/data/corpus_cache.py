@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -35,10 +35,11 @@ class CachedCorpus:
     corpus_hash: str
 
 
-def cache_corpus(recipe: Recipe, folder: Path) -> CachedCorpus:
+def cache_corpus(recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None = None) -> CachedCorpus:
     """Train the tokenizers and encode the corpora into `folder`, unless it already holds those of the same recipe.
 
-    Raises UsageError for corpora that cannot be used; see `translation.data.corpus`.
+    `choose` returns the size of network where the recipe names none; without it, the number of pairs decides. Raises
+    UsageError for corpora that cannot be used; see `translation.data.corpus`.
     """
     for corpus in (recipe.train, recipe.validation, *recipe.tests.values()):
         check_languages(corpus, recipe.source_language, recipe.target_language)
@@ -49,7 +50,7 @@ def cache_corpus(recipe: Recipe, folder: Path) -> CachedCorpus:
     key = json.dumps([corpus_hash, asked, recipe.vocabulary, recipe.joint, asdict(recipe.rules)])
     notes = _notes(folder)
     if notes.get("key") != key:
-        notes = _write_cache(recipe, folder) | {"key": key}
+        notes = _write_cache(recipe, folder, choose) | {"key": key}
         written = json.dumps(notes)
         sync(folder)  # before the notes that describe it
         write_whole(folder / NOTES, lambda partial: partial.write_text(written))
@@ -68,11 +69,11 @@ def _notes(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _write_cache(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def _write_cache(recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None) -> dict[str, Any]:
     """Write tokenizers and pairs; return the size, and how many pairs of each corpus were dropped for which reason."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / NOTES).unlink(missing_ok=True)
-    size = recipe.size or size_for(sum(1 for _ in recipe.train.pairs()), recipe.training.get("minutes"))
+    size = recipe.size or (choose(recipe) if choose else size_for(sum(1 for _ in recipe.train.pairs())))
     count = recipe.vocabulary_for(size)
     if recipe.joint:
         source = target = Tokenizer.train(chain.from_iterable(recipe.train.pairs()), count)

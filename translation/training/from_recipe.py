@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from translation.training.loop import (
     train_network,
     validation_loss,
 )
+from translation.training.pace import choose_size
 from translation.translate import MAX_PIECES
 
 
@@ -49,7 +50,7 @@ def train_model(
     those of others and lines about what is done. Returns None in every process but rank 0. Raises TranslationError and
     UsageError.
     """
-    cached = _cache_once(recipe, work, process_group)
+    cached = _cache_once(recipe, work, device, process_group)
     on_message(f"{cached.training.summary()}; {cached.source.size:,} subwords, size {cached.size}")
     sizes = {"source_vocabulary": cached.source.size, "target_vocabulary": cached.target.size}
     values = recipe.network_for(cached.size) | sizes
@@ -129,14 +130,14 @@ class _SeedTraining:
         return self.work / f"seed-{number}" if number else self.work
 
 
-def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup) -> CachedCorpus:
+def _cache_once(recipe: Recipe, work: Path, device: torch.device, process_group: ProcessGroup) -> CachedCorpus:
     """Return the cached corpus, which rank 0 writes and all others read."""
     if process_group.rank > 0:
         process_group.broadcast(0.0)
         if not (work / NOTES).exists():
             raise UsageError(f"the machines of this training do not share {work}: give all the same DTML_DATA")
-
-    cached = cache_corpus(recipe, work)
+    choose = partial(choose_size, device=device, processes=process_group.world_size)
+    cached = cache_corpus(recipe, work, choose)
     if process_group.rank == 0:
         process_group.broadcast(0.0)
     return cached

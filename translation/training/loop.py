@@ -129,15 +129,9 @@ def train_network(
     training resumes from its last check, with the same losses where its budget is updates. Raises TranslationError
     when memory runs out and when the loss is NaN or infinite.
     """
-    use_fast_dropout(network)
-    if config.precision == "bfloat16":
-        use_rounded_products(network)
-    network.to(context.device).train()
-    optimisers = optimisers_of(network, config.optimiser)
+    training_step = training_step_of(network, config, context.device, context.process_group)
+    optimisers = training_step.optimisers
     progress = checkpoints.restore_state(context.folder, network, optimisers, context.key)
-    products: torch.dtype = getattr(torch, config.precision)
-    how = (config.label_smoothing, config.clip, context.device, context.process_group, products)
-    training_step = TrainingStep(network, optimisers, *how)
     since, batches_of = _SinceCheck(), _updates(training, config, progress, context.process_group)
     while progress.step < config.updates and not _is_over_time(progress.seconds, config):
         progress.step += 1
@@ -159,6 +153,19 @@ def train_network(
     if context.process_group.rank == 0:
         _load_best(network.eval(), validation, progress, config, context)
     return progress
+
+
+def training_step_of(
+    network: nn.Module, config: TrainingConfig, device: torch.device, process_group: ProcessGroup
+) -> TrainingStep:
+    """Move a network to a device, make it ready to train there, and return the step that trains it."""
+    use_fast_dropout(network)
+    if config.precision == "bfloat16":
+        use_rounded_products(network)
+    network.to(device).train()
+    optimisers, products = optimisers_of(network, config.optimiser), getattr(torch, config.precision)
+    how = (config.label_smoothing, config.clip, device, process_group, products)
+    return TrainingStep(network, optimisers, *how)
 
 
 @dataclass
