@@ -248,15 +248,12 @@ def _one_line(engine: Engine) -> Iterator[None]:
             for password in (str(engine.url.password), quote(str(engine.url.password))):
                 said = said.replace(password, "***")
         file = Path(location(engine)) if engine.dialect.name == "sqlite" else None
-        remedy = _remedy_of(cause, said, file, wait_s=LOCK_WAIT_S, limit_s=READ_LIMIT_S)
+        remedy = _remedy_of(cause, said, file)
         raise StoreError(f"{location(engine)}: {said}{f' ({remedy})' if remedy else ''}") from error
 
 
-def _remedy_of(error: BaseException, said: str, file: Path | None, *, wait_s: float, limit_s: float) -> str | None:
-    """Return what to do about a driver's error, which said that; None where its own words must do.
-
-    `file` is SQLite's store, `wait_s` how long a writer waits for another, `limit_s` how long a read may take.
-    """
+def _remedy_of(error: BaseException, said: str, file: Path | None) -> str | None:
+    """Return what to do about a driver's error, which said that, in SQLite's `file`; None where its words must do."""
     code, state = getattr(error, "sqlite_errorcode", None), getattr(error, "sqlstate", None)
     if code is not None and str(code & 0xFF) in REMEDIES["sqlite"]:
         found: str | None = REMEDIES["sqlite"][str(code & 0xFF)]
@@ -267,7 +264,7 @@ def _remedy_of(error: BaseException, said: str, file: Path | None, *, wait_s: fl
         found = next((what for sign, what in REMEDIES["words"].items() if sign in said), None)
     if found is not None and found == FULL and file is not None:
         found += _free_space(file)
-    return None if found is None else found.format(wait_s=wait_s, limit_s=limit_s)
+    return None if found is None else found.format(wait_s=LOCK_WAIT_S, limit_s=READ_LIMIT_S)
 
 
 def _free_space(file: Path) -> str:

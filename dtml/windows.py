@@ -18,9 +18,7 @@ from torch import Tensor
 from dtml.errors import DtmlError, UsageError
 from dtml.features import HISTORY, Panel, Prices, features, returns
 from dtml.markets.definition import LabelProtocol, Returns, ZClose
-from dtml.prices.returns import adjusted_price, labelled, on_grid
-
-QUORUM = 0.5  # a session in which fewer of the stocks have a bar is left out
+from dtml.prices.returns import adjusted_price, labelled, on_grid, sessions_met
 
 
 @dataclass(frozen=True)
@@ -140,11 +138,8 @@ def build_windows(
 
 def _grid(bars: pd.DataFrame, sessions: pd.DatetimeIndex, symbols: Sequence[str], index: str) -> pd.DatetimeIndex:
     """Return the sessions of the exchange on which the index and a quorum of the stocks have a bar."""
-    counts = bars.loc[bars["symbol"].isin(symbols)].groupby("session")["symbol"].count()
-    listed = counts.rolling(HISTORY, min_periods=1).max()
-    index_days = bars.loc[bars["symbol"] == index, "session"]
-    met = pd.DatetimeIndex(counts.index[counts >= QUORUM * listed])
-    return sessions.intersection(met).intersection(pd.DatetimeIndex(index_days))
+    met = sessions_met(bars[bars["symbol"].isin(symbols)], sessions)
+    return met.intersection(pd.DatetimeIndex(bars.loc[bars["symbol"] == index, "session"]))
 
 
 def panel_on(bars: pd.DataFrame, grid: pd.DatetimeIndex, symbols: Sequence[str], returns: Returns) -> Panel:

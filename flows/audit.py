@@ -18,10 +18,10 @@ from dtml.lookahead import audit as look_ahead
 from dtml.lookahead.audit import Finding
 from dtml.lookahead.pipeline import History, Pipeline
 from dtml.lookahead.ranks import SMALL, Ordering, audit_ranking, prove_ranking
-from dtml.own.admission import admit
+from dtml.own.admission import admit, past_of
 from dtml.own.code import OWN, OwnCode
 from dtml.own.process import Asked
-from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
+from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.ranking.rankers import RankersConfig
 from flows.backtest.folds import Fold, Nights
 from flows.nightly.context import MarketContext, stored_bars
@@ -57,10 +57,8 @@ class Audit:
 
 def audit_market(context: MarketContext, as_of: date, tell: Callable[[str], object]) -> Audit:
     """Audit windows, training and predictions on the last sessions up to a day, only reading; `tell` gets each step."""
-    calendar = context.market.calendar
-    bars, _ = stored_bars(context, sessions_up_to(calendar, as_of, SESSIONS)[0].date(), as_of)
-    sessions = sessions_between(calendar, bars["session"].min().date(), next_session(calendar, as_of))
-    history = History(bars, sessions, context.market)
+    bars, _ = stored_bars(context, sessions_up_to(context.market.calendar, as_of, SESSIONS)[0].date(), as_of)
+    history = past_of(context.market, bars)
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
     tell("the pipeline: windows, spans, training, predictions")
     findings = look_ahead.audit(Pipeline(context.experiment), part, seed=SEED)

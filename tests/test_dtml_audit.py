@@ -44,6 +44,7 @@ from dtml.lookahead.leaks import (
 )
 from dtml.lookahead.pipeline import History, Pipeline
 from dtml.markets import load_market
+from dtml.prices.returns import returns_of
 from dtml.prices.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.windows import Windows
@@ -334,7 +335,7 @@ def test_moves_of_rows_are_those_of_the_windows() -> None:
         | {"symbol": np.array(windows.symbols)[stock.numpy()]}
     )
     expected = windows.movement[day, stock].numpy()
-    np.testing.assert_allclose(SNAPSHOT.returns(rows), expected, atol=1e-6)
+    np.testing.assert_allclose(returns_of(rows, SNAPSHOT.bars, SNAPSHOT.market.returns), expected, atol=1e-6)
 
 
 @pytest.mark.soak

@@ -12,7 +12,7 @@ from made_pages import NAN, Reader, curve, without_script
 from rich.console import Console
 
 from dtml.pages.benchmark import benchmark_page, forest, readme_table, score_rows, seeds_chart, verdict
-from dtml.pages.charts import Axis
+from dtml.pages.charts import probability_axis
 from dtml.pages.figures import duration, figure
 
 RULES = ("always_up", "index_reversal")
@@ -249,11 +249,11 @@ def test_figures_have_no_leading_zero_and_no_nan(value: float | None, signed: bo
 
 
 def test_an_axis_holds_its_values() -> None:
-    axis = Axis.over([0.47, NAN, 0.58])
-    assert axis.low < 0.47
+    axis = probability_axis([0.47, NAN, 0.58])
+    assert axis.low < 0.42
     assert axis.high > 0.58
     assert (axis.at(axis.low), axis.at(axis.high)) == ("0", "100")
-    assert (Axis.over([]).low, Axis.over([0.5]).at(0.5)) == (0.0, "50")
+    assert (probability_axis([]).at(0.5), probability_axis([0.5]).at(0.5)) == ("50", "50")
 
 
 def test_durations_are_read_at_a_glance() -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy import Column, ColumnElement, Connection, Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from db import tables
 from db.admin import statements
@@ -17,6 +17,7 @@ from db.errors import StoreError
 from db.migrations import REVISION
 from db.rows import fetches
 from db.rows.fetches import AHEAD
+from db.rows.markets import of_market
 
 # Every moment as known at which prices came, or which was the newest of those that something is made from.
 MOMENTS = (
@@ -118,20 +119,13 @@ def redate(conn: Connection, market: str) -> dict[datetime, datetime]:
     `transaction`.
     """
     now = datetime.now(UTC)
-    stored = (sa.select(column).distinct().where(_of(column, market), column > now) for column in MOMENTS)
+    stored = (sa.select(column).distinct().where(of_market(column.table, market), column > now) for column in MOMENTS)
     ahead = sorted({moment for each in stored for moment in conn.execute(each).scalars()})
     if not ahead or ahead[-1] <= now + AHEAD:
         return {}
     redated = {moment: now + timedelta(microseconds=place) for place, moment in enumerate(ahead, start=1)}
     for column in MOMENTS:
+        mine = sa.update(column.table).where(of_market(column.table, market))
         for old, new in redated.items():
-            conn.execute(sa.update(column.table).where(_of(column, market), column == old).values({column.name: new}))
+            conn.execute(mine.where(column == old).values({column.name: new}))
     return redated
-
-
-def _of(column: Column[datetime], market: str) -> ColumnElement[bool]:
-    """Return whether a row is of a market: by its name, or by that of its instrument."""
-    columns, named = column.table.c, tables.instrument
-    if "market" in columns:
-        return columns["market"] == market
-    return columns["instrument_id"].in_(sa.select(named.c.id).where(named.c.market == market))

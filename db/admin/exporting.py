@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Table
 from db import tables
 from db.connection.frames import stream, within
 from db.errors import StoreUsageError
+from db.rows.markets import of_market, owner_of
 from db.tables import UtcTimestamp
 from db.views import view, views
 
@@ -68,11 +69,11 @@ class Part:
     def _state(self, conn: Connection, table: Table, day: str | None) -> list[Any]:
         """Return how many rows of a table it reads, and their moments: the last and the sum, which all changes move."""
         if day is None:
-            return sorted(map(list, conn.execute(sa.select(table).where(_of_market(table, self.market)))))
+            return sorted(map(list, conn.execute(sa.select(table).where(of_market(table, self.market)))))
         moments = [each for each in table.c if isinstance(each.type, UtcTimestamp)]
         sums = (sa.func.sum(sa.extract("epoch", each)) for each in moments)
         told = sa.select(sa.func.count(), *map(sa.func.max, moments), *sums).select_from(table)
-        return list(conn.execute(told.where(_of_market(table, self.market), *within(table.c[day], *self.span))).one())
+        return list(conn.execute(told.where(of_market(table, self.market), *within(table.c[day], *self.span))).one())
 
     def tables(self, conn: Connection) -> Iterator[pa.Table]:
         """Yield its rows in the order of their day, ROWS at a time; what a reader is not done with is not read yet."""
@@ -126,25 +127,9 @@ def parts(conn: Connection, name: str, markets: frozenset[str]) -> Iterator[Part
 
 def _spans_of(conn: Connection, table: Table, day: str) -> list[tuple[Any, ...]]:
     """Return the markets of a table, with its first and last day: asked one by one, an index answers."""
-    named = sa.select(_owner(table).c.market).distinct()
+    named = sa.select(owner_of(table).c.market).distinct()
     first, last = (conn.execute(sa.select(ends(table.c[day]))).scalar() for ends in (sa.func.min, sa.func.max))
     return [(market, first, last) for market in conn.execute(named).scalars()]
-
-
-def _owner(table: Table) -> Table:
-    """Return the table that says of which market a row is."""
-    if "market" in table.c:
-        return table
-    owners = (key.column.table for column in table.primary_key for key in column.foreign_keys)
-    return next(each for each in owners if "market" in each.c)
-
-
-def _of_market(table: Table, market: str) -> sa.ColumnElement[bool]:
-    if "market" in table.c:
-        return table.c.market == market
-    owner = _owner(table)
-    key = next(each for each in table.primary_key if each.references(owner.c.id))
-    return key.in_(sa.select(owner.c.id).where(owner.c.market == market))
 
 
 def _array(values: tuple[Any, ...], field: pa.Field) -> pa.Array:

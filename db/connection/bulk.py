@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
-from sqlalchemy import Column, Connection, Date, Integer, MetaData, Table, or_, select, true, update
+from sqlalchemy import Column, Connection, Date, Dialect, Integer, MetaData, Table, or_, select, true, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from db.errors import StoreError
@@ -27,7 +27,7 @@ def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
     names = [str(name) for name in frame]
     for start in range(0, len(frame), CHUNK):  # as Python's objects, rows are ten times as large
         part = frame.iloc[start : start + CHUNK]
-        lists = (_driver_values(conn, table.c[name], part[name]) for name in names)
+        lists = (_python_values(table.c[name], part[name], conn.dialect) for name in names)
         insert_rows(conn, table, names, list(zip(*lists, strict=True)))
     return len(frame)
 
@@ -112,10 +112,12 @@ def _key(table: Table, key: Sequence[str]) -> list[str]:
     return list(key) or [column.name for column in table.primary_key]
 
 
-def _python_values(column: Column[Any], values: "pd.Series[Any]") -> list[object]:
+def _python_values(column: Column[Any], values: "pd.Series[Any]", driver: Dialect | None = None) -> list[object]:
+    """Return plain values; for a driver dates and timestamps are as it wants them: SQLite keeps them as text."""
     if isinstance(column.type, Date | UtcTimestamp):
         codes, distinct = _distinct_moments(column, values)
-        return _take(list(distinct), codes)
+        bind = None if driver is None else column.type.dialect_impl(driver).bind_processor(driver)
+        return _take(list(map(bind, distinct) if bind else distinct), codes)
     if isinstance(column.type, Integer) and values.dtype.kind == "f":  # a missing value made them floats
         try:
             values = values.astype("Int64")
@@ -124,15 +126,6 @@ def _python_values(column: Column[Any], values: "pd.Series[Any]") -> list[object
     objects = values.astype(object).to_numpy(copy=True)
     objects[values.isna().to_numpy()] = None
     return cast("list[object]", objects.tolist())
-
-
-def _driver_values(conn: Connection, column: Column[Any], values: "pd.Series[Any]") -> list[object]:
-    """Return what `_python_values` does, but as the driver wants it: SQLite keeps dates and timestamps as text."""
-    if not isinstance(column.type, Date | UtcTimestamp):
-        return _python_values(column, values)
-    codes, distinct = _distinct_moments(column, values)
-    bind = column.type.dialect_impl(conn.dialect).bind_processor(conn.dialect)
-    return _take([bind(moment) if bind else moment for moment in distinct], codes)
 
 
 def _distinct_moments(column: Column[Any], values: "pd.Series[Any]") -> tuple[Any, Iterator[object]]:

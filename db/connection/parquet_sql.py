@@ -47,7 +47,7 @@ def asked_of_parquet(files: Mapping[str, Sequence[Path]], sql: str, *, ends: boo
             if len(asked) != 1 or asked[0].type not in (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN):
                 raise StoreUsageError("Parquet is asked by one select")
             conn.execute(asked[0])
-            yield Answer([each[0] for each in conn.description or ()], _batches(conn))
+            yield Answer([each[0] for each in conn.description or ()], iter(lambda: conn.fetchmany(ROWS), []))
         except duckdb.InterruptException as error:
             raise StoreUsageError(f"interrupted: a read may take {opened.READ_LIMIT_S} s; ask for less") from error
         except duckdb.OutOfMemoryException as error:
@@ -57,11 +57,6 @@ def asked_of_parquet(files: Mapping[str, Sequence[Path]], sql: str, *, ends: boo
             raise StoreUsageError(f"the SQL does not run: {' '.join(str(error).split())}{there}") from error
         finally:
             timer.cancel()
-
-
-def _batches(conn: Any) -> Iterator[list[tuple[Any, ...]]]:
-    while rows := conn.fetchmany(ROWS):
-        yield rows
 
 
 def _dataset(files: Sequence[Path]) -> Any:

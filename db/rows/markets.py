@@ -107,6 +107,21 @@ def own_markets(conn: Connection) -> list[str]:
     return list(conn.execute(sa.select(kept).order_by(kept)).scalars())
 
 
+def owner_of(table: sa.FromClause) -> sa.FromClause:
+    """Return the table that says of which market a row of a table is: itself, or one that its key leads to."""
+    owners = (key.column.table for column in table.primary_key for key in column.foreign_keys)
+    return next(each for each in (table, *owners) if "market" in each.c)
+
+
+def of_market(table: sa.FromClause, market: str) -> sa.ColumnElement[bool]:
+    """Return whether a row of a table is of a market."""
+    owner = owner_of(table)
+    if owner is table:
+        return table.c.market == market
+    key = next(each for each in table.primary_key if each.references(owner.c.id))
+    return key.in_(sa.select(owner.c.id).where(owner.c.market == market))
+
+
 def all_markets(conn: Connection) -> list[str]:
     """Return the markets with a night, a fetch or a model, sorted."""
     named = (sa.select(view(name).c.market) for name in ("night_log", "fetch_log", "run_log"))

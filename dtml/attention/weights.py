@@ -78,7 +78,7 @@ def verdict(row: Mapping[str, Any] | None) -> Literal["untested", "holds", "fail
 
 def _agrees(row: Mapping[str, Any]) -> bool:
     """Return whether the agreement lies above 0 with its whole interval, and above that of unrelated rows."""
-    return bool(_figure(row["agreement_low"]) > 0 and row["agreement"] >= 2 / np.sqrt(row["stocks"]))
+    return bool((row["agreement_low"] or 0) > 0 and row["agreement"] >= 2 / np.sqrt(row["stocks"]))
 
 
 def words(row: Mapping[str, Any] | None) -> str:
@@ -108,15 +108,10 @@ def words(row: Mapping[str, Any] | None) -> str:
 
 
 def _agreement_in_words(row: Mapping[str, Any], *, agrees: bool) -> str:
-    low, high = _figure(row["agreement_low"]), _figure(row["agreement_high"])
+    low, high = row["agreement_low"], row["agreement_high"]
     what = f"Spearman's correlation with permutation importance {row['agreement']:+.2f}"
-    if np.isnan(low):
+    if pd.isna(low):
         return f"Whether it agrees with what changes predictions is open: {what}, of too few days for an interval."
     against = "contradicts" if high < 0 else "does not agree with"
     verdict = "agrees with" if agrees else "hardly agrees with" if low > 0 else against
     return f"It {verdict} what changes predictions: {what} [{low:+.2f}, {high:+.2f}]."
-
-
-def _figure(value: float | None) -> float:
-    """Return NaN for a missing value of the store."""
-    return np.nan if value is None else float(value)

@@ -24,7 +24,7 @@ from dtml.lookahead.leaks import LEAKS
 from dtml.lookahead.pipeline import Course, History, Pipeline
 from dtml.markets import Market
 from dtml.model import Normalisation
-from dtml.prices.returns import adjusted_price
+from dtml.prices.returns import adjusted_price, returns_of
 from dtml.windows import Windows
 
 LOOK_BACK, LOOK_AHEAD = 10, 5  # sessions before and after a date that are predicted when it is checked
@@ -299,7 +299,7 @@ def _score_tossed(pipeline: Pipeline, tossed: History) -> tuple[pd.Timestamp, fl
     model = pipeline.model(windows, at)
     spans = (slice(max(0, place - MEDIAN_DAYS), place), slice(place, len(windows)))
     before, rows = (pipeline.predict(model, windows.days(days)) for days in spans)
-    change = pd.Series(tossed.returns(rows))
+    change = pd.Series(returns_of(rows, tossed.bars, tossed.market.returns))
     rises = rows["probability"] > before["probability"].median()
     directions = pd.DataFrame({"session": rows["target"], "predicted": rises, "rose": change > 0})
     directions = directions[change.notna() & (change != 0)]  # a coin cannot change the sign of a return of 0

@@ -13,7 +13,6 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
 
 from dtml.checkpoints import Ensemble
 from dtml.experiments import Experiment
@@ -80,12 +79,12 @@ class History:
     def rescaled(self) -> "History":
         """Return the same history after later corporate actions: a dividend of half the price, and two splits.
 
-        Every adjusted close is halved, and every price of every other stock divided by 4. These are powers of 2, so
-        what does not depend on the scale of past prices stays the same to the last bit.
+        Every adjusted close is halved; of every other stock each price is divided by 4, and each volume multiplied.
+        These are powers of 2, so what does not depend on the scale of past prices stays the same to the last bit.
         """
         scale = np.where(self.bars["symbol"].isin(sorted(self.bars["symbol"].unique())[::2]), 0.25, 1.0)
         bars = self.bars.assign(**{name: self.bars[name] * scale for name in ADJUSTED_TOO})
-        return replace(self, bars=bars.assign(adj_close=bars["adj_close"] / 2))
+        return replace(self, bars=bars.assign(adj_close=bars["adj_close"] / 2, volume=bars["volume"] / scale))
 
     def tossed(self, seed: int) -> "History":
         """Return the same history with the direction of every session drawn by coin, one toss for all symbols.
@@ -115,13 +114,6 @@ class History:
         stock, index = self.bars["symbol"].isin(market.symbols), self.bars["symbol"] == market.index.symbol
         days = np.sort(self.bars.loc[stock, "session"].unique())[-sessions:]
         return replace(self, bars=self.bars[(stock | index) & self.bars["session"].isin(days)], market=market)
-
-    def returns(self, rows: pd.DataFrame) -> Float[np.ndarray, " rows"]:
-        """Return the return of each row from `as_of` to `target`, a ratio minus 1; NaN where a bar is missing."""
-        place = pd.MultiIndex.from_frame(self.bars[["symbol", "session"]])
-        price = pd.Series(adjusted_price(self.bars, self.market.returns).to_numpy(), index=place)
-        start, end = (price.reindex(pd.MultiIndex.from_frame(rows[["symbol", day]])) for day in ("as_of", "target"))
-        return end.to_numpy() / start.to_numpy() - 1
 
     def _market_at(self, at: pd.Timestamp, entry: date, leaving: Sequence[str]) -> Market:
         """Return the market with its later entries, and the exits of those `leaving`, all on one day."""
@@ -163,8 +155,7 @@ class Pipeline:
         market, how = history.market, self.experiment.windows
         symbols, index = self.symbols(market), market.index.symbol
         made = build_windows(history.bars, sessions=history.sessions, symbols=symbols, index_symbol=index, config=how)
-        listed = pd.DataFrame(market.membership(made.as_of), columns=list(market.symbols))
-        return made.only(listed.reindex(columns=list(symbols), fill_value=False).to_numpy(copy=True))
+        return made.only(market.membership(made.as_of, symbols))
 
     def symbols(self, market: Market) -> tuple[str, ...]:
         """Return the stocks of a window, in order."""

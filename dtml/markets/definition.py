@@ -5,7 +5,7 @@ Trading is what it costs, which trades are refused, and how the nights follow an
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import date
 from math import inf
@@ -249,14 +249,14 @@ class Market:
         stays = (each for each in self.constituents if each.since is None or each.since <= day)
         return tuple(each for each in stays if each.until is None or day < each.until)
 
-    def membership(self, days: "pd.DatetimeIndex") -> "npt.NDArray[np.bool_]":
-        """Return which stocks were constituents on each day: [days, stocks], the stocks in the order of `symbols`."""
+    def membership(self, days: "pd.DatetimeIndex", stocks: Sequence[str] | None = None) -> "npt.NDArray[np.bool_]":
+        """Return which stocks were constituents on each day: [days, stocks], in the order of `symbols` or of these."""
         import numpy as np
 
         day = days.to_numpy().astype("datetime64[D]")
-        column = {symbol: position for position, symbol in enumerate(self.symbols)}
+        column = {symbol: position for position, symbol in enumerate(self.symbols if stocks is None else stocks)}
         found = np.zeros((len(days), len(column)), dtype=bool)
-        for stay in self.constituents:
+        for stay in (each for each in self.constituents if each.symbol in column):
             since, until = np.datetime64(stay.since or date.min), np.datetime64(stay.until or date.max)
             found[:, column[stay.symbol]] |= (since <= day) & (day < until)
         return found

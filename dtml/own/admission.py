@@ -7,7 +7,6 @@ from elsewhere, such as a file of later prices, escapes all of these.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +65,7 @@ def _features(asked: Asked, part: History) -> Iterator[Finding]:
     told, _ = asked.values(cut(_panel(part), slice(-EARLY[1], None)))
     others = [("scrambled_future", at + 1, _panel(part.scrambled_after(sessions[at], seed=at))) for at in ats]
     others += [("appended_rows", at + 1, cut(_panel(part), slice(at + 1))) for at in ats if at >= EARLY[-1]]
-    others += [("rescaled_past", last + 1, _panel(_rescaled(part)))]
+    others += [("rescaled_past", last + 1, _panel(part.rescaled()))]
     others += [("read_too_far", last + 1, cut(_panel(part), slice(-told["history"], None)))]
     _, (base, *again) = asked.values(_panel(part), *(each for _, _, each in others))
     said = {(check, name): "" for check, _, _ in others for name in told["features"]}
@@ -107,11 +106,6 @@ def _scores(asked: Asked, part: History, leg: Leg, begin: int, end: int) -> tupl
 
 def _panel(part: History) -> Panel:
     return market_panel(part.market, part.bars.sort_values(["symbol", "session"], ignore_index=True))
-
-
-def _rescaled(part: History) -> History:
-    later, bars = part.rescaled(), part.bars  # a split multiplies the volumes before it
-    return replace(later, bars=later.bars.assign(volume=bars["volume"] * bars["close"] / later.bars["close"]))
 
 
 def _finding(check: str, what: str, said: str) -> Finding:

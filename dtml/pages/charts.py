@@ -53,15 +53,6 @@ class Axis:
     low: float
     high: float
 
-    @classmethod
-    def over(cls, values: Iterable[float]) -> "Axis":
-        """Return the scale that holds all values with a margin; 0 to 1 without values."""
-        kept = [float(value) for value in values if not pd.isna(value)]
-        if not kept:
-            return cls(0.0, 1.0)
-        margin = max(0.08 * (max(kept) - min(kept)), 0.002)
-        return cls(min(kept) - margin, max(kept) + margin)
-
     def at(self, value: float) -> str:
         """Return the place of a value in percent."""
         return f"{100 * (value - self.low) / (self.high - self.low):.2f}".rstrip("0").rstrip(".")

@@ -13,6 +13,8 @@ from dtml.prices.bars import PRICES, bars_frame, no_bars
 
 RISE, FALL = 0.0055, -0.005  # the paper's labels: a return from +0.55 % is a rise, one to -0.5 % a fall
 BASE = 100.0  # the level of the first session
+QUORUM = 0.5  # a session in which fewer of the stocks have a bar is left out
+LISTED = 30  # sessions whose largest number of bars is what a quorum is of
 
 
 def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
@@ -33,6 +35,21 @@ def on_grid(
     grid = np.full((len(sessions), len(symbols)), np.nan)
     grid[row[placed], column[placed]] = bars[name].to_numpy()[placed]
     return grid
+
+
+def sessions_met(bars: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DatetimeIndex:
+    """Return the sessions on which a quorum of the stocks of a bars frame has a bar."""
+    counts = bars.groupby("session")["symbol"].count()
+    met = counts.index[counts >= QUORUM * counts.rolling(LISTED, min_periods=1).max()]
+    return sessions.intersection(pd.DatetimeIndex(met))
+
+
+def returns_of(rows: pd.DataFrame, bars: pd.DataFrame, returns: Returns) -> Float[ndarray, " rows"]:
+    """Return the return of each row from `as_of` to `target`, a ratio minus 1; NaN where its symbol lacks a bar."""
+    price = bars.assign(price=adjusted_price(bars, returns)).set_index(["symbol", "session"])["price"]
+    ends = (price.reindex(pd.MultiIndex.from_frame(rows[["symbol", day]])) for day in ("as_of", "target"))
+    before, after = (each.to_numpy() for each in ends)
+    return np.asarray(after / before - 1)
 
 
 def returns_between(

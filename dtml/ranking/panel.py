@@ -8,14 +8,11 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from dtml.markets.definition import Returns
-from dtml.prices.returns import adjusted_price, on_grid
+from dtml.prices.returns import adjusted_price, on_grid, sessions_met
 
 Grid = Float[ndarray, "sessions stocks"]
 There = Bool[ndarray, "sessions stocks"]
 Features = Float[ndarray, "sessions stocks features"]
-
-QUORUM = 0.5  # a session in which fewer of the stocks have a bar is left out
-LISTED = 30  # sessions whose largest number of bars is what a quorum is of
 
 
 @dataclass(frozen=True)
@@ -54,9 +51,7 @@ def panel_of(bars: pd.DataFrame, *, sessions: pd.DatetimeIndex, symbols: tuple[s
     factor = adjusted_price(bars, returns) / bars["close"]
     priced = {name: (bars[name] * factor).where(bars[name] > 0) for name in ("open", "high", "low", "close")}
     held = bars.assign(**priced, value=bars["close"] * bars["volume"])
-    counts = held.groupby("session")["symbol"].count()
-    met = counts.index[counts >= QUORUM * counts.rolling(LISTED, min_periods=1).max()]
-    grid = sessions.intersection(pd.DatetimeIndex(met))
+    grid = sessions_met(held, sessions)
     columns = ("open", "high", "low", "close", "volume", "value")
     return Panel(grid, symbols, *(on_grid(held, name, grid, symbols) for name in columns))
 

@@ -274,8 +274,7 @@ def _survivorship(backtest: Backtest, bars: pd.DataFrame) -> dict[str, int]:
     """Count the days of membership in the span, and those of them without a bar."""
     context, plan = backtest.context, backtest.plan
     days = sessions_between(context.market.calendar, plan.first, plan.last)
-    there = bars.assign(there=True).pivot(index="session", columns="symbol", values="there")
-    priced = there.reindex(index=days, columns=list(context.market.symbols)).notna().to_numpy()
+    priced = np.isfinite(on_grid(bars, "close", days, context.market.symbols))
     constituents = context.market.membership(days)
     return {"constituent_days": int(constituents.sum()), "without_price": int((constituents & ~priced).sum())}
 

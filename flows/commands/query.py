@@ -52,7 +52,7 @@ GROUP, GROUP_BYTES = 100_000, 2**26  # rows, and their bytes, that are written a
 MEMORY = 2 * 2**30  # bytes that an answer may take
 
 # How SQLite keeps days and moments.
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+DAY = re.compile(r"\d{4}-\d\d-\d\d")
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 
 
@@ -337,7 +337,7 @@ def _array(values: Sequence[Any]) -> pa.Array:
     array = pa.array(values)
     if pa.types.is_timestamp(array.type) and array.type.tz:
         return array.cast(pa.timestamp("us", "UTC"))
-    for form, kind in ((_DAY, pa.date32()), (MOMENT, pa.timestamp("us"))) if kinds == {str} else ():
+    for form, kind in ((DAY, pa.date32()), (MOMENT, pa.timestamp("us"))) if kinds == {str} else ():
         if pc.all(pc.match_substring_regex(array, f"^(?:{form.pattern})$")).as_py():
             with suppress(pa.ArrowInvalid):  # text such as 2024-02-30 stays text
                 return array.cast(kind).cast(kind if kind == pa.date32() else pa.timestamp("us", "UTC"))

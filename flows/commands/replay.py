@@ -106,7 +106,8 @@ def _replay_night(request: RunRequest, as_of: date | None, known_at: str | None,
         since = {} if restated is None else {"bars_since": restated}
         print_json(replay_summary(replay) | since | {"predictions": replay.predictions})
     else:
-        print_replay(replay)
+        told = {"known_at": at(replay.known_at), "made_by": made_by(replay.run, replay.device)}
+        out.print(rendered("replay.txt", replay=replay, night=replay.night, run=replay.run, **told), end="")
         if restated is not None:
             print_at_moment(replay, restated)
     if replay.reasons and restated is None:
@@ -143,7 +144,10 @@ def _replay_prediction(text: str, market_file: Path | None, device: str, *, trai
     if as_json:
         print_json(reproduction_summary(found, trained))
     else:
-        print_reproduction(found, trained)
+        told = {"known_at": at(found.prediction["known_at"]), "trained_as_known_at": at(run["data_watermark"])}
+        told |= {"made_by": made_by(run, found.device)}
+        shown = {"found": found, "run": run, "trained": trained, "names": FIGURES, "tolerance": TOLERANCE}
+        out.print(rendered("reproduction.txt", **shown, **told), end="")
     if reasons := found.reasons + (trained.reasons if trained else []):
         raise NotReplayedError(f"{receipt}: {'; '.join(reasons)}")
 
@@ -170,12 +174,6 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
     return told | {"differing": len(replay.differing), "reasons": replay.reasons}
 
 
-def print_replay(replay: Replay) -> None:
-    """Print which parts of a replay are equal to what the night stored."""
-    told = {"known_at": at(replay.known_at), "made_by": made_by(replay.run, replay.device)}
-    out.print(rendered("replay.txt", replay=replay, night=replay.night, run=replay.run, **told), end="")
-
-
 def print_at_moment(replay: Replay, restated: dict[str, int]) -> None:
     """Print what became of a night's bars until another moment, and its predictions then and from them."""
     counts = "{restated} restated, {new} new, {gone} not known".format_map(restated)
@@ -199,14 +197,6 @@ def reproduction_summary(found: Reproduction, trained: Retraining | None) -> dic
         return document
     again = {name: getattr(trained, name) for name in ("checkpoint_hash", "differing", "is_close", "restored")}
     return document | {"retrained": again | {"equal": not trained.reasons, "reasons": trained.reasons}}
-
-
-def print_reproduction(found: Reproduction, trained: Retraining | None) -> None:
-    """Print a receipt with all that it leads to, the prediction made again, and the model trained again."""
-    run, names = found.run, FIGURES
-    told = {"known_at": at(found.prediction["known_at"]), "trained_as_known_at": at(run["data_watermark"])}
-    shown = {"found": found, "run": run, "trained": trained, "names": names, "tolerance": TOLERANCE}
-    out.print(rendered("reproduction.txt", made_by=made_by(run, found.device), **shown, **told), end="")
 
 
 def at(moment: datetime) -> str:

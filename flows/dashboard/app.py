@@ -4,9 +4,10 @@ Every view has an address of its own. A page is complete as sent; its charts com
 server sends may run.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -40,8 +41,7 @@ log = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:;"
-    " form-action 'self';"
-    " base-uri 'none'; frame-ancestors 'none'",
+    " form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
@@ -53,25 +53,6 @@ DOWNLOADS = 8  # tables being made or sent
 COME_AGAIN_S = 1
 
 
-class Bound:
-    """Limit how many requests of a kind run at a time, counted by the event loop alone."""
-
-    def __init__(self, most: int, what: str) -> None:
-        self.most, self.what, self.taken = most, what, 0
-
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Hold a place until its taker ends, however that is; raise HTTPException, a 429, when none is free."""
-        if self.taken >= self.most:
-            said = f"{self.most} {self.what} are under way: try again"
-            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, said, {"retry-after": str(COME_AGAIN_S)})
-        self.taken += 1
-        try:
-            yield
-        finally:
-            self.taken -= 1
-
-
 @asynccontextmanager
 async def workers(_app: FastAPI) -> AsyncIterator[None]:
     """Keep as many threads as there are connections while an application runs, so that none waits in vain."""
@@ -80,20 +61,25 @@ async def workers(_app: FastAPI) -> AsyncIterator[None]:
     yield
 
 
-async def page_place(request: Request) -> AsyncIterator[None]:
-    """Hold a place among the pages until the answer is sent."""
-    with request.app.state.pages.place():
-        yield
+def place_among(kind: str, most: int) -> Any:
+    """Return what holds a place among requests of a kind until the last byte is sent, or its reader has left.
+
+    It raises HTTPException, a 429, when no place is free.
+    """
+
+    async def place(request: Request) -> AsyncIterator[None]:
+        places: asyncio.Semaphore = request.app.state.places[kind]
+        if places.locked():
+            said = f"{most} {kind} are under way: try again"
+            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, said, {"retry-after": str(COME_AGAIN_S)})
+        async with places:
+            yield
+
+    return Depends(place)
 
 
-async def download_place(request: Request) -> AsyncIterator[None]:
-    """Hold a place among the downloads until the last byte is sent, or its reader has left."""
-    with request.app.state.downloads.place():
-        yield
-
-
-pages = APIRouter(dependencies=[Depends(page_place)])
-tables = APIRouter(dependencies=[Depends(download_place)])
+PLACES = {"pages": WAITING, "downloads": DOWNLOADS}
+pages, tables = (APIRouter(dependencies=[place_among(kind, most)]) for kind, most in PLACES.items())
 
 
 def _path_name(text: str) -> str:
@@ -125,42 +111,34 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     """Return the pages over a store, for requests that name one of these hosts: others come from pages elsewhere."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False, lifespan=workers)
     app.state.engine, app.state.templates = engine, templates()
-    app.state.pages, app.state.downloads = Bound(WAITING, "pages"), Bound(DOWNLOADS, "downloads")
+    app.state.places = {kind: asyncio.Semaphore(most) for kind, most in PLACES.items()}
     app.get("/health")(health)
     app.get("/charts.js")(charts_script)
     app.include_router(pages)
     app.include_router(tables)
     for kind in (DtmlError, StoreError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _show_failure)
-    return _WithHeaders(TrustedHostMiddleware(_AsSent(app), allowed_hosts=list(hosts), www_redirect=False))
+    return _as_sent_with_headers(TrustedHostMiddleware(app, allowed_hosts=list(hosts), www_redirect=False))
 
 
-class _AsSent:
-    """Show routes a path as it was sent: a name may hold a slash, which is sent as %2F."""
+def _as_sent_with_headers(app: ASGIApp) -> ASGIApp:
+    """Show routes a path as it was sent: a name may hold a slash, which is sent as %2F.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    Add to every answer, refusals too, what a browser may do with it: nothing but show it.
+    """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope["path"] = scope["raw_path"].decode("latin-1")
-        await self.app(scope, receive, send)
-
-
-class _WithHeaders:
-    """Add to every answer, refusals too, what a browser may do with it: nothing but show it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update({name: value for name, value in HEADERS.items() if name not in headers})
             await send(message)
 
-        await self.app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+        if scope["type"] != "http":
+            return await app(scope, receive, send)
+        return await app({**scope, "path": scope["raw_path"].decode("latin-1")}, receive, send_with_headers)
+
+    return answer
 
 
 async def health() -> PlainTextResponse:
@@ -176,7 +154,7 @@ def charts_script() -> Response:
 @pages.get("/")
 def markets(request: Request) -> HTMLResponse:
     """Show every market."""
-    return _page(request, "markets", lambda conn: markets_page(conn, _today()))
+    return _page(request, "markets", lambda conn: markets_page(conn, datetime.now(UTC).date()))
 
 
 @pages.get("/market/{market}")
@@ -270,10 +248,6 @@ def templates() -> jinja2.Environment:
     found = environment(folder=Path(__file__).parent / "templates")
     found.globals.update(link=link, rows_link=rows_link, rules=NAIVE_RULES, model=MODEL, live=True, served=True)
     return found
-
-
-def _today() -> date:
-    return datetime.now(UTC).date()
 
 
 def _page(request: Request, name: str, make: Callable[[Connection], Mapping[str, Any]]) -> HTMLResponse:

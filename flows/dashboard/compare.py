@@ -13,7 +13,7 @@ from db.connection.frames import head
 from db.rows import markets, predictions, runs
 from dtml.errors import UsageError
 from dtml.evaluation.bootstrap import Statistic, difference
-from dtml.evaluation.metrics import accuracy, day_interval, mcc
+from dtml.evaluation.metrics import accuracy, mcc, measured
 from dtml.pages.charts import Chart, probability_axis
 from dtml.pages.figures import figure, records
 from flows.dashboard.market import STOCKS, NotThereError
@@ -83,9 +83,8 @@ def losses_chart(shown: list[dict[str, Any]]) -> Chart | None:
 def settings(one: Mapping[str, Any], two: Mapping[str, Any]) -> pd.DataFrame:
     """Return each fact of two models and each setting of their configs: setting, a, b, same; differing ones first."""
     facts = [{name: run[name] for name in RECEIPT} | flat(run["config"]) for run in (one, two)]
-    names = [name for name in facts[0] if name in facts[1]]
-    names += [name for fact in facts for name in fact if name not in names]
-    rows = [(name, *(said(fact.get(name)) for fact in facts)) for name in dict.fromkeys(names)]
+    both = [name for name in facts[0] if name in facts[1]]
+    rows = [(name, *(said(fact.get(name)) for fact in facts)) for name in dict.fromkeys([*both, *facts[0], *facts[1]])]
     table = pd.DataFrame(rows, columns=["setting", "a", "b"])
     table["same"] = table["a"] == table["b"]
     return table.sort_values("same", kind="stable", ignore_index=True)
@@ -149,9 +148,5 @@ def scores(counts: pd.DataFrame) -> dict[str, Any]:
 
 
 def _row(name: str, sums: np.ndarray, statistics: Mapping[str, Statistic]) -> dict[str, Any]:
-    found: dict[str, Any] = {"run": name}
-    for measure, statistic in statistics.items():
-        low, high = day_interval(sums, statistic, resamples=RESAMPLES, seed=0)
-        value = float(statistic(sums.sum(axis=0))[0])
-        found |= {measure: value, f"{measure}_low": float(low[0]), f"{measure}_high": float(high[0])}
-    return found
+    found = [measured(measure, sums, statistic, RESAMPLES) for measure, statistic in statistics.items()]
+    return {"run": name} | {figure: float(value[0]) for each in found for figure, value in each.items()}

@@ -5,7 +5,6 @@ An answer is a page, with a chart where it has a date, or a file: CSV, JSON, Par
 
 import asyncio
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -25,7 +24,7 @@ from db.questions import literal, questions
 from db.views import View, views
 from dtml.errors import UsageError
 from dtml.pages.charts import Chart, Panel, over_sessions
-from flows.commands.query import csv_lines, json_lines, write_parquet
+from flows.commands.query import DAY, csv_lines, json_lines, write_parquet
 from flows.console import plain
 from flows.dashboard.market import NotThereError
 
@@ -48,7 +47,6 @@ TOPICS = {
     "Studies": ("backtest_summary", "run_score", "benchmark_configuration"),
     "Nights, alerts and prices": ("night_log", "alert_log", "rejected", "price_warning", "price_restatement"),
 }
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
 
 def _is_dated(values: "pd.Series[Any]") -> bool:
     known = values.dropna()
-    return bool(len(known)) and all(_DAY.match(str(each)) for each in known)
+    return bool(len(known)) and all(DAY.match(str(each)) for each in known)
 
 
 def answer_file(engine: Engine, sql: str, form: str) -> File:

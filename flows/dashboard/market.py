@@ -141,7 +141,7 @@ def market_page(conn: Connection, market: str, as_of: date | None, level: float 
             every.rename(columns={"target": "session"}), *(f"running_{name}" for name in FIGURES)
         ),
         "account": account_chart(conn, market, night["as_of"]),
-        "gaps": records(gaps_of(night)),
+        "gaps": night["gaps"] or [],
         "rejected": records(head(conn, prices.rejected(market, night["as_of"], night["as_of"]), STOCKS)),
         "nights": night_rows(conn, market, night["as_of"], every),
         "stocks": [row["symbol"] for row in records(directions)],
@@ -220,11 +220,6 @@ _DIRECTION_COLUMNS = (
     *("symbol", "name", "sector", "probability", "lowest", "highest", "rising_share", "calibrated", "low", "high"),
     *("probability_std", "direction", "realised_return", "correct", *NAIVE_RULES, "run_id", "made_at", "receipt"),
 )
-
-
-def gaps_of(night: Row) -> pd.DataFrame:
-    """Return the stocks that a night left out: symbol, reason."""
-    return pd.DataFrame(night["gaps"] or [], columns=["symbol", "reason"])
 
 
 def night_rows(conn: Connection, market: str, last: date, scores: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,14 +1,12 @@
 """Open what a night works with: a market, where its prices come from, the store, and the experiment it trains."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jaxtyping import Bool
-from numpy import ndarray
 from sqlalchemy import Engine
 
 from db.engine import open_store, reading
@@ -64,11 +62,6 @@ class MarketContext:
     def constituents(self, as_of: date) -> tuple[str, ...]:
         """Return the stocks that a night predicts: the constituents of the market on that day."""
         return tuple(constituent.symbol for constituent in self.market.constituents_on(as_of))
-
-    def membership(self, symbols: Sequence[str], days: pd.DatetimeIndex) -> Bool[ndarray, "days stocks"]:
-        """Return which of these stocks were constituents of the market on each day; an unlisted one never was."""
-        listed = pd.DataFrame(self.market.membership(days), columns=list(self.market.symbols))
-        return listed.reindex(columns=list(symbols), fill_value=False).to_numpy(copy=True)
 
 
 def open_context(request: RunRequest) -> MarketContext:

@@ -52,8 +52,6 @@ class FetchResult:
     @classmethod
     def of(cls, parts: "Sequence[FetchResult]") -> "FetchResult":
         """Return what several fetches of different symbols brought together."""
-        if len(parts) == 1:
-            return parts[0]
         told = {each.name: [getattr(part, each.name) for part in parts] for each in fields(cls)}
         frames = {name: pd.concat(each, ignore_index=True) for name, each in told.items() if name in FRAMES}
         return cls(**{name: sum(each, type(each[0])()) for name, each in told.items() if name not in FRAMES} | frames)
@@ -309,7 +307,6 @@ def _rejected_as_before(context: MarketContext, checked: Checked) -> Checked:
         span = opening["session"].min().date(), opening["session"].max().date()
         known = prices.rejected_bars(conn, context.name, *span)
     known = known[known["reason"].isin(["unexplained_return", "stale_day"])].drop_duplicates(["symbol", "session"])
-    known = known.assign(session=pd.to_datetime(known["session"]))
     again = opening.reset_index().merge(known[["symbol", "session", "reason", "value"]], on=["symbol", "session"])
     rejected = pd.concat([checked.rejected, again[checked.rejected.columns]], ignore_index=True)
     return Checked(checked.accepted.drop(index=again["index"].tolist()), rejected)

@@ -53,7 +53,7 @@ def history_of(
 ) -> History:
     """Return what rankers read of bars: ranked features and outcomes of each day's constituents, or of these alone."""
     panel = market_panel(context.market, bars, symbols or ())
-    among = None if symbols else context.membership(context.market.symbols, panel.sessions)
+    among = None if symbols else context.market.membership(panel.sessions)
     return History.of(panel, leg, among, max_return=context.experiment.windows.largest_return, names=names)
 
 

@@ -95,7 +95,7 @@ def _booked(context: MarketContext, as_of: date) -> tuple[pd.DataFrame, pd.DataF
     weights, kept = _grids(aims, fills, symbols)
     held = before.set_index("symbol")["weight"].reindex(list(symbols)).fillna(0.0).to_numpy() if day else None
     made = follow_on(weights, decided, quotes, trading, kept=kept, held_before=held)
-    there = context.membership(symbols, fills) & np.isfinite(quotes.open[place])
+    there = market.membership(fills, symbols) & np.isfinite(quotes.open[place])
     tracks = {
         ACCOUNT: made.track,
         FREE_ACCOUNT: made.track.assign(cost=0.0, net=made.track["gross"]),

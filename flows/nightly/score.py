@@ -19,7 +19,7 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, directions_on, rules_
 from dtml.evaluation.calibration import count_band, count_bins
 from dtml.evaluation.metrics import gain_in_mcc, score_days
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
-from dtml.prices.returns import adjusted_price, paper_labels
+from dtml.prices.returns import paper_labels, returns_of
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import OVERLAP
@@ -60,8 +60,8 @@ def score_market(context: MarketContext, as_of: date) -> Scored:
         made = stored_outcomes.unsettled_directions(conn, context.name, *span, since=restatable.date())
         outcomes, known_at = _changed_outcomes(conn, context, made, as_of)
         record_outcomes(conn, context, outcomes, known_at=known_at, recorded_at=now)
-        score_orders(conn, context, as_of, [day.date() for day in outcomes["session"].unique()])
-    nights = sorted(day.date() for day in outcomes["session"].unique())
+        nights = sorted(day.date() for day in outcomes["session"].unique())
+        score_orders(conn, context, as_of, nights)
     unresolved = int(made["realised_return"].isna().sum()) - int(outcomes["is_new"].sum())
     return Scored(len(outcomes), nights, unresolved)
 
@@ -133,11 +133,7 @@ def _changed_outcomes(
     first = as_of if made.empty else made["as_of"].min().date()
     stocks = made["symbol"].unique().tolist()
     bars = prices.prices(conn, context.name, first, as_of, symbols=stocks)
-    closes = bars.assign(price=adjusted_price(bars, context.market.returns)).set_index(["symbol", "session"])["price"]
-    before, after = (
-        closes.reindex(pd.MultiIndex.from_frame(made[["symbol", day]])).to_numpy() for day in ("as_of", "target")
-    )
-    change = after / before - 1
+    change = returns_of(made, bars, context.market.returns)
     changed = np.isfinite(change) & ~np.isclose(change, made["realised_return"], rtol=1e-9, atol=1e-12)
     found = outcome_rows(made["symbol"], made["target"], change).assign(is_new=made["realised_return"].isna())
     return found[changed], bars["known_at"].max().to_pydatetime() if len(bars) else datetime.now(UTC)

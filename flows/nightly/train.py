@@ -219,7 +219,7 @@ def windows_of(context: MarketContext, bars: pd.DataFrame, config: WindowConfig,
     calendar, days, index = context.market.calendar, bars["session"], context.market.index.symbol
     sessions = sessions_between(calendar, days.min().date(), next_session(calendar, days.max().date()))
     windows = build_windows(bars, sessions=sessions, symbols=symbols, index_symbol=index, config=config)
-    return windows.only(context.membership(symbols, windows.as_of))
+    return windows.only(context.market.membership(windows.as_of, symbols))
 
 
 def _config(context: MarketContext) -> dict[str, Any]:

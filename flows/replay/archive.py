@@ -35,14 +35,6 @@ class NotReplayedError(DtmlError):
     """Say that a past prediction was made again and differs, or cannot be made."""
 
 
-@dataclass(frozen=True)
-class Again:
-    """Hold what a model predicts when it is asked again: a digest of its inputs, and `symbol` with `FIGURES`."""
-
-    inputs_hash: str
-    predictions: pd.DataFrame
-
-
 @dataclass
 class Archive:
     """Read, and never write, a market's past: its nights, its bars as known at any moment, its models, loaded once."""
@@ -104,18 +96,17 @@ class Archive:
         """Read the bars that a window ending at `as_of` can reach, as known at a moment, each with its `known_at`."""
         return read_bars(context, first_needed(context, model.ensemble.windows, as_of), as_of, known_at)
 
-    def again(self, context: MarketContext, model: Model, as_of: date, known_at: datetime) -> Again:
-        """Predict the session after `as_of` from bars as known at a moment."""
+    def again(self, context: MarketContext, model: Model, as_of: date, known_at: datetime) -> tuple[pd.DataFrame, str]:
+        """Predict the session after `as_of` from bars known at a moment: `symbol, FIGURES`, and the inputs' digest."""
         tonight = night_windows(context, model, as_of, self.bars(context, model, as_of, known_at))
-        made = predict_windows(context, model, tonight)
-        return Again(tonight.digest, made[["symbol", *FIGURES]])
+        return predict_windows(context, model, tonight)[["symbol", *FIGURES]], tonight.digest
 
 
 def market_then(market: Market, run: Mapping[str, Any]) -> Market:
     """Return the market with the index and the constituents that a run was trained on."""
     known = run["universe"]
-    days = ((symbol, _day(since), _day(until)) for symbol, since, until in known["constituents"])
-    stays = tuple(Constituent(symbol, symbol, since=since, until=until) for symbol, since, until in days)
+    dated = ((symbol, *(day and date.fromisoformat(day) for day in days)) for symbol, *days in known["constituents"])
+    stays = tuple(Constituent(symbol, symbol, since=since, until=until) for symbol, since, until in dated)
     return replace(market, index=replace(market.index, symbol=known["index"]), constituents=stays)
 
 
@@ -136,10 +127,6 @@ def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
         changes = {"joined": joined, "left": left, "has other dates": dated}
         said += [f"{', '.join(each)} {how}" for how, each in changes.items() if each]
     return "; ".join(said) or None
-
-
-def _day(text: str | None) -> date | None:
-    return None if text is None else date.fromisoformat(text)
 
 
 def same(stored: ArrayLike, again: ArrayLike) -> NDArray[np.bool_]:
@@ -237,20 +224,20 @@ def replay_of(archive: Archive, night: Mapping[str, Any], known_at: datetime | N
     """Run a complete night again from bars as it knew them, or as known at a moment; why not is in `failure`."""
     context, run, stored = archive.of_night(night)
     moment, failure, reordered = known_at or night["known_at"], None, None
-    again = Again("", pd.DataFrame({"symbol": [], **{name: [] for name in FIGURES}}))
+    again, inputs_hash = pd.DataFrame({"symbol": [], **{name: [] for name in FIGURES}}), None
     try:
-        again = archive.again(context, archive.model(run), night["as_of"], moment)
+        again, inputs_hash = archive.again(context, archive.model(run), night["as_of"], moment)
         reordered = _reordered(context, night, moment, again)
     except DtmlError as error:
         failure = str(error)
-    replayed = again.predictions.rename(columns={name: f"replayed_{name}" for name in FIGURES})
+    replayed = again.rename(columns={name: f"replayed_{name}" for name in FIGURES})
     both = stored[["symbol", *FIGURES]].merge(replayed.astype({"symbol": str}), on="symbol", how="outer")
     both = both.sort_values("symbol", ignore_index=True)
     device = choose_device(archive.device).type
-    return Replay(night, run, moment, device, both, again.inputs_hash or None, failure, reordered)
+    return Replay(night, run, moment, device, both, inputs_hash, failure, reordered)
 
 
-def _reordered(context: MarketContext, night: Mapping[str, Any], moment: datetime, again: Again) -> str | None:
+def _reordered(context: MarketContext, night: Mapping[str, Any], moment: datetime, again: pd.DataFrame) -> str | None:
     """Say what differs when a night's stocks are ordered again; None where nothing does, or none were."""
     with reading(context.engine) as conn:
         kept = rankings.orders(conn, context.name, first=night["target"], last=night["target"])
@@ -258,7 +245,7 @@ def _reordered(context: MarketContext, night: Mapping[str, Any], moment: datetim
             return None
         trained = load_trained(context, rankings.ranker(conn, kept["ranker_id"].iloc[-1]) or {})
     kept = kept[kept["ranker_id"] == trained.row["id"]]
-    said = again.predictions.set_index("symbol")["probability"]
+    said = again.set_index("symbol")["probability"]
     made = order_night(context, trained, night["as_of"], said, moment)
     both = kept.merge(made, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
     differing = ~same(both[["score", "place"]], both[["score_again", "place_again"]]).all(axis=1)

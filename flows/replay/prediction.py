@@ -22,6 +22,7 @@ from dtml.checkpoints import Ensemble, checkpoint_hash, save_ensemble
 from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.markets import Market
+from dtml.pages.figures import records
 from dtml.training.fit import EpochReport, no_report
 from dtml.training.self_test import TOLERANCE
 from flows.market_files import read_market
@@ -124,23 +125,22 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
         mine = made[(made["symbol"] == receipt.symbol) & (made["target"] == pd.Timestamp(receipt.target))]
         if mine.empty:
             raise StoreUsageError(_missing(receipt, made))
-        prediction = _plain(mine.iloc[0])
+        (prediction,) = records(mine)
         as_of = prediction["as_of"].date()
         night = nights.night(conn, name, as_of)
     predicted = set(made.loc[made["target"] == mine["target"].iloc[0], "symbol"])
-    is_night = run["kind"] == "nightly" and night is not None and night["status"] in COMPLETE
-    if is_night and night is not None and night["run_id"] == run["id"]:
+    if night is not None and night["run_id"] == run["id"] and night["status"] in COMPLETE:
         symbols, universe = stocks_of(night, predicted), "as the night recorded them"
     else:
         symbols = predicted | {each.symbol for each in market_then(archive.market, run).constituents_on(as_of)}
         universe = "as its model's training recorded them"
         night = None
     known_at = prediction["known_at"].to_pydatetime()
-    again = archive.again(archive.context(run, symbols), archive.model(run), as_of, known_at)
-    found = again.predictions[again.predictions["symbol"] == receipt.symbol]
-    figures = None if found.empty else _plain(found[list(FIGURES)].iloc[0])
+    again, now = archive.again(archive.context(run, symbols), archive.model(run), as_of, known_at)
+    found = again[again["symbol"] == receipt.symbol]
+    figures = None if found.empty else records(found[list(FIGURES)])[0]
     device, seen = choose_device(archive.device).type, f"{len(symbols)} stocks, {universe}"
-    then, now = None if night is None else night["inputs_hash"], again.inputs_hash
+    then = None if night is None else night["inputs_hash"]
     changed = changed_since(archive.market, run)
     return Reproduction(receipt, run, device, prediction, figures, seen, changed, then, now)
 
@@ -150,10 +150,6 @@ def _missing(receipt: Receipt, made: pd.DataFrame) -> str:
         return f"run {receipt.run_id} has made no prediction"
     first, last = made["target"].min().date(), made["target"].max().date()
     return f"no prediction {receipt}: {receipt.run_id} has {len(made)}, of sessions {first} .. {last}"
-
-
-def _plain(row: "pd.Series[Any]") -> dict[str, Any]:
-    return {str(name): value for name, value in row.items()}
 
 
 @dataclass(frozen=True)

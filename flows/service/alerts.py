@@ -70,11 +70,7 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
     now, new = datetime.now(UTC), []
     if given := list(alerts):
         with transaction(engine) as conn:
-            new = [
-                each
-                for each in given
-                if nights.raise_alert(conn, each.market, each.as_of, each.kind, message=each.message, raised_at=now)
-            ]
+            new = [each for each in given if nights.raise_alert(conn, **vars(each), raised_at=now)]
     for each in new:
         # The command itself says what was refused or is late.
         log.log(logging.WARNING if each.kind == "below_rule" else logging.INFO, "%s: %s", each.market, each.message)
@@ -159,24 +155,17 @@ def _beaten(scores: pd.DataFrame) -> str | None:
 
 def _emit(alert: Alert) -> None:
     """Tell Prefect, inside a flow: an automation can act on it."""
-    if not in_flow():
+    if "prefect" not in sys.modules:  # no flow runs this, and the import would take seconds
         return
+    from prefect.context import FlowRunContext
     from prefect.events import emit_event
 
-    emit_event(
-        event=f"dtml.night.{alert.kind}",
-        resource={"prefect.resource.id": f"dtml.market.{alert.market}", "prefect.resource.name": alert.market},
-        payload={"market": alert.market, "as_of": str(alert.as_of), "kind": alert.kind, "message": alert.message},
-    )
-
-
-def in_flow() -> bool:
-    """Return whether a Prefect flow is running this, without importing Prefect."""
-    if "prefect" not in sys.modules:
-        return False
-    from prefect.context import FlowRunContext
-
-    return FlowRunContext.get() is not None
+    if FlowRunContext.get() is not None:
+        emit_event(
+            event=f"dtml.night.{alert.kind}",
+            resource={"prefect.resource.id": f"dtml.market.{alert.market}", "prefect.resource.name": alert.market},
+            payload={"market": alert.market, "as_of": str(alert.as_of), "kind": alert.kind, "message": alert.message},
+        )
 
 
 def find_receivers() -> Any:

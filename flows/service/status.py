@@ -138,13 +138,14 @@ def market_status(
         unsent = waiting_alerts(conn, now, name)
         clock = _clock(conn, market, now, delay)
         speaks = _ordered_by(conn, name, complete)
-    outcome = _outcome(engine, name, last)
+    night: Mapping[str, Any] = last or {}
+    is_interrupted = night.get("status") == "running" and is_free(engine, name)  # whatever its row says
     closed, due = clock.closed, clock.due
     done = complete["as_of"] if complete else None
     return MarketStatus(
-        market=name, as_of=last["as_of"] if last else None, outcome=outcome,
-        gaps=len(last["gaps"] or []) if last else 0, reason=last["reason"] if last else None,
-        started_at=last["started_at"] if last else None, age=_sessions_since(market, done, closed), due=due,
+        market=name, as_of=night.get("as_of"), outcome="interrupted" if is_interrupted else night.get("status"),
+        gaps=len(night.get("gaps") or []), reason=night.get("reason"), started_at=night.get("started_at"),
+        age=_sessions_since(market, done, closed), due=due,
         is_late=last is not None and due is not None and (done is None or done < due.as_of), next_run=clock.next_run,
         model=_model_age(market, run, closed), rejected_bars=clock.rejected_bars,
         scored_nights=int(scores["nights"].max()) if len(scores) else 0, acc=_skill(scores, "acc"),
@@ -195,13 +196,6 @@ def _clock(conn: Connection, market: Market | None, now: datetime, delay: timede
         return _Clock(closed, due_night(market, now, delay), next_night(market, now, delay), len(rejected))
     except DtmlError as error:  # the calendar ends
         return _Clock(closed, rejected_bars=len(rejected), note=str(error))
-
-
-def _outcome(engine: Engine, name: str, last: Mapping[str, Any] | None) -> str | None:
-    """Return the status of a night; a running one that no process holds was interrupted, whatever its row says."""
-    if last is None or last["status"] != "running":
-        return last["status"] if last else None
-    return "interrupted" if is_free(engine, name) else "running"
 
 
 def _sessions_since(market: Market | None, day: date | None, closed: date | None) -> int | None:
