@@ -26,6 +26,7 @@ PROCESSES = {
     "multi30k-en-de-published-hour": 4,
     "multi30k-en-de-rnn": 2,
     "multi30k-en-de-seeds": 2,
+    "multi30k-en-de-seeds-hour": 2,
     "tatoeba-fr-en": 2,
 }
 LINE = "A man in a blue shirt is standing on a ladder cleaning a window."

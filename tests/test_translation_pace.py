@@ -39,6 +39,8 @@ def test_a_size_is_chosen_that_reads_the_pairs_often_enough_in_the_minutes(
     assert (chosen(NEEDED * 0.501, processes=2), chosen(NEEDED * 0.499, processes=2)) == ("small", "tiny")
     seeds = replace(recipe, seeds=2)
     assert (chosen(NEEDED * 2.001, seeds), chosen(NEEDED * 1.999, seeds)) == ("small", "tiny")
+    three = replace(recipe, seeds=3)  # of two processes one trains two of them
+    assert (chosen(NEEDED * 2.001, three, 2), chosen(NEEDED * 1.999, three, 2)) == ("small", "tiny")
     without = replace(recipe, training={"updates": 5})
     assert chosen(0.0, without) == "small"  # updates take the time that they take
 
@@ -64,10 +66,25 @@ def test_a_size_without_memory_for_it_is_not_chosen(tmp_path: Path, monkeypatch:
     def refuse(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(step.TrainingStep, "_step", refuse)
-    assert tokens_a_second(recipe_of(tmp_path), "tiny", CPU) == 0.0
-    recipe = large(tmp_path)
-    assert choose_size(replace(recipe, network=NETWORK), CPU, 1) == "tiny"
+    recipe = replace(large(tmp_path), network=NETWORK)
+    for place, name in ((step.TrainingStep, "_step"), (torch.nn.Module, "to")):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, refuse)
+            assert tokens_a_second(recipe, "tiny", CPU) == 0.0
+            assert choose_size(recipe, CPU, 1) == "tiny"
+
+
+def test_a_size_that_the_network_of_the_recipe_does_not_fit_is_not_chosen(tmp_path: Path) -> None:
+    recipe = replace(large(tmp_path), network={"d_model": 36})
+    assert tokens_a_second(recipe, "base", CPU) == 0.0  # of 8 heads, which 36 is no multiple of
+
+
+def test_positions_that_are_too_few_are_left_to_be_refused_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "MEASURED_S", 0.0)
+    recipe = recipe_of(tmp_path, network=NETWORK | {"learned_positions": 16})
+    assert tokens_a_second(recipe, "tiny", CPU) > 0.0
 
 
 def test_a_size_once_chosen_stays_and_one_that_is_named_is_never_measured(tmp_path: Path) -> None:
@@ -83,8 +100,24 @@ def test_a_size_once_chosen_stays_and_one_that_is_named_is_never_measured(tmp_pa
     assert asked == ["made"]
 
 
+def test_a_batch_is_that_of_the_size_but_smaller_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measured_sentences(tmp_path, "cpu", monkeypatch) == {pace.CPU_POSITIONS // pace.LENGTH}
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and this machine has none")
-def test_the_pace_of_a_gpu_is_measured_with_the_batches_of_the_size(tmp_path: Path) -> None:
-    recipe = recipe_of(tmp_path, network={}, training={}, size=None)
-    device = torch.device("cuda")
-    assert tokens_a_second(recipe, "base", device) > tokens_a_second(recipe, "base", CPU)
+def test_on_a_gpu_a_batch_is_that_of_the_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert measured_sentences(tmp_path, "cuda", monkeypatch) == {12_500 // pace.LENGTH}
+
+
+def measured_sentences(folder: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Return the numbers of sentences in the batches of a measurement, which computes nothing."""
+    seen: set[int] = set()
+
+    def look(_: object, batches: list[step.SeededBatch], *_rest: object) -> step.StepResult:
+        seen.update(len(batch.source) for _, batch in batches)
+        return step.StepResult(1.0, 1, check=False)
+
+    monkeypatch.setattr(step.TrainingStep, "_step", look)
+    monkeypatch.setattr(pace, "MEASURED_S", 0.0)
+    tokens_a_second(recipe_of(folder, training={"batch_tokens": 12_500}), "tiny", torch.device(device))
+    return seen

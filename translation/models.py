@@ -44,8 +44,8 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
 }
 # The pairs that a size needs: with the 29,000 of Multi30k, d_model 512 loses 5 BLEU.
 PAIRS_FOR = {"big": 10_000_000, "base": 1_000_000, "small": 100_000}
-# The epochs: in half of one, small learnt nothing of 162,130 pairs, of which tiny in three gave 47 BLEU.
-EPOCHS_FOR = 5.0
+# With 162,130 pairs, small learnt nothing in half an epoch, and tiny reached 47 BLEU in three.
+EPOCHS_NEEDED = 5.0
 
 
 def size_for(pairs: int, epochs: Callable[[str], float] | None = None) -> str:
@@ -54,7 +54,7 @@ def size_for(pairs: int, epochs: Callable[[str], float] | None = None) -> str:
     `epochs` tells how often a network of a size can read them in the time there is; None for as often as it needs.
     """
     fit = (name for name in PAIRS_FOR if pairs >= PAIRS_FOR[name])
-    return next((name for name in fit if epochs is None or epochs(name) >= EPOCHS_FOR), "tiny")
+    return next((name for name in fit if epochs is None or epochs(name) >= EPOCHS_NEEDED), "tiny")
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ ModelOption = Annotated[
     str | None, typer.Option("--model", help="A model that `dtml translate models` lists; by default the only one.")
 ]
 Beams = Annotated[int, typer.Option(min=1, help="Width of the beam search; 1 is greedy.")]
-Alpha = Annotated[float, typer.Option(min=0.0, help="Length penalty; 0 prefers short translations.")]
+Alpha = Annotated[float, typer.Option(min=0.0, max=100.0, help="Length penalty; 0 prefers short translations.")]
 PROCESSES = "Processes that share each update, as many as GPUs or cores."
 PAGE = "Write a page of the source pieces that each piece looked at."
 COLUMNS = "Columns of source and target in a TSV, counted from 0."

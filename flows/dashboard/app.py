@@ -62,7 +62,7 @@ async def workers(_app: FastAPI) -> AsyncIterator[None]:
 
 
 def place_among(kind: str, most: int) -> Any:
-    """Return what holds a place among requests of a kind until the last byte is sent, or its reader has left.
+    """Return a dependency that holds one of the places of a kind until the last byte is sent or its reader has left.
 
     It raises HTTPException, a 429, when no place is free.
     """
@@ -122,9 +122,9 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
 
 
 def _as_sent_with_headers(app: ASGIApp) -> ASGIApp:
-    """Show routes a path as it was sent: a name may hold a slash, which is sent as %2F.
+    """Return the application with paths as they were sent: a name may hold a slash, which is sent as %2F.
 
-    Add to every answer, refusals too, what a browser may do with it: nothing but show it.
+    Every answer, refusals too, also says what a browser may do with it: nothing but show it.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
