@@ -72,11 +72,6 @@ def working_folder_counts() -> Iterator[None]:
     os.environ.pop("PYTHONSAFEPATH", None)
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: tests wait for servers and processes a fifth of their time."""
-    return len(os.sched_getaffinity(0)) + 1
-
-
 def pytest_sessionfinish() -> None:
     if not IS_WORKER:  # it ends after all of them
         remove_tables()
