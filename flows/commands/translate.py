@@ -254,9 +254,6 @@ def work(
     make_data_folder()
     counts: Any = nothing_to_do(open_store(), models or None)  # a server for nothing takes 20 seconds of a core
     if counts is None:
-        from translation.decoding.beam_search import Search
-
-        Search(beams, alpha)  # its mistakes come before a server is started
         require_server()
         from flows.translating.flow import translate_queue
 

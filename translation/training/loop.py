@@ -65,9 +65,10 @@ class TrainingConfig:
         for name in ("minutes", "peak"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise UsageError(f"{name} is more than 0, not {getattr(self, name)}")
-        if not (0 <= self.label_smoothing < 1 and self.clip >= 0):
-            told = f"{self.label_smoothing} and {self.clip}"
-            raise UsageError(f"label_smoothing is 0 or more and below 1, and clip 0 (for none) or more, not {told}")
+        if not 0 <= self.label_smoothing < 1:
+            raise UsageError(f"label_smoothing is 0 or more and below 1, not {self.label_smoothing}")
+        if not self.clip >= 0:
+            raise UsageError(f"clip is 0 (for none) or more, not {self.clip}")
 
 
 @dataclass(frozen=True)
